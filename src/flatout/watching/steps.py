@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from statistics import median
 
 from flatout.nouns.job_sample import PulseStep
 from flatout.watching.rules import RankHistory, TreeSample
+from flatout.watching.thinned import Thinned
 from flatout_agent.wire import pulse
 
 MOST_STEPS = 20_000
@@ -18,7 +18,6 @@ RECENT_S = 10.0
 LEAST_RECENT = 5
 EARLY = range(50, 251)
 """Steps that show how fast a run is before anything wears on it."""
-MOST_TREES = 900 + 660
 PAUSES = pulse.EVALUATED | pulse.SAVED | pulse.EPOCH_BEGAN
 WARM_UP = 20
 """Steps in which caches fill and kernels are chosen."""
@@ -30,12 +29,11 @@ class RankSteps:
 
     def __init__(self, rank: int, pid: int, world_size: int = 1) -> None:
         self.steps: deque[PulseStep] = deque(maxlen=MOST_STEPS)
-        self.history = RankHistory(
-            rank, pid, world_size=world_size, steps=self.steps, trees=deque(maxlen=MOST_TREES)
-        )
+        self.history = RankHistory(rank, pid, world_size=world_size, steps=self.steps)
         self.last_loss: float | None = None
         self.fresh: list[PulseStep] = []
         """Since `take_fresh` was called last."""
+        self._trees: Thinned[TreeSample] = Thinned()
         self._gaps: deque[float] = deque(maxlen=MOST_GAPS)
         self._early: list[PulseStep] = []
 
@@ -50,16 +48,8 @@ class RankSteps:
         del self.fresh[:-MOST_STEPS]
 
     def add_tree(self, tree: TreeSample) -> None:
-        """What its processes use now: one a second for 15 minutes, before that one in ten."""
-        trees = self.history.trees
-        assert isinstance(trees, deque)
-        trees.append(tree)
-        if len(trees) > 901 and (len(trees) - 901) % 10 == 0:
-            kept = list(islice(trees, 0, len(trees) - 901))
-            if len(kept) >= 10:
-                recent = list(islice(trees, len(kept), None))
-                trees.clear()
-                trees.extend([*kept[:-10], kept[-10], *recent])
+        """What its processes use now."""
+        self.history.trees = self._trees.add(tree)
 
     def take_fresh(self, most: int) -> tuple[PulseStep, ...]:
         """The steps since the last call, at most so many, evenly chosen."""

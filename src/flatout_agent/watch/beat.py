@@ -77,6 +77,8 @@ class Beat:
         self._over = False
         self._known = False
         self._graphs = 0
+        self._samples = 0
+        """Of a usual step: the first one of a new loader does not count its own."""
         self._scaler: Any = None
         self._steps_of_scaler = 0
         self._undo = in_reverse([watch_saving(self._saved), self._watch_scaler()])
@@ -112,11 +114,12 @@ class Beat:
             self.pulse.flags |= layout.EPOCH_BEGAN
         if self._compiled():
             self.pulse.flags |= layout.COMPILED
+        self._samples = step.samples or self._samples
         self.pulse.step(
             self.job.steps,
             now,
             step.wait_s,
-            step.samples,
+            self._samples,
             UNKNOWN if loss is None else loss,
             max(1, step.micro_steps),
             self._scale(),

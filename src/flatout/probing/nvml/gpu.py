@@ -46,17 +46,17 @@ def read_gpu(ask: Questions, index: int, handle: Any, links: Links) -> Gpu:
         uuid=ask.text("nvmlDeviceGetUUID", handle),
         driver_sees=True,
         compute_capability=_capability(ask, handle),
-        utilization=_utilization(ask, handle),
-        throttles=_throttles(ask, handle),
+        utilization=utilization(ask, handle),
+        throttles=throttles(ask, handle),
         nvlinks=None if links.up is None else len(links.up),
         nvlinks_down=None if links.down is None else len(links.down),
         nvlink_fabric=_fabric(ask, handle),
-        processes=_processes(ask, handle),
+        processes=processes(ask, handle),
         **_bus(ask, handle),
-        **_memory(ask, handle),
-        **_power_and_heat(ask, handle),
+        **memory(ask, handle),
+        **power_and_heat(ask, handle),
         **_clocks(ask, handle),
-        **_errors(ask, handle),
+        **errors(ask, handle),
         **_modes(ask, handle),
     )
 
@@ -66,7 +66,7 @@ def _capability(ask: Questions, handle: Any) -> tuple[int, int] | None:
     return (int(answer[0]), int(answer[1])) if answer else None
 
 
-def _utilization(ask: Questions, handle: Any) -> float | None:
+def utilization(ask: Questions, handle: Any) -> float | None:
     percent = ask.field("gpu", "nvmlDeviceGetUtilizationRates", handle)
     return None if percent is None else percent / 100
 
@@ -97,7 +97,7 @@ def _numa_node(ask: Questions, handle: Any) -> int | None:
     return nodes[0] if len(nodes) == 1 else None
 
 
-def _memory(ask: Questions, handle: Any) -> dict[str, Any]:
+def memory(ask: Questions, handle: Any) -> dict[str, Any]:
     # The first version counts what the driver keeps for itself as used.
     info = ask("nvmlDeviceGetMemoryInfo", handle, MEMORY_V2)
     if info is None:
@@ -106,7 +106,7 @@ def _memory(ask: Questions, handle: Any) -> dict[str, Any]:
     return {"memory_bytes": total, "memory_used_bytes": used if total else None}
 
 
-def _power_and_heat(ask: Questions, handle: Any) -> dict[str, Any]:
+def power_and_heat(ask: Questions, handle: Any) -> dict[str, Any]:
     limit = ask.number("nvmlDeviceGetEnforcedPowerLimit", handle)
     if limit is None:
         limit = ask.number("nvmlDeviceGetPowerManagementLimit", handle)
@@ -116,16 +116,16 @@ def _power_and_heat(ask: Questions, handle: Any) -> dict[str, Any]:
         "temperature_slowdown_c": ask.number(
             "nvmlDeviceGetTemperatureThreshold", handle, THRESHOLD_SLOWDOWN
         ),
-        "power_w": _watts(ask.number("nvmlDeviceGetPowerUsage", handle)),
-        "power_limit_w": _watts(limit),
-        "power_limit_default_w": _watts(
+        "power_w": watts(ask.number("nvmlDeviceGetPowerUsage", handle)),
+        "power_limit_w": watts(limit),
+        "power_limit_default_w": watts(
             ask.number("nvmlDeviceGetPowerManagementDefaultLimit", handle)
         ),
-        "power_limit_max_w": _watts(bounds[1] if bounds else None),
+        "power_limit_max_w": watts(bounds[1] if bounds else None),
     }
 
 
-def _watts(milliwatts: int | None) -> float | None:
+def watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
@@ -138,7 +138,7 @@ def _clocks(ask: Questions, handle: Any) -> dict[str, Any]:
     }
 
 
-def _throttles(ask: Questions, handle: Any) -> tuple[str, ...] | None:
+def throttles(ask: Questions, handle: Any) -> tuple[str, ...] | None:
     mask = ask.number("nvmlDeviceGetCurrentClocksEventReasons", handle)
     if mask is None:  # drivers before 535 use the older name
         mask = ask.number("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
@@ -147,7 +147,7 @@ def _throttles(ask: Questions, handle: Any) -> tuple[str, ...] | None:
     return tuple(name for bit, name in THROTTLES.items() if mask & bit)
 
 
-def _errors(ask: Questions, handle: Any) -> dict[str, Any]:
+def errors(ask: Questions, handle: Any) -> dict[str, Any]:
     pages = [ask("nvmlDeviceGetRetiredPages", handle, cause) for cause in RETIREMENT_CAUSES]
     rows = ask("nvmlDeviceGetRemappedRows", handle)
     # Older GPUs retire pages, newer ones remap rows; each refuses questions about the other.
@@ -202,7 +202,7 @@ def _fabric(ask: Questions, handle: Any) -> str | None:
     return None
 
 
-def _processes(ask: Questions, handle: Any) -> tuple[GpuProcess, ...] | None:
+def processes(ask: Questions, handle: Any) -> tuple[GpuProcess, ...] | None:
     lists = [
         ask("nvmlDeviceGetComputeRunningProcesses", handle),
         ask("nvmlDeviceGetGraphicsRunningProcesses", handle),

@@ -1,0 +1,57 @@
+"""Free room of file systems, asked beside the sampling: a dead network mount never answers."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from flatout.nouns.machine_sample import DiskSample
+
+EVERY_S = 5.0
+SHARED_MEMORY = "/dev/shm"
+
+
+class Disks:
+    """The last answers; a question that gets none keeps no other waiting but its own next ones."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, DiskSample] = {}
+        self._asked: dict[str, float] = {}
+        self._under_way: set[str] = set()
+
+    def sample(self, folders: Sequence[str], wait_s: float = 0.05) -> tuple[DiskSample, ...]:
+        """Each folder's file system and shared memory; one that has not answered is left out.
+
+        wait_s: for first answers.
+        """
+        shared = [SHARED_MEMORY] if sys.platform.startswith("linux") else []
+        wanted = list(dict.fromkeys([*folders, *shared]))
+        now = time.monotonic()
+        threads = [thread for path in wanted if (thread := self._ask(path, now)) is not None]
+        for thread in threads:
+            thread.join(wait_s)
+        for path in set(self._answers) - set(wanted):
+            self._answers.pop(path, None)
+        return tuple(self._answers[path] for path in wanted if path in self._answers)
+
+    def _ask(self, path: str, now: float) -> threading.Thread | None:
+        """Ask where it is time; the thread to wait for where there is no answer yet."""
+        if path in self._under_way or now - self._asked.get(path, -EVERY_S) < EVERY_S:
+            return None
+        self._asked[path] = now
+        self._under_way.add(path)
+        thread = threading.Thread(target=self._answer, args=(path,), daemon=True)
+        thread.start()
+        return None if path in self._answers else thread
+
+    def _answer(self, path: str) -> None:
+        try:
+            usage = shutil.disk_usage(path)
+            self._answers[path] = DiskSample(path, usage.total, usage.free)
+        except OSError:
+            self._answers.pop(path, None)
+        finally:
+            self._under_way.discard(path)

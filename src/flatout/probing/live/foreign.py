@@ -1,0 +1,95 @@
+"""Training programs that flatout did not start: what can be known of them from outside."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+EVERY_S = 10.0
+MOST_LETTERS = 300
+TORCH = b"libtorch"
+NAMES = ("python", "pt_main_thread", "torchrun")
+MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ForeignJob:
+    """A process that has loaded torch or computes on a GPU, with what it started."""
+
+    pid: int
+    began_s: float
+    user: str | None
+    command: str
+    folder: str | None
+
+
+class ForeignJobs:
+    """Looks for them every ten seconds."""
+
+    def __init__(self) -> None:
+        self._last_s: float | None = None
+        self._found: list[ForeignJob] = []
+        self._known: dict[tuple[int, float], bool] = {}
+        """Whether a process, by pid and start, has loaded torch. One that has not may yet do so."""
+
+    def find(self, own: Collection[int], on_gpu: Collection[int] = ()) -> list[ForeignJob]:
+        """Those that run now. own: processes of jobs that are known already."""
+        now_s = time.monotonic()
+        if self._last_s is None or now_s - self._last_s >= EVERY_S:
+            self._last_s = now_s
+            self._found = self._look(set(on_gpu))
+        return [job for job in self._found if job.pid not in own]
+
+    def _look(self, on_gpu: set[int]) -> list[ForeignJob]:
+        torch = {process.pid: process for process in self._with_torch(on_gpu)}
+        jobs = []
+        for process in torch.values():
+            with suppress(psutil.Error):
+                if process.ppid() not in torch:  # loader workers belong to who started them
+                    jobs.append(_job(process))
+        return sorted(jobs, key=lambda job: job.began_s)
+
+    def _with_torch(self, on_gpu: set[int]) -> Iterable[psutil.Process]:
+        seen: dict[tuple[int, float], bool] = {}
+        for process in psutil.process_iter(["name"]):
+            name = process.info["name"] or ""
+            with suppress(psutil.Error):
+                key = process.pid, process.create_time()
+                if process.pid in on_gpu:
+                    yield process
+                elif name.startswith(NAMES):
+                    seen[key] = self._known.get(key, False) or _maps_torch(process.pid)
+                    if seen[key]:
+                        yield process
+        self._known = seen
+
+
+def _maps_torch(pid: int) -> bool:
+    """Whether torch's library is in its memory; False also where that cannot be read."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        with Path(f"/proc/{pid}/maps").open("rb") as file:
+            return TORCH in file.read(MOST_BYTES)
+    except OSError:
+        return False
+
+
+def _job(process: psutil.Process) -> ForeignJob:
+    user = folder = None
+    words: list[str] = []
+    with suppress(psutil.Error):
+        user = process.username()
+    with suppress(psutil.Error):
+        words = process.cmdline()
+    with suppress(psutil.Error):
+        folder = process.cwd()
+    command = shlex.join(words) or process.name()
+    return ForeignJob(process.pid, process.create_time(), user, command[:MOST_LETTERS], folder)

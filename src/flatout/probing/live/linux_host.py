@@ -1,0 +1,109 @@
+"""Linux's own figures of the machine, or of the container with its limits, from /proc and /sys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flatout_agent import limits
+
+SECTOR_BYTES = 512
+PAGE_BYTES = 4096
+VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
+"""Their blocks are counted again on the disks below them, or are no disk's."""
+
+
+def counters(root: Path) -> dict[str, float]:
+    """What only grows: seconds of all cores, bytes, periods. What is not there is not known."""
+    found = _cpu(root) | _swap(root) | _disk(root) | _network(root)
+    throttled = limits.throttled_s(root)
+    if throttled is not None:
+        found["throttled_s"] = throttled
+    return found
+
+
+def levels(root: Path) -> dict[str, Any]:
+    """What is so now, by the names of `MachineSample`."""
+    memory = limits.meminfo(root)
+    total, limit = memory.get("MemTotal"), limits.memory_limit(root)
+    available = limits.available_memory(root)
+    bound = min(value for value in (total, limit) if value is not None) if total else limit
+    used = None if bound is None or available is None else max(0, bound - available)
+    swap_total, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
+    load = _text(root / "proc/loadavg").split()
+    return {
+        "memory_bytes": bound,
+        "memory_used_bytes": used,
+        "swap_used_bytes": None
+        if swap_total is None or swap_free is None
+        else max(0, swap_total - swap_free),
+        "load": _number(load[0]) if load else None,
+    }
+
+
+def _cpu(root: Path) -> dict[str, float]:
+    line = next(iter(_text(root / "proc/stat").splitlines()), "")
+    words = line.split()
+    ticks = [_number(word) for word in words[1:9]]
+    if words[:1] != ["cpu"] or len(ticks) < 8 or None in ticks:
+        return {}
+    user, nice, system, idle, wait, interrupt, soft, steal = (tick or 0.0 for tick in ticks)
+    busy = user + nice + system + interrupt + soft
+    return {
+        "cpu_busy_s": busy / 100,
+        "cpu_steal_s": steal / 100,
+        "cpu_all_s": (busy + idle + wait + steal) / 100,
+    }
+
+
+def _swap(root: Path) -> dict[str, float]:
+    for line in _text(root / "proc/vmstat").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "pswpin" and (pages := _number(value)) is not None:
+            return {"swap_in_bytes": pages * PAGE_BYTES}
+    return {}
+
+
+def _disk(root: Path) -> dict[str, float]:
+    read = written = 0.0
+    lines = [line.split() for line in _text(root / "proc/diskstats").splitlines()]
+    whole = [words for words in lines if len(words) > 9 and _is_disk(root, words[2])]
+    if not whole:
+        return {}
+    for words in whole:
+        read += (_number(words[5]) or 0.0) * SECTOR_BYTES
+        written += (_number(words[9]) or 0.0) * SECTOR_BYTES
+    return {"disk_read_bytes": read, "disk_written_bytes": written}
+
+
+def _is_disk(root: Path, name: str) -> bool:
+    return not name.startswith(VIRTUAL_DISKS) and (root / "sys/block" / name).exists()
+
+
+def _network(root: Path) -> dict[str, float]:
+    received = sent = 0.0
+    known = False
+    for line in _text(root / "proc/net/dev").splitlines():
+        name, colon, rest = line.partition(":")
+        words = rest.split()
+        if not colon or name.strip() == "lo" or len(words) < 9:
+            continue
+        known = True
+        received += _number(words[0]) or 0.0
+        sent += _number(words[8]) or 0.0
+    return {"network_received_bytes": received, "network_sent_bytes": sent} if known else {}
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < 1e18 else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):
+        return ""

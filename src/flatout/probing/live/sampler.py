@@ -1,0 +1,102 @@
+"""One machine, sampled again and again: rates come from what only grows."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from flatout.nouns.machine_sample import GpuSample, MachineSample
+from flatout.probing import nvml
+from flatout.probing.live import amd, linux_host, other_host
+from flatout.probing.live.disks import Disks
+from flatout.probing.nvml.live import NvidiaSampler
+from flatout_agent import limits
+
+LEAST_S = 0.05
+"""Between samples, for a rate to mean something."""
+
+
+class MachineSampler:
+    """Use it in a `with` statement: the driver's library is open meanwhile.
+
+    root: of /proc and /sys, for tests. library: pynvml, or a fake of it.
+    """
+
+    def __init__(self, root: Path | None = None, library: Any = None) -> None:
+        self._root, self._library = root or Path("/"), library
+        self._linux = root is not None or sys.platform.startswith("linux")
+        self._stack = ExitStack()
+        self._nvidia: NvidiaSampler | None = None
+        self._disks = Disks()
+        self._before: tuple[float, dict[str, float]] | None = None
+        self._hostname = socket.gethostname()
+        self._cores = float(len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 0
+
+    def __enter__(self) -> Self:
+        ask = self._stack.enter_context(nvml.session(self._library))
+        if ask is not None:
+            self._nvidia = NvidiaSampler(ask)
+            self._stack.callback(self._nvidia.close)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def sample(self, folders: Sequence[str] = ()) -> MachineSample:
+        """The machine now. folders: whose file systems are asked for their free room."""
+        now_s = time.monotonic()
+        counters = linux_host.counters(self._root) if self._linux else other_host.counters()
+        levels = linux_host.levels(self._root) if self._linux else other_host.levels()
+        rates = self._rates(now_s, counters)
+        return MachineSample(
+            time_s=time.time(),
+            hostname=self._hostname,
+            gpus=self._gpus(now_s),
+            cores=self._usable_cores(),
+            disks=self._disks.sample(folders),
+            **levels,
+            **rates,
+        )
+
+    def _usable_cores(self) -> float:
+        quota = limits.cpu_quota(self._root) if self._linux else None
+        cores = self._cores or float(os.cpu_count() or 1)
+        return cores if quota is None else min(cores, quota)
+
+    def _gpus(self, now_s: float) -> tuple[GpuSample, ...]:
+        nvidia = self._nvidia.sample(now_s) if self._nvidia is not None else ()
+        return (*nvidia, *(amd.samples(self._root, len(nvidia)) if self._linux else ()))
+
+    def _rates(self, now_s: float, counters: dict[str, float]) -> dict[str, Any]:
+        before, self._before = self._before, (now_s, counters)
+        if before is None or now_s - before[0] < LEAST_S:
+            return {}
+        seconds = now_s - before[0]
+
+        def grown(name: str) -> float | None:
+            if name not in counters or name not in before[1]:
+                return None
+            return max(0.0, counters[name] - before[1][name])
+
+        def rate(name: str) -> float | None:
+            growth = grown(name)
+            return None if growth is None else growth / seconds
+
+        every, steal = grown("cpu_all_s"), grown("cpu_steal_s")
+        throttled = grown("throttled_s")
+        return {
+            "cpu_cores": rate("cpu_busy_s"),
+            "cpu_steal": steal / every if steal is not None and every else None,
+            "cpu_throttled": None if throttled is None else min(1.0, throttled / seconds),
+            "swap_in_bytes_per_s": rate("swap_in_bytes"),
+            "disk_read_bytes_per_s": rate("disk_read_bytes"),
+            "disk_written_bytes_per_s": rate("disk_written_bytes"),
+            "network_received_bytes_per_s": rate("network_received_bytes"),
+            "network_sent_bytes_per_s": rate("network_sent_bytes"),
+        }

@@ -1,0 +1,89 @@
+"""What a process uses together with all that it started."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+MEMORY_EVERY_S = 10.0
+FAMILY_EVERY_S = 5.0
+
+
+class TreeUse:
+    """One process with its descendants, asked again and again."""
+
+    def __init__(self, root_pid: int) -> None:
+        self.pid = root_pid
+        self._members: dict[int, psutil.Process] = {}
+        self._used_s: dict[int, float] = {}
+        self._last_s: float | None = None
+        self._family_s: float | None = None
+        self._memory_s: float | None = None
+        self._memory: int | None = None
+        self._pss: dict[int, int] = {}
+
+    def read(self) -> tuple[float | None, int | None, frozenset[int]]:
+        """(cores' worth of time since the last call, bytes, the pids). None: not known yet, gone.
+
+        Memory that processes share counts once, where the system tells that (Linux).
+        """
+        now_s = time.monotonic()
+        if self._family_s is None or now_s - self._family_s >= FAMILY_EVERY_S:
+            self._family_s = now_s
+            self._find()
+        cores = self._cores(now_s)
+        if self._memory_s is None or now_s - self._memory_s >= MEMORY_EVERY_S:
+            self._memory_s = now_s
+            self._pss = {pid: _shared_beyond_own(pid) for pid in self._members}
+        memory = self._bytes()
+        return cores, memory, frozenset(self._members)
+
+    def _find(self) -> None:
+        known = self._members
+        self._members = {}
+        with suppress(psutil.Error):
+            root = known.get(self.pid) or psutil.Process(self.pid)
+            if root.is_running():
+                for process in (root, *root.children(recursive=True)):
+                    self._members[process.pid] = known.get(process.pid, process)
+
+    def _cores(self, now_s: float) -> float | None:
+        """A process that is seen first counts from then on; one that has ended, no more."""
+        spent, used = 0.0, {}
+        for pid, process in list(self._members.items()):
+            try:
+                times = process.cpu_times()
+            except psutil.Error:
+                del self._members[pid]
+                continue
+            used[pid] = times.user + times.system
+            if pid in self._used_s:
+                spent += max(0.0, used[pid] - self._used_s[pid])
+        last_s, self._last_s, self._used_s = self._last_s, now_s, used
+        if last_s is None or not used or now_s <= last_s:
+            return None
+        return spent / (now_s - last_s)
+
+    def _bytes(self) -> int | None:
+        total, known = 0, False
+        for pid, process in self._members.items():
+            with suppress(psutil.Error):
+                total += max(0, process.memory_info().rss - self._pss.get(pid, 0))
+                known = True
+        return total if known else None
+
+
+def _shared_beyond_own(pid: int) -> int:
+    """Of its resident memory, the bytes that count for others: resident minus proportional."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        sizes = {line.split()[0]: 1024 * int(line.split()[1]) for line in lines[1:]}
+        return max(0, sizes["Rss:"] - sizes["Pss:"])
+    except (OSError, ValueError, KeyError, IndexError):
+        return 0

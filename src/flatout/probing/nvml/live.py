@@ -1,0 +1,144 @@
+"""NVIDIA's GPUs now, at little cost: cheap questions each time, dear ones every ten seconds.
+
+A question takes from 2 us (utilization) to 5 ms (processes) under a lock that all programs on the
+machine share, so that nothing is asked more often than it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from flatout.nouns.machine_sample import GpuSample, GpuUse
+from flatout.probing.nvml import gpu as facts
+from flatout.probing.nvml.questions import Questions
+
+SLOW_EVERY_S = 10.0
+XID_CRITICAL = 0x8
+PCIE_SENT, PCIE_RECEIVED = 0, 1
+MOST_XIDS = 20
+
+
+class NvidiaSampler:
+    """The driver's GPUs. A GPU that has fallen off the bus has no figures any more."""
+
+    def __init__(self, ask: Questions) -> None:
+        self._ask = ask
+        self._handles = ask.handles()
+        self._slow: dict[int, GpuSample] = {}
+        self._slow_s: float | None = None
+        self._events = _events(ask, self._handles)
+        self._xids: dict[int, tuple[int, ...]] = {}
+
+    def sample(self, now_s: float) -> tuple[GpuSample, ...]:
+        """Each GPU now; `now_s` of a clock that only goes forward."""
+        if self._slow_s is None or now_s - self._slow_s >= SLOW_EVERY_S:
+            self._slow_s = now_s
+            self._slow = {
+                index: self._slow_facts(index, handle) for index, handle in self._handles.items()
+            }
+        self._hear()
+        return tuple(self._fast_facts(index, handle) for index, handle in self._handles.items())
+
+    def close(self) -> None:
+        """Let go of the driver's events."""
+        if self._events is not None:
+            self._ask("nvmlEventSetFree", self._events)
+
+    def _fast_facts(self, index: int, handle: Any) -> GpuSample:
+        ask = self._ask
+        memory = facts.memory(ask, handle)
+        return replace(
+            self._slow[index],
+            utilization=facts.utilization(ask, handle),
+            memory_used_bytes=memory["memory_used_bytes"],
+            memory_bytes=memory["memory_bytes"],
+            power_w=facts.watts(ask.number("nvmlDeviceGetPowerUsage", handle)),
+            temperature_c=ask.number("nvmlDeviceGetTemperature", handle, facts.TEMPERATURE_GPU),
+            clock_mhz=ask.number("nvmlDeviceGetClockInfo", handle, facts.CLOCK_SM),
+            throttles=facts.throttles(ask, handle),
+            xids=self._xids.get(index, ()),
+        )
+
+    def _slow_facts(self, index: int, handle: Any) -> GpuSample:
+        ask, power = self._ask, facts.power_and_heat(self._ask, handle)
+        errors = facts.errors(ask, handle)
+        fan = ask.number("nvmlDeviceGetFanSpeed", handle)
+        return GpuSample(
+            index=index,
+            vendor="nvidia",
+            name=ask.text("nvmlDeviceGetName", handle),
+            uuid=ask.text("nvmlDeviceGetUUID", handle),
+            power_limit_w=power["power_limit_w"],
+            power_limit_default_w=power["power_limit_default_w"],
+            clock_max_mhz=ask.number("nvmlDeviceGetMaxClockInfo", handle, facts.CLOCK_SM),
+            fan=None if fan is None else fan / 100,
+            pcie_received_bytes_per_s=self._pcie(handle, PCIE_RECEIVED),
+            pcie_sent_bytes_per_s=self._pcie(handle, PCIE_SENT),
+            ecc_uncorrected=errors["ecc_uncorrected"],
+            remap_pending=errors["retirement_pending"],
+            processes=self._processes(handle),
+        )
+
+    def _pcie(self, handle: Any, direction: int) -> float | None:
+        kilobytes = self._ask.number("nvmlDeviceGetPcieThroughput", handle, direction)
+        return None if kilobytes is None else 1000.0 * kilobytes
+
+    def _processes(self, handle: Any) -> tuple[GpuUse, ...] | None:
+        processes = facts.processes(self._ask, handle)
+        if processes is None:
+            return None
+        rates = self._ask("nvmlDeviceGetProcessUtilization", handle, 0) or ()
+        shares: dict[int, float] = {}
+        for rate in sorted(rates, key=lambda rate: getattr(rate, "timeStamp", 0)):
+            shares[rate.pid] = rate.smUtil / 100  # the newest of each process
+        return tuple(
+            GpuUse(process.pid, process.memory_bytes, shares.get(process.pid))
+            for process in processes
+        )
+
+    def _hear(self) -> None:
+        """Take the driver's errors since the last call; asking without waiting."""
+        for _ in range(MOST_XIDS):
+            if self._events is None:
+                return
+            event = self._ask("nvmlEventSetWait_v2", self._events, 0)
+            if event is None:
+                return
+            index = self._index(event.device)
+            if index is not None:
+                known = self._xids.get(index, ())
+                self._xids[index] = (*known, int(event.eventData))[-MOST_XIDS:]
+
+    def _index(self, device: Any) -> int | None:
+        address = self._ask.pci("nvmlDeviceGetPciInfo", device)[0]
+        for index, handle in self._handles.items():
+            if address and self._ask.pci("nvmlDeviceGetPciInfo", handle)[0] == address:
+                return index
+        return None
+
+
+def _events(ask: Questions, handles: dict[int, Any]) -> Any:
+    """A set that hears of the driver's errors; None: this driver tells nobody."""
+    if not handles:
+        return None
+    events = ask("nvmlEventSetCreate")
+    if events is None:
+        return None
+    register: Callable[..., Any] = getattr(ask.library, "nvmlDeviceRegisterEvents", _refused)
+    heard = 0
+    for handle in handles.values():
+        try:
+            register(handle, XID_CRITICAL, events)
+            heard += 1
+        except Exception:  # a GPU or a system (WSL) that has no such events
+            continue
+    if heard:
+        return events
+    ask("nvmlEventSetFree", events)
+    return None
+
+
+def _refused(*arguments: Any) -> None:
+    raise NotImplementedError

@@ -1,0 +1,207 @@
+"""One job followed from outside: its rings and processes become a history and samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, median
+
+from flatout.nouns.alert import Alert
+from flatout.nouns.job_sample import JobSample, JobState, RankSample
+from flatout.nouns.machine_sample import MachineSample
+from flatout.probing.live.trees import TreeUse
+from flatout.running.jobs import JobEntry
+from flatout.running.ring import Ring, rings
+from flatout.watching import steps
+from flatout.watching.rules import JobHistory, RankHistory, TreeSample
+from flatout.watching.steps import RankSteps
+from flatout_agent.wire import pulse
+
+MOST_STEPS_SHOWN = 200
+
+
+class FollowedRank:
+    """One training process."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        header = ring.header
+        self.steps = RankSteps(header.rank, header.pid, header.world_size)
+        self.foreign = ring.writer_alive() is None
+        """Its pid means nothing here: it runs in a container."""
+        self.tree = TreeUse(header.pid)
+        self.pids: frozenset[int] = frozenset()
+        self.gpu_memory_bytes: int | None = None
+
+    def update(self, now_s: float, machine: MachineSample | None) -> None:
+        """Drain the ring, ask the system, find its GPUs."""
+        self.steps.add(self.ring.new())
+        history = self.steps.history
+        history.device = self.ring.header.device.rstrip(b"\0").decode("ascii", "replace") or None
+        if self.foreign:
+            return
+        cores, memory, self.pids = self.tree.read()
+        self.steps.add_tree(TreeSample(now_s, cores, memory))
+        uses = [
+            (gpu.index, use)
+            for gpu in (machine.gpus if machine is not None else ())
+            for use in gpu.processes or ()
+            if use.pid in self.pids
+        ]
+        history.gpus = tuple(dict.fromkeys(index for index, _ in uses))
+        known = [use.memory_bytes for _, use in uses if use.memory_bytes is not None]
+        self.gpu_memory_bytes = sum(known) if known else None
+
+    def sample(self) -> RankSample:
+        """It now."""
+        history, recent = self.steps.history, self.steps.recent()
+        tree = history.trees[-1] if history.trees else None
+        last = self.steps.steps[-1] if self.steps.steps else None
+        return RankSample(
+            rank=history.rank,
+            pid=history.pid,
+            step=last.step if last is not None else None,
+            step_s=steps.step_s(recent),
+            wait_share=steps.wait_share(recent),
+            samples_per_s=steps.samples_per_s(recent),
+            loss=self.steps.last_loss,
+            last_step_s=last.time_s if last is not None else None,
+            cpu_cores=tree.cpu_cores if tree is not None else None,
+            memory_bytes=tree.memory_bytes if tree is not None else None,
+            gpus=history.gpus,
+            gpu_memory_bytes=self.gpu_memory_bytes,
+            device=history.device,
+        )
+
+
+class FollowedJob:
+    """One job in the list, as far as it runs on this machine."""
+
+    def __init__(self, entry: JobEntry) -> None:
+        self.entry = entry
+        self.ended_s = entry.ended_s
+        self.history = JobHistory(
+            id=entry.id,
+            pid=entry.program_pid or entry.pid,
+            began_s=entry.began_s,
+            run_folder=entry.run_folder,
+            folder=entry.folder,
+            boosts=entry.boosts,
+            wait_boost=entry.wait_boost,
+        )
+        self._ranks: dict[Path, FollowedRank] = {}
+        self._refused: dict[Path, float] = {}
+
+    def update(self, now_s: float, machine: MachineSample | None = None) -> None:
+        """Look at it again."""
+        self._find(now_s)
+        for rank in self.ranks:
+            rank.update(now_s, machine)
+        history = self.history
+        history.pid = self.entry.program_pid or self.entry.pid
+        history.ranks = [rank.steps.history for rank in self.ranks]
+        history.pids = frozenset().union(*(rank.pids for rank in self.ranks))
+        history.ended_s, history.exit_code = self.ended_s, self.entry.exit_code
+
+    @property
+    def ranks(self) -> list[FollowedRank]:
+        """Its training processes by rank: of each rank the one that began last."""
+        newest: dict[int, FollowedRank] = {}
+        for rank in self._ranks.values():
+            header = rank.ring.header
+            other = newest.get(header.rank)
+            if other is None or _order(rank) > _order(other):
+                newest[header.rank] = rank
+        return [newest[number] for number in sorted(newest)]
+
+    def _find(self, now_s: float) -> None:
+        for path in rings(Path(self.entry.rings)):
+            if path in self._ranks or now_s - self._refused.get(path, 0.0) < 5.0:
+                continue
+            try:
+                self._ranks[path] = FollowedRank(Ring(path))
+            except (OSError, ValueError):  # just being made, or damaged
+                self._refused[path] = now_s
+
+    def sample(self, hostname: str, alerts: Sequence[Alert] = ()) -> JobSample:
+        """It now; alerts: those that fire about it."""
+        entry = self.entry
+        ranks = tuple(rank.sample() for rank in self.ranks)
+        trained = [rank for rank in ranks if rank.step is not None]
+        base = JobSample(
+            id=entry.id,
+            state=self._state(alerts),
+            hostname=hostname,
+            program=entry.program,
+            pid=self.history.pid,
+            folder=entry.folder,
+            run_folder=entry.run_folder,
+            began_s=entry.began_s,
+            ended_s=self.ended_s,
+            exit_code=entry.exit_code,
+            boosts=entry.boosts,
+            ranks=ranks,
+            gpus=tuple(dict.fromkeys(index for rank in ranks for index in rank.gpus)),
+            cpu_cores=_total([rank.cpu_cores for rank in ranks]),
+            memory_bytes=_whole([rank.memory_bytes for rank in ranks]),
+            gpu_memory_bytes=_whole([rank.gpu_memory_bytes for rank in ranks]),
+        )
+        return _with_steps(base, trained, self._expected()) if trained else base
+
+    def with_steps(self, sample: JobSample) -> JobSample:
+        """The sample with the steps since the last call, of its least rank."""
+        fresh = [rank.steps.take_fresh(MOST_STEPS_SHOWN) for rank in self.ranks]
+        return replace(sample, recent_steps=fresh[0] if fresh else ())
+
+    def _expected(self) -> int | None:
+        told = [rank.ring.header.steps_expected for rank in self.ranks]
+        return self.entry.steps_expected or max(told, default=0) or None
+
+    def _state(self, alerts: Sequence[Alert]) -> JobState:
+        if self.ended_s is not None:
+            return "ended"
+        last = [rank.steps.steps[-1] for rank in self.ranks if rank.steps.steps]
+        if any(alert.code == "HANG001" and alert.state == "firing" for alert in alerts):
+            return "stalled"
+        if not last:
+            return "starting"
+        return "tuning" if any(step.flags & pulse.TUNING for step in last) else "training"
+
+
+def _order(rank: FollowedRank) -> float:
+    return rank.ring.header.began_s
+
+
+def _with_steps(base: JobSample, trained: Sequence[RankSample], expected: int | None) -> JobSample:
+    step = min(rank.step or 0 for rank in trained)
+    step_s = [rank.step_s for rank in trained if rank.step_s is not None]
+    waits = [rank.wait_share for rank in trained if rank.wait_share is not None]
+    losses = [rank.loss for rank in trained if rank.loss is not None]
+    usual = median(step_s) if step_s else None
+    left = (expected - step) * usual if expected and usual and base.ended_s is None else None
+    return replace(
+        base,
+        step=step,
+        steps_expected=expected,
+        step_s=usual,
+        samples_per_s=_total([rank.samples_per_s for rank in trained]),
+        wait_share=fmean(waits) if waits else None,
+        loss=fmean(losses) if losses else None,
+        left_s=max(0.0, left) if left is not None else None,
+    )
+
+
+def _total(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _whole(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def least_first(ranks: Sequence[RankHistory]) -> list[RankHistory]:
+    """The ranks, those first that have taken the fewest steps: what hangs, hangs there."""
+    return sorted(ranks, key=lambda rank: rank.steps[-1].step if rank.steps else 0)

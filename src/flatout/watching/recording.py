@@ -1,0 +1,104 @@
+"""The history of a run in its folder: frames of one a second for 10 minutes, fewer before.
+
+At most 8 MB, whatever happens. A disk that is full or read-only has no history.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from flatout.nouns import frame_json
+from flatout.nouns.frame import Frame
+
+NAME = "history.jsonl"
+FINE_S = 600.0
+COARSE_S = 10.0
+MOST_BYTES = 8_000_000
+TIME = re.compile(rb'"time_s": ([0-9.eE+]+)')
+
+
+class Recording:
+    """Writes `history.jsonl`. An error ends it, and nothing else."""
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        self.path = folder / NAME
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._since_thinned_s: float | None = None
+        self._told: dict[tuple[object, ...], str] = {}
+        self._over = False
+
+    def add(self, frame: Frame) -> None:
+        """Append one frame, with the alerts that fire or have changed."""
+        if self._over:
+            return
+        line = json.dumps(frame_json.dump(self._lean(frame))).encode() + b"\n"
+        try:
+            self._make_room(frame.time_s, len(line))
+            with self.path.open("ab") as file:
+                file.write(line)
+            self._bytes += len(line)
+        except OSError:
+            self._over = True
+
+    def _lean(self, frame: Frame) -> Frame:
+        alerts = []
+        for alert in frame.alerts:
+            key = (*alert.key, alert.since_s)
+            if alert.state == "firing" or self._told.get(key) not in (None, alert.state):
+                alerts.append(alert)
+            if alert.state != "pending":
+                self._told[key] = alert.state
+        return replace(frame, alerts=tuple(alerts))
+
+    def _make_room(self, now_s: float, more: int) -> None:
+        if self._since_thinned_s is None:
+            self._since_thinned_s = now_s
+        due = abs(now_s - self._since_thinned_s) >= FINE_S
+        if not due and self._bytes + more <= self._most_bytes:
+            return
+        self._since_thinned_s = now_s
+        apart_s = COARSE_S
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        fine_s = FINE_S
+        while True:
+            kept = _thinned(lines, now_s - fine_s, apart_s)
+            size = sum(map(len, kept))
+            # Some room is left, so that the next frame does not thin again.
+            if size + more <= 0.75 * self._most_bytes or len(kept) <= 2:
+                break
+            apart_s, fine_s = 2 * apart_s, fine_s / 2
+        while kept and sum(map(len, kept)) + more > self._most_bytes:
+            del kept[0]
+        self._replace(b"".join(kept))
+
+    def _replace(self, text: bytes) -> None:
+        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=NAME, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(text)
+            Path(name).replace(self.path)
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise
+        self._bytes = len(text)
+
+
+def _thinned(lines: list[bytes], fine_from_s: float, apart_s: float) -> list[bytes]:
+    """All lines from a time on; before it one in so many seconds."""
+    kept: list[bytes] = []
+    last_s = -apart_s
+    for line in lines:
+        match = TIME.search(line, 0, 200)
+        time_s = float(match[1]) if match else 0.0
+        if time_s >= fine_from_s or abs(time_s - last_s) >= apart_s:
+            kept.append(line)
+            last_s = time_s
+    return kept
