@@ -16,8 +16,10 @@ from flatout.running import chosen, foreground, last_words, summary
 from flatout.running.command import Command, resolve
 
 if TYPE_CHECKING:
+    from flatout.nouns.explained import Explained
     from flatout.nouns.tuned import Tuned
     from flatout.tuning.live_run import LiveTuning
+    from flatout.watching.job_watch import JobWatch
 
 PLACE = ("Speed up", 2)
 CONTEXT = SCRIPT_CONTEXT
@@ -79,12 +81,18 @@ def _run(request: _Request, boosts: Sequence[PlannedBoost], tuning: LiveTuning |
             variables = plan_use.variables(request.applied, boosts, request.target, warn)
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
     orders, beside = chosen.orders(boosts), request.as_json
-    ended = foreground.run(request.target, orders, variables, warn, beside, None, tuning, live)
+    watch = _watch(request, boosts)
+    ended = foreground.run(
+        request.target, orders, variables, warn, beside, None, tuning, live, watch
+    )
     answer = tuned = None
     with harmless("the crash is not explained"):
         answer = crash_explained(ended, stderr.tail(), request.python)
         if answer is not None and not request.quiet:
             explained.crash(answer, languages.chosen(None))
+    with harmless("the history of this run is not complete"):
+        if watch is not None:
+            watch.close(_crash(answer))
     with harmless("the plan of this run is not written"):
         tuned = _close(tuning, request, ended.folder) if tuning is not None else None
     with harmless("this run has no summary"):
@@ -95,6 +103,26 @@ def _run(request: _Request, boosts: Sequence[PlannedBoost], tuning: LiveTuning |
             ending = request.target.display, ended.shell_code, answer, tuned
             typer.echo(json.dumps(document.run_document(end, *ending)))
     return foreground.leave(ended.returncode)
+
+
+def _watch(request: _Request, boosts: Sequence[PlannedBoost]) -> JobWatch | None:
+    """What keeps the history and tells alerts; None where it cannot."""
+    with harmless("the run is not watched"):
+        from flatout.watching.job_watch import JobWatch
+
+        names = tuple(boost.id for boost in boosts)
+        return JobWatch(request.target.shown, names, warn)
+    return None
+
+
+def _crash(answer: Explained | None) -> tuple[str, str, tuple[str, ...]] | None:
+    """What the first match says of a crash: title, cause, cures."""
+    match = next(iter(answer.matches), None) if answer is not None else None
+    return None if match is None else (
+        match.title["en"],
+        match.cause["en"],
+        tuple(step.text["en"] for step in match.cure),
+    )
 
 
 def _plan(target: Command, path: Path | None, no_plan: bool, quiet: bool) -> Plan:

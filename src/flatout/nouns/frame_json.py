@@ -18,12 +18,13 @@ NAME = "flatout.monitor"
 VERSION = 1
 SCHEMA = f"{NAME}/{VERSION}"
 LOSS = "loss"
+EMPTY: tuple[Any, ...] = (None, [], "")
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def dump(frame: Frame) -> dict[str, Any]:
-    """The frame as a document; a history of it can be read by any later version."""
-    return {"schema": SCHEMA, **_raw(frame)}
+def dump(frame: Frame, lean: bool = False) -> dict[str, Any]:
+    """The frame as a document. lean: without what is not known and what is empty."""
+    return {"schema": SCHEMA, **_raw(frame, lean)}
 
 
 def load(document: Any) -> Frame:
@@ -43,14 +44,15 @@ def load(document: Any) -> Frame:
     return frame
 
 
-def _raw(value: Any, key: str = "") -> Any:
+def _raw(value: Any, lean: bool, key: str = "") -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return _word(value) if key == LOSS else None
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         items = ((item.name, getattr(value, item.name)) for item in dataclasses.fields(value))
-        return {name: _raw(field, name) for name, field in items}
+        raw = {name: _raw(field, lean, name) for name, field in items}
+        return {name: item for name, item in raw.items() if item not in EMPTY} if lean else raw
     if isinstance(value, (tuple, list)):
-        return [_raw(item) for item in value]
+        return [_raw(item, lean) for item in value]
     return str(value) if isinstance(value, str) else value
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from flatout.running import environment, folder
 from flatout.running.command import Command
@@ -27,9 +27,25 @@ from flatout.running.records import Tail
 from flatout.running.watchdog import WATCHDOG
 from flatout_agent import wire
 
+T = TypeVar("T")
 Warn = Callable[[str], None]
 Meanwhile = Callable[[Path, subprocess.Popen[bytes]], None]
 """What flatout does while the program runs: given the folder of its records, and the program."""
+
+
+class Watch(Protocol):
+    """What watches the program while it runs. Nothing that it raises reaches the program."""
+
+    def prepare(self, run_folder: Path) -> str:
+        """Before the program starts; the folder for rings, or "" for none."""
+
+    def begin(self, pid: int) -> None:
+        """The program has started."""
+
+    def end(self, shell_code: int) -> None:
+        """The program has ended."""
+
+
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGBREAK")
 """The terminal sends these to the program too."""
@@ -66,6 +82,7 @@ def run(
     profile: wire.ProfileOrders | None = None,
     meanwhile: Meanwhile | None = None,
     live: wire.LiveOrders | None = None,
+    watch: Watch | None = None,
 ) -> Finished:
     """Run the command to its end with `boosts`; an error in flatout costs the boosts, not the run.
 
@@ -73,7 +90,7 @@ def run(
     when the program has ended.
     """
     with _ready() as signals:
-        orders = _prepare(boosts, profile, live, warn)
+        orders = _prepare(boosts, profile, live, warn, watch)
         env = None if orders is None else environment.for_program(orders, boosts_environment)
         if env is not None and any(order.id == "compile" for order in boosts):
             environment.share_compiled(env, folder.ROOT / "cache" / "inductor")
@@ -84,14 +101,28 @@ def run(
         process = start(command.argv, env, **options)
         signals.reach(process)
         WATCHDOG.watch(process.pid, str(orders or ""), session=False)
+        if watch is not None:
+            _safely(watch.begin, warn, process.pid)
         try:
             if meanwhile is not None and orders is not None:
                 meanwhile(orders.parent / "records", process)
         finally:
             returncode = process.wait()
             WATCHDOG.forget(process.pid)
+            if watch is not None:
+                shell_code = returncode if returncode >= 0 else 128 - returncode
+                _safely(watch.end, warn, shell_code)
     records = _collect(orders.parent / "records", warn) if orders is not None else ()
     return Finished(returncode, records, orders is not None, orders.parent if orders else None)
+
+
+def _safely(action: Callable[..., T], warn: Warn, *arguments: Any) -> T | None:
+    """An error of the watch costs the watch."""
+    try:
+        return action(*arguments)
+    except Exception as error:
+        warn(f"the run is not watched: {type(error).__name__}: {error}")
+        return None
 
 
 def leave(returncode: int) -> int:
@@ -123,11 +154,18 @@ def _prepare(
     profile: wire.ProfileOrders | None,
     live: wire.LiveOrders | None,
     warn: Warn,
+    watch: Watch | None,
 ) -> Path | None:
     """Write the orders; None where nothing can be written, and the program runs without us."""
     try:
         run_folder = folder.fresh("run" if profile is None else "profile")
-        orders = wire.Orders(str(run_folder / "records"), tuple(boosts), profile=profile, live=live)
+        orders = wire.Orders(
+            str(run_folder / "records"),
+            tuple(boosts),
+            profile=profile,
+            live=live,
+            pulse=(_safely(watch.prepare, warn, run_folder) or "") if watch is not None else "",
+        )
         return write_orders(orders, run_folder)
     except OSError as error:
         warn(f"the program runs as written: flatout found no folder that it can write to ({error})")

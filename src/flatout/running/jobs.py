@@ -118,6 +118,11 @@ def write(entry: JobEntry) -> None:
         raise
 
 
+def clear(entry: JobEntry) -> None:
+    """Take its rings away; the entry stays for those who watch, until a later run removes it."""
+    shutil.rmtree(entry.rings, ignore_errors=True)
+
+
 def remove(entry: JobEntry) -> None:
     """Take the entry and its rings away."""
     with suppress(OSError):

@@ -104,6 +104,15 @@ class FollowedJob:
         history.pids = frozenset().union(*(rank.pids for rank in self.ranks))
         history.ended_s, history.exit_code = self.ended_s, self.entry.exit_code
 
+    def settle(self) -> None:
+        """It has ended: take the last steps; its processes are gone."""
+        self._find(0.0)
+        for rank in self.ranks:
+            rank.steps.add(rank.ring.new())
+        history = self.history
+        history.ranks = [rank.steps.history for rank in self.ranks]
+        history.ended_s, history.exit_code = self.ended_s, self.entry.exit_code
+
     @property
     def ranks(self) -> list[FollowedRank]:
         """Its training processes by rank: of each rank the one that began last."""

@@ -15,11 +15,14 @@ from pathlib import Path
 
 from flatout.nouns import frame_json
 from flatout.nouns.frame import Frame
+from flatout.nouns.job_sample import PulseStep
 
 NAME = "history.jsonl"
 FINE_S = 600.0
 COARSE_S = 10.0
 MOST_BYTES = 8_000_000
+MOST_STEPS = 10
+"""Of a frame."""
 TIME = re.compile(rb'"time_s": ([0-9.eE+]+)')
 
 
@@ -38,7 +41,7 @@ class Recording:
         """Append one frame, with the alerts that fire or have changed."""
         if self._over:
             return
-        line = json.dumps(frame_json.dump(self._lean(frame))).encode() + b"\n"
+        line = json.dumps(frame_json.dump(self._lean(frame), lean=True)).encode() + b"\n"
         try:
             self._make_room(frame.time_s, len(line))
             with self.path.open("ab") as file:
@@ -55,7 +58,8 @@ class Recording:
                 alerts.append(alert)
             if alert.state != "pending":
                 self._told[key] = alert.state
-        return replace(frame, alerts=tuple(alerts))
+        jobs = [replace(job, recent_steps=_chosen(job.recent_steps)) for job in frame.jobs]
+        return replace(frame, jobs=tuple(jobs), alerts=tuple(alerts))
 
     def _make_room(self, now_s: float, more: int) -> None:
         if self._since_thinned_s is None:
@@ -89,6 +93,14 @@ class Recording:
                 Path(name).unlink()
             raise
         self._bytes = len(text)
+
+
+def _chosen(steps: tuple[PulseStep, ...]) -> tuple[PulseStep, ...]:
+    """Of the steps of one frame as many as a curve needs, evenly chosen."""
+    if len(steps) <= MOST_STEPS:
+        return steps
+    stride = (len(steps) - 1) / (MOST_STEPS - 1)
+    return tuple(steps[round(index * stride)] for index in range(MOST_STEPS))
 
 
 def _thinned(lines: list[bytes], fine_from_s: float, apart_s: float) -> list[bytes]:

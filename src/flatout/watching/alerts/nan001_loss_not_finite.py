@@ -1,0 +1,98 @@
+"""The loss is NaN or infinite, or a gradient scaler leaves out too many updates.
+
+## What it sees
+
+Two losses in a row that are not finite. Or, with a gradient scaler: 20% of the last 200 steps left
+out, or a scale below 1/256 of what it was first. Single steps left out are how a scaler finds its
+scale, and no alert.
+
+## Why it matters
+
+From the first NaN on every weight is NaN: the rest of the run is lost, and so is every checkpoint
+that it writes.
+
+## Evidence
+
+The step of the first loss that is not finite, and the last finite one before.
+
+## Cure
+
+Go back to the last checkpoint before that step. Lower the learning rate or clip the gradients; in
+float16 use bfloat16 or a scaler; `torch.autograd.set_detect_anomaly(True)` names the operator.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
+- https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+
+from flatout.nouns.finding import Cure, Severity
+from flatout.watching.alerts import _windows
+from flatout.watching.rules import Breach, RankHistory, Rule, View
+from flatout_agent.wire import pulse
+
+RULE = Rule(code="NAN001", severity=Severity.ERROR, since="0.3.0")
+IN_A_ROW = 2
+WINDOW = 200
+SKIPPED_SHARE = 0.2
+LOWER_SHARE = 0.1
+CURE = Cure(
+    "Go back to the last checkpoint before, and lower the learning rate or clip the gradients. "
+    "Anomaly detection names the operator.",
+    ("torch.autograd.set_detect_anomaly(True)",),
+)
+
+
+def check(view: View) -> Iterator[Breach]:
+    """One breach for each rank whose loss is lost, or whose scaler finds no scale."""
+    job = _windows.runs(view.job)
+    for rank in job.ranks if job is not None else ():
+        yield from _losses(rank, len(job.ranks) if job is not None else 1)
+        yield from _scaler(rank)
+
+
+def _losses(rank: RankHistory, ranks: int) -> Iterator[Breach]:
+    bad: list[tuple[int, float]] = []
+    last: tuple[int, float] | None = None
+    for step in islice(reversed(rank.steps), 2000):
+        if step.loss is None:
+            continue
+        if math.isfinite(step.loss):
+            last = step.step, step.loss
+            break
+        bad.append((step.step, step.loss))
+    if len(bad) < IN_A_ROW:
+        return
+    first, value = bad[-1]
+    word = "NaN" if math.isnan(value) else "infinite"
+    before = f"; {last[1]:.4g} at step {last[0]}" if last is not None else ""
+    yield Breach(
+        title=f"the loss is {word} since step {first}",
+        evidence=f"{len(bad)} losses in a row are not finite{before}",
+        cure=CURE,
+        subject=f"rank {rank.rank}" if ranks > 1 else "",
+    )
+
+
+def _scaler(rank: RankHistory) -> Iterator[Breach]:
+    window = list(islice(reversed(rank.steps), WINDOW))
+    share = sum(bool(step.flags & pulse.SKIPPED) for step in window) / WINDOW
+    scale = next((step.loss_scale for step in window if step.loss_scale is not None), None)
+    first = rank.first_step_scale
+    lost = scale is not None and first is not None and 0 < scale < first / 256
+    if len(window) < WINDOW or (share < LOWER_SHARE and not lost):
+        return
+    now = f"; its scale fell from {first:.4g} to {scale:.4g}" if lost else ""
+    yield Breach(
+        title="the gradient scaler leaves out too many updates",
+        evidence=f"{share:.0%} of the last {WINDOW} steps have gradients that are not finite{now}",
+        cure=Cure("Use bfloat16, which needs no scaler, or look for the layer that overflows."),
+        subject=f"scaler of rank {rank.rank}",
+        fires=share >= SKIPPED_SHARE or lost,
+    )

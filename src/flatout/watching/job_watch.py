@@ -1,0 +1,149 @@
+"""Watch the job that this `flatout run` has started: history, alerts, the stacks of a hang.
+
+A thread of the host, once a second. An error of it costs the watch, not the run.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from flatout.nouns.alert import Alert
+from flatout.nouns.frame import Frame
+from flatout.nouns.machine_sample import MachineSample
+from flatout.probing.live.sampler import MachineSampler
+from flatout.running import jobs
+from flatout.running.jobs import JobEntry
+from flatout.watching import hang_stacks
+from flatout.watching.alert_book import AlertBook
+from flatout.watching.following import FollowedJob
+from flatout.watching.recording import Recording
+from flatout.watching.rules import View
+from flatout.watching.thinned import Thinned
+
+EVERY_S = 1.0
+JOIN_S = 5.0
+Tell = Callable[[str], None]
+
+
+class JobWatch:
+    """One run's watch: `prepare` before the program starts, `begin`, `end`, `close`."""
+
+    def __init__(
+        self, program: str, boosts: tuple[str, ...], tell: Tell, every_s: float = EVERY_S
+    ) -> None:
+        """tell: called with a line for the user, of each alert when it begins to fire."""
+        self._program, self._boosts, self._tell = program, boosts, tell
+        self._every_s = every_s
+        self._entry: JobEntry | None = None
+        self._job: FollowedJob | None = None
+        self._recording: Recording | None = None
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._book = AlertBook()
+        self._machines: Thinned[MachineSample] = Thinned()
+        self._machine: list[MachineSample] = []
+        self._told: set[tuple[object, ...]] = set()
+        self._hostname = socket.gethostname()
+
+    def prepare(self, run_folder: Path) -> str:
+        """List the job; the folder for the rings of its processes, or "" where there is none."""
+        try:
+            self._entry = jobs.new_entry(self._program, run_folder, self._boosts)
+            jobs.write(self._entry)
+        except OSError:
+            self._entry = None
+            return ""
+        self._recording = Recording(run_folder)
+        return self._entry.rings
+
+    def begin(self, pid: int) -> None:
+        """The program runs as process `pid`."""
+        if self._entry is None:
+            return
+        self._entry = replace(self._entry, program_pid=pid)
+        with suppress(OSError):
+            jobs.write(self._entry)
+        self._job = FollowedJob(self._entry)
+        self._thread = threading.Thread(target=self._run, name="flatout watch", daemon=True)
+        self._thread.start()
+
+    def end(self, shell_code: int) -> None:
+        """The program has ended; exit code as a shell shows it."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
+        if self._entry is None:
+            return
+        self._entry = replace(self._entry, ended_s=time.time(), exit_code=shell_code)
+        with suppress(OSError):
+            jobs.write(self._entry)
+
+    def close(self, explained: tuple[str, str, tuple[str, ...]] | None = None) -> None:
+        """Write the last frame. explained: what a crash was: title, cause, cures."""
+        if self._entry is None or self._job is None or not self._lock.acquire(timeout=JOIN_S):
+            return
+        try:
+            self._job.entry, self._job.ended_s = self._entry, self._entry.ended_s
+            self._job.history.explained = explained
+            self._look(self._machine[-1] if self._machine else None)
+        finally:
+            self._lock.release()
+            jobs.clear(self._entry)
+
+    def _run(self) -> None:
+        try:
+            with MachineSampler() as sampler:
+                while not self._over.wait(self._every_s):
+                    with self._lock:
+                        self._second(sampler)
+        except Exception as error:
+            self._tell(f"the run is no longer watched: {type(error).__name__}: {error}")
+
+    def _second(self, sampler: MachineSampler) -> None:
+        assert self._entry is not None
+        machine = sampler.sample((self._entry.folder, self._entry.run_folder))
+        self._machine = self._machines.add(machine)
+        self._look(machine)
+
+    def _look(self, machine: MachineSample | None) -> None:
+        assert self._job is not None
+        assert self._entry is not None
+        now_s = time.time()
+        if self._entry.ended_s is None:
+            self._job.update(now_s, machine)
+        else:
+            self._job.settle()
+        views = [
+            View(now_s, self._hostname, self._machine, job, [self._job.history])
+            for job in (None, self._job.history)
+        ]
+        alerts = self._book.update(views)
+        for alert in alerts:
+            self._say(alert)
+        sample = self._job.with_steps(self._job.sample(self._hostname, alerts))
+        machines = () if machine is None else (machine,)
+        if self._recording is not None:
+            self._recording.add(Frame(now_s, machines, (sample,), alerts))
+
+    def _say(self, alert: Alert) -> None:
+        """Tell an alert once, when it begins to fire; an end is told by the run itself."""
+        key = (*alert.key, alert.since_s)
+        if alert.state != "firing" or key in self._told:
+            return
+        self._told.add(key)
+        more = f"flatout explain {alert.code}"
+        if alert.code == "HANG001" and self._job is not None:
+            text = hang_stacks.collect(self._job.ranks)
+            path = hang_stacks.write(text, self._job.entry.run_folder) if text else None
+            self._job.history.stacks = path
+            more = f"stacks: {path}" if path else more
+        if alert.code != "END001":
+            subject = f" ({alert.subject})" if alert.subject else ""
+            self._tell(f"{alert.code}{subject}: {alert.title}; {alert.evidence}. {more}")

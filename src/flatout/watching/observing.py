@@ -1,0 +1,173 @@
+"""All jobs of this machine, seen by a monitor: a process of its own that changes nothing."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Self
+
+from flatout.nouns.frame import Frame
+from flatout.nouns.job_sample import JobSample
+from flatout.nouns.machine_sample import MachineSample, ProcessSample
+from flatout.probing.live.foreign import ForeignJob, ForeignJobs
+from flatout.probing.live.sampler import MachineSampler
+from flatout.probing.live.trees import TreeUse
+from flatout.running import jobs
+from flatout.watching import hang_stacks
+from flatout.watching.alert_book import AlertBook
+from flatout.watching.following import FollowedJob
+from flatout.watching.rules import View
+from flatout.watching.thinned import Thinned
+
+KEPT_S = 600.0
+"""A job that has ended is shown for so long."""
+NO_STACKS = "No process of this job can be asked for stacks: it ended, or is in a container."
+FIRST_S = 0.3
+"""Between the two samples of a single frame, so that rates are known."""
+
+
+class Observer:
+    """Use it in a `with` statement."""
+
+    def __init__(self) -> None:
+        self._sampler = MachineSampler()
+        self._stack = ExitStack()
+        self._jobs: dict[str, FollowedJob] = {}
+        self._foreign = ForeignJobs()
+        self._trees: dict[int, TreeUse] = {}
+        self._book = AlertBook()
+        self._machines: Thinned[MachineSample] = Thinned()
+        self._hostname = socket.gethostname()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._sampler)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def frames(self, every_s: float = 1.0) -> Iterator[Frame]:
+        """A frame every so many seconds, the first at once."""
+        yield self.once()
+        while True:
+            time.sleep(every_s)
+            yield self.frame()
+
+    def once(self) -> Frame:
+        """One frame, with rates."""
+        self.frame()
+        time.sleep(FIRST_S)
+        return self.frame()
+
+    def frame(self) -> Frame:
+        """All that is known now."""
+        now_s = time.time()
+        self._list(now_s)
+        folders = [job.entry.folder for job in self._jobs.values() if job.ended_s is None]
+        machine = self._sampler.sample(folders)
+        history = self._machines.add(machine)
+        for job in self._jobs.values():
+            job.settle() if job.ended_s is not None else job.update(now_s, machine)
+        alerts = self._book.update(self._views(now_s, history))
+        own = [
+            job.with_steps(job.sample(self._hostname, [a for a in alerts if a.job == job.entry.id]))
+            for job in self._jobs.values()
+        ]
+        foreign = self._foreign_jobs(machine)
+        shown = sorted([*own, *foreign], key=lambda job: (job.state == "ended", job.began_s or 0))
+        machine = replace(machine, processes=self._processes(own, foreign))
+        return Frame(now_s, (machine,), tuple(shown), alerts, tuple(self._book.notes))
+
+    def stacks(self, job_id: str) -> str:
+        """The stacks of a job's ranks, or why there are none."""
+        job = self._jobs.get(job_id)
+        if job is None:
+            return "The stacks of a job that flatout did not start: py-spy dump --pid PID"
+        text = hang_stacks.collect(job.ranks)
+        return text or NO_STACKS
+
+    def _views(self, now_s: float, history: list[MachineSample]) -> list[View]:
+        followed = [job.history for job in self._jobs.values()]
+        views = [View(now_s, self._hostname, history, None, followed)]
+        return views + [View(now_s, self._hostname, history, job, followed) for job in followed]
+
+    def _list(self, now_s: float) -> None:
+        """Take new jobs up, notice ends, drop what ended long ago."""
+        listed = {entry.id: entry for entry in jobs.listed()}
+        for entry in listed.values():
+            job = self._jobs.get(entry.id)
+            over = entry.ended_s is not None or entry.host_alive is False
+            if job is None and not over:
+                self._jobs[entry.id] = FollowedJob(entry)
+            elif job is not None:
+                job.entry = entry
+                if over and job.ended_s is None:
+                    job.ended_s = entry.ended_s or now_s
+        for name, job in list(self._jobs.items()):
+            if name not in listed and job.ended_s is None:
+                job.ended_s = now_s
+            if job.ended_s is not None and abs(now_s - job.ended_s) > KEPT_S:
+                del self._jobs[name]
+
+    def _foreign_jobs(self, machine: MachineSample) -> list[JobSample]:
+        on_gpu = [use.pid for gpu in machine.gpus for use in gpu.processes or ()]
+        own = set().union(*(job.history.pids for job in self._jobs.values()))
+        found = self._foreign.find(own, on_gpu)
+        self._trees = {job.pid: self._trees.get(job.pid) or TreeUse(job.pid) for job in found}
+        return [self._foreign_sample(job, machine) for job in found]
+
+    def _foreign_sample(self, job: ForeignJob, machine: MachineSample) -> JobSample:
+        cores, memory, pids = self._trees[job.pid].read()
+        uses = [
+            (gpu.index, use.memory_bytes)
+            for gpu in machine.gpus
+            for use in gpu.processes or ()
+            if use.pid in pids
+        ]
+        return JobSample(
+            id=f"{job.pid}-{int(job.began_s)}",
+            state="foreign",
+            hostname=self._hostname,
+            program=job.command,
+            pid=job.pid,
+            user=job.user,
+            folder=job.folder,
+            began_s=job.began_s,
+            cpu_cores=cores,
+            memory_bytes=memory,
+            gpu_memory_bytes=sum(used or 0 for _, used in uses) if uses else None,
+            gpus=tuple(dict.fromkeys(index for index, _ in uses)),
+        )
+
+    def _processes(
+        self, own: list[JobSample], foreign: list[JobSample]
+    ) -> tuple[ProcessSample, ...]:
+        ranks = [
+            ProcessSample(
+                pid=rank.pid,
+                command=job.program,
+                cpu_cores=rank.cpu_cores,
+                memory_bytes=rank.memory_bytes,
+                gpu_memory_bytes=rank.gpu_memory_bytes,
+                gpus=rank.gpus,
+            )
+            for job in own
+            if job.state != "ended"
+            for rank in job.ranks
+        ]
+        others = [
+            ProcessSample(
+                pid=job.pid,
+                user=job.user,
+                command=job.program,
+                cpu_cores=job.cpu_cores,
+                memory_bytes=job.memory_bytes,
+                gpu_memory_bytes=job.gpu_memory_bytes,
+                gpus=job.gpus,
+            )
+            for job in foreign
+        ]
+        return (*ranks, *others)
