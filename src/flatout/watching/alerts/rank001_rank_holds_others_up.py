@@ -1,11 +1,12 @@
-"""One rank takes longer than the others, and all of them wait for it.
+"""One rank waits longer for its data than the others, and all of them wait for it.
 
 ## What it sees
 
-The same rank takes the longest in at least 80% of the last 100 steps, by at least 8% and 5 ms more
-than the median of the others and by more than 5 times their spread, in two windows of 100 steps one
-after the other. Time that a rank waits for the others is in all steps alike, so that its own time
-is what counts: the wait for its loader, and its processor's time.
+The same rank waits the longest for its loader in at least 80% of the last 100 steps, by at least 8%
+of the step and 5 ms more than the median of the others and by more than 5 times their spread, in
+two windows of 100 steps one after the other. The steps themselves take the same time on all ranks,
+since each waits for the others, so that a device that computes slowly is not told here: a GPU that
+is slowed down is HEAT001.
 
 ## Why it matters
 
@@ -13,11 +14,11 @@ In data-parallel training each step lasts as long as the slowest rank's.
 
 ## Evidence
 
-The rank, its time and that of the others, and how often it was the slowest.
+The rank, its wait and that of the others, and how often it was the slowest.
 
 ## Cure
 
-Compare its machine with the others: clock, temperature, a neighbour on its cores, its disk.
+Compare its machine with the others: its disk, a neighbour on its cores, its share of the data.
 
 ## References
 
@@ -57,9 +58,11 @@ def check(view: View) -> Iterator[Breach]:
         return
     yield Breach(
         title=f"rank {rank.rank} holds the others up",
-        evidence=f"it is the slowest in {share:.0%} of {WINDOW} steps: {_windows.seconds(own)} of "
-        f"its own, the others {_windows.seconds(others)}",
-        cure=Cure("Compare its device, its cores and its disk with those of the other ranks."),
+        evidence=f"it waits the longest in {share:.0%} of {WINDOW} steps: {_windows.seconds(own)} "
+        f"for its data, the others {_windows.seconds(others)}",
+        cure=Cure(
+            "Compare its disk, its cores and its share of the data with those of the others."
+        ),
         subject=f"rank {rank.rank}",
         fires=fires,
     )

@@ -1,0 +1,94 @@
+"""A job has ended with an error.
+
+## What it sees
+
+The exit code of the program is not 0, or `flatout run` itself was killed. What `flatout explain`
+recognises in its last lines is the evidence. Ctrl-C (130) is no error.
+
+## Why it matters
+
+A run that ended in the night has trained nothing since.
+
+## Evidence
+
+The exit code or the signal, and the cause where it is recognised. A program that was killed
+(signal 9) while nearly all memory was used ran out of memory.
+
+## Cure
+
+The cure of the cause that was recognised; else the last lines of the program's own output.
+
+## References
+
+- https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html
+- https://docs.kernel.org/admin-guide/mm/concepts.html#oom-killer
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+from flatout.nouns.finding import Cure, Severity
+from flatout.watching.rules import Breach, JobHistory, Rule, View
+
+RULE = Rule(code="END001", severity=Severity.ERROR, since="0.3.0")
+FINE = (0, 130)
+KILLED = 137
+NEARLY_ALL = 0.95
+
+
+def check(view: View) -> Iterator[Breach]:
+    """One breach for a job that failed."""
+    job = view.job
+    if job is None or job.ended_s is None or job.exit_code in FINE:
+        return
+    if job.exit_code is None:
+        yield Breach(
+            title="the job ended together with its flatout run",
+            evidence="flatout run was killed before it could tell an exit code",
+            cure=Cure("See who ended it: a time limit, the machine's memory, another user."),
+        )
+        return
+    how = _how(job.exit_code)
+    if job.explained is not None:
+        title, cause, cures = job.explained
+        yield Breach(
+            title=f"the job failed: {title}"[:100],
+            evidence=f"{how}; {cause}",
+            cure=Cure(" ".join(cures[:2]) or "See the last lines of its output."),
+        )
+        return
+    memory = _memory(view, job) if job.exit_code == KILLED else None
+    yield Breach(
+        title="the job ran out of memory and was killed" if memory else f"the job failed: {how}",
+        evidence=f"{how}; {memory}" if memory else how,
+        cure=Cure("Use less memory: fewer loader workers, smaller caches, a smaller batch.")
+        if memory
+        else Cure("See the last lines of its output.", ("flatout explain LOG",)),
+    )
+
+
+def _how(code: int) -> str:
+    """An exit code in words."""
+    if code > 128:
+        try:
+            return f"ended by signal {code - 128} ({signal.Signals(code - 128).name})"
+        except ValueError:
+            pass
+    return f"exit code {code}"
+
+
+def _memory(view: View, job: JobHistory) -> str | None:
+    """Whether nearly all memory was used in its last minute."""
+    end = job.ended_s or view.now_s
+    shares = [
+        sample.memory_used_bytes / sample.memory_bytes
+        for sample in view.machine
+        if end - 60 < sample.time_s <= end + 1
+        and sample.memory_used_bytes is not None
+        and sample.memory_bytes
+    ]
+    if not shares or max(shares) < NEARLY_ALL:
+        return None
+    return f"{max(shares):.0%} of the memory was used in its last minute"

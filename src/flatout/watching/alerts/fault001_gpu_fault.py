@@ -1,0 +1,80 @@
+"""A GPU reports an error of its hardware.
+
+## What it sees
+
+At once: an Xid error of the driver, an error of the memory that ECC could not correct, rows or
+pages that wait to be taken out of use. An Xid that an ordinary error of a program causes (13, 31,
+43, 45) is left out: the program ends by it and says so.
+
+## Why it matters
+
+Results may be wrong, or the GPU stops working in the middle of the run.
+
+## Evidence
+
+The numbers that the driver gives.
+
+## Cure
+
+Look the Xid up in NVIDIA's list. Save, end the job, reset the GPU; where it comes again, have it
+exchanged.
+
+## References
+
+- https://docs.nvidia.com/deploy/xid-errors/index.html
+- https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine_sample import GpuSample
+from flatout.watching.rules import Breach, Rule, View
+
+RULE = Rule(code="FAULT001", severity=Severity.ERROR, since="0.3.0")
+OF_PROGRAMS = frozenset({13, 31, 43, 45})
+"""Xids that an error of a program causes."""
+
+
+def check(view: View) -> Iterator[Breach]:
+    """One breach for each kind of error of each GPU."""
+    if view.job is not None or view.latest is None:
+        return
+    for gpu in view.latest.gpus:
+        subject = f"GPU {gpu.index}"
+        xids = [xid for xid in gpu.xids if xid not in OF_PROGRAMS]
+        if xids:
+            yield Breach(
+                title=f"GPU {gpu.index} reports Xid {xids[-1]}",
+                evidence="Xid errors so far: " + ", ".join(map(str, xids)),
+                cure=Cure("Look it up in NVIDIA's list of Xid errors.", ("flatout doctor",)),
+                subject=f"{subject} Xid {xids[-1]}",
+            )
+        before = _first(view, gpu)
+        if gpu.ecc_uncorrected and before is not None and gpu.ecc_uncorrected > before:
+            more = gpu.ecc_uncorrected - before
+            yield Breach(
+                title=f"GPU {gpu.index} has memory errors that could not be corrected",
+                evidence=f"{more} since it is watched, {gpu.ecc_uncorrected} since its driver began",
+                cure=Cure("End the job, reset the GPU, and train on from the last checkpoint."),
+                subject=f"{subject} ECC",
+            )
+        if gpu.remap_pending:
+            yield Breach(
+                title=f"GPU {gpu.index} waits for a reset to take bad memory out of use",
+                evidence="rows to be remapped, or pages to be retired, are pending",
+                cure=Cure("Reset it when the job has ended.", ("nvidia-smi --gpu-reset",)),
+                subject=f"{subject} remap",
+                severity=Severity.WARNING,
+            )
+
+
+def _first(view: View, gpu: GpuSample) -> int | None:
+    """Its count of errors when it was first seen."""
+    for sample in view.machine:
+        for other in sample.gpus:
+            if other.index == gpu.index and other.ecc_uncorrected is not None:
+                return other.ecc_uncorrected
+    return None

@@ -1,0 +1,70 @@
+"""A job holds a GPU and does nothing with it.
+
+## What it sees
+
+For 15 minutes: the job has memory on the GPU, the GPU is busy less than 5% of the time, and no step
+ends.
+
+## Why it matters
+
+Nobody else can use the GPU meanwhile, and on a rented machine it costs as much as one that trains.
+
+## Evidence
+
+The memory that is held, how busy the GPU was, and when the last step ended.
+
+## Cure
+
+End the job where it has nothing left to do: a notebook that was left open, a run that prepares its
+data, a debugger that waits.
+
+## References
+
+- https://docs.nvidia.com/deploy/nvidia-smi/index.html
+- https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean
+
+from flatout.nouns.finding import Cure, Severity
+from flatout.watching.alerts import _windows
+from flatout.watching.rules import Breach, Rule, View
+
+RULE = Rule(code="IDLE001", severity=Severity.NOTE, since="0.3.0")
+WINDOW_S = 880.0
+"""A little less than the 15 minutes of which every second is kept."""
+BUSY, UPPER = 0.05, 0.10
+LEAST_BYTES = 100_000_000
+
+
+def check(view: View) -> Iterator[Breach]:
+    """One breach for each GPU that the job holds idle."""
+    job = _windows.runs(view.job)
+    if job is None or view.latest is None or view.now_s - job.began_s < WINDOW_S:
+        return
+    if view.machine[0].time_s > view.now_s - WINDOW_S:
+        return
+    last = max((rank.steps[-1].time_s for rank in job.ranks if rank.steps), default=job.began_s)
+    if view.now_s - last < WINDOW_S:
+        return
+    for gpu in view.latest.gpus:
+        held = sum(use.memory_bytes or 0 for use in gpu.processes or () if use.pid in job.pids)
+        busy = [
+            other.utilization
+            for sample in view.last(WINDOW_S)
+            for other in sample.gpus
+            if other.index == gpu.index and other.utilization is not None
+        ]
+        if held < LEAST_BYTES or len(busy) < 60 or fmean(busy) >= UPPER:
+            continue
+        yield Breach(
+            title=f"the job holds GPU {gpu.index} and does nothing with it",
+            evidence=f"{_windows.gib(held)} held, {fmean(busy):.0%} busy, no step for "
+            f"{_windows.seconds(view.now_s - last)}",
+            cure=Cure("End it where it has nothing left to do.", (f"kill {job.pid}",)),
+            subject=f"GPU {gpu.index}",
+            fires=fmean(busy) < BUSY,
+        )
