@@ -27,8 +27,9 @@ def _names(incomplete: str) -> list[str]:
     """Codes of findings and ids of signatures, without importing what they belong to."""
     from flatout.diagnosing import checks
     from flatout.knowledge import signatures
+    from flatout.watching import pages
 
-    codes = [file.code for file in checks.files()]
+    codes = [*(file.code for file in checks.files()), *pages.codes()]
     if incomplete[:1].islower():  # a shell does not complete env0 as ENV001
         codes = [code.lower() for code in codes]
     return [name for name in (*codes, *signatures.ids()) if name.startswith(incomplete)]
@@ -88,8 +89,9 @@ def command(
 
 def _page(name: str, as_json: bool) -> int:
     from flatout.diagnosing import pages
+    from flatout.watching import pages as alert_pages
 
-    page = pages.find(name)
+    page = pages.find(name) or alert_pages.find(name)
     markdown = page.markdown if page is not None else pages.of_signature(name)
     if as_json:
         from flatout.nouns.explained import Explained

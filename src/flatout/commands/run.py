@@ -118,10 +118,14 @@ def _watch(request: _Request, boosts: Sequence[PlannedBoost]) -> JobWatch | None
 def _crash(answer: Explained | None) -> tuple[str, str, tuple[str, ...]] | None:
     """What the first match says of a crash: title, cause, cures."""
     match = next(iter(answer.matches), None) if answer is not None else None
-    return None if match is None else (
-        match.title.en,
-        match.cause.en,
-        tuple(step.text.en for step in match.cure),
+    return (
+        None
+        if match is None
+        else (
+            match.title.en,
+            match.cause.en,
+            tuple(step.text.en for step in match.cure),
+        )
     )
 
 

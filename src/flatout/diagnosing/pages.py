@@ -1,17 +1,16 @@
 """The page of each finding code: what its check says of itself, as Markdown.
 
-It is read from the check's source: importing the check would import all that it needs to diagnose.
+It is read from the check's source, see `nouns.page_source`.
 """
 
 from __future__ import annotations
 
-import ast
 import difflib
 
 from flatout.diagnosing import checks
 from flatout.diagnosing.checks import CheckFile
+from flatout.nouns import page_source
 from flatout.nouns.errors import UserError
-from flatout.nouns.finding import Severity
 from flatout.nouns.page import Page
 
 
@@ -48,27 +47,4 @@ def nearest(text: str) -> tuple[str, ...]:
 
 
 def _page(file: CheckFile) -> Page:
-    source = ast.parse(file.path.read_text(encoding="utf-8"))
-    title, _, body = (ast.get_docstring(source) or "").partition("\n")
-    severity, since = _identity(source)
-    return Page(
-        code=file.code,
-        id=file.id,
-        severity=severity.value,
-        since=since,
-        title=title.removesuffix("."),
-        body=body.strip(),
-    )
-
-
-def _identity(source: ast.Module) -> tuple[Severity, str]:
-    """Severity and version in `CHECK = Check(code=..., severity=Severity.ERROR, since="0.2.0")`."""
-    (call,) = (
-        node.value
-        for node in source.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CHECK"
-    )
-    assert isinstance(call, ast.Call)
-    values = {argument.arg: argument.value for argument in call.keywords}
-    severity = ast.unparse(values["severity"]).removeprefix("Severity.")
-    return Severity[severity], ast.literal_eval(values["since"])
+    return page_source.read(file.path, file.code, file.id, "CHECK")

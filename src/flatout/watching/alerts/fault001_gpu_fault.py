@@ -57,7 +57,7 @@ def check(view: View) -> Iterator[Breach]:
             more = gpu.ecc_uncorrected - before
             yield Breach(
                 title=f"GPU {gpu.index} has memory errors that could not be corrected",
-                evidence=f"{more} since it is watched, {gpu.ecc_uncorrected} since its driver began",
+                evidence=f"{more} while watched, {gpu.ecc_uncorrected} since its driver began",
                 cure=Cure("End the job, reset the GPU, and train on from the last checkpoint."),
                 subject=f"{subject} ECC",
             )

@@ -45,7 +45,7 @@ SWAP_BYTES_PER_S = 2**20
 def check(view: View) -> Iterator[Breach]:
     """At most one breach for a job: of its rank that has become slowest."""
     job = _windows.runs(view.job)
-    found = [(ratio, rank) for rank in (job.ranks if job else ()) if (ratio := _ratio(view, rank))]
+    found = [(seen, rank) for rank in (job.ranks if job else ()) if (seen := _ratio(view, rank))]
     if not found:
         return
     (ratio, now, steps), rank = max(found, key=lambda item: item[0][0])

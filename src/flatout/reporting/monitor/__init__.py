@@ -1,0 +1,1 @@
+"""What a monitor knows, drawn: frames in the terminal."""

@@ -1,0 +1,171 @@
+"""Figures of a frame as short texts. What is not known is `-`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from flatout.nouns import throttles, units
+from flatout.nouns.alert import Alert
+from flatout.nouns.frame import Frame
+from flatout.nouns.job_sample import JobSample
+from flatout.nouns.machine_sample import GpuSample, MachineSample
+
+UNKNOWN = "-"
+BARS = "▁▂▃▄▅▆▇█"
+ASCII_BARS = "_.-=+*#@"
+
+
+def share(value: float | None) -> str:
+    """0.42 as 42%."""
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{100 * value:.0f}%"
+
+
+def size(value: float | None) -> str:
+    """Bytes in three digits."""
+    if value is None:
+        return UNKNOWN
+    for unit in ("B", "K", "M", "G", "T"):
+        if value < 999.5 or unit == "T":
+            digits = 1 if value < 10 and unit not in "BK" else 0
+            return f"{value:.{digits}f}{unit}"
+        value /= 1024
+    return UNKNOWN
+
+
+def milliseconds(seconds: float | None) -> str:
+    """A step's time."""
+    if seconds is None:
+        return UNKNOWN
+    ms = 1000 * seconds
+    if ms >= 100_000:
+        return f"{seconds:.0f} s"
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.1f} ms" if ms >= 1 else f"{ms:.2f} ms"
+
+
+def number(value: float | None) -> str:
+    """Four digits: 12.3, 1234, 12.3k."""
+    if value is None:
+        return UNKNOWN
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    for limit, unit in ((1e4, ""), (1e7, "k"), (1e10, "M"), (1e13, "G")):
+        if abs(value) < limit:
+            scaled = value / {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[unit]
+            return f"{scaled:.4g}{unit}"
+    return f"{value:.2g}"
+
+
+def left(seconds: float | None) -> str:
+    """A time to the end: 2h05, 12m, 40s."""
+    if seconds is None:
+        return UNKNOWN
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    if hours >= 48:
+        return f"{hours // 24}d{hours % 24:02d}h"
+    if hours:
+        return f"{hours}h{minutes % 60:02d}"
+    return f"{minutes}m" if minutes else f"{seconds:.0f}s"
+
+
+def gpus(indices: Sequence[int]) -> str:
+    """0-3,6."""
+    parts: list[str] = []
+    begin = last = None
+    for index in [*sorted(set(indices)), None]:
+        if last is not None and index == last + 1:
+            last = index
+            continue
+        if begin is not None:
+            parts.append(str(begin) if begin == last else f"{begin}-{last}")
+        begin = last = index
+    return ",".join(parts) or UNKNOWN
+
+
+def curve(values: Sequence[float | None], width: int, plain: bool = False) -> str:
+    """The last values as bars, from 0 to the largest."""
+    shown = list(values)[-width:]
+    known = [value for value in shown if value is not None and math.isfinite(value)]
+    top = max(known, default=0.0)
+    bars = ASCII_BARS if plain else BARS
+    signs = []
+    for value in shown:
+        if value is None or not math.isfinite(value):
+            signs.append(" ")
+        else:
+            level = int(value / top * (len(bars) - 1) + 0.5) if top > 0 else 0
+            signs.append(bars[max(0, min(len(bars) - 1, level))])
+    return "".join(signs).rjust(width)
+
+
+def machine(sample: MachineSample) -> str:
+    """One line: cores, memory, disk, network."""
+    parts = [sample.hostname]
+    if sample.cores is not None:
+        used = UNKNOWN if sample.cpu_cores is None else f"{sample.cpu_cores:.1f}"
+        parts.append(f"CPU {used}/{sample.cores:g} cores")
+    parts.append(f"memory {size(sample.memory_used_bytes)}/{size(sample.memory_bytes)}")
+    if sample.swap_used_bytes:
+        parts.append(f"swap {size(sample.swap_used_bytes)}")
+    parts.append(
+        f"disk {rate(sample.disk_read_bytes_per_s)} read {rate(sample.disk_written_bytes_per_s)} "
+        "written"
+    )
+    parts.append(
+        f"network {rate(sample.network_received_bytes_per_s)} in "
+        f"{rate(sample.network_sent_bytes_per_s)} out"
+    )
+    return "  ".join(parts)
+
+
+def rate(value: float | None) -> str:
+    """Bytes a second."""
+    return UNKNOWN if value is None else f"{size(value)}/s"
+
+
+def slowed(gpu: GpuSample) -> str:
+    """Why its clock is held down."""
+    return ", ".join(throttles.words(gpu.throttles or ()))
+
+
+def power(gpu: GpuSample) -> str:
+    """300/700 W."""
+    if gpu.power_w is None:
+        return UNKNOWN
+    limit = f"/{gpu.power_limit_w:.0f}" if gpu.power_limit_w else ""
+    return f"{gpu.power_w:.0f}{limit} W"
+
+
+def steps(job: JobSample) -> str:
+    """120 or 120/1000."""
+    if job.step is None:
+        return UNKNOWN
+    return f"{job.step}/{job.steps_expected}" if job.steps_expected else str(job.step)
+
+
+def state(job: JobSample) -> str:
+    """In a word; of an end, with its exit code."""
+    if job.state == "ended":
+        return "ended" if job.exit_code in (0, None) else f"exit {job.exit_code}"
+    return "not flatout" if job.state == "foreign" else job.state
+
+
+def alert(shown: Alert) -> str:
+    """Code, subject and title."""
+    subject = f" ({shown.subject})" if shown.subject else ""
+    ended = "resolved: " if shown.state == "resolved" else ""
+    return f"{ended}{shown.code}{subject}: {shown.title}"
+
+
+def clock(time_s: float) -> str:
+    """Local time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(time_s))
+
+
+def counts(frame: Frame) -> str:
+    """1 job runs, 2 alerts."""
+    running = sum(job.state != "ended" for job in frame.jobs)
+    firing = sum(alert.state == "firing" for alert in frame.alerts)
+    jobs = "no job runs" if not running else units.count(running, "job")
+    return f"{jobs}, {units.count(firing, 'alert')}" if firing else f"{jobs}, no alerts"

@@ -1,0 +1,38 @@
+"""The page of each alert's code: what its rule says of itself, as Markdown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flatout.nouns import page_source
+from flatout.nouns.page import Page
+from flatout.watching import rules
+
+
+def every() -> tuple[Page, ...]:
+    """All pages, by code."""
+    return tuple(map(_page, rules.files()))
+
+
+def find(name: str) -> Page | None:
+    """The page of a code or of a rule's id, in any case; None: there is none."""
+    word = name.strip().lower().replace("_", "-")
+    pages = (_page(path) for path in rules.files() if word in (_code(path).lower(), _id(path)))
+    return next(pages, None)
+
+
+def codes() -> list[str]:
+    """The codes of all rules."""
+    return [_code(path) for path in rules.files()]
+
+
+def _code(path: Path) -> str:
+    return path.stem.partition("_")[0].upper()
+
+
+def _id(path: Path) -> str:
+    return path.stem.partition("_")[2].replace("_", "-")
+
+
+def _page(path: Path) -> Page:
+    return page_source.read(path, _code(path), _id(path), "RULE")
