@@ -22,6 +22,8 @@ from flatout.diagnosing.pages import every as every_finding
 from flatout.explaining import described
 from flatout.knowledge import boosts, signatures
 from flatout.knowledge.boosts import KnownBoost
+from flatout.watching import rules
+from flatout.watching.pages import every as every_alert
 
 DOCS = Path(__file__).parent
 LIBRARY = DOCS.parent / "src/flatout_train"
@@ -43,7 +45,7 @@ def pages() -> dict[Path, str]:
     """Every generated page, by its path."""
     found = {DOCS / "boosts" / f"{boost.id}.md": page(boost) for boost in boosts.every()}
     found[DOCS / "boosts" / "README.md"] = index()
-    findings = every_finding()
+    findings = tuple(sorted((*every_finding(), *every_alert()), key=lambda page: page.code))
     found |= {DOCS / "findings" / f"{page.code}.md": finding(page) for page in findings}
     found[DOCS / "findings" / "README.md"] = finding_index(findings)
     results = json.loads((DOCS.parent / "benchmarks/results/breadth.json").read_text("utf-8"))
@@ -240,9 +242,11 @@ def _cell(option: str) -> str:
 
 def finding(page: Page) -> str:
     """One finding code's page."""
-    file = checks.find(page.code)
-    assert file is not None
-    source = file.path.relative_to(DOCS.parent / "src").with_suffix("").as_posix()
+    check = checks.find(page.code)
+    rule = next((path for path in rules.files() if path.stem.startswith(page.code.lower())), None)
+    path = check.path if check is not None else rule
+    assert path is not None
+    source = path.relative_to(DOCS.parent / "src").with_suffix("").as_posix()
     return f"{MADE.format(file=source)}\n\n{page.markdown}"
 
 

@@ -43,6 +43,7 @@ OPTIONS = {
     "env install": INSTALL,
     "env tensorflow": INSTALL,
     "explain": ["--json", "--lang", "--python"],
+    "monitor": ["--every", "--follow", "--json", "--once", "--replay", "--speed"],
     "profile": [
         "--fail-above",
         "--json",
@@ -54,6 +55,7 @@ OPTIONS = {
         "--steps",
         "--stop",
     ],
+    "report": ["--json", "--out"],
     "run": ["--exact", "--live", "--no-plan", "--quiet", *SCRIPT],
     "tune": ["--allow", "--budget", "--exact", "--seed", "--steps", *SCRIPT],
 }

@@ -2,7 +2,7 @@
 
 `<code>_<name>.py`: the name (underscores for hyphens) is the rule's id. A rule module has
 
-    RULE = Rule(code="HANG001", severity=Severity.ERROR, since="0.3.0")
+    RULE = Rule(code="HANG001", severity=Severity.ERROR, since="0.2.0")
 
     def check(view: View) -> Iterator[Breach]
 

@@ -34,7 +34,7 @@ from flatout.nouns.machine_sample import DiskSample
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, Rule, View
 
-RULE = Rule(code="DISK001", severity=Severity.WARNING, since="0.3.0")
+RULE = Rule(code="DISK001", severity=Severity.WARNING, since="0.2.0")
 LEAST_BYTES = 5_000_000_000
 SAVES = 2
 SHARED = "/dev/shm"

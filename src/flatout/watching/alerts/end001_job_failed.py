@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from flatout.nouns.finding import Cure, Severity
 from flatout.watching.rules import Breach, JobHistory, Rule, View
 
-RULE = Rule(code="END001", severity=Severity.ERROR, since="0.3.0")
+RULE = Rule(code="END001", severity=Severity.ERROR, since="0.2.0")
 FINE = (0, 130)
 KILLED = 137
 NEARLY_ALL = 0.95

@@ -33,7 +33,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine_sample import GpuSample
 from flatout.watching.rules import Breach, Rule, View
 
-RULE = Rule(code="FAULT001", severity=Severity.ERROR, since="0.3.0")
+RULE = Rule(code="FAULT001", severity=Severity.ERROR, since="0.2.0")
 OF_PROGRAMS = frozenset({13, 31, 43, 45})
 """Xids that an error of a program causes."""
 

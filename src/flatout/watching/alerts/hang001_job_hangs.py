@@ -36,7 +36,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, JobHistory, RankHistory, Rule, View
 
-RULE = Rule(code="HANG001", severity=Severity.ERROR, since="0.3.0")
+RULE = Rule(code="HANG001", severity=Severity.ERROR, since="0.2.0")
 LEAST_S = 60.0
 LONG_S = 600.0
 IDLE_CORES = 0.05

@@ -37,7 +37,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine_sample import GpuSample
 from flatout.watching.rules import Breach, Rule, View
 
-RULE = Rule(code="HEAT001", severity=Severity.WARNING, since="0.3.0")
+RULE = Rule(code="HEAT001", severity=Severity.WARNING, since="0.2.0")
 WINDOW_S = 30.0
 LEAST_SAMPLES = 10
 BUSY = 0.5

@@ -33,7 +33,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, Rule, View
 
-RULE = Rule(code="IDLE001", severity=Severity.NOTE, since="0.3.0")
+RULE = Rule(code="IDLE001", severity=Severity.NOTE, since="0.2.0")
 WINDOW_S = 880.0
 """A little less than the 15 minutes of which every second is kept."""
 BUSY, UPPER = 0.05, 0.10

@@ -37,7 +37,7 @@ from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, RankHistory, Rule, View
 from flatout_agent.wire import pulse
 
-RULE = Rule(code="NAN001", severity=Severity.ERROR, since="0.3.0")
+RULE = Rule(code="NAN001", severity=Severity.ERROR, since="0.2.0")
 IN_A_ROW = 2
 WINDOW = 200
 SKIPPED_SHARE = 0.2

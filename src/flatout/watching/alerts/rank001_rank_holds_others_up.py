@@ -36,7 +36,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, RankHistory, Rule, View
 
-RULE = Rule(code="RANK001", severity=Severity.WARNING, since="0.3.0")
+RULE = Rule(code="RANK001", severity=Severity.WARNING, since="0.2.0")
 WINDOW = 100
 SLOWEST_SHARE, LOWER_SHARE = 0.8, 0.65
 EXCESS, EXCESS_S = 0.08, 0.005

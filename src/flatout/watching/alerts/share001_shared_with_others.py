@@ -34,7 +34,7 @@ from flatout.nouns.machine_sample import GpuSample, MachineSample
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, JobHistory, Rule, View
 
-RULE = Rule(code="SHARE001", severity=Severity.WARNING, since="0.3.0")
+RULE = Rule(code="SHARE001", severity=Severity.WARNING, since="0.2.0")
 HOLD_S = 60.0
 WINDOW_S = 30.0
 LEAST_SAMPLES = 10

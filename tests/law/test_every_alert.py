@@ -1,0 +1,44 @@
+"""Every rule is whole: its file says its code, it has a page, and is told apart from checks."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from pathlib import Path
+
+from every import for_every
+from flatout.diagnosing import checks
+from flatout.knowledge import signatures
+from flatout.watching import pages, rules
+from law.test_every_check import assert_whole_page
+
+each_rule = for_every(rules.every(), lambda module: module.RULE.code)
+FINDINGS = Path(__file__).parents[2] / "docs/findings"
+GUIDE = Path(__file__).parents[2] / "docs/guide-monitor.md"
+
+
+@each_rule
+def test_its_file_says_its_code(module: rules.RuleModule) -> None:
+    stem = module.__name__.rpartition(".")[2]
+    assert stem.startswith(f"{module.RULE.code.lower()}_")
+    assert list(inspect.signature(module.check).parameters) == ["view"]
+
+
+@each_rule
+def test_it_has_a_page(module: rules.RuleModule) -> None:
+    assert_whole_page(module)
+    page = pages.find(module.RULE.code)
+    assert page == pages.find(rules.id_of(module))
+    assert page is not None
+    assert page.severity == module.RULE.severity
+    assert page.markdown.strip() in (FINDINGS / f"{page.code}.md").read_text("utf-8")
+    assert f"[{page.code}](findings/{page.code}.md)" in GUIDE.read_text("utf-8")
+
+
+def test_codes_and_names_are_unique() -> None:
+    modules = rules.every()
+    names = [name for file in checks.files() for name in (file.code, file.id)]
+    names += [name for module in modules for name in (module.RULE.code, rules.id_of(module))]
+    names += list(signatures.ids())
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+    assert len(modules) == 12
