@@ -38,7 +38,8 @@ for epoch in range(2):
         optimizer.step()
         losses.append(loss.item())
     torch.save(model.state_dict(), sys.argv[1])
-state = [float(torch.rand(())), random.random(), *(float(p.detach().sum()) for p in model.parameters())]
+weights = [float(p.detach().sum()) for p in model.parameters()]
+state = [float(torch.rand(())), random.random(), *weights]
 print(json.dumps([losses, state]))
 """
 HANG = """

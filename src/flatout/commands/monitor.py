@@ -20,23 +20,28 @@ PLACE = ("Understand", 5)
 LEAST_EVERY_S = 0.5
 
 
+Once = Annotated[bool, typer.Option("--once", help="Print one frame and exit.")]
+Follow = Annotated[bool, typer.Option("--follow", help="With --json: print a line for each frame.")]
+Every = Annotated[
+    float,
+    typer.Option("--every", metavar="SECONDS", min=LEAST_EVERY_S, help="Time between frames."),
+]
+RecordedRun = Annotated[
+    Path | None,
+    typer.Option("--replay", metavar="RUN", help="Show a recorded run: its folder."),
+]
+Speed = Annotated[
+    float, typer.Option("--speed", metavar="X", min=0.1, help="Replay X times as fast.")
+]
+
+
 def command(
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
+    once: Once = False,
     as_json: _options.Json = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="With --json: print a line for each frame.")
-    ] = False,
-    every: Annotated[
-        float,
-        typer.Option("--every", metavar="SECONDS", min=LEAST_EVERY_S, help="Time between frames."),
-    ] = 1.0,
-    replay: Annotated[
-        Path | None,
-        typer.Option("--replay", metavar="RUN", help="Show a recorded run: its folder."),
-    ] = None,
-    speed: Annotated[
-        float, typer.Option("--speed", metavar="X", min=0.1, help="Replay X times as fast.")
-    ] = 1.0,
+    follow: Follow = False,
+    every: Every = 1.0,
+    replay: RecordedRun = None,
+    speed: Speed = 1.0,
 ) -> int:
     """Show this machine, its GPUs and the running jobs, live.
 
@@ -65,9 +70,9 @@ def command(
 
 
 def _live(every_s: float, once: bool) -> Iterator[Frame]:
-    from flatout.watching.observing import Observer
+    from flatout.watching.observing import JobsObserver
 
-    with Observer() as observer:
+    with JobsObserver() as observer:
         if once:
             yield observer.once()
         else:

@@ -18,7 +18,7 @@ NAME = "flatout.monitor"
 VERSION = 1
 SCHEMA = f"{NAME}/{VERSION}"
 LOSS = "loss"
-EMPTY: tuple[Any, ...] = (None, [], "")
+EMPTY: tuple[Any, ...] = (None, [])
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 

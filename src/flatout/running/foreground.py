@@ -33,7 +33,7 @@ Meanwhile = Callable[[Path, subprocess.Popen[bytes]], None]
 """What flatout does while the program runs: given the folder of its records, and the program."""
 
 
-class Watch(Protocol):
+class ProgramWatch(Protocol):
     """What watches the program while it runs. Nothing that it raises reaches the program."""
 
     def prepare(self, run_folder: Path) -> str:
@@ -70,7 +70,7 @@ class Finished:
     @property
     def shell_code(self) -> int:
         """The exit code as a shell shows it: 128 + N when signal N ended the program."""
-        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+        return _shell_code(self.returncode)
 
 
 def run(
@@ -82,7 +82,7 @@ def run(
     profile: wire.ProfileOrders | None = None,
     meanwhile: Meanwhile | None = None,
     live: wire.LiveOrders | None = None,
-    watch: Watch | None = None,
+    watch: ProgramWatch | None = None,
 ) -> Finished:
     """Run the command to its end with `boosts`; an error in flatout costs the boosts, not the run.
 
@@ -96,8 +96,7 @@ def run(
             environment.share_compiled(env, folder.ROOT / "cache" / "inductor")
         # All file descriptors stay: `--data <(zcat data.gz)` is one.
         options: dict[str, Any] = {"close_fds": False}
-        if stdout_to_stderr:
-            options["stdout"] = STDERR
+        options |= {"stdout": STDERR} if stdout_to_stderr else {}
         process = start(command.argv, env, **options)
         signals.reach(process)
         WATCHDOG.watch(process.pid, str(orders or ""), session=False)
@@ -110,10 +109,13 @@ def run(
             returncode = process.wait()
             WATCHDOG.forget(process.pid)
             if watch is not None:
-                shell_code = returncode if returncode >= 0 else 128 - returncode
-                _safely(watch.end, warn, shell_code)
+                _safely(watch.end, warn, _shell_code(returncode))
     records = _collect(orders.parent / "records", warn) if orders is not None else ()
     return Finished(returncode, records, orders is not None, orders.parent if orders else None)
+
+
+def _shell_code(returncode: int) -> int:
+    return returncode if returncode >= 0 else 128 - returncode
 
 
 def _safely(action: Callable[..., T], warn: Warn, *arguments: Any) -> T | None:
@@ -154,7 +156,7 @@ def _prepare(
     profile: wire.ProfileOrders | None,
     live: wire.LiveOrders | None,
     warn: Warn,
-    watch: Watch | None,
+    watch: ProgramWatch | None,
 ) -> Path | None:
     """Write the orders; None where nothing can be written, and the program runs without us."""
     try:

@@ -22,7 +22,7 @@ from flatout.running.jobs import JobEntry
 from flatout.watching import hang_stacks
 from flatout.watching.alert_book import AlertBook
 from flatout.watching.following import FollowedJob
-from flatout.watching.recording import Recording
+from flatout.watching.recording import HistoryRecording
 from flatout.watching.rules import View
 from flatout.watching.thinned import Thinned
 
@@ -42,7 +42,7 @@ class JobWatch:
         self._every_s = every_s
         self._entry: JobEntry | None = None
         self._job: FollowedJob | None = None
-        self._recording: Recording | None = None
+        self._recording: HistoryRecording | None = None
         self._thread: threading.Thread | None = None
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class JobWatch:
         except OSError:
             self._entry = None
             return ""
-        self._recording = Recording(run_folder)
+        self._recording = HistoryRecording(run_folder)
         return self._entry.rings
 
     def begin(self, pid: int) -> None:

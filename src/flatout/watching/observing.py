@@ -29,7 +29,7 @@ FIRST_S = 0.3
 """Between the two samples of a single frame, so that rates are known."""
 
 
-class Observer:
+class JobsObserver:
     """Use it in a `with` statement."""
 
     def __init__(self) -> None:

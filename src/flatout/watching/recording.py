@@ -26,7 +26,7 @@ MOST_STEPS = 10
 TIME = re.compile(rb'"time_s": ([0-9.eE+]+)')
 
 
-class Recording:
+class HistoryRecording:
     """Writes `history.jsonl`. An error ends it, and nothing else."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from flatout.nouns import units
 from flatout.reporting.charts import Chart, Trace
-from flatout.reporting.history.series import Moment, RunSeries
+from flatout.reporting.history.series import RunMoment, RunSeries
 
-Figure = Callable[[Moment], float | None]
+Figure = Callable[[RunMoment], float | None]
 
 
 def charts(series: RunSeries) -> dict[str, Chart]:
@@ -18,7 +18,7 @@ def charts(series: RunSeries) -> dict[str, Chart]:
     return {chart.id: chart for chart in candidates if chart is not None}
 
 
-def step_ms(moment: Moment) -> float | None:
+def step_ms(moment: RunMoment) -> float | None:
     """Median step time, in milliseconds."""
     return None if moment.job.step_s is None else 1000 * moment.job.step_s
 
@@ -26,7 +26,7 @@ def step_ms(moment: Moment) -> float | None:
 def gpu_mean(name: str) -> Figure:
     """The mean of a figure over the job's GPUs."""
 
-    def mean(moment: Moment) -> float | None:
+    def mean(moment: RunMoment) -> float | None:
         values = [getattr(gpu, name) for gpu in moment.gpus]
         known = [float(value) for value in values if value is not None]
         return sum(known) / len(known) if known else None
@@ -58,7 +58,7 @@ def _steps(series: RunSeries) -> Chart | None:
 
 
 def _wait(series: RunSeries) -> Chart | None:
-    def wait(moment: Moment) -> float | None:
+    def wait(moment: RunMoment) -> float | None:
         return None if moment.job.wait_share is None else 100 * moment.job.wait_share
 
     usual = series.usual(wait)
@@ -71,10 +71,10 @@ def _wait(series: RunSeries) -> Chart | None:
 
 
 def _memory(series: RunSeries) -> Chart | None:
-    def host(moment: Moment) -> float | None:
+    def host(moment: RunMoment) -> float | None:
         return None if moment.job.memory_bytes is None else moment.job.memory_bytes / 2**30
 
-    def device(moment: Moment) -> float | None:
+    def device(moment: RunMoment) -> float | None:
         used = moment.job.gpu_memory_bytes
         return None if used is None else used / 2**30
 
@@ -113,7 +113,7 @@ def _gpu_chart(
     if usual is None:
         return None
 
-    def figure(moment: Moment) -> float | None:
+    def figure(moment: RunMoment) -> float | None:
         value = mean(moment)
         return None if value is None else factor * value
 

@@ -19,7 +19,7 @@ MOST_POINTS = 1500
 
 
 @dataclass(frozen=True)
-class Moment:
+class RunMoment:
     """The run at one moment."""
 
     minutes: float
@@ -36,7 +36,7 @@ class RunSeries:
 
     job: JobSample
     """At its end, with what was known of it at any time."""
-    moments: tuple[Moment, ...]
+    moments: tuple[RunMoment, ...]
     losses: tuple[tuple[int, float], ...]
     """(step, loss); only finite ones."""
     alerts: tuple[Alert, ...]
@@ -49,12 +49,12 @@ class RunSeries:
         last = self.moments[-1].minutes * 60 if self.moments else 0.0
         return max(last, self.job.ended_s - began if self.job.ended_s and began else 0.0)
 
-    def values(self, figure: Callable[[Moment], float | None]) -> list[float]:
+    def values(self, figure: Callable[[RunMoment], float | None]) -> list[float]:
         """The finite values of a figure, in order."""
         values = (figure(moment) for moment in self.moments)
         return [value for value in values if value is not None and math.isfinite(value)]
 
-    def usual(self, figure: Callable[[Moment], float | None]) -> float | None:
+    def usual(self, figure: Callable[[RunMoment], float | None]) -> float | None:
         """The median of a figure over the run."""
         values = self.values(figure)
         return median(values) if values else None
@@ -62,7 +62,7 @@ class RunSeries:
 
 def of(frames: Iterable[Frame], job_id: str | None = None) -> RunSeries | None:
     """The series of one job; None: there is no such job. job_id None: the first one seen."""
-    moments: list[Moment] = []
+    moments: list[RunMoment] = []
     losses: dict[int, float] = {}
     alerts: dict[tuple[object, ...], Alert] = {}
     last: JobSample | None = None
@@ -99,9 +99,9 @@ def _losses(job: JobSample) -> dict[int, float]:
     return {step: loss for step, loss in steps.items() if loss is not None and math.isfinite(loss)}
 
 
-def _moment(frame: Frame, job: JobSample, minutes: float) -> Moment:
+def _moment(frame: Frame, job: JobSample, minutes: float) -> RunMoment:
     machines = [machine for machine in frame.machines if machine.hostname == job.hostname]
     machine = machines[0] if machines else next(iter(frame.machines), None)
     gpus = machine.gpus if machine is not None else ()
     used = tuple(gpu for gpu in gpus if gpu.index in job.gpus)
-    return Moment(max(0.0, minutes), job, machine, used or gpus)
+    return RunMoment(max(0.0, minutes), job, machine, used or gpus)

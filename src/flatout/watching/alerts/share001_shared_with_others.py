@@ -12,7 +12,7 @@ What others take is missing here, and times vary from step to step.
 
 ## Evidence
 
-Who takes how much.
+Who takes how much: the process and its share, or the share of the cores' time.
 
 ## Cure
 

@@ -1,0 +1,87 @@
+"""flatout monitor and flatout report, from the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flatout.nouns.frame import Frame
+from flatout.watching.recording import HistoryRecording
+from reporting.monitor import frames
+
+
+def flatout(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flatout", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / ".flatout/runs/20261124T000000Z-run"
+    folder.mkdir(parents=True)
+    recording = HistoryRecording(folder)
+    for second in range(5):
+        job = frames.job(step=second, loss=2.0 - second / 10)
+        time_s = frames.TIME_S + second
+        recording.add(Frame(time_s, (frames.machine(gpus=2),), (job,), (frames.alert(),)))
+    return folder
+
+
+def test_once(tmp_path: Path) -> None:
+    done = flatout("monitor", "--once", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("flatout monitor  ")
+    assert "cores" in done.stdout
+
+
+def test_json(tmp_path: Path) -> None:
+    done = flatout("monitor", "--json", folder=tmp_path)
+    document = json.loads(done.stdout)
+    assert document["schema"] == "flatout.monitor/1"
+    assert document["machines"][0]["cpu_cores"] is not None
+
+
+def test_a_replay(run_folder: Path, tmp_path: Path) -> None:
+    done = flatout("monitor", "--replay", str(run_folder), folder=tmp_path)
+    assert done.returncode == 0
+    assert "train.py --epochs 0" in done.stdout
+    assert "WAIT001" in done.stdout
+    lines = flatout(
+        "monitor", "--json", "--follow", "--replay", str(run_folder), folder=tmp_path
+    ).stdout.splitlines()
+    assert [json.loads(line)["jobs"][0]["step"] for line in lines] == list(range(5))
+
+
+def test_a_report(run_folder: Path, tmp_path: Path) -> None:
+    done = flatout("report", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "WAIT001: the job waits for its data 41% of the time" in done.stdout
+    page = (run_folder / "history.html").read_text(encoding="utf-8")
+    assert "The loss goes from 2" in page
+    document = json.loads(flatout("report", "--json", str(run_folder), folder=tmp_path).stdout)
+    assert document["schema"] == "flatout.report/1"
+    assert document["steps"] == 4
+    elsewhere = flatout("report", "--out", "here.html", folder=tmp_path)
+    assert elsewhere.returncode == 0
+    assert (tmp_path / "here.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("monitor", "--follow"), "--follow goes with --json"),
+        (("monitor", "--replay", "none", "--once"), "there is no history of a run in none"),
+        (("report",), "no run of this folder has a history"),
+        (("report", "none"), "there is no history of a run in none"),
+    ],
+)
+def test_wrong_use(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    done = flatout(*arguments, folder=tmp_path)
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert "next:" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,219 @@
+"""The machine sampled: rates, limits, GPUs of a fake driver; odd files are not known facts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout.probing.live import amd, linux_host, other_host
+from flatout.probing.live.foreign import ForeignJobs
+from flatout.probing.live.sampler import MachineSampler
+from flatout.probing.live.trees import TreeUse
+from flatout.probing.nvml.live import NvidiaSampler
+from flatout.probing.nvml.questions import Questions
+from probing.nvml.fake import h100_node
+
+STAT = "cpu  {busy} 0 0 {idle} 0 0 0 {steal} 0 0\n"
+
+
+def plant(root: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_rates_of_a_planted_machine(tmp_path: Path) -> None:
+    plant(tmp_path, proc__stat=STAT.format(busy=0, idle=0, steal=0), proc__vmstat="pswpin 0\n")
+    plant(tmp_path, proc__meminfo="MemTotal: 1000 kB\nMemAvailable: 400 kB\n")
+    with MachineSampler(tmp_path) as sampler:
+        first = sampler.sample()
+        assert first.cpu_cores is None  # a rate needs two
+        assert (first.memory_bytes, first.memory_used_bytes) == (1_024_000, 614_400)
+        plant(tmp_path, proc__stat=STAT.format(busy=600, idle=200, steal=200))
+        plant(tmp_path, proc__vmstat="pswpin 256\n")
+        time.sleep(0.1)
+        second = sampler.sample()
+    assert second.cpu_steal == pytest.approx(0.2)
+    assert second.cpu_cores is not None
+    assert second.cpu_cores > 0
+    assert (second.swap_in_bytes_per_s or 0) > 0
+    assert second.network_received_bytes_per_s is None
+
+
+def test_this_machine() -> None:
+    with MachineSampler() as sampler:
+        sampler.sample((str(Path.cwd()),))
+        time.sleep(0.1)
+        sample = sampler.sample((str(Path.cwd()),))
+    assert sample.cpu_cores is not None
+    assert (sample.cores or 0) >= 1
+    assert 0 < (sample.memory_used_bytes or 0) <= (sample.memory_bytes or 0)
+    assert sample.disks[0].free_bytes <= sample.disks[0].bytes
+
+
+def test_other_systems() -> None:
+    assert other_host.counters()["cpu_all_s"] > 0
+    assert other_host.levels()["memory_bytes"] > 0
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    name=st.sampled_from(["stat", "vmstat", "diskstats", "net/dev", "meminfo", "loadavg"]),
+    text=st.one_of(st.text(max_size=80), st.just(STAT.format(busy="x", idle=1, steal=-5))),
+)
+def test_odd_files_are_not_known(
+    name: str, text: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("root")
+    (root / "proc/net").mkdir(parents=True)
+    (root / "proc" / name).write_bytes(text.encode("utf-8", "surrogatepass"))
+    linux_host.counters(root)
+    linux_host.levels(root)
+
+
+# NVIDIA -------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """A fake library that counts what is asked, and refuses nothing of its own."""
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("nvml"):
+            self.calls.append(name)
+        return getattr(self.library, name)
+
+
+def test_dear_questions_are_asked_seldom() -> None:
+    library = Counted(h100_node())
+    sampler = NvidiaSampler(Questions(library))
+    (gpu, *_) = sampler.sample(100.0)
+    assert gpu.vendor == "nvidia"
+    assert gpu.name is not None
+    assert gpu.utilization is not None
+    assert gpu.memory_bytes
+    library.calls.clear()
+    sampler.sample(101.0)
+    dear = {"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetFanSpeed", "nvmlDeviceGetName"}
+    assert not dear & set(library.calls)
+    sampler.sample(111.0)
+    assert dear & set(library.calls)
+    sampler.close()
+
+
+def test_the_driver_tells_of_errors() -> None:
+    fake = h100_node()
+    waiting = [79]
+
+    class WithEvents(Counted):
+        def nvmlEventSetCreate(self) -> str:  # noqa: N802
+            return "set"
+
+        def nvmlDeviceRegisterEvents(self, *arguments: Any) -> None: ...  # noqa: N802
+
+        def nvmlEventSetFree(self, events: str) -> None: ...  # noqa: N802
+
+        def nvmlEventSetWait_v2(self, events: str, ms: int) -> Any:  # noqa: N802
+            assert ms == 0
+            if not waiting:
+                raise RuntimeError("timeout")
+            handle = fake.nvmlDeviceGetHandleByIndex(1)
+            return SimpleNamespace(device=handle, eventData=waiting.pop())
+
+    sampler = NvidiaSampler(Questions(WithEvents(fake)))
+    gpus = sampler.sample(1.0)
+    assert [gpu.xids for gpu in gpus[:3]] == [(), (79,), ()]
+    assert sampler.sample(2.0)[1].xids == (79,)
+    sampler.close()
+
+
+def test_no_driver() -> None:
+    with MachineSampler(library=SimpleNamespace()) as sampler:
+        assert all(gpu.vendor != "nvidia" for gpu in sampler.sample().gpus)
+
+
+# AMD ----------------------------------------------------------------------------------------------
+
+
+def test_amd(tmp_path: Path) -> None:
+    device = tmp_path / "sys/class/drm/card1/device"
+    (device / "hwmon/hwmon3").mkdir(parents=True)
+    driver = tmp_path / "sys/bus/pci/drivers/amdgpu"
+    driver.mkdir(parents=True)
+    (device / "driver").symlink_to(driver)
+    for name, text in {
+        "vendor": "0x1002",
+        "gpu_busy_percent": "87",
+        "mem_info_vram_used": "1000",
+        "mem_info_vram_total": "4000",
+        "hwmon/hwmon3/power1_average": "250000000",
+        "hwmon/hwmon3/temp1_input": "61000",
+    }.items():
+        (device / name).write_text(f"{text}\n")
+    (gpu,) = amd.samples(tmp_path, 2)
+    assert (gpu.index, gpu.utilization, gpu.power_w, gpu.temperature_c) == (2, 0.87, 250.0, 61.0)
+    assert (gpu.memory_used_bytes, gpu.memory_bytes, gpu.clock_mhz) == (1000, 4000, None)
+    (device / "vendor").write_text("0x10de\n")
+    assert amd.samples(tmp_path) == ()
+
+
+# Processes ----------------------------------------------------------------------------------------
+
+
+def test_a_process_with_what_it_started() -> None:
+    child = "import time\nwhile True: time.sleep(0.001)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    process = subprocess.Popen([sys.executable, "-c", parent])
+    tree = TreeUse(process.pid)
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            tree._family_s = None
+            cores, memory, pids = tree.read()
+            if len(pids) == 2 and cores is not None:
+                break
+            time.sleep(0.05)
+        assert len(pids) == 2
+        assert (memory or 0) > 2**20
+    finally:
+        for pid in pids - {process.pid}:
+            os.kill(pid, 9)
+        process.kill()
+        process.wait()
+    tree._family_s = None
+    assert tree.read()[2] == frozenset()
+
+
+def test_a_dead_process_is_nothing() -> None:
+    assert TreeUse(2**22 - 7).read() == (None, None, frozenset())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+def test_a_job_that_flatout_did_not_start() -> None:
+    code = "import torch, sys; print('ready', flush=True); sys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        found = {job.pid: job for job in ForeignJobs().find(())}
+        assert "import torch" in found[process.pid].command
+        assert process.pid not in {job.pid for job in ForeignJobs().find({process.pid})}
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,124 @@
+"""The life of an alert: pending, firing, resolved; one episode is one alert."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flatout.nouns.finding import Cure, Severity
+from flatout.watching.alert_book import CLEARS_S, KEPT_S, MOST_ALERTS, AlertBook
+from flatout.watching.rules import Breach, JobHistory, Rule, View
+
+CURE = Cure("Do it.")
+
+
+class Planned:
+    """A rule that answers what it is told."""
+
+    RULE = Rule("TEST001", Severity.WARNING, "0.2.0")
+
+    def __init__(self, answers: Sequence[Breach] = (), fails: bool = False) -> None:
+        self.__name__ = "flatout.watching.alerts.test001_planned_rule"
+        self.answers, self.fails = list(answers), fails
+
+    def check(self, view: View) -> Iterator[Breach]:
+        if self.fails:
+            raise RuntimeError("broken")
+        yield from self.answers
+
+
+def breach(**more: Any) -> Breach:
+    return Breach("it holds", "evidence", CURE, **more)
+
+
+def states(book: AlertBook, now_s: float, job: JobHistory | None = None) -> list[str]:
+    return [alert.state for alert in book.update([View(now_s, "node", job=job)])]
+
+
+def test_an_alert_waits_as_long_as_its_rule_asks() -> None:
+    rule = Planned([breach(hold_s=5.0)])
+    book = AlertBook([rule])
+    assert states(book, 100.0) == ["pending"]
+    assert states(book, 104.0) == ["pending"]
+    assert states(book, 105.0) == ["firing"]
+    (alert,) = book.firing
+    assert (alert.since_s, alert.fired_s, alert.id) == (100.0, 105.0, "planned-rule")
+
+
+def test_it_is_resolved_a_while_after_the_rule_has_held_last() -> None:
+    rule = Planned([breach()])
+    book = AlertBook([rule])
+    assert states(book, 100.0) == ["firing"]
+    rule.answers = []
+    assert states(book, 100.0 + CLEARS_S - 1) == ["firing"]
+    assert states(book, 100.0 + CLEARS_S) == ["resolved"]
+    assert states(book, 101.0 + CLEARS_S + KEPT_S) == []
+
+
+def test_between_the_thresholds_it_goes_on_and_none_begins() -> None:
+    rule = Planned([breach(fires=False)])
+    book = AlertBook([rule])
+    assert states(book, 100.0) == []
+    rule.answers = [breach()]
+    assert states(book, 101.0) == ["firing"]
+    rule.answers = [breach(fires=False)]
+    assert states(book, 200.0) == ["firing"]
+
+
+def test_a_rule_that_fails_is_left_out_and_named() -> None:
+    broken, whole = Planned(fails=True), Planned([breach()])
+    book = AlertBook([broken, whole])
+    assert states(book, 1.0) == ["firing"]
+    assert "TEST001" in book.notes[0]
+    states(book, 2.0)
+    assert len(book.notes) == 1
+
+
+def test_what_a_job_died_of_stays() -> None:
+    rule = Planned([breach()])
+    book, job = AlertBook([rule]), JobHistory("7-1", 7, 0.0)
+    assert states(book, 100.0, job) == ["firing"]
+    rule.answers, job.ended_s = [], 101.0
+    assert states(book, 500.0, job) == ["firing"]
+
+
+def test_the_clock_may_be_put_back() -> None:
+    rule = Planned([breach()])
+    book = AlertBook([rule])
+    assert states(book, 10_000.0) == ["firing"]
+    rule.answers = []
+    assert states(book, 100.0) == ["firing"]
+    assert states(book, 111.0) == ["resolved"]
+
+
+def test_the_worst_come_first_and_there_are_not_too_many() -> None:
+    answers = [breach(subject=str(number), severity=Severity.NOTE) for number in range(500)]
+    book = AlertBook([Planned(answers), Planned([breach(subject="x", severity=Severity.ERROR)])])
+    alerts = book.update([View(1.0, "node")])
+    assert len(alerts) <= MOST_ALERTS
+    book = AlertBook(
+        [Planned(answers[:5]), Planned([breach(subject="x", severity=Severity.ERROR)])]
+    )
+    assert book.update([View(1.0, "node")])[0].severity is Severity.ERROR
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 100.0), st.sampled_from(["none", "holds", "fires"])), max_size=60
+    )
+)
+def test_an_alert_begins_only_where_its_rule_fires(story: list[tuple[float, str]]) -> None:
+    rule, now_s, fired = Planned(), 1000.0, False
+    book = AlertBook([rule])
+    for seconds, answer in story:
+        now_s += seconds
+        rule.answers = [] if answer == "none" else [breach(fires=answer == "fires")]
+        fired = fired or answer == "fires"
+        alerts = book.update([View(now_s, "node")])
+        assert fired or not alerts
+        assert sum(alert.state == "firing" for alert in alerts) <= 1
+        if answer == "fires":
+            assert alerts[0].state == "firing"

@@ -1,0 +1,66 @@
+"""The stacks of a job that hangs: of every rank, the one that is least far first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent_paths import INJECT
+from flatout.running.ring import Ring, rings
+from flatout.watching import hang_stacks
+from flatout.watching.following import FollowedRank
+from flatout_agent import wire
+
+HANG = """
+import sys, threading, torch
+w = torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD([w], lr=0.1)
+for step in range(int(sys.argv[1])):
+    w.sum().backward()
+    optimizer.step()
+print("waits", flush=True)
+threading.Event().wait()  # for ever
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="signals of /proc")
+def test_two_ranks(tmp_path: Path) -> None:
+    for name in ("records", "pulse"):
+        (tmp_path / name).mkdir()
+    orders = wire.Orders(str(tmp_path / "records"), pulse=str(tmp_path / "pulse"))
+    (tmp_path / "orders.json").write_text(wire.dump(orders))
+    (tmp_path / "train.py").write_text(HANG)
+    environ = dict(os.environ, PYTHONPATH=str(INJECT), OMP_NUM_THREADS="1")
+    environ[wire.ORDERS_ENV] = str(tmp_path / "orders.json")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(tmp_path / "train.py"), steps],
+            env=environ | {"RANK": str(rank), "WORLD_SIZE": "2"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, steps in enumerate(("5", "3"))
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "waits\n"
+        ranks = [FollowedRank(Ring(path)) for path in rings(tmp_path / "pulse")]
+        for rank in ranks:
+            rank.update(0.0, None)
+        text = hang_stacks.collect(ranks, wait_s=60.0)
+        assert text.index("rank 1, ") < text.index("rank 0, ")
+        assert "step 3" in text
+        assert text.count('train.py", line 9') == 2
+        assert hang_stacks.write(text, str(tmp_path)) == str(tmp_path / "stacks.txt")
+        assert hang_stacks.write(text, str(tmp_path / "gone")) is None
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert hang_stacks.collect(ranks) == ""  # nobody is there to be asked

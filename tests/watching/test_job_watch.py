@@ -1,0 +1,170 @@
+"""`flatout run` watches its job: history, alerts, the end; a monitor beside it, killed or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flatout.nouns.frame import Frame
+from flatout.watching.observing import JobsObserver
+from flatout.watching.replay import Replay
+
+LIMIT_S = 120.0
+SCRIPT = """
+import sys, time, torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+steps, seconds, nan_from = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+for step in range(1, steps + 1):
+    loss = model(torch.randn(8, 16)).square().mean()
+    if nan_from and step >= nan_from:
+        loss = loss * float("nan")
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    time.sleep(seconds)
+print("trained", flush=True)
+if len(sys.argv) > 4:
+    raise RuntimeError(sys.argv[4])
+"""
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "runtime").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "flatout", "run", "--no-plan", "train.py", *arguments]
+    environ = dict(os.environ, OMP_NUM_THREADS="1")
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+    )
+
+
+def history() -> list[Frame]:
+    (run,) = Path(".flatout/runs").glob("*-run")
+    return list(Replay(run).frames())
+
+
+def until(observer: JobsObserver, holds: Callable[[Frame], Any]) -> Frame:
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        frame = observer.frame()
+        if holds(frame):
+            return frame
+        time.sleep(0.2)
+    raise AssertionError(f"it did not come: {frame}")
+
+
+def own(frame: Frame) -> Iterator[Any]:
+    return (job for job in frame.jobs if job.program.startswith("train.py"))
+
+
+def test_a_run_has_a_history_and_its_output_is_as_without(folder: Path) -> None:
+    process = started("60", "0.05", "0")
+    out, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    assert out == "trained\n"
+    frames = history()
+    job = frames[-1].jobs[0]
+    assert (job.state, job.exit_code, job.step) == ("ended", 0, 60)
+    steps = {step.step: step.loss for frame in frames for step in frame.jobs[0].recent_steps}
+    assert steps
+    assert all(loss is not None for loss in steps.values())
+    assert not [alert for frame in frames for alert in frame.alerts]
+    assert "001" not in errors
+    assert list((folder / "runtime/flatout").glob("*.rings")) == []
+
+
+def test_a_lost_loss_is_told_once_on_stderr(folder: Path) -> None:
+    process = started("80", "0.05", "20")
+    out, errors = process.communicate(timeout=LIMIT_S)
+    assert out == "trained\n"
+    told = [line for line in errors.splitlines() if "NAN001" in line]
+    assert len(told) == 1
+    assert "the loss is NaN since step 20" in told[0]
+    assert any(alert.code == "NAN001" for alert in history()[-1].alerts)
+
+
+def test_a_failure_is_in_the_history_with_its_code(folder: Path) -> None:
+    process = started("30", "0.05", "0", "CUDA error: out of memory")
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert "RuntimeError: CUDA error: out of memory" in errors
+    last = history()[-1]
+    assert last.jobs[0].exit_code == 1
+    (alert,) = [alert for alert in last.alerts if alert.code == "END001"]
+    assert alert.state == "firing"
+    assert "exit code 1" in alert.evidence
+
+
+def test_a_monitor_sees_it_train_and_end(folder: Path) -> None:
+    process = started("100000", "0.02", "0")
+    try:
+        with JobsObserver() as observer:
+            frame = until(observer, lambda f: any((job.step or 0) > 30 for job in own(f)))
+            (job,) = own(frame)
+            assert job.state == "training"
+            assert (job.step_s or 0) >= 0.02
+            assert job.loss is not None
+            assert job.samples_per_s is not None
+            assert job.memory_bytes is not None
+            assert not [other for other in frame.jobs if other.pid == job.pid and other != job]
+            program = job.pid
+            os.kill(program, signal.SIGKILL)
+            frame = until(observer, lambda f: any(job.state == "ended" for job in own(f)))
+            (job,) = own(frame)
+            assert job.exit_code == 137
+            assert any(alert.code == "END001" for alert in frame.alerts)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_killed_monitor_harms_nothing(folder: Path) -> None:
+    process = started("150", "0.05", "0")
+    command = [sys.executable, "-m", "flatout", "monitor", "--json", "--follow"]
+    monitor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert monitor.stdout is not None
+    document = json.loads(monitor.stdout.readline())
+    assert document["schema"] == "flatout.monitor/1"
+    monitor.kill()
+    monitor.communicate()
+    out, _ = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, out) == (0, "trained\n")
+
+
+def test_where_no_list_can_be_kept_it_runs_unwatched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flatout.running import jobs
+    from flatout.watching.job_watch import JobWatch
+
+    def refused() -> list[Path]:
+        return [folder / "train.py" / "no folder"]
+
+    monkeypatch.setattr(jobs, "folders", refused)
+    watch = JobWatch("train.py", (), print)
+    assert watch.prepare(folder) == ""
+    watch.begin(1)
+    watch.end(0)
+    watch.close()
+    assert capsys.readouterr().out == ""
