@@ -51,6 +51,14 @@ PLANTED = {
         "flatout/diagnosing/job/data/data001_loader_without_workers.py",
         "import flatout.diagnosing.job.data.data002_loader_workers_too_few",
     ),
+    "Rules of alerts do not know each other": (
+        "flatout/watching/alerts/wait001_waits_for_data.py",
+        "import flatout.watching.alerts.slow001_slower_than_before",
+    ),
+    "Rules look at nothing: what was seen comes as their argument": (
+        "flatout/watching/alerts/wait001_waits_for_data.py",
+        "import psutil",
+    ),
     "Checks of a kind know what is one level up, never another kind": (
         "flatout/diagnosing/ceilings/hw/shortfalls.py",
         "import flatout.diagnosing.job.savings",

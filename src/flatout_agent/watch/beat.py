@@ -87,6 +87,10 @@ class Beat:
         """Something happened since the last step."""
         self.pulse.flags |= flag
 
+    def other_loader(self) -> None:
+        """The batches were another training loader's: an epoch began, and nothing was evaluated."""
+        self.pulse.flags = self.pulse.flags & ~layout.EVALUATED | layout.EPOCH_BEGAN
+
     def loss_seen(self, loss: torch.Tensor) -> None:
         """`backward` is about to run on this tensor."""
         if not self._over:

@@ -97,6 +97,8 @@ class RunWatch(Watcher):
             self._usual_samples = step.samples = step.samples or self._usual_samples
         elif not step.samples:  # programs may make another loader for each epoch
             self.record.training_loader = self.record.last_loader = self._last_loader
+            if self.beat is not None:
+                self.beat.other_loader()
         self.samples += step.samples
         self.wait_s += step.wait_s
         self.ended = now

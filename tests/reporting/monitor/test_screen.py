@@ -22,7 +22,6 @@ from flatout.reporting.monitor import live_screen, screen, words
 from flatout.reporting.monitor.curves import KEPT, Curves
 from reporting.monitor import frames
 
-
 TESTS = Path(__file__).parents[2]
 
 

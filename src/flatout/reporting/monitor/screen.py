@@ -117,7 +117,7 @@ def _jobs(frame: Frame, width: int, curves: Curves, sort: str) -> list[Text]:
         return [_line("No job runs. flatout run train.py starts one.", width)]
     several = len({machine.hostname for machine in frame.machines}) > 1
     columns = [
-        _column("job", jobs, lambda job: plain.one_line(job.program), 9, left=True, least=12),
+        _column("job", jobs, lambda job: plain.one_line(job.program), 9, left=True, least=24),
         _column("state", jobs, words.state, 8, left=True),
         _column("step", jobs, words.steps, 7),
         _column("time", jobs, lambda job: words.milliseconds(job.step_s), 9),
