@@ -37,7 +37,7 @@ def _free_signal() -> int:
 
     Not the last ones: profilers and sanitizers take those.
     """
-    if sys.platform == "win32" or not hasattr(signal, "SIGRTMIN"):
+    if sys.platform != "linux":
         return 0
     for number in range(signal.SIGRTMAX - 4, signal.SIGRTMIN + 2, -1):
         if signal.getsignal(number) is signal.SIG_DFL:

@@ -65,7 +65,10 @@ def folders() -> list[Path]:
 
     In memory: mapped files are not coherent over NFS.
     """
-    user = str(os.getuid()) if sys.platform != "win32" else os.environ.get("USERNAME", "user")
+    if sys.platform == "win32":
+        user = os.environ.get("USERNAME", "user")
+    else:
+        user = str(os.getuid())
     candidates = []
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         candidates.append(Path(runtime) / "flatout")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample
@@ -30,10 +30,10 @@ FIRST_S = 0.3
 
 
 class JobsObserver:
-    """Use it in a `with` statement."""
+    """Use it in a `with` statement. library: pynvml, or a fake of it."""
 
-    def __init__(self) -> None:
-        self._sampler = MachineSampler()
+    def __init__(self, library: Any = None) -> None:
+        self._sampler = MachineSampler(library=library)
         self._stack = ExitStack()
         self._jobs: dict[str, FollowedJob] = {}
         self._foreign = ForeignJobs()
@@ -50,11 +50,12 @@ class JobsObserver:
         self._stack.close()
 
     def frames(self, every_s: float = 1.0) -> Iterator[Frame]:
-        """A frame every so many seconds, the first at once."""
-        yield self.once()
+        """A frame every so many seconds; the first at once, and soon another that has rates."""
+        yield self.frame()
+        time.sleep(FIRST_S)
         while True:
-            time.sleep(every_s)
             yield self.frame()
+            time.sleep(every_s)
 
     def once(self) -> Frame:
         """One frame, with rates."""
