@@ -88,6 +88,10 @@ PLANTED = {
         "flatout/diagnosing/diagnose.py",
         "import re2",
     ),
+    "One door for what Prometheus reads: reporting/monitor/outlets/prometheus.py": (
+        "flatout/reporting/monitor/screen.py",
+        "import prometheus_client",
+    ),
     "One door for the driver: probing/nvml": ("flatout/probing/memory.py", "import pynvml"),
     "One door for TOML that people edit: tuning/plan_file.py": (
         "flatout/tuning/planning.py",

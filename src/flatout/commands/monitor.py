@@ -6,20 +6,23 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple, Protocol
 
 import typer
 
-from flatout.commands import _options
+from flatout.commands import _options, warn
 from flatout.nouns.errors import UserError
 from flatout.nouns.frame import Frame
 
 PLACE = ("Understand", 5)
+USAGE = "[OPTIONS] [HOST]..."
 LEAST_EVERY_S = 0.5
 
-
+Hosts = Annotated[list[str] | None, typer.Argument(metavar="HOST", hidden=True)]
 Once = Annotated[bool, typer.Option("--once", help="Print one frame and exit.")]
 Follow = Annotated[bool, typer.Option("--follow", help="With --json: print a line for each frame.")]
 Every = Annotated[
@@ -33,54 +36,158 @@ RecordedRun = Annotated[
 Speed = Annotated[
     float, typer.Option("--speed", metavar="X", min=0.1, help="Replay X times as fast.")
 ]
+Slurm = Annotated[
+    str | None, typer.Option("--slurm", metavar="JOB", help="Watch the nodes of a Slurm job.")
+]
+Remote = Annotated[
+    str, typer.Option("--remote", metavar="COMMAND", help="How flatout is called on HOST.")
+]
+Web = Annotated[bool, typer.Option("--web", help="Serve a live page in place of the screen.")]
+Port = Annotated[
+    int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port of the page.")
+]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        "--listen",
+        metavar="ADDRESS",
+        help="Serve the page on this address; needs --tls.  [default: this machine only]",
+    ),
+]
+Tls = Annotated[
+    Path | None,
+    typer.Option("--tls", metavar="FILE", help="Certificate and key of the page, in PEM."),
+]
+Prometheus = Annotated[
+    str | None,
+    typer.Option("--prometheus", metavar="[HOST:]PORT", help="Serve the figures for Prometheus."),
+]
+Exec = Annotated[
+    list[str] | None,
+    typer.Option("--exec", metavar="COMMAND", help="Run this for each alert. Repeatable."),
+]
+Webhook = Annotated[
+    list[str] | None,
+    typer.Option("--webhook", metavar="URL", help="Post each alert there. Repeatable."),
+]
+
+
+class _Receiver(Protocol):
+    """Is told each frame."""
+
+    def tell(self, frame: Frame) -> None: ...
+
+
+class _Source(NamedTuple):
+    """Where frames come from."""
+
+    hosts: tuple[str, ...]
+    remote: str
+    every_s: float
+    replay: Path | None
+    speed: float
+
+
+class _Address(NamedTuple):
+    """Where the page is served."""
+
+    port: int
+    listen: str | None
+    tls: Path | None
 
 
 def command(
+    hosts: Hosts = None,
     once: Once = False,
     as_json: _options.Json = False,
     follow: Follow = False,
     every: Every = 1.0,
     replay: RecordedRun = None,
     speed: Speed = 1.0,
+    slurm: Slurm = None,
+    remote: Remote = "flatout",
+    web: Web = False,
+    port: Port = 0,
+    listen: Listen = None,
+    tls: Tls = None,
+    prometheus: Prometheus = None,
+    execute: Exec = None,
+    webhook: Webhook = None,
 ) -> int:
     """Show this machine, its GPUs and the running jobs, live.
 
     Lists the jobs that flatout run has started, with step time, samples per second, waiting, loss
-    and alerts, and other training jobs with what can be seen from outside. It only reads: no job
-    waits for it.
+    and alerts, and other training jobs with what can be seen from outside. With HOST, those of
+    other machines, through ssh. It only reads: no job waits for it.
 
     Examples:
       flatout monitor
-      flatout monitor --once
-      flatout monitor --json --follow
+      flatout monitor --web
+      flatout monitor node1 node2
       flatout monitor --replay .flatout/runs/20261124T091500Z-run
+      flatout monitor --exec "notify-send flatout"
     """
-    if follow and not as_json:
+    source = _Source(_named(hosts, slurm), remote, every, replay, speed)
+    address = _Address(port, listen, tls) if web else None
+    _check(follow and not as_json, bool(listen or tls or port) and not web)
+    if once or (as_json and not follow):
+        return _one(source, as_json)
+    with ExitStack() as stack:
+        receivers = _receivers(stack, prometheus, execute or (), webhook or ())
+        return _shown(source, receivers, as_json, address)
+
+
+def _check(lone_follow: bool, lone_address: bool) -> None:
+    """Refuse options that mean nothing without another."""
+    if lone_follow:
         raise UserError("--follow goes with --json", "flatout monitor --json --follow")
-    frames = _recorded(replay, speed, once) if replay is not None else _live(every, once)
+    if lone_address:
+        raise UserError("--listen, --tls and --port go with --web", "flatout monitor --web")
+
+
+def _shown(
+    source: _Source, receivers: Sequence[_Receiver], as_json: bool, address: _Address | None
+) -> int:
+    """Frame after frame, in the way that was asked for."""
+    frames = _told(_frames(source), receivers)
     if as_json:
-        return _documents(frames, follow)
-    from flatout.reporting.monitor import live_screen
-
-    if once or not (sys.stdout.isatty() and sys.stdin.isatty()):
-        live_screen.show_once(_last(frames) if replay is not None else next(frames))
-    else:
-        live_screen.show(frames)
-    return 0
+        return _documents(frames)
+    if address is not None:
+        return _page(frames, address)
+    return _screen(frames, source, told=bool(receivers))
 
 
-def _live(every_s: float, once: bool) -> Iterator[Frame]:
-    from flatout.watching.observing import JobsObserver
+def _named(hosts: list[str] | None, slurm: str | None) -> tuple[str, ...]:
+    if slurm is None:
+        return tuple(hosts or ())
+    from flatout.watching.nodes import slurm_hosts
 
-    with JobsObserver() as observer:
+    return (*(hosts or ()), *slurm_hosts(slurm))
+
+
+def _frames(source: _Source, once: bool = False) -> Iterator[Frame]:
+    if source.replay is not None:
+        yield from _recorded(source.replay, source.speed, once)
+    elif source.hosts:
+        from flatout.watching.nodes import Nodes
+
+        nodes = Nodes(source.hosts, source.remote)
         if once:
-            yield observer.once()
+            yield nodes.once()
         else:
-            yield from observer.frames(every_s)
+            yield from nodes.frames(source.every_s)
+    else:
+        from flatout.watching.observing import JobsObserver
+
+        with JobsObserver() as observer:
+            if once:
+                yield observer.once()
+            else:
+                yield from observer.frames(source.every_s)
 
 
 def _recorded(path: Path, speed: float, once: bool) -> Iterator[Frame]:
-    """The frames of a run, as far apart as they were."""
+    """The frames of a run, as far apart as they were; at once where nobody looks."""
     from flatout.watching.replay import Replay
 
     last_s: float | None = None
@@ -91,25 +198,82 @@ def _recorded(path: Path, speed: float, once: bool) -> Iterator[Frame]:
         yield frame
 
 
-def _last(frames: Iterator[Frame]) -> Frame:
-    frame = next(frames)
-    for later in frames:
-        frame = later
-    return frame
+def _one(source: _Source, as_json: bool) -> int:
+    """The newest frame alone."""
+    (frame,) = deque(_frames(source, once=True), maxlen=1)  # of a recorded run, the last one
+    if as_json:
+        from flatout.nouns import frame_json
+
+        typer.echo(json.dumps(frame_json.dump(frame), indent=2))
+    else:
+        from flatout.reporting.monitor import live_screen
+
+        live_screen.show_once(frame)
+    return 0
 
 
-def _documents(frames: Iterator[Frame], follow: bool) -> int:
-    """One document, or one a line until whoever reads them is gone."""
+def _receivers(
+    stack: ExitStack, prometheus: str | None, commands: Sequence[str], urls: Sequence[str]
+) -> list[_Receiver]:
+    """Whom the user has named, ready to be told."""
+    receivers: list[_Receiver] = []
+    if prometheus is not None:
+        from flatout.reporting.monitor.outlets.prometheus import serving
+
+        receivers.append(stack.enter_context(serving(prometheus)))
+    if commands or urls:
+        from flatout.watching.notices import Notices
+
+        receivers.append(stack.enter_context(Notices(commands, urls, warn)))
+    return receivers
+
+
+def _told(frames: Iterator[Frame], receivers: Sequence[_Receiver]) -> Iterator[Frame]:
+    """The frames, each told to the receivers first."""
+    for frame in frames:
+        for receiver in receivers:
+            receiver.tell(frame)
+        yield frame
+
+
+def _documents(frames: Iterator[Frame]) -> int:
+    """One document a line until whoever reads them is gone."""
     from flatout.nouns import frame_json
 
     for frame in frames:
-        if not follow:
-            typer.echo(json.dumps(frame_json.dump(frame), indent=2))
-            return 0
         try:
             sys.stdout.write(json.dumps(frame_json.dump(frame)) + "\n")
             sys.stdout.flush()
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
+            break
     return 0
+
+
+def _page(frames: Iterator[Frame], address: _Address) -> int:
+    """Serve the page until Ctrl-C, or until whoever started it ends it."""
+    from flatout.reporting.monitor.web.publisher import Publisher
+    from flatout.reporting.monitor.web.server import serving
+
+    publisher = Publisher()
+    with serving(publisher, *address) as server:
+        typer.echo(f"{server.url}\n")
+        typer.echo(f"From another machine: {server.ssh_line}, then open the same address there.")
+        typer.echo("Ctrl-C ends it.")
+        sys.stdout.flush()
+        for frame in frames:
+            publisher.put(frame)
+        while True:  # the run that is replayed has ended; its page can still be read
+            time.sleep(1.0)
+
+
+def _screen(frames: Iterator[Frame], source: _Source, told: bool) -> int:
+    from flatout.reporting.monitor import live_screen
+
+    if sys.stdout.isatty() and sys.stdin.isatty():
+        live_screen.show(frames)
+        return 0
+    if told:  # nobody looks, and somebody is to be told
+        deque(frames, maxlen=0)
+        return 0
+    return _one(source, as_json=False)

@@ -178,6 +178,13 @@ def test_a_finding_at_a_line_of_the_host_shows_its_source() -> None:
 def test_the_licences_of_what_is_vendored_lie_beside_it() -> None:
     folder = html.TEMPLATES / "vendored"
     licences = (folder / "LICENSES.txt").read_text(encoding="utf-8")
-    for name in ("d3-flame-graph 5.0.0", "Apache License", "ISC License", "BSD 3-Clause"):
+    for name in (
+        "d3-flame-graph 5.0.0",
+        "uPlot 1.6.32",
+        "Apache License",
+        "ISC License",
+        "BSD 3-Clause",
+        "MIT License",
+    ):
         assert name in licences
-    assert [path.name for path in sorted(folder.glob("*.js"))] == ["d3-flame-graph.js"]
+    assert [path.name for path in sorted(folder.glob("*.js"))] == ["d3-flame-graph.js", "uPlot.js"]
