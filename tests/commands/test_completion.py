@@ -14,6 +14,7 @@ from commands.called import Flatout
 from flatout import commands
 from flatout.diagnosing import pages
 from flatout.knowledge import boosts, signatures
+from flatout.watching import pages as alert_pages
 
 Completed = Callable[[str], list[str]]
 EXPENSIVE = ("torch", "rich", "numpy", "plotly", "psutil")
@@ -65,7 +66,7 @@ def test_words(completed: Completed, line: str, words: list[str]) -> None:
 
 
 def test_all_codes_and_signatures(completed: Completed) -> None:
-    codes = {page.code for page in pages.every()}
+    codes = {page.code for page in (*pages.every(), *alert_pages.every())}
     ids = {signature.id for signature in signatures.every()}
     assert set(signatures.ids()) == ids
     assert set(completed("flatout explain ")) == codes | ids

@@ -204,16 +204,17 @@ def test_a_dead_process_is_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 def test_a_job_that_flatout_did_not_start() -> None:
-    code = "import torch, sys; print('ready', flush=True); sys.stdin.read()"
+    code = "import os, torch, sys; print(os.getpid(), flush=True); sys.stdin.read()"
+    # One process in between that has no torch: this one may have it, and would be its job.
+    between = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", between], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        pid = int(process.stdout.readline())
         found = {job.pid: job for job in ForeignJobs().find(())}
-        assert "import torch" in found[process.pid].command
-        assert process.pid not in {job.pid for job in ForeignJobs().find({process.pid})}
+        assert "import os, torch" in found[pid].command
+        assert pid not in {job.pid for job in ForeignJobs().find({pid})}
     finally:
-        process.kill()
-        process.communicate()
+        process.communicate("")  # the end of its input ends both

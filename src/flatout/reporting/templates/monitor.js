@@ -115,7 +115,7 @@
       width,
       height: 150,
       series: [{}, { label: figure, stroke: colour("--curve"), width: 1.5, spanGaps: false }],
-      axes: [{ ...axis }, { ...axis, size: 56 }],
+      axes: [{ ...axis, space: 70, size: 28, values: (_, times) => times.map(clock) }, { ...axis, size: 56 }],
       scales: { y: { range: (_, low, high) => (figure === "loss" || low < 0 ? spread(low, high) : [0, high * 1.1 || 1]) } },
       legend: { show: false },
       cursor: { drag: { x: true, y: false } },
@@ -125,6 +125,7 @@
     made.zoomedByHand = () => zoomed;
     return made;
   };
+  const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
   const spread = (low, high) => {
     const margin = 0.05 * (high - low) || Math.abs(high) * 0.05 || 1;
     return [low - margin, high + margin];
