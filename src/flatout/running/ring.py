@@ -14,6 +14,9 @@ from flatout.nouns.job_sample import PulseStep
 from flatout_agent.wire import pulse as layout
 from flatout_agent.wire.pulse import PulseHeader, PulseSlot
 
+SEQUENCES = struct.Struct(f"<{layout.SLOTS * layout.SLOT_BYTES // 8}Q")
+"""All slots in words of 8 bytes; each begins with its sequence number."""
+
 
 class Ring:
     """One process's ring. Gives each step once."""
@@ -34,7 +37,9 @@ class Ring:
         except (OSError, ValueError):
             return []
         unix_s = time.time() - time.perf_counter()  # both clocks are the machine's
-        slots = sorted(_slots(data, self._next), key=lambda slot: slot.sequence)
+        slots = _following(data, self._next)
+        if not slots:  # none is new, or all that were next are written over
+            slots = sorted(_slots(data, self._next), key=lambda slot: slot.sequence)
         fresh: list[PulseStep] = []
         for slot in slots:
             self.lost += slot.sequence - self._next
@@ -118,21 +123,32 @@ def _header(data: bytes) -> PulseHeader:
     return header
 
 
-def _slots(data: bytes, least: int) -> list[PulseSlot]:
-    """The whole slots from sequence number `least` on."""
+def _following(data: bytes, first: int) -> list[PulseSlot]:
+    """The slots from sequence number `first` on, one after the other, up to a gap."""
     found = []
-    for index in range(layout.SLOTS):
-        offset = layout.HEADER_BYTES + index * layout.SLOT_BYTES
-        try:
-            slot = PulseSlot(*layout.SLOT.unpack_from(data, offset))
-        except struct.error:
-            continue
-        torn = slot.sequence != slot.sequence_again
-        if torn or slot.sequence < least or (slot.sequence - 1) % layout.SLOTS != index:
-            continue
-        if math.isfinite(slot.time_s) and math.isfinite(slot.duration_s):
-            found.append(slot)
+    for sequence in range(first, first + layout.SLOTS):
+        slot = _slot(data, (sequence - 1) % layout.SLOTS)
+        if slot is None or slot.sequence != sequence:
+            break
+        found.append(slot)
     return found
+
+
+def _slots(data: bytes, least: int) -> list[PulseSlot]:
+    """All whole slots from sequence number `least` on."""
+    sequences = SEQUENCES.unpack_from(data, layout.HEADER_BYTES)[:: layout.SLOT_BYTES // 8]
+    newer = [index for index, sequence in enumerate(sequences) if sequence >= least]
+    return [slot for index in newer if (slot := _slot(data, index)) is not None]
+
+
+def _slot(data: bytes, index: int) -> PulseSlot | None:
+    """One slot; None where it is being written, or is damaged."""
+    offset = layout.HEADER_BYTES + index * layout.SLOT_BYTES
+    slot = PulseSlot(*layout.SLOT.unpack_from(data, offset))
+    torn = slot.sequence != slot.sequence_again or (slot.sequence - 1) % layout.SLOTS != index
+    if torn or not (math.isfinite(slot.time_s) and math.isfinite(slot.duration_s)):
+        return None
+    return slot
 
 
 def _step(slot: PulseSlot, unix_s: float) -> PulseStep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,7 +131,8 @@ class View:
     def last(self, seconds: float) -> list[MachineSample]:
         """The machine's samples of the last `seconds`."""
         begin = self.now_s - seconds
-        return [sample for sample in self.machine if sample.time_s > begin]
+        newest = itertools.takewhile(lambda sample: sample.time_s > begin, reversed(self.machine))
+        return [*newest][::-1]
 
 
 class RuleModule(Protocol):

@@ -59,13 +59,15 @@ def _heat(view: View, gpu: GpuSample, window: Sequence[GpuSample]) -> Iterator[B
     hot = [g for g in window if set(g.throttles or ()) & set(throttles.HEAT)]
     share = len(hot) / len(window)
     busy = [g.utilization for g in window if g.utilization is not None]
+    if share < 0.5 or not busy or median(busy) < BUSY or gpu.clock_mhz is None:
+        return
     clocks = [
         g.clock_mhz
         for sample in view.machine
         for g in sample.gpus
         if g.index == gpu.index and g.clock_mhz and (g.utilization or 0) >= BUSY
     ]
-    if share < 0.5 or not busy or median(busy) < BUSY or not clocks or gpu.clock_mhz is None:
+    if not clocks:
         return
     usual = sorted(clocks)[int(0.9 * (len(clocks) - 1))]
     now = median(g.clock_mhz for g in window if g.clock_mhz is not None)
