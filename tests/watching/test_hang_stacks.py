@@ -64,3 +64,18 @@ def test_two_ranks(tmp_path: Path) -> None:
             process.kill()
             process.communicate()
     assert hang_stacks.collect(ranks) == ""  # nobody is there to be asked
+
+
+def test_a_program_that_the_job_starts_does_not_take_its_rank(tmp_path: Path) -> None:
+    from flatout.running.jobs import JobEntry
+    from flatout.watching.following import FollowedJob
+    from flatout_agent.pulse import Pulse
+
+    trains = Pulse(str(tmp_path))
+    for step in range(1, 31):
+        trains.step(step, float(step))
+    Pulse(str(tmp_path))  # of an evaluation that the job has started, with the same rank
+    entry = JobEntry("1-1", 1, 1, 0, "train.py", "/", "/", str(tmp_path), 0.0)
+    job = FollowedJob(entry)
+    job.update(1.0)
+    assert job.sample("node").step == 30

@@ -19,6 +19,8 @@ from flatout.watching.steps import RankSteps
 from flatout_agent.wire import pulse
 
 MOST_STEPS_SHOWN = 200
+RETRY_S = 5.0
+"""A ring that could not be read is tried again after so long."""
 
 
 class FollowedRank:
@@ -89,6 +91,7 @@ class FollowedJob:
             folder=entry.folder,
             boosts=entry.boosts,
             wait_boost=entry.wait_boost,
+            program=entry.program,
         )
         self._ranks: dict[Path, FollowedRank] = {}
         self._refused: dict[Path, float] = {}
@@ -96,7 +99,7 @@ class FollowedJob:
     def update(self, now_s: float, machine: MachineSample | None = None) -> None:
         """Look at it again."""
         self._find(now_s)
-        for rank in self.ranks:
+        for rank in self._ranks.values():
             rank.update(now_s, machine)
         history = self.history
         history.pid = self.entry.program_pid or self.entry.pid
@@ -107,7 +110,7 @@ class FollowedJob:
     def settle(self) -> None:
         """It has ended: take the last steps; its processes are gone."""
         self._find(0.0)
-        for rank in self.ranks:
+        for rank in self._ranks.values():
             rank.steps.add(rank.ring.new())
         history = self.history
         history.ranks = [rank.steps.history for rank in self.ranks]
@@ -115,7 +118,10 @@ class FollowedJob:
 
     @property
     def ranks(self) -> list[FollowedRank]:
-        """Its training processes by rank: of each rank the one that began last."""
+        """Its training processes by rank: of each rank the one that took a step last.
+
+        A program that the job starts meanwhile, as for an evaluation, has the same rank.
+        """
         newest: dict[int, FollowedRank] = {}
         for rank in self._ranks.values():
             header = rank.ring.header
@@ -126,12 +132,12 @@ class FollowedJob:
 
     def _find(self, now_s: float) -> None:
         for path in rings(Path(self.entry.rings)):
-            if path in self._ranks or now_s - self._refused.get(path, 0.0) < 5.0:
+            if path in self._ranks or now_s < self._refused.get(path, now_s):
                 continue
             try:
                 self._ranks[path] = FollowedRank(Ring(path))
             except (OSError, ValueError):  # just being made, or damaged
-                self._refused[path] = now_s
+                self._refused[path] = now_s + RETRY_S
 
     def sample(self, hostname: str, alerts: Sequence[Alert] = ()) -> JobSample:
         """It now; alerts: those that fire about it."""
@@ -178,8 +184,9 @@ class FollowedJob:
         return "tuning" if any(step.flags & pulse.TUNING for step in last) else "training"
 
 
-def _order(rank: FollowedRank) -> float:
-    return rank.ring.header.began_s
+def _order(rank: FollowedRank) -> tuple[float, float]:
+    steps = rank.steps.steps
+    return steps[-1].time_s if steps else 0.0, rank.ring.header.began_s
 
 
 def _with_steps(base: JobSample, trained: Sequence[RankSample], expected: int | None) -> JobSample:

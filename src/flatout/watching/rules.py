@@ -93,6 +93,8 @@ class JobHistory:
     ranks: Sequence[RankHistory] = ()
     pids: frozenset[int] = frozenset()
     """Of all its processes now."""
+    program: str = "SCRIPT"
+    """As the user typed it, for commands."""
     run_folder: str | None = None
     folder: str | None = None
     boosts: tuple[str, ...] = ()

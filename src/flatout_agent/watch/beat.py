@@ -142,7 +142,9 @@ class Beat:
 
     def _watch_scaler(self) -> Callable[[], None]:
         """A gradient scaler calls no optimizer where gradients are not finite: no step is seen."""
-        original = torch.amp.GradScaler.step
+        # torch before 2.3 has the class for CUDA alone; the two are one today.
+        scalers: Any = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+        original = scalers.step
         beat = self
 
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -151,7 +153,7 @@ class Beat:
             beat._guarded(beat._scaled, scaler, before)
             return result
 
-        return replaced(torch.amp.GradScaler, "step", step)
+        return replaced(scalers, "step", step)
 
     def _scaled(self, scaler: Any, before: int) -> None:
         if self._over or not scaler.is_enabled():

@@ -105,7 +105,7 @@ def hung(silent_s: float, cpu: float = 0.0, **more: object) -> RankHistory:
 
 
 def test_a_hang_of_idle_processes() -> None:
-    (breach,) = breaches(hang001_job_hangs, view(job(hung(90)), machine(600)))
+    (breach,) = breaches(hang001_job_hangs, view(job(hung(90)), machine()))
     assert breach.title == "the job hangs after step 6000"
     assert "no step for 90 s" in breach.evidence
     assert "processes do nothing" in breach.evidence
@@ -113,42 +113,48 @@ def test_a_hang_of_idle_processes() -> None:
 
 def test_a_hang_that_spins_on_the_gpu() -> None:
     spinning = replace(HEALTHY, utilization=1.0, power_w=120.0)
-    samples = machine(60, gpu=lambda second: spinning)
+    samples = machine(gpu=lambda second: spinning)
     assert fires(hang001_job_hangs, view(job(hung(90, cpu=1.0, gpus=(0,))), samples))
-    working = machine(60, gpu=lambda second: HEALTHY)
+    working = machine(gpu=lambda second: HEALTHY)
     assert not fires(hang001_job_hangs, view(job(hung(90, cpu=1.0, gpus=(0,))), working))
 
 
 def test_the_rank_that_is_least_far_is_named() -> None:
     behind = rank(steps(590, until_s=NOW - 90), number=1, cpu=0.0)
-    (breach,) = breaches(hang001_job_hangs, view(job(hung(90), behind), machine(600)))
+    (breach,) = breaches(hang001_job_hangs, view(job(hung(90), behind), machine()))
     assert "rank 1 is least far" in breach.evidence
 
 
 def test_a_long_silence_of_busy_processes() -> None:
-    assert not fires(hang001_job_hangs, view(job(hung(500, cpu=1.0))))
-    assert fires(hang001_job_hangs, view(job(hung(700, cpu=1.0))))
+    assert not fires(hang001_job_hangs, view(job(hung(500, cpu=1.0)), machine()))
+    assert fires(hang001_job_hangs, view(job(hung(700, cpu=1.0)), machine()))
 
 
 def test_no_hang() -> None:
-    assert not fires(hang001_job_hangs, view(job(hung(30))))  # a short stall
-    assert not fires(hang001_job_hangs, view(job(hung(90, cpu=1.0))))  # an evaluation
+    assert not fires(hang001_job_hangs, view(job(hung(30)), machine()))  # a short stall
+    assert not fires(hang001_job_hangs, view(job(hung(90, cpu=1.0)), machine()))  # an evaluation
     evaluates = steps(
         900,
         until_s=NOW - 90,
         flags=lambda step: 1 | (pulse.EVALUATED if step % 1000 == 0 else 0),
         duration=lambda step: 80.0 if step % 1000 == 0 else 0.1,
     )
-    assert not fires(hang001_job_hangs, view(job(rank(evaluates, cpu=0.0))))
+    assert not fires(hang001_job_hangs, view(job(rank(evaluates, cpu=0.0)), machine()))
     tuned = steps(600, until_s=NOW - 90, flags=lambda step: pulse.TUNING)
-    assert not fires(hang001_job_hangs, view(job(rank(tuned, cpu=0.0))))
-    assert not fires(hang001_job_hangs, view(job(hung(90), ended_s=NOW - 80)))
+    assert not fires(hang001_job_hangs, view(job(rank(tuned, cpu=0.0)), machine()))
+    assert not fires(hang001_job_hangs, view(job(hung(90), ended_s=NOW - 80), machine()))
 
 
 def test_a_job_that_never_takes_a_step() -> None:
-    assert fires(hang001_job_hangs, view(job(rank([], cpu=0.0))))
-    assert not fires(hang001_job_hangs, view(job(rank([], cpu=1.0))))
-    assert not fires(hang001_job_hangs, view(job(rank([], cpu=0.0), began_s=NOW - 300)))
+    assert fires(hang001_job_hangs, view(job(rank([], cpu=0.0)), machine()))
+    assert not fires(hang001_job_hangs, view(job(rank([], cpu=1.0)), machine()))
+    assert not fires(hang001_job_hangs, view(job(rank([], cpu=0.0), began_s=NOW - 300), machine()))
+
+
+def test_a_machine_that_slept_has_hung_no_job() -> None:
+    asleep = [sample for sample in machine() if not NOW - 800 < sample.time_s < NOW - 20]
+    assert not fires(hang001_job_hangs, view(job(hung(800, cpu=1.0)), asleep))
+    assert not fires(hang001_job_hangs, view(job(hung(800, cpu=0.0)), asleep))
 
 
 # NAN001 -------------------------------------------------------------------------------------------

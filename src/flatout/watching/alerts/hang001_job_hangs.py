@@ -31,6 +31,7 @@ your own code is where it waits.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from flatout.nouns.finding import Cure, Severity
 from flatout.watching.alerts import _windows
@@ -40,6 +41,8 @@ RULE = Rule(code="HANG001", severity=Severity.ERROR, since="0.2.0")
 LEAST_S = 60.0
 LONG_S = 600.0
 IDLE_CORES = 0.05
+LONGEST_LOOK_S = 15.0
+"""Between two samples of the machine; what is longer was not watched."""
 
 
 def check(view: View) -> Iterator[Breach]:
@@ -49,7 +52,7 @@ def check(view: View) -> Iterator[Breach]:
     if job is None or not ranks or any(map(_windows.tuning, ranks)):
         return
     least = min(ranks, key=lambda rank: rank.steps[-1].step if rank.steps else 0)
-    silent_s = view.now_s - max(_last(job, rank) for rank in ranks)
+    silent_s = _silence(view, max(_last(job, rank) for rank in ranks))
     if not any(rank.steps for rank in ranks):
         if silent_s >= LONG_S and _idle(view, ranks, silent_s):
             yield _breach(job, least, silent_s, "no step yet, and its processes do nothing")
@@ -69,6 +72,15 @@ def check(view: View) -> Iterator[Breach]:
 
 def _last(job: JobHistory, rank: RankHistory) -> float:
     return rank.steps[-1].time_s if rank.steps else job.began_s
+
+
+def _silence(view: View, last_s: float) -> float:
+    """Seconds since then in which somebody watched.
+
+    A machine that slept and a terminal that was stopped (Ctrl-Z) have taken no step either.
+    """
+    times = [last_s, *(sample.time_s for sample in view.machine if sample.time_s > last_s)]
+    return sum(min(LONGEST_LOOK_S, max(0.0, after - at)) for at, after in pairwise(times))
 
 
 def _idle(view: View, ranks: list[RankHistory], silent_s: float) -> bool:

@@ -42,10 +42,7 @@ HOST_BYTES, HOST_SHARE = 2**30, 0.05
 GPU_BYTES, GPU_SHARE = 256 * 2**20, 0.02
 CHANCE = 0.01
 WARM_UP_S = 60.0
-CURE = Cure(
-    "Look for tensors that are kept with their graphs, and for lists that only grow.",
-    ("flatout profile SCRIPT",),
-)
+CURE = "Look for tensors that are kept with their graphs, and for lists that only grow."
 
 
 def check(view: View) -> Iterator[Breach]:
@@ -111,7 +108,7 @@ def _grown(
         title=f"{words} grows by {_windows.gib(3600 * rate)} an hour",
         evidence=f"{_windows.gib(lows[0])} to {_windows.gib(lows[-1])} in "
         f"{_windows.seconds(lasted)}{ends}",
-        cure=CURE,
+        cure=Cure(CURE, (f"flatout profile {job.program}",)),
         subject=subject,
         fires=growth >= least and goes_on,
     )

@@ -46,13 +46,13 @@ def check(view: View) -> Iterator[Breach]:
     """At most one breach for a job: of its rank that has become slowest."""
     job = _windows.runs(view.job)
     found = [(seen, rank) for rank in (job.ranks if job else ()) if (seen := _ratio(view, rank))]
-    if not found:
+    if job is None or not found:
         return
     (ratio, now, steps), rank = max(found, key=lambda item: item[0][0])
     if ratio < LOWER_RATIO:
         return
     early = rank.early_step_s or 0.0
-    cause, cure = _cause(view, rank, now - early, steps)
+    cause, cure = _cause(view, rank, now - early, steps, job.program)
     yield Breach(
         title=f"a step takes {ratio:.2f} times as long as at the begin",
         evidence=f"{_windows.seconds(now)} in the last 5 minutes, {_windows.seconds(early)} in the "
@@ -79,7 +79,7 @@ def _ratio(view: View, rank: RankHistory) -> tuple[float, float, list[PulseStep]
 
 
 def _cause(
-    view: View, rank: RankHistory, more_s: float, steps: Sequence[PulseStep]
+    view: View, rank: RankHistory, more_s: float, steps: Sequence[PulseStep], program: str
 ) -> tuple[str, Cure]:
     wait = median(step.wait_s for step in steps) - (rank.early_wait_s or 0.0)
     if wait >= 0.5 * more_s:
@@ -104,5 +104,5 @@ def _cause(
         if others >= 0.2:
             return f"other programs use {others:.0%} of the cores", Cure("End or move the others.")
     return "no cause was seen from outside", Cure(
-        "See where the time goes.", ("flatout profile SCRIPT",)
+        "See where the time goes.", (f"flatout profile {program}",)
     )

@@ -77,8 +77,10 @@ def _wait(view: View, job: JobHistory, rank: RankHistory) -> tuple[float, float,
 def _cure(job: JobHistory) -> Cure:
     if job.wait_boost is not None:
         return Cure(
-            f"The boost {job.wait_boost} cures it without an edit.", ("flatout run --live SCRIPT",)
+            f"The boost {job.wait_boost} cures it without an edit.",
+            (f"flatout run --live {job.program}",),
         )
     return Cure(
-        "Give the DataLoader more workers, or do less for each sample.", ("flatout profile SCRIPT",)
+        "Give the DataLoader more workers, or do less for each sample.",
+        (f"flatout profile {job.program}",),
     )
