@@ -103,7 +103,7 @@ def test_ctrl_c_reports_what_there_is(tmp_path: Path) -> None:
     for line in process.stderr:
         if "recording steps for their times" in line:
             break
-    time.sleep(1)
+    time.sleep(2)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert "the program ended early" in " ".join(out.split()), out + err
