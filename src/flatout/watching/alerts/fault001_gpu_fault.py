@@ -65,7 +65,9 @@ def check(view: View) -> Iterator[Breach]:
             yield Breach(
                 title=f"GPU {gpu.index} waits for a reset to take bad memory out of use",
                 evidence="rows to be remapped, or pages to be retired, are pending",
-                cure=Cure("Reset it when the job has ended.", ("nvidia-smi --gpu-reset",)),
+                cure=Cure(
+                    "Reset it when the job has ended.", (f"nvidia-smi --gpu-reset -i {gpu.index}",)
+                ),
                 subject=f"{subject} remap",
                 severity=Severity.WARNING,
             )
