@@ -61,6 +61,21 @@ def throttled_s(root: Path | None = None) -> float | None:
     return max(seconds, default=None)
 
 
+def throttled_periods(root: Path | None = None) -> tuple[int, int] | None:
+    """(periods so far in which the quota of this process's group ran out, all of them).
+
+    Of the group above it that ran out most often; None: not known.
+    """
+    counted = []
+    for group in _groups(root or ROOT, "cpu"):
+        lines = _text(group.folder / "cpu.stat").splitlines()
+        counts = dict(line.split()[:2] for line in lines if " " in line)
+        out, periods = counts.get("nr_throttled", ""), counts.get("nr_periods", "")
+        if out.isdigit() and periods.isdigit():
+            counted.append((int(out), int(periods)))
+    return max(counted, default=None)
+
+
 def memory_limit(root: Path | None = None) -> int | None:
     """The tightest memory limit of the groups above this process, in bytes."""
     limits = [_memory_limit(group) for group in _groups(root or ROOT, "memory")]

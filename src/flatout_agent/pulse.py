@@ -58,12 +58,23 @@ class Pulse:
     def _child(self) -> None:
         self.forked = True
 
-    def trains_on(self, device: str, steps_expected: int = 0) -> None:
-        """Say on what type of device it trains, and how many steps the run has, where known."""
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job, as the environment tells."""
+        return self._header.world_size
+
+    def trains_on(self, device: str, loader_workers: int = -1) -> None:
+        """Say on what type of device it trains, and how many workers its loader has."""
         self._header = self._header._replace(
-            device=device.encode()[:8], steps_expected=steps_expected
+            device=device.encode()[:8], loader_workers=loader_workers
         )
         self._write_header()
+
+    def has_saved(self, size_bytes: int) -> None:
+        """A checkpoint of this size was written."""
+        if size_bytes > self._header.largest_save_bytes:
+            self._header = self._header._replace(largest_save_bytes=size_bytes)
+            self._write_header()
 
     def step(
         self,
@@ -74,6 +85,8 @@ class Pulse:
         loss: float = UNKNOWN,
         micro_steps: int = 1,
         loss_scale: float = UNKNOWN,
+        shapes: int = 0,
+        own_s: float = UNKNOWN,
     ) -> None:
         """Write one step that has ended at `time_s` (`time.perf_counter()`)."""
         last, self._last = self._last, time_s
@@ -89,10 +102,11 @@ class Pulse:
             wait_s,
             loss if -LARGEST <= loss <= LARGEST or loss != loss else math.copysign(math.inf, loss),
             samples & 0xFFFFFFFF,
-            flags,
-            0,
-            micro_steps & 0xFFFFFFFF,
+            shapes & 0xFFFFFFFF,
+            flags & 0xFFFF,
+            min(micro_steps, 0xFFFF),
             loss_scale if -LARGEST <= loss_scale <= LARGEST else UNKNOWN,
+            own_s,
             sequence,
         )
 
@@ -139,6 +153,8 @@ def _header(pid: int, dump_signal: int) -> PulseHeader:
         last_sequence=0,
         steps_expected=0,
         device=b"",
+        loader_workers=-1,
+        largest_save_bytes=0,
     )
 
 

@@ -117,7 +117,38 @@ def test_what_it_trained_is_in_the_ring_and_nothing_has_changed(tmp_path: Path) 
     assert not steps[8].flags & (layout.SAVED | layout.EPOCH_BEGAN)
     assert ring.ended
     assert ring.header.device.rstrip(b"\0") == b"cpu"
+    assert ring.header.loader_workers == 0
+    assert ring.header.largest_save_bytes == (pulse_folder / "model.pt").stat().st_size
+    assert len({step.shapes for step in steps}) == 1
+    assert steps[0].shapes
+    assert {step.own_s for step in steps} == {None}  # nobody waits for another rank
     assert faults(pulse_folder) == []
+
+
+SEVERAL_SHAPES = """
+import time, torch
+from torch.utils.data import DataLoader
+w = torch.ones(1, requires_grad=True)
+optimizer = torch.optim.SGD([w], lr=0.1)
+for x in DataLoader([torch.ones(length) for length in (3, 3, 5, 3)], batch_size=1):
+    loss = (w * x).sum()
+    time.sleep(0.05)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_shapes_and_own_work_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    output(tmp_path, SEVERAL_SHAPES)
+    (path,) = rings(tmp_path / "pulse")
+    steps = Ring(path).new()
+    first, second, third, fourth = (step.shapes for step in steps)
+    assert first == second == fourth
+    assert third not in (first, None)
+    assert steps[0].own_s is None  # nobody knows when it began
+    assert all(0.05 <= (step.own_s or 0.0) <= step.duration_s for step in steps[1:])
 
 
 @pytest.mark.slow

@@ -92,6 +92,26 @@ def test_the_clock_may_be_put_back() -> None:
     rule.answers = []
     assert states(book, 100.0) == ["firing"]
     assert states(book, 111.0) == ["resolved"]
+    rule = Planned([breach(hold_s=5.0)])
+    book = AlertBook([rule])
+    assert states(book, 10_000.0) == ["pending"]
+    assert states(book, 100.0) == ["pending"]
+    assert states(book, 105.0) == ["firing"]
+
+
+def test_time_that_nobody_watched_is_no_time_in_which_a_rule_held() -> None:
+    rule = Planned([breach(hold_s=60.0)])
+    book = AlertBook([rule])
+    assert states(book, 100.0) == ["pending"]
+    assert states(book, 100.0 + 3600) == ["pending"]  # the machine slept
+
+
+def test_alerts_of_a_job_go_with_it() -> None:
+    rule = Planned([breach()])
+    book, job = AlertBook([rule]), JobHistory("7-1", 7, 0.0, ended_s=90.0)
+    assert states(book, 100.0, job) == ["firing"]
+    rule.answers = []
+    assert states(book, 101.0) == []
 
 
 def test_the_worst_come_first_and_there_are_not_too_many() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any
 import pytest
 
 from flatout.nouns.frame import Frame
+from flatout.nouns.machine_sample import MachineSample
+from flatout.probing.live.sampler import MachineSampler
+from flatout.watching.job_watch import JobWatch
 from flatout.watching.observing import JobsObserver
 from flatout.watching.replay import Replay
 
@@ -168,3 +172,47 @@ def test_where_no_list_can_be_kept_it_runs_unwatched(
     watch.end(0)
     watch.close()
     assert capsys.readouterr().out == ""
+
+
+def test_a_monitor_that_is_opened_later_shows_how_a_job_ended(folder: Path) -> None:
+    process = started("30", "0.02", "0", "CUDA error: out of memory")
+    process.communicate(timeout=LIMIT_S)
+    with JobsObserver() as observer:
+        (job,) = own(frame := observer.frame())
+    assert (job.state, job.exit_code, job.step) == ("ended", 1, 30)
+    (alert,) = [alert for alert in frame.alerts if alert.code == "END001"]
+    assert alert.state == "firing"
+
+
+def test_the_time_that_is_left_is_known_from_the_run_before(folder: Path) -> None:
+    process = started("40", "0.02", "0")
+    process.communicate(timeout=LIMIT_S)
+    process = started("40", "0.02", "0")
+    process.communicate(timeout=LIMIT_S)
+    runs = sorted(Path(".flatout/runs").glob("*-run"))
+    jobs = [list(Replay(run).frames())[-1].jobs[0] for run in runs]
+    assert [job.steps_expected for job in jobs] == [None, 40]
+
+
+def test_a_driver_that_blocks_delays_nobody_at_the_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def blocks(sampler: MachineSampler, *args: object) -> MachineSample:
+        asked.set()
+        go_on.wait()
+        return MachineSample(1.0, "node")
+
+    monkeypatch.setattr(MachineSampler, "sample", blocks)
+    watch = JobWatch("train.py", (), print, every_s=0.01)
+    run = folder / "run"
+    run.mkdir()
+    watch.prepare(run)
+    watch.begin(os.getpid())
+    assert asked.wait(LIMIT_S)
+    watch.end(3)
+    watch.close()
+    go_on.set()
+    frames = list(Replay(run).frames())
+    assert [frame.jobs[0].exit_code for frame in frames] == [3]

@@ -82,17 +82,19 @@ def _run(request: _Request, boosts: Sequence[PlannedBoost], tuning: LiveTuning |
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
     orders, beside = chosen.orders(boosts), request.as_json
     watch = _watch(request, boosts)
-    ended = foreground.run(
-        request.target, orders, variables, warn, beside, None, tuning, live, watch
-    )
     answer = tuned = None
-    with harmless("the crash is not explained"):
-        answer = crash_explained(ended, stderr.tail(), request.python)
-        if answer is not None and not request.quiet:
-            explained.crash(answer, languages.chosen(None))
-    with harmless("the history of this run is not complete"):
-        if watch is not None:
-            watch.close(_crash(answer))
+    try:
+        ended = foreground.run(
+            request.target, orders, variables, warn, beside, None, tuning, live, watch
+        )
+        with harmless("the crash is not explained"):
+            answer = crash_explained(ended, stderr.tail(), request.python)
+            if answer is not None and not request.quiet:
+                explained.crash(answer, languages.chosen(None))
+    finally:
+        with harmless("the history of this run is not complete"):
+            if watch is not None:
+                watch.close(_crash(answer))
     with harmless("the plan of this run is not written"):
         tuned = _close(tuning, request, ended.folder) if tuning is not None else None
     with harmless("this run has no summary"):

@@ -28,6 +28,8 @@ class PulseStep:
     shapes: int | None = None
     """Equal for steps with inputs of equal shapes."""
     loss_scale: float | None = None
+    own_s: float | None = None
+    """Of its duration, until its backward pass began: work that waits for no other rank."""
 
 
 @dataclass(frozen=True)

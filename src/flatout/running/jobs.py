@@ -46,7 +46,6 @@ class JobEntry:
     began_s: float
     program_pid: int | None = None
     boosts: tuple[str, ...] = ()
-    wait_boost: str | None = None
     steps_expected: int | None = None
     ended_s: float | None = None
     exit_code: int | None = None

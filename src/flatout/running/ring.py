@@ -162,4 +162,5 @@ def _step(slot: PulseSlot, unix_s: float) -> PulseStep:
         flags=slot.flags,
         shapes=slot.shapes or None,
         loss_scale=None if math.isnan(slot.loss_scale) else slot.loss_scale,
+        own_s=max(0.0, slot.own_s) if math.isfinite(slot.own_s) else None,
     )

@@ -15,6 +15,8 @@ CLEARS_S = 10.0
 KEPT_S = 3600.0
 """A resolved alert is shown for so long."""
 MOST_ALERTS = 200
+LONGEST_LOOK_S = 10.0
+"""Between two looks; what is longer was slept through, and nothing held in it."""
 SEVERITIES = list(Severity)
 STATES = ("firing", "pending", "resolved")
 Key = tuple[str, str, str, str]
@@ -26,8 +28,12 @@ class AlertBook:
     def __init__(self, modules: Sequence[RuleModule] | None = None) -> None:
         self._modules = list(rules.every() if modules is None else modules)
         self._open: dict[Key, Alert] = {}
+        self._began: dict[Key, float] = {}
         self._held: dict[Key, float] = {}
-        """When the rule held last."""
+        """When the rule began to hold and held last, in watched time."""
+        self._watched_s = 0.0
+        """Goes on only while somebody looks, and never back, whatever the clock does."""
+        self._last_s: float | None = None
         self._resolved: list[Alert] = []
         self.notes: list[str] = []
         """Rules that were left out, in sentences."""
@@ -35,6 +41,9 @@ class AlertBook:
     def update(self, views: Sequence[View]) -> tuple[Alert, ...]:
         """Ask all rules about each view; the alerts as they are now, the worst first."""
         now_s = max((view.now_s for view in views), default=0.0)
+        if self._last_s is not None:
+            self._watched_s += min(LONGEST_LOOK_S, max(0.0, now_s - self._last_s))
+        self._last_s = now_s
         for view in views:
             for module in list(self._modules):
                 for breach in self._answers(module, view):
@@ -68,10 +77,11 @@ class AlertBook:
         known = self._open.get(key)
         if known is None and (not breach.fires or len(self._open) >= MOST_ALERTS):
             return
-        self._held[key] = view.now_s
+        self._held[key] = self._watched_s
+        began_s = self._began.setdefault(key, self._watched_s)
         since_s = known.since_s if known is not None else view.now_s
         firing = known is not None and known.state == "firing"
-        if not firing and breach.fires and view.now_s - since_s >= breach.hold_s:
+        if not firing and breach.fires and self._watched_s - began_s >= breach.hold_s:
             firing = True
         fired_s = known.fired_s if known is not None else None
         self._open[key] = Alert(
@@ -92,18 +102,22 @@ class AlertBook:
         )
 
     def _resolve(self, now_s: float, views: Sequence[View]) -> None:
-        """Close what no longer holds. What a job died of stays true when it has ended."""
-        gone = {view.job.id for view in views if view.job is not None and view.job.ended_s}
+        """Close what no longer holds. What a job died of stays true as long as it is shown."""
+        shown = {view.job.id: view.job for view in views if view.job is not None}
         for key, alert in list(self._open.items()):
-            held = self._held[key] = min(self._held[key], now_s)  # the clock was put back
-            if alert.job in gone and alert.state == "firing":
+            job = shown.get(alert.job or "")
+            forgotten = alert.job is not None and job is None
+            ended = job is not None and job.ended_s is not None
+            if ended and alert.state == "firing":
                 continue
-            if now_s - held < CLEARS_S:
+            if not forgotten and self._watched_s - self._held[key] < CLEARS_S:
                 continue
-            del self._open[key], self._held[key]
-            if alert.state == "firing":
+            del self._open[key], self._held[key], self._began[key]
+            if alert.state == "firing" and not forgotten:
                 self._resolved.append(replace(alert, state="resolved", resolved_s=now_s))
         limit = now_s - KEPT_S
         self._resolved = [
-            alert for alert in self._resolved[-MOST_ALERTS:] if (alert.resolved_s or 0) > limit
+            alert
+            for alert in self._resolved[-MOST_ALERTS:]
+            if (alert.resolved_s or 0) > limit and alert.job in (None, *shown)
         ]

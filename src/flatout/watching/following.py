@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import fmean, median
 
 from flatout.nouns.alert import Alert
+from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample, JobState, RankSample
 from flatout.nouns.machine_sample import MachineSample
-from flatout.probing.live.trees import TreeUse
+from flatout.probing.live.trees import TreeUse, waits_for_input
 from flatout.running.jobs import JobEntry
 from flatout.running.ring import Ring, rings
 from flatout.watching import steps
@@ -19,6 +20,9 @@ from flatout.watching.steps import RankSteps
 from flatout_agent.wire import pulse
 
 MOST_STEPS_SHOWN = 200
+LOADER_BOOST = "loader-workers"
+SILENT_S = 20.0
+"""Without a step for so long, a rank is asked whether it waits for its user."""
 RETRY_S = 5.0
 """A ring that could not be read is tried again after so long."""
 
@@ -44,7 +48,6 @@ class FollowedRank:
         if self.foreign:
             return
         cores, memory, self.pids = self.tree.read()
-        self.steps.add_tree(TreeSample(now_s, cores, memory))
         uses = [
             (gpu.index, use)
             for gpu in (machine.gpus if machine is not None else ())
@@ -54,6 +57,17 @@ class FollowedRank:
         history.gpus = tuple(dict.fromkeys(index for index, _ in uses))
         known = [use.memory_bytes for _, use in uses if use.memory_bytes is not None]
         self.gpu_memory_bytes = sum(known) if known else None
+        self.steps.add_tree(TreeSample(now_s, cores, memory, self.gpu_memory_bytes))
+        self.steps.add_clocks(
+            [
+                gpu.clock_mhz
+                for gpu in (machine.gpus if machine is not None else ())
+                if gpu.index in history.gpus and gpu.clock_mhz is not None
+            ]
+        )
+        last_s = self.steps.steps[-1].time_s if self.steps.steps else 0.0
+        silent = bool(last_s) and now_s - last_s > SILENT_S
+        history.waits_for_input = silent and waits_for_input(self.ring.header.pid)
 
     def sample(self) -> RankSample:
         """It now."""
@@ -80,8 +94,10 @@ class FollowedRank:
 class FollowedJob:
     """One job in the list, as far as it runs on this machine."""
 
-    def __init__(self, entry: JobEntry) -> None:
+    def __init__(self, entry: JobEntry, last: Frame | None = None) -> None:
+        """last: of a job that has ended before, the last frame of its history."""
         self.entry = entry
+        self._last = last.jobs[0] if last is not None and last.jobs else None
         self.ended_s = entry.ended_s
         self.history = JobHistory(
             id=entry.id,
@@ -90,9 +106,10 @@ class FollowedJob:
             run_folder=entry.run_folder,
             folder=entry.folder,
             boosts=entry.boosts,
-            wait_boost=entry.wait_boost,
             program=entry.program,
         )
+        if last is not None:
+            self.history.explained = _explained(last)
         self._ranks: dict[Path, FollowedRank] = {}
         self._refused: dict[Path, float] = {}
 
@@ -105,7 +122,17 @@ class FollowedJob:
         history.pid = self.entry.program_pid or self.entry.pid
         history.ranks = [rank.steps.history for rank in self.ranks]
         history.pids = frozenset().union(*(rank.pids for rank in self.ranks))
+        self._learn_of_headers()
         history.ended_s, history.exit_code = self.ended_s, self.entry.exit_code
+
+    def _learn_of_headers(self) -> None:
+        """What the rings' headers tell of the program."""
+        headers = [rank.ring.header for rank in self.ranks]
+        alone = any(header.loader_workers == 0 for header in headers)
+        planned = LOADER_BOOST in self.entry.boosts
+        self.history.wait_boost = LOADER_BOOST if alone and not planned else None
+        saves = max((header.largest_save_bytes for header in headers), default=0)
+        self.history.largest_save_bytes = saves or None
 
     def settle(self) -> None:
         """It has ended: take the last steps; its processes are gone."""
@@ -142,6 +169,8 @@ class FollowedJob:
     def sample(self, hostname: str, alerts: Sequence[Alert] = ()) -> JobSample:
         """It now; alerts: those that fire about it."""
         entry = self.entry
+        if self._last is not None:
+            return replace(self._last, state="ended", hostname=hostname, recent_steps=())
         ranks = tuple(rank.sample() for rank in self.ranks)
         trained = [rank for rank in ranks if rank.step is not None]
         base = JobSample(
@@ -182,6 +211,15 @@ class FollowedJob:
         if not last:
             return "starting"
         return "tuning" if any(step.flags & pulse.TUNING for step in last) else "training"
+
+
+def _explained(last: Frame) -> tuple[str, str, tuple[str, ...]] | None:
+    """What END001 said of the cause when the job ended."""
+    for alert in last.alerts:
+        how, _, cause = alert.evidence.partition("; ")
+        if alert.code == "END001" and how and cause:
+            return alert.title.partition(": ")[2] or alert.title, cause, (alert.cure.text,)
+    return None
 
 
 def _order(rank: FollowedRank) -> tuple[float, float]:

@@ -21,13 +21,17 @@ from flatout.running import jobs
 from flatout.running.jobs import JobEntry
 from flatout.watching import hang_stacks
 from flatout.watching.alert_book import AlertBook
+from flatout.watching.expected import steps_before
 from flatout.watching.following import FollowedJob
 from flatout.watching.recording import HistoryRecording
 from flatout.watching.rules import View
 from flatout.watching.thinned import Thinned
 
 EVERY_S = 1.0
-JOIN_S = 5.0
+JOIN_S = 1.0
+"""For the look under way at the program's end. A driver may keep a sample of a device for long;
+that is taken outside the lock, and nobody waits for it.
+"""
 Tell = Callable[[str], None]
 
 
@@ -99,18 +103,30 @@ class JobWatch:
 
     def _run(self) -> None:
         try:
+            self._expect()
             with MachineSampler() as sampler:
                 while not self._over.wait(self._every_s):
-                    with self._lock:
-                        self._second(sampler)
+                    self._second(sampler)
         except Exception as error:
             self._tell(f"the run is no longer watched: {type(error).__name__}: {error}")
+
+    def _expect(self) -> None:
+        """List how many steps the run has, where an earlier one tells."""
+        assert self._entry is not None
+        steps = steps_before(Path(self._entry.run_folder), self._program)
+        with self._lock:
+            if steps is not None and self._job is not None and not self._over.is_set():
+                self._entry = self._job.entry = replace(self._entry, steps_expected=steps)
+                with suppress(OSError):
+                    jobs.write(self._entry)
 
     def _second(self, sampler: MachineSampler) -> None:
         assert self._entry is not None
         machine = sampler.sample((self._entry.folder, self._entry.run_folder))
-        self._machine = self._machines.add(machine)
-        self._look(machine)
+        with self._lock:
+            if not self._over.is_set():
+                self._machine = self._machines.add(machine)
+                self._look(machine)
 
     def _look(self, machine: MachineSample | None) -> None:
         assert self._job is not None

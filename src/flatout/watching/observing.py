@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 from flatout.nouns.frame import Frame
@@ -19,6 +20,7 @@ from flatout.running import jobs
 from flatout.watching import hang_stacks
 from flatout.watching.alert_book import AlertBook
 from flatout.watching.following import FollowedJob
+from flatout.watching.recording import last_frame
 from flatout.watching.rules import View
 from flatout.watching.thinned import Thinned
 
@@ -103,6 +105,8 @@ class JobsObserver:
             over = entry.ended_s is not None or entry.host_alive is False
             if job is None and not over:
                 self._jobs[entry.id] = FollowedJob(entry)
+            elif job is None and entry.ended_s is not None and now_s - entry.ended_s < KEPT_S:
+                self._jobs[entry.id] = FollowedJob(entry, last_frame(Path(entry.run_folder)))
             elif job is not None:
                 job.entry = entry
                 if over and job.ended_s is None:

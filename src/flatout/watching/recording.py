@@ -21,9 +21,26 @@ NAME = "history.jsonl"
 FINE_S = 600.0
 COARSE_S = 10.0
 MOST_BYTES = 8_000_000
+LAST_BYTES = 256 * 1024
+"""In which the last frame of a history stands whole."""
 MOST_STEPS = 10
 """Of a frame."""
 TIME = re.compile(rb'"time_s": ([0-9.eE+]+)')
+
+
+def last_frame(folder: Path) -> Frame | None:
+    """The last frame that a run has written into its folder; None: there is none."""
+    try:
+        with (folder / NAME).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - LAST_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        with suppress(ValueError, RecursionError):
+            return frame_json.load(json.loads(line))
+    return None
 
 
 class HistoryRecording:

@@ -50,6 +50,8 @@ class TreeSample:
     time_s: float
     cpu_cores: float | None = None
     memory_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
+    """Of these processes on all GPUs, where the driver tells that."""
 
 
 @dataclass
@@ -81,6 +83,8 @@ class RankHistory:
     early_wait_s: float | None = None
     early_clock_mhz: float | None = None
     """Median clock of its GPU meanwhile."""
+    waits_for_input: bool = False
+    """It waits for a line from its user: a debugger, `input()`."""
 
 
 @dataclass

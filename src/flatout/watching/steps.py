@@ -36,6 +36,7 @@ class RankSteps:
         self._trees: Thinned[TreeSample] = Thinned()
         self._gaps: deque[float] = deque(maxlen=MOST_GAPS)
         self._early: list[PulseStep] = []
+        self._early_clocks: list[float] = []
 
     def add(self, steps: Iterable[PulseStep]) -> None:
         """More steps, in order."""
@@ -50,6 +51,14 @@ class RankSteps:
     def add_tree(self, tree: TreeSample) -> None:
         """What its processes use now."""
         self.history.trees = self._trees.add(tree)
+
+    def add_clocks(self, clocks_mhz: Sequence[float]) -> None:
+        """The clocks of its GPUs now: those of its early steps are what later ones compare with."""
+        if self.steps and self.steps[-1].step in EARLY:
+            self._early_clocks += clocks_mhz
+            self.history.early_clock_mhz = (
+                median(self._early_clocks) if self._early_clocks else None
+            )
 
     def take_fresh(self, most: int) -> tuple[PulseStep, ...]:
         """The steps since the last call, at most so many, evenly chosen."""

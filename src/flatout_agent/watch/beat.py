@@ -5,9 +5,11 @@ Every part may fail on an unusual program; the pulse then ends, and the run goes
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from flatout_agent.recorder import Recorder
 from flatout_agent.replacing import in_reverse, replaced
 from flatout_agent.watch.interruptions import watch_saving
 from flatout_agent.watch.loop_record import Step
+from flatout_agent.watch.tensors import tensors_in
 from flatout_agent.wire import pulse as layout
 
 READ_EVERY_S = 1.0
@@ -81,7 +84,16 @@ class Beat:
         """Of a usual step: the first one of a new loader does not count its own."""
         self._scaler: Any = None
         self._steps_of_scaler = 0
-        self._undo = in_reverse([watch_saving(self._saved), self._watch_scaler()])
+        self._shapes = 0
+        """Of this step's batches."""
+        self._usual_shapes = 0
+        self._backwards = 0
+        """Backward passes of this step."""
+        self._backward_s = 0.0
+        """When the backward pass seen last began; 0.0: nobody waits for other ranks in one."""
+        self._last_s = 0.0
+        """When the last step ended."""
+        self._undo = in_reverse([watch_saving(self._saved, self._written), self._watch_scaler()])
 
     def flag(self, flag: int) -> None:
         """Something happened since the last step."""
@@ -91,26 +103,41 @@ class Beat:
         """The batches were another training loader's: an epoch began, and nothing was evaluated."""
         self.pulse.flags = self.pulse.flags & ~layout.EVALUATED | layout.EPOCH_BEGAN
 
+    def batch_seen(self, batch: Any) -> None:
+        """The loader has given a batch. What models are called with is not seen in every step."""
+        if not self._over:
+            self._guarded(self._batch_seen, batch)
+
+    def _batch_seen(self, batch: Any) -> None:
+        first = batch[0] if type(batch) in (list, tuple) and batch else batch
+        if type(first) is not torch.Tensor:  # the quick way serves nearly always
+            first = next(tensors_in(batch), None)
+        self._shapes = hash((self._shapes, None if first is None else first.shape))
+
     def loss_seen(self, loss: torch.Tensor) -> None:
         """`backward` is about to run on this tensor."""
         if not self._over:
+            self._backwards += 1
+            if self.pulse.world_size > 1:
+                self._backward_s = time.perf_counter()
             self._guarded(self.loss.see, loss)
 
-    def step(self, step: Step, now: float) -> None:
-        """A step has ended."""
+    def step(self, step: Step, now: float, loader: Any) -> None:
+        """A step has ended. loader: the one that feeds the training, if there is one."""
         if not self._over:
-            self._guarded(self._step, step, now)
+            self._guarded(self._step, step, now, loader)
 
     def end(self) -> None:
         """The program ends."""
         self._guarded(self.pulse.end)
 
-    def _step(self, step: Step, now: float) -> None:
+    def _step(self, step: Step, now: float, loader: Any) -> None:
         if self.pulse.forked:  # and it goes on training
             self.pulse, self._known = Pulse(self.pulse.folder), False
         if not self._known:
             self._known = True
-            self.pulse.trains_on(self.job.device)
+            workers = -1 if loader is None else getattr(loader, "num_workers", -1)
+            self.pulse.trains_on(self.job.device, workers)
         loss = self.loss.take()
         if loss is not None:
             self.pulse.flags |= layout.LOSS_READ
@@ -119,15 +146,25 @@ class Beat:
         if self._compiled():
             self.pulse.flags |= layout.COMPILED
         self._samples = step.samples or self._samples
+        self._usual_shapes = self._shapes or self._usual_shapes
         self.pulse.step(
             self.job.steps,
             now,
             step.wait_s,
             self._samples,
             UNKNOWN if loss is None else loss,
-            max(1, step.micro_steps),
+            max(1, self._backwards),
             self._scale(),
+            self._usual_shapes,
+            self._own_s(),
         )
+        self._shapes, self._backwards, self._backward_s, self._last_s = 0, 0, 0.0, now
+
+    def _own_s(self) -> float:
+        """The step until its only backward pass began."""
+        if not (self._backward_s and self._last_s) or self._backwards != 1:
+            return UNKNOWN
+        return self._backward_s - self._last_s
 
     def _compiled(self) -> bool:
         utils = sys.modules.get("torch._dynamo.utils")
@@ -139,6 +176,15 @@ class Beat:
 
     def _saved(self) -> None:
         self.pulse.flags |= layout.SAVED
+
+    def _written(self, file: Any) -> None:
+        if not self._over:
+            self._guarded(self._size_of, file)
+
+    def _size_of(self, file: Any) -> None:
+        with suppress(OSError, TypeError, ValueError, AttributeError):
+            is_path = isinstance(file, (str, os.PathLike))
+            self.pulse.has_saved(os.path.getsize(file) if is_path else file.tell())  # noqa: PTH202
 
     def _watch_scaler(self) -> Callable[[], None]:
         """A gradient scaler calls no optimizer where gradients are not finite: no step is seen."""

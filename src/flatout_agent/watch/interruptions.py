@@ -65,13 +65,21 @@ class Evaluations:
         return time.perf_counter()
 
 
-def watch_saving(saved: Callable[[], None]) -> Callable[[], None]:
-    """Call `saved` when the program saves; returns the way back."""
+def watch_saving(
+    saved: Callable[[], None], written: Callable[[Any], None] | None = None
+) -> Callable[[], None]:
+    """Call `saved` before the program saves, and `written` with the file after it has.
+
+    Returns the way back.
+    """
     original = torch.save
 
     def save(*args: Any, **kwargs: Any) -> Any:
         saved()
-        return original(*args, **kwargs)
+        result = original(*args, **kwargs)
+        if written is not None:
+            written(args[1] if len(args) > 1 else kwargs.get("f"))
+        return result
 
     save.__wrapped__ = original  # type: ignore[attr-defined]  # functions take attributes
     return replaced(torch, "save", save)

@@ -66,6 +66,8 @@ class RunWatch(Watcher):
         self.history.batch(loader, batch)
         if self.record.training_loader is None or loader is self.record.training_loader:
             self.record.batch(loader, batch, wait_s)
+            if self.beat is not None:
+                self.beat.batch_seen(batch)
         elif self.beat is not None:
             self.beat.flag(layout.EVALUATED)
         return batch
@@ -105,7 +107,7 @@ class RunWatch(Watcher):
         if self.beat is not None:
             if self.tuning:
                 self.beat.flag(layout.TUNING)
-            self.beat.step(step, now)
+            self.beat.step(step, now, self.record.training_loader)
         if self.began is None:
             self.began = now
             self._samples_at_start, self._wait_at_start = self.samples, self.wait_s

@@ -23,8 +23,8 @@ SLOT_BYTES = 64
 SLOTS = (PULSE_BYTES - HEADER_BYTES) // SLOT_BYTES
 SUFFIX = ".ring"
 
-HEADER = struct.Struct("<8sIIIIQiiiIIIdQQ8s")
-SLOT = struct.Struct("<QQdfffIIIIfQ")
+HEADER = struct.Struct("<8sIIIIQiiiIIIdQQ8siQ")
+SLOT = struct.Struct("<QQdfffIIHHffQ")
 
 LOSS_READ = 1
 """`loss` is that of a step since the slot before (this one's on a CPU)."""
@@ -71,6 +71,10 @@ class PulseHeader(NamedTuple):
     """Steps of the whole run, where it is known; else 0."""
     device: bytes
     """Type of the device that trains, padded with zero bytes: cpu, cuda, xpu, mps."""
+    loader_workers: int
+    """Of the loader that feeds the training; -1: not known, or there is none."""
+    largest_save_bytes: int
+    """Of the checkpoints written with torch.save; 0: none was."""
 
 
 class PulseSlot(NamedTuple):
@@ -87,10 +91,15 @@ class PulseSlot(NamedTuple):
     """Of that, waiting for the loader."""
     loss: float
     samples: int
-    flags: int
     shapes: int
     """The same number for steps whose inputs have equal shapes; 0: not known."""
+    flags: int
     micro_steps: int
     loss_scale: float
     """Of the gradient scaler; NaN: there is none."""
+    own_s: float
+    """Of its duration, until its only backward pass began: work that waits for no other rank.
+
+    NaN where there is one rank, or where there were several backward passes.
+    """
     sequence_again: int

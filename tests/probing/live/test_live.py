@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from flatout.probing.live import amd, linux_host, other_host
 from flatout.probing.live.foreign import ForeignJobs
 from flatout.probing.live.sampler import MachineSampler
-from flatout.probing.live.trees import TreeUse
+from flatout.probing.live.trees import TreeUse, waits_for_input
 from flatout.probing.nvml.live import NvidiaSampler
 from flatout.probing.nvml.questions import Questions
 from probing.nvml.fake import h100_node
 
+MOUNTS = "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 STAT = "cpu  {busy} 0 0 {idle} 0 0 0 {steal} 0 0\n"
 
 
@@ -195,6 +196,39 @@ def test_a_process_with_what_it_started() -> None:
         process.wait()
     tree._family_s = None
     assert tree.read()[2] == frozenset()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+def test_a_process_that_waits_for_its_user() -> None:
+    waits = [sys.executable, "-c", "input()"]
+    works = [sys.executable, "-c", "import time; time.sleep(600)"]
+    for command, expected in ((waits, True), (works, False)):
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+            deadline = time.monotonic() + 60
+            state = ""
+            while state != "S" and time.monotonic() < deadline:  # until it waits for something
+                time.sleep(0.5)
+                state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            while waits_for_input(process.pid) != expected and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert waits_for_input(process.pid) == expected
+            process.kill()
+    assert not waits_for_input(process.pid)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="control groups")
+def test_the_share_of_periods_in_which_a_quota_ran_out(tmp_path: Path) -> None:
+    group = {"proc__self__cgroup": "0::/\n", "proc__self__mountinfo": MOUNTS}
+    stat = "nr_periods {}\nnr_throttled {}\nthrottled_usec 900000000\n"
+    plant(tmp_path, proc__stat=STAT.format(busy=0, idle=0, steal=0), **group)
+    plant(tmp_path, sys__fs__cgroup__cpu_stat=stat.format(100, 10))
+    file = tmp_path / "sys/fs/cgroup/cpu_stat"
+    file.rename(file.with_name("cpu.stat"))
+    with MachineSampler(tmp_path) as sampler:
+        sampler.sample()
+        (tmp_path / "sys/fs/cgroup/cpu.stat").write_text(stat.format(140, 20))
+        time.sleep(0.1)
+        assert sampler.sample().cpu_throttled == pytest.approx(0.25)
 
 
 def test_a_dead_process_is_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -125,6 +126,21 @@ def test_the_rank_that_is_least_far_is_named() -> None:
     assert "rank 1 is least far" in breach.evidence
 
 
+def test_one_rank_that_takes_no_step_while_the_others_go_on() -> None:
+    behind = rank(steps(500, until_s=NOW - 100), number=1, cpu=1.0)
+    ahead = rank(steps(600, until_s=NOW), cpu=1.0)
+    (breach,) = breaches(hang001_job_hangs, view(job(ahead, behind), machine()))
+    assert "rank 1 is least far; the others are 1000 steps ahead" in breach.evidence
+    late = rank(steps(590, until_s=NOW - 10), number=1, cpu=1.0)
+    assert not fires(hang001_job_hangs, view(job(ahead, late), machine()))
+
+
+def test_a_program_that_waits_for_its_user_does_not_hang() -> None:
+    debugged = hung(600)
+    debugged.waits_for_input = True
+    assert not fires(hang001_job_hangs, view(job(debugged), machine()))
+
+
 def test_a_long_silence_of_busy_processes() -> None:
     assert not fires(hang001_job_hangs, view(job(hung(500, cpu=1.0)), machine()))
     assert fires(hang001_job_hangs, view(job(hung(700, cpu=1.0)), machine()))
@@ -207,6 +223,21 @@ def test_a_leak_of_gpu_memory() -> None:
     assert breach.subject == "GPU 0"
 
 
+def test_what_a_neighbour_takes_of_the_gpu_is_no_leak_of_the_job() -> None:
+    samples = machine(
+        gpu=lambda s: replace(HEALTHY, memory_used_bytes=int(20 * GIB + 10 * GIB * s / 900))
+    )
+    steady = rank(steps(900), gpus=(0,))
+    steady.trees = [replace(tree, gpu_memory_bytes=18 * GIB) for tree in steady.trees]
+    assert not fires(leak001_memory_grows, view(job(steady), samples))
+    grows = rank(steps(900), gpus=(0,))
+    grows.trees = [
+        replace(tree, gpu_memory_bytes=int(5 * GIB + GIB * number / 90))
+        for number, tree in enumerate(grows.trees)
+    ]
+    assert fires(leak001_memory_grows, view(job(grows), machine(gpu=lambda s: HEALTHY)))
+
+
 @pytest.mark.parametrize(
     "memory",
     [
@@ -252,6 +283,25 @@ def test_a_straggler() -> None:
     (breach,) = breaches(rank001_rank_holds_others_up, view(ranks((0.02, 0.02, 0.3, 0.02))))
     assert breach.fires
     assert breach.subject == "rank 2"
+
+
+def test_a_rank_that_computes_longer_is_a_straggler_too() -> None:
+    taken = [rank(steps(60, own_s=own), number) for number, own in enumerate((0.04, 0.04, 0.07))]
+    (breach,) = breaches(rank001_rank_holds_others_up, view(job(*taken)))
+    assert breach.fires
+    assert breach.subject == "rank 2"
+    assert "it computes longer" in breach.evidence
+    taken = [rank(steps(60, own_s=own), number) for number, own in enumerate((0.04, 0.04, 0.043))]
+    assert not fires(rank001_rank_holds_others_up, view(job(*taken)))
+
+
+def test_ranks_that_are_slow_in_turn_are_no_straggler() -> None:
+    dice = random.Random(1)
+    taken = []
+    for number in range(4):
+        own = [replace(step, own_s=0.04 * dice.lognormvariate(0, 0.3)) for step in steps(60)]
+        taken.append(rank(own, number))
+    assert not fires(rank001_rank_holds_others_up, view(job(*taken)))
 
 
 def test_no_straggler() -> None:
@@ -389,6 +439,10 @@ def test_how_a_job_failed() -> None:
     assert "signal 9" in breach.title
     full = machine(60, memory_used_bytes=63 * GIB)
     (breach,) = breaches(end001_job_failed, view(job(ended_s=NOW, exit_code=137), full))
+    assert breach.title == "the job ran out of memory and was killed"
+    known = ("killed", "ended from outside", ("See who ended it.",))
+    killed = job(ended_s=NOW, exit_code=137, explained=known)
+    (breach,) = breaches(end001_job_failed, view(killed, full))
     assert breach.title == "the job ran out of memory and was killed"
     known = ("CUDA out of memory", "the batch is too large", ("Take a smaller batch.",))
     (breach,) = breaches(end001_job_failed, view(job(ended_s=NOW, exit_code=1, explained=known)))

@@ -16,9 +16,9 @@ VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
 def counters(root: Path) -> dict[str, float]:
     """What only grows: seconds of all cores, bytes, periods. What is not there is not known."""
     found = _cpu(root) | _swap(root) | _disk(root) | _network(root)
-    throttled = limits.throttled_s(root)
-    if throttled is not None:
-        found["throttled_s"] = throttled
+    periods = limits.throttled_periods(root)
+    if periods is not None:
+        found["periods_throttled"], found["periods"] = map(float, periods)
     return found
 
 

@@ -89,11 +89,11 @@ class MachineSampler:
             return None if growth is None else growth / seconds
 
         every, steal = grown("cpu_all_s"), grown("cpu_steal_s")
-        throttled = grown("throttled_s")
+        throttled, periods = grown("periods_throttled"), grown("periods")
         return {
             "cpu_cores": rate("cpu_busy_s"),
             "cpu_steal": steal / every if steal is not None and every else None,
-            "cpu_throttled": None if throttled is None else min(1.0, throttled / seconds),
+            "cpu_throttled": throttled / periods if throttled is not None and periods else None,
             "swap_in_bytes_per_s": rate("swap_in_bytes"),
             "disk_read_bytes_per_s": rate("disk_read_bytes"),
             "disk_written_bytes_per_s": rate("disk_written_bytes"),

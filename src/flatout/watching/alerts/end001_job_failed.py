@@ -51,7 +51,8 @@ def check(view: View) -> Iterator[Breach]:
         )
         return
     how = _how(job.exit_code)
-    if job.explained is not None:
+    memory = _memory(view, job) if job.exit_code == KILLED else None
+    if job.explained is not None and memory is None:
         title, cause, cures = job.explained
         yield Breach(
             title=f"the job failed: {title}"[:100],
@@ -59,7 +60,6 @@ def check(view: View) -> Iterator[Breach]:
             cure=Cure(" ".join(cures[:2]) or "See the last lines of its output."),
         )
         return
-    memory = _memory(view, job) if job.exit_code == KILLED else None
     yield Breach(
         title="the job ran out of memory and was killed" if memory else f"the job failed: {how}",
         evidence=f"{how}; {memory}" if memory else how,

@@ -6,6 +6,9 @@ No step for 60 s, 3 times the longest and 20 times the 99th percentile of the ga
 far, whichever is most; gaps with an evaluation or a checkpoint in them are learnt apart. And its
 processes use less than 5% of a core, or its GPU reports 100% at less than 40% of its power, as it
 does when NCCL spins. Or there is no step for 10 times the longest gap and at least 10 minutes.
+One rank alone hangs where it is silent for so long while the others take 20 steps or more.
+
+A program that waits for a line from its user, in a debugger or `input()`, does not hang.
 
 ## Why it matters
 
@@ -40,6 +43,7 @@ from flatout.watching.rules import Breach, JobHistory, RankHistory, Rule, View
 RULE = Rule(code="HANG001", severity=Severity.ERROR, since="0.2.0")
 LEAST_S = 60.0
 LONG_S = 600.0
+STEPS_AHEAD = 20
 IDLE_CORES = 0.05
 LONGEST_LOOK_S = 15.0
 """Between two samples of the machine; what is longer was not watched."""
@@ -51,7 +55,12 @@ def check(view: View) -> Iterator[Breach]:
     ranks = [rank for rank in job.ranks if rank.pid] if job is not None else []
     if job is None or not ranks or any(map(_windows.tuning, ranks)):
         return
+    if any(rank.waits_for_input for rank in ranks):
+        return
     least = min(ranks, key=lambda rank: rank.steps[-1].step if rank.steps else 0)
+    if (left_behind := _left_behind(view, job, least)) is not None:
+        yield left_behind
+        return
     silent_s = _silence(view, max(_last(job, rank) for rank in ranks))
     if not any(rank.steps for rank in ranks):
         if silent_s >= LONG_S and _idle(view, ranks, silent_s):
@@ -68,6 +77,19 @@ def check(view: View) -> Iterator[Breach]:
         yield _breach(job, least, silent_s, f"its GPU is busy at little power; {longest}")
     elif silent_s >= max(LONG_S, 10 * gap):
         yield _breach(job, least, silent_s, longest)
+
+
+def _left_behind(view: View, job: JobHistory, least: RankHistory) -> Breach | None:
+    """A rank that takes no step while the others go on."""
+    silent_s = _silence(view, _last(job, least))
+    gap = max(max(rank.longest_gap_s, rank.longest_pause_s) for rank in job.ranks)
+    if not least.steps or silent_s < max(LEAST_S, 3 * gap, 20 * least.p99_gap_s):
+        return None
+    others = [rank for rank in job.ranks if rank is not least and rank.steps]
+    ahead = min((rank.steps[-1].step for rank in others), default=0) - least.steps[-1].step
+    if ahead < STEPS_AHEAD:
+        return None
+    return _breach(job, least, silent_s, f"the others are {ahead} steps ahead")
 
 
 def _last(job: JobHistory, rank: RankHistory) -> float:

@@ -66,10 +66,16 @@ def _host(view: View, job: JobHistory, rank: RankHistory) -> Iterator[Breach]:
 
 def _gpu(view: View, job: JobHistory, index: int) -> Iterator[Breach]:
     seen = [(s.time_s, gpu) for s in view.machine for gpu in s.gpus if gpu.index == index]
-    points = [(t, float(gpu.memory_used_bytes)) for t, gpu in seen if gpu.memory_used_bytes]
     most = seen[-1][1].memory_bytes if seen else None
     least = max(GPU_BYTES, GPU_SHARE * most) if most else GPU_BYTES
     rank = next((rank for rank in job.ranks if index in rank.gpus), job.ranks[0])
+    # What others on the GPU take is not the job's; where the driver does not say whose memory it
+    # is, as in a container, all of it counts.
+    own = [
+        (tree.time_s, float(tree.gpu_memory_bytes)) for tree in rank.trees if tree.gpu_memory_bytes
+    ]
+    whole = [(t, float(gpu.memory_used_bytes)) for t, gpu in seen if gpu.memory_used_bytes]
+    points = own if own and rank.gpus == (index,) else whole
     yield from _grown(job, _trained(rank, points), least, most, f"GPU {index}", "GPU memory")
 
 

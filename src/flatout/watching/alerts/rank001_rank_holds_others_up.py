@@ -1,12 +1,14 @@
-"""One rank waits longer for its data than the others, and all of them wait for it.
+"""One rank of a job is slower than the others, and all of them wait for it.
 
 ## What it sees
 
-The same rank waits the longest for its loader in at least 80% of the last 100 steps, by at least 8%
+The same rank comes last to its backward pass in at least 80% of the last 100 steps, by at least 8%
 of the step and 5 ms more than the median of the others and by more than 5 times their spread, in
-two windows of 100 steps one after the other. The steps themselves take the same time on all ranks,
-since each waits for the others, so that a device that computes slowly is not told here: a GPU that
-is slowed down is HEAT001.
+two windows of 100 steps one after the other. Until there a rank works alone: it waits for its data
+and computes the forward pass; in the backward pass each waits for the others, so that whole steps
+take the same time on all ranks. With several backward passes in a step the waiting for data alone
+is compared. A GPU computes behind the program's back, so that a slow one shows here only where the
+program waits for it in each step; a GPU that is slowed down is HEAT001.
 
 ## Why it matters
 
@@ -14,7 +16,8 @@ In data-parallel training each step lasts as long as the slowest rank's.
 
 ## Evidence
 
-The rank, its wait and that of the others, and how often it was the slowest.
+The rank, its time and that of the others, how often it was the slowest, and whether it waits for
+data or computes.
 
 ## Cure
 
@@ -52,16 +55,19 @@ def check(view: View) -> Iterator[Breach]:
     before = _window(job.ranks, WINDOW)
     if last is None or before is None or last[0].rank != before[0].rank:
         return
-    rank, share, own, others = last
+    rank, share, own, others, waited = last
     fires = min(share, before[1]) >= SLOWEST_SHARE
     if min(share, before[1]) < LOWER_SHARE:
         return
     yield Breach(
         title=f"rank {rank.rank} holds the others up",
-        evidence=f"it waits the longest in {share:.0%} of {WINDOW} steps: {_windows.seconds(own)} "
-        f"for its data, the others {_windows.seconds(others)}",
+        evidence=f"it is the last in {share:.0%} of {WINDOW} steps: {_windows.seconds(own)} of its "
+        f"own work, the others {_windows.seconds(others)}; "
+        f"{'most of the excess waits for data' if waited else 'it computes longer'}",
         cure=Cure(
-            "Compare its disk, its cores and its share of the data with those of the others."
+            "Compare its disk and its share of the data with those of the others."
+            if waited
+            else "Compare its clock, its cores and the length of its samples with the others'."
         ),
         subject=f"rank {rank.rank}",
         fires=fires,
@@ -70,24 +76,36 @@ def check(view: View) -> Iterator[Breach]:
 
 def _window(
     ranks: Sequence[RankHistory], skip: int
-) -> tuple[RankHistory, float, float, float] | None:
-    """(slowest rank, share of steps, its own time, the others') of one window of equal steps."""
+) -> tuple[RankHistory, float, float, float, bool] | None:
+    """(slowest rank, share of steps, its own time, the others', whether it waits for data).
+
+    Of one window of equal steps.
+    """
     tables = [
-        {step.step: step.wait_s for step in islice(reversed(rank.steps), skip, skip + 2 * WINDOW)}
+        {step.step: step for step in islice(reversed(rank.steps), skip, skip + 2 * WINDOW)}
         for rank in ranks
     ]
     common = sorted(set.intersection(*map(set, tables)))[-WINDOW:]
     if len(common) < WINDOW:
         return None
-    waits = [[table[step] for step in common] for table in tables]
-    worst = [max(range(len(ranks)), key=lambda i: waits[i][n]) for n in range(WINDOW)]
+    steps = [[table[step] for step in common] for table in tables]
+    waits = [[step.wait_s for step in row] for row in steps]
+    known = all(step.own_s is not None for row in steps for step in row)
+    times = [[step.own_s or 0.0 for step in row] for row in steps] if known else waits
+    worst = [max(range(len(ranks)), key=lambda i: times[i][n]) for n in range(WINDOW)]
     leader = max(set(worst), key=worst.count)
-    own = median(waits[leader])
-    rest = [value for i, row in enumerate(waits) if i != leader for value in row]
-    others = median(rest)
-    spread = median(abs(value - others) for value in rest)
-    durations = [step.duration_s for step in islice(reversed(ranks[leader].steps), WINDOW)]
+    own, others, spread = _compared(times, leader)
     excess = own - others
-    if excess < max(EXCESS_S, EXCESS * median(durations)) or excess <= SPREADS * spread:
+    duration = median(step.duration_s for step in steps[leader])
+    if excess < max(EXCESS_S, EXCESS * duration) or excess <= SPREADS * spread:
         return None
-    return ranks[leader], worst.count(leader) / WINDOW, own, others
+    own_wait, others_wait, _ = _compared(waits, leader)
+    waited = own_wait - others_wait >= excess / 2
+    return ranks[leader], worst.count(leader) / WINDOW, own, others, waited
+
+
+def _compared(times: Sequence[Sequence[float]], leader: int) -> tuple[float, float, float]:
+    """(median of the leader's, median of all others', their median absolute deviation)."""
+    rest = [value for i, row in enumerate(times) if i != leader for value in row]
+    others = median(rest)
+    return median(times[leader]), others, median(abs(value - others) for value in rest)
