@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flatout.nouns.gpu import Vendor
+from flatout.nouns.machine_sample import GpuSample
 from flatout.probing.live import amd, linux_host, other_host
+from flatout.probing.live import sampler as live_sampler
 from flatout.probing.live.foreign import ForeignJobs
 from flatout.probing.live.sampler import MachineSampler
 from flatout.probing.live.trees import TreeUse, waits_for_input
 from flatout.probing.nvml.live import NvidiaSampler
 from flatout.probing.nvml.questions import Questions
+from probing.live.intel_machine import IntelMachine
 from probing.nvml.fake import h100_node
+from probing.nvml.fake_gpm import GpmNvml
 
 MOUNTS = "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 STAT = "cpu  {busy} 0 0 {idle} 0 0 0 {steal} 0 0\n"
@@ -149,10 +155,12 @@ def test_no_driver() -> None:
 # AMD ----------------------------------------------------------------------------------------------
 
 
-def test_amd(tmp_path: Path) -> None:
-    device = tmp_path / "sys/class/drm/card1/device"
+def radeon(root: Path) -> Path:
+    """A card that amdgpu drives; its folder."""
+    card = root / "sys/class/drm/card1"
+    device = card / "device"
     (device / "hwmon/hwmon3").mkdir(parents=True)
-    driver = tmp_path / "sys/bus/pci/drivers/amdgpu"
+    driver = root / "sys/bus/pci/drivers/amdgpu"
     driver.mkdir(parents=True)
     (device / "driver").symlink_to(driver)
     for name, text in {
@@ -164,11 +172,94 @@ def test_amd(tmp_path: Path) -> None:
         "hwmon/hwmon3/temp1_input": "61000",
     }.items():
         (device / name).write_text(f"{text}\n")
-    (gpu,) = amd.samples(tmp_path, 2)
+    return card
+
+
+def test_amd(tmp_path: Path) -> None:
+    card = radeon(tmp_path)
+    (gpu,) = amd.samples([card], 2)
     assert (gpu.index, gpu.utilization, gpu.power_w, gpu.temperature_c) == (2, 0.87, 250.0, 61.0)
     assert (gpu.memory_used_bytes, gpu.memory_bytes, gpu.clock_mhz) == (1000, 4000, None)
-    (device / "vendor").write_text("0x10de\n")
-    assert amd.samples(tmp_path) == ()
+    with MachineSampler(tmp_path, SimpleNamespace()) as sampler:
+        assert sampler.sample().gpus == (replace(gpu, index=0),)
+    (card / "device/vendor").write_text("0x10de\n")
+    with MachineSampler(tmp_path, SimpleNamespace()) as sampler:
+        assert sampler.sample().gpus == ()
+
+
+# All vendors --------------------------------------------------------------------------------------
+
+
+def test_vendors_one_after_the_other(tmp_path: Path) -> None:
+    radeon(tmp_path)
+    machine = IntelMachine(tmp_path)
+    machine.battlemage(2)
+    machine.laptop(0)  # the machine has others, so that it is not shown
+    library = GpmNvml()
+    with MachineSampler(tmp_path, library) as sampler:
+        sampler.gpm_wanted = True
+        gpus = sampler.sample().gpus
+        assert library.samples
+    assert [gpu.vendor for gpu in gpus] == ["nvidia", "nvidia", "amd", "intel"]
+    assert [gpu.index for gpu in gpus] == [0, 1, 2, 3]
+    assert library.samples == {}
+
+
+@pytest.mark.parametrize(
+    ("broken", "left"),
+    [
+        ("nvidia", [("amd", 2), ("intel", 3)]),
+        ("amd", [("nvidia", 0), ("nvidia", 1), ("intel", 3)]),
+        ("intel", [("nvidia", 0), ("nvidia", 1), ("amd", 2)]),
+    ],
+)
+def test_an_error_of_one_vendor_costs_no_other(
+    broken: Vendor, left: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    radeon(tmp_path)
+    IntelMachine(tmp_path).battlemage(2)
+
+    def fails(now_s: float, first_index: int) -> Any:
+        raise RuntimeError("a bug")
+
+    with MachineSampler(tmp_path, GpmNvml()) as sampler:
+        assert len(sampler.sample().gpus) == 4
+        sampler._vendors[broken] = fails
+        assert [(gpu.vendor, gpu.index) for gpu in sampler.sample().gpus] == left
+
+
+def test_a_vendor_that_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    radeon(tmp_path)
+
+    def fails(*arguments: Any) -> Any:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(live_sampler, "NvidiaSampler", fails)
+    monkeypatch.setattr(live_sampler, "IntelSampler", fails)
+    with MachineSampler(tmp_path, GpmNvml()) as sampler:
+        assert [gpu.vendor for gpu in sampler.sample().gpus] == ["amd"]
+
+
+def test_a_mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+
+    class Fake:
+        def __init__(self, macmon: Any) -> None:
+            assert macmon is None
+
+        def samples(self, now_s: float, first_index: int) -> tuple[GpuSample, ...]:
+            return (GpuSample(first_index, "apple"),)
+
+        def close(self) -> None:
+            ended.append(True)
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(live_sampler, "AppleSampler", Fake)
+    monkeypatch.setattr(live_sampler.apple, "installed", lambda: None)
+    with MachineSampler(library=SimpleNamespace()) as sampler:
+        assert [gpu.vendor for gpu in sampler.sample().gpus] == ["apple"]
+        assert not ended
+    assert ended
 
 
 # Processes ----------------------------------------------------------------------------------------

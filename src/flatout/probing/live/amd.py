@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from flatout.nouns.machine_sample import GpuSample
 from flatout.probing import reading
 
-
-def samples(root: Path, first_index: int = 0) -> tuple[GpuSample, ...]:
-    """Each GPU that amdgpu drives; numbered from `first_index` on."""
-    cards = reading.entries(root / "sys/class/drm") or ()
-    devices = [card / "device" for card in cards if re.fullmatch(r"card[0-9]+", card.name)]
-    amd = [device for device in sorted(devices) if _is_amd(device)]
-    return tuple(_sample(device, first_index + number) for number, device in enumerate(amd))
+VENDOR = "0x1002"
+DRIVERS = ("amdgpu",)
 
 
-def _is_amd(device: Path) -> bool:
-    return reading.text(device / "vendor") == "0x1002" and (
-        reading.link_name(device / "driver") == "amdgpu"
+def samples(cards: Iterable[Path], first_index: int = 0) -> tuple[GpuSample, ...]:
+    """Each of these cards (folders of /sys/class/drm) now; numbered from `first_index` on."""
+    return tuple(
+        _sample(card / "device", first_index + number) for number, card in enumerate(cards)
     )
 
 

@@ -6,20 +6,26 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+from flatout.nouns.gpu import Vendor
 from flatout.nouns.machine_sample import GpuSample, MachineSample
 from flatout.probing import nvml
-from flatout.probing.live import amd, linux_host, other_host
+from flatout.probing.live import amd, apple, linux_host, other_host
+from flatout.probing.live.apple import AppleSampler
+from flatout.probing.live.cards import DriverCards
 from flatout.probing.live.disks import Disks
+from flatout.probing.live.intel import IntelSampler
 from flatout.probing.nvml.live import NvidiaSampler
 from flatout_agent import limits
 
 LEAST_S = 0.05
 """Between samples, for a rate to mean something."""
+AskGpus = Callable[[float, int], tuple[GpuSample, ...]]
+"""now in seconds, and the index of the vendor's first GPU."""
 
 
 class MachineSampler:
@@ -32,17 +38,23 @@ class MachineSampler:
         self._root, self._library = root or Path("/"), library
         self._linux = root is not None or sys.platform.startswith("linux")
         self._stack = ExitStack()
-        self._nvidia: NvidiaSampler | None = None
+        self._vendors: dict[Vendor, AskGpus] = {}
+        self._most: dict[Vendor, int] = {}
+        """The most GPUs that each vendor has had: the next one's indices stay as they are."""
+        self.gpm_wanted = False
+        """Whether somebody looks at `sm_active` and `tensor_active`, which cost something."""
         self._disks = Disks()
         self._before: tuple[float, dict[str, float]] | None = None
         self._hostname = socket.gethostname()
         self._cores = float(len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 0
 
     def __enter__(self) -> Self:
-        ask = self._stack.enter_context(nvml.session(self._library))
-        if ask is not None:
-            self._nvidia = NvidiaSampler(ask)
-            self._stack.callback(self._nvidia.close)
+        self._begin("nvidia", self._nvidia)
+        if self._linux:
+            self._begin("amd", self._amd)
+            self._begin("intel", lambda: IntelSampler(self._root).samples)
+        elif sys.platform == "darwin":
+            self._begin("apple", self._apple)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -69,9 +81,49 @@ class MachineSampler:
         cores = self._cores or float(os.cpu_count() or 1)
         return cores if quota is None else min(cores, quota)
 
+    def _begin(self, vendor: Vendor, begin: Callable[[], AskGpus | None]) -> None:
+        """Nothing of one vendor costs the others."""
+        try:
+            ask = begin()
+        except Exception:
+            return
+        if ask is not None:
+            self._vendors[vendor] = ask
+
+    def _nvidia(self) -> AskGpus | None:
+        ask = self._stack.enter_context(nvml.session(self._library))
+        if ask is None:
+            return None
+        sampler = NvidiaSampler(ask)
+        self._stack.callback(sampler.close)
+
+        def samples(now_s: float, first_index: int) -> tuple[GpuSample, ...]:
+            sampler.gpm_wanted = self.gpm_wanted
+            return sampler.sample(now_s)
+
+        return samples
+
+    def _amd(self) -> AskGpus:
+        cards = DriverCards(self._root, amd.VENDOR, amd.DRIVERS)
+        return lambda now_s, first_index: amd.samples(cards.now(now_s), first_index)
+
+    def _apple(self) -> AskGpus:
+        sampler = AppleSampler(macmon=apple.installed())
+        self._stack.callback(sampler.close)
+        return sampler.samples
+
     def _gpus(self, now_s: float) -> tuple[GpuSample, ...]:
-        nvidia = self._nvidia.sample(now_s) if self._nvidia is not None else ()
-        return (*nvidia, *(amd.samples(self._root, len(nvidia)) if self._linux else ()))
+        gpus: list[GpuSample] = []
+        first_index = 0
+        for vendor, ask in self._vendors.items():
+            try:
+                found = ask(now_s, first_index)
+            except Exception:  # a bug or a broken driver: the others are still shown
+                found = ()
+            gpus += found
+            self._most[vendor] = max(self._most.get(vendor, 0), len(found))
+            first_index += self._most[vendor]
+        return tuple(gpus)
 
     def _rates(self, now_s: float, counters: dict[str, float]) -> dict[str, Any]:
         before, self._before = self._before, (now_s, counters)

@@ -12,6 +12,7 @@ from typing import Any
 
 from flatout.nouns.machine_sample import GpuSample, GpuUse
 from flatout.probing.nvml import gpu as facts
+from flatout.probing.nvml.gpm import UNKNOWN, GpmSampler
 from flatout.probing.nvml.questions import Questions
 
 SLOW_EVERY_S = 10.0
@@ -30,6 +31,9 @@ class NvidiaSampler:
         self._slow_s: float | None = None
         self._events = _events(ask, self._handles)
         self._xids: dict[int, tuple[int, ...]] = {}
+        self._gpm = GpmSampler(ask)
+        self.gpm_wanted = False
+        """Whether somebody looks at `sm_active` and `tensor_active`; they are asked only then."""
 
     def sample(self, now_s: float) -> tuple[GpuSample, ...]:
         """Each GPU now; `now_s` of a clock that only goes forward."""
@@ -39,19 +43,27 @@ class NvidiaSampler:
                 index: self._slow_facts(index, handle) for index, handle in self._handles.items()
             }
         self._hear()
-        return tuple(self._fast_facts(index, handle) for index, handle in self._handles.items())
+        if not self.gpm_wanted:
+            self._gpm.close()
+        return tuple(
+            self._fast_facts(index, handle, now_s) for index, handle in self._handles.items()
+        )
 
     def close(self) -> None:
-        """Let go of the driver's events."""
+        """Let go of the driver's events and samples."""
+        self._gpm.close()
         if self._events is not None:
             self._ask("nvmlEventSetFree", self._events)
 
-    def _fast_facts(self, index: int, handle: Any) -> GpuSample:
+    def _fast_facts(self, index: int, handle: Any, now_s: float) -> GpuSample:
         ask = self._ask
         memory = facts.memory(ask, handle)
+        gpm = self._gpm.shares(index, handle, now_s) if self.gpm_wanted else UNKNOWN
         return replace(
             self._slow[index],
             utilization=facts.utilization(ask, handle),
+            sm_active=gpm.sm_active,
+            tensor_active=gpm.tensor_active,
             memory_used_bytes=memory["memory_used_bytes"],
             memory_bytes=memory["memory_bytes"],
             power_w=facts.watts(ask.number("nvmlDeviceGetPowerUsage", handle)),

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import queue
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,11 +14,12 @@ from rich.text import Text
 
 from flatout.nouns.frame import Frame
 from flatout.reporting.monitor import screen
+from flatout.reporting.monitor.columns import SORTS
 from flatout.reporting.monitor.curves import Curves
+from flatout.reporting.monitor.feed import FrameFeed
 
 KEYS = "q quit  s sort: {}  p {}"
 TICK_S = 0.1
-Source = Iterator[Frame]
 
 
 def show_once(frame: Frame, console: Console | None = None) -> None:
@@ -32,13 +31,13 @@ def show_once(frame: Frame, console: Console | None = None) -> None:
         console.print(line, markup=False, highlight=False, emoji=False, crop=True)
 
 
-def show(frames: Source, console: Console | None = None) -> None:
+def show(frames: Iterator[Frame], console: Console | None = None) -> None:
     """Draw the frames over the whole terminal until q or Ctrl-C, or the last frame.
 
     What the source raises comes out when the terminal is as it was.
     """
     console = console or Console()
-    view = _View(_Feed(frames))
+    view = _View(FrameFeed(frames))
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while view.goes_on:
             for key in pressed():
@@ -50,59 +49,33 @@ def show(frames: Source, console: Console | None = None) -> None:
     view.feed.check()
 
 
-class _Feed:
-    """Takes frames in a thread, so that keys are answered meanwhile."""
-
-    def __init__(self, frames: Source) -> None:
-        self.frames: queue.Queue[Frame] = queue.Queue()
-        self.over = False
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(frames,), daemon=True)
-        self._thread.start()
-
-    def _run(self, frames: Source) -> None:
-        try:
-            for frame in frames:
-                self.frames.put(frame)
-        except BaseException as error:  # raised again in the thread that draws
-            self._error = error
-        self.over = True
-
-    def check(self) -> None:
-        """Raise what the source raised."""
-        if self._error is not None:
-            raise self._error
-
-
 class _View:
     """What is on the screen now."""
 
-    def __init__(self, feed: _Feed) -> None:
+    def __init__(self, feed: FrameFeed) -> None:
         self.feed = feed
         self.goes_on = True
         self._curves = Curves()
         self._frame: Frame | None = None
-        self._sort = next(iter(screen.SORTS))
+        self._sort = next(iter(SORTS))
         self._paused = False
 
     def press(self, key: str) -> None:
         if key in ("q", "Q", "\x03"):
             self.goes_on = False
         elif key == "s":
-            sorts = list(screen.SORTS)
+            sorts = list(SORTS)
             self._sort = sorts[(sorts.index(self._sort) + 1) % len(sorts)]
         elif key in ("p", " "):
             self._paused = not self._paused
 
     def take(self) -> None:
         """The newest frame; curves go on in a pause."""
-        with suppress(queue.Empty):
-            while True:
-                frame = self.feed.frames.get_nowait()
-                self._curves.add(frame)
-                if not self._paused:
-                    self._frame = frame
-        if self.feed.over and self.feed.frames.empty():
+        for frame in self.feed.taken():
+            self._curves.add(frame)
+            if not self._paused:
+                self._frame = frame
+        if self.feed.failed:
             self.feed.check()
 
     def lines(self, width: int, height: int) -> list[Text]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -11,27 +11,21 @@ from rich.text import Text
 
 from flatout.nouns.alert import Alert
 from flatout.nouns.frame import Frame
-from flatout.nouns.job_sample import JobSample
-from flatout.nouns.machine_sample import GpuSample, MachineSample
+from flatout.nouns.machine_sample import MachineSample
 from flatout.reporting import plain
 from flatout.reporting.monitor import words
+from flatout.reporting.monitor.columns import SORTS, TableColumn, of_gpus, of_jobs
 from flatout.reporting.monitor.curves import Curves
 
 T = TypeVar("T")
 GAP = "  "
 STATE_STYLES = {"stalled": "bold red", "training": "green", "tuning": "cyan", "ended": "dim"}
 SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
-SORTS: dict[str, Callable[[JobSample], float]] = {
-    "begin": lambda job: job.began_s or 0.0,
-    "step time": lambda job: -(job.step_s or 0.0),
-    "waiting": lambda job: -(job.wait_share or 0.0),
-    "memory": lambda job: -(job.memory_bytes or 0.0),
-}
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table; the least important ones go first where there is no room."""
+    """One column of a table with its cells."""
 
     heading: str
     cells: tuple[str, ...]
@@ -78,35 +72,8 @@ def _machine(machine: MachineSample, width: int, curves: Curves) -> list[Text]:
     shown = [_line(words.machine(machine), width)]
     if not machine.gpus:
         return shown
-    gpus = machine.gpus
-    spark = [
-        words.curve(curves.of(f"{machine.hostname} GPU {gpu.index}", "utilization"), 20)
-        for gpu in gpus
-    ]
-    columns = [
-        _column("GPU", gpus, lambda gpu: str(gpu.index), 9),
-        _column("name", gpus, lambda gpu: plain.one_line(gpu.name or "-"), 3, left=True, least=8),
-        _column("busy", gpus, lambda gpu: words.share(gpu.utilization), 9),
-        Column("last 20 s", tuple(spark), 2, left=True),
-        _column("memory", gpus, _memory, 8),
-        _column("temp", gpus, _temperature, 6),
-        _column("power", gpus, words.power, 7),
-        _column("clock", gpus, _clock, 5),
-        _column("slowed by", gpus, words.slowed, 4, left=True, least=8),
-    ]
-    return [*shown, *_table(columns, width, len(gpus))]
-
-
-def _memory(gpu: GpuSample) -> str:
-    return f"{words.size(gpu.memory_used_bytes)}/{words.size(gpu.memory_bytes)}"
-
-
-def _temperature(gpu: GpuSample) -> str:
-    return words.UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C"
-
-
-def _clock(gpu: GpuSample) -> str:
-    return words.UNKNOWN if gpu.clock_mhz is None else f"{gpu.clock_mhz:.0f} MHz"
+    columns = [_column(each, machine.gpus) for each in of_gpus(lambda _: machine.hostname, curves)]
+    return [*shown, *_table(columns, width, len(machine.gpus))]
 
 
 def _jobs(frame: Frame, width: int, curves: Curves, sort: str) -> list[Text]:
@@ -116,29 +83,9 @@ def _jobs(frame: Frame, width: int, curves: Curves, sort: str) -> list[Text]:
     if not jobs:
         return [_line("No job runs. flatout run train.py starts one.", width)]
     several = len({machine.hostname for machine in frame.machines}) > 1
-    columns = [
-        _column("job", jobs, lambda job: plain.one_line(job.program), 9, left=True, least=24),
-        _column("state", jobs, words.state, 8, left=True),
-        _column("step", jobs, words.steps, 7),
-        _column("time", jobs, lambda job: words.milliseconds(job.step_s), 9),
-        _column("samples/s", jobs, lambda job: words.number(job.samples_per_s), 6),
-        _column("wait", jobs, lambda job: words.share(job.wait_share), 8),
-        _column("loss", jobs, lambda job: words.number(job.loss), 8),
-        _column("", jobs, lambda job: words.curve(curves.of(job.id, "loss"), 12), 1, left=True),
-        _column("memory", jobs, lambda job: words.size(job.memory_bytes), 6),
-        _column("GPUs", jobs, lambda job: words.gpus(job.gpus), 5),
-        _column("GPU mem", jobs, lambda job: words.size(job.gpu_memory_bytes), 4),
-        _column("cores", jobs, lambda job: words.number(_rounded(job.cpu_cores)), 3),
-        _column("left", jobs, lambda job: words.left(job.left_s), 5),
-    ]
-    if several:
-        columns.insert(0, _column("host", jobs, lambda job: job.hostname, 8, left=True, least=6))
+    columns = [_column(each, jobs) for each in of_jobs(curves, several)]
     styles = [STATE_STYLES.get(job.state, "") for job in jobs]
     return _table(columns, width, len(jobs), styles)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
 
 
 def _alerts(frame: Frame, width: int) -> list[Text]:
@@ -161,15 +108,9 @@ def _details(alert: Alert, width: int) -> list[Text]:
     return [_line(f"{GAP}{plain.one_line(row)}", width) for row in rows]
 
 
-def _column(
-    heading: str,
-    items: Sequence[T],
-    cell: Callable[[T], str],
-    importance: int,
-    left: bool = False,
-    least: int = 0,
-) -> Column:
-    return Column(heading, tuple(map(cell, items)), importance, left, least)
+def _column(column: TableColumn[T], items: Sequence[T]) -> Column:
+    cells = tuple(map(column.text, items))
+    return Column(column.heading, cells, column.importance, column.left, column.least)
 
 
 def _table(

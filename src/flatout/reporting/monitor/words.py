@@ -57,6 +57,30 @@ def number(value: float | None) -> str:
     return f"{value:.2g}"
 
 
+def cores(value: float | None) -> str:
+    """Cores' worth of time."""
+    return UNKNOWN if value is None else f"{value:.1f}"
+
+
+def plot(values: Sequence[float | None], width: int, height: int) -> list[str]:
+    """The last values as rows of bars, between the least and the largest, the top row first."""
+    shown = list(values)[-width:]
+    known = [value for value in shown if value is not None and math.isfinite(value)]
+    least, top = min(known, default=0.0), max(known, default=0.0)
+    levels = []
+    for value in shown:
+        if value is None or not math.isfinite(value):
+            levels.append(0)
+        else:
+            share = (value - least) / (top - least) if top > least else 0.5
+            levels.append(1 + int(share * (8 * height - 1) + 0.5))
+    rows = []
+    for row in reversed(range(height)):
+        filled = (min(8, max(0, level - 8 * row)) for level in levels)
+        rows.append("".join(BARS[level - 1] if level else " " for level in filled).rjust(width))
+    return rows
+
+
 def left(seconds: float | None) -> str:
     """A time to the end: 2h05, 12m, 40s."""
     if seconds is None:

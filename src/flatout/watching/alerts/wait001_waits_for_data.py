@@ -70,6 +70,8 @@ def _wait(view: View, job: JobHistory, rank: RankHistory) -> tuple[float, float,
     steps = _windows.usual(_windows.since(rank, view.now_s - WINDOW_S))
     if len(steps) < LEAST_STEPS or _windows.tuning(rank):
         return None
+    if steps[-1].time_s - rank.steps[0].time_s < WINDOW_S:  # it has just begun
+        return None
     share = median(min(1.0, step.wait_s / step.duration_s) for step in steps)
     return share, median(step.wait_s for step in steps), median(step.duration_s for step in steps)
 

@@ -1,0 +1,97 @@
+"""The GPU of an Apple chip now: from macmon where it is installed, else what ioreg tells.
+
+Without root macOS does not tell which program uses the GPU.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+
+from flatout.nouns.machine_sample import GpuSample
+from flatout.probing import apple
+from flatout.probing.live.macmon import Macmon
+from flatout.probing.program_answer import Ask, ask
+
+IOREG = ("/usr/sbin/ioreg", "-r", "-c", "IOAccelerator", "-d", "1", "-w", "0")
+LIMIT_S = 1.0
+EVERY_S = 2.0
+SLOW_EVERY_S = 10.0
+"""Where macmon tells all but the memory."""
+AGAIN_S = 60.0
+"""After ioreg gave no answer."""
+BUSY, USED = "Device Utilization %", "In use system memory"
+MOST_BYTES = 2**53
+"""The driver has told negative sizes as numbers near 2**64."""
+
+
+class AppleSampler:
+    """The GPU of this Mac; none where it is no Apple chip's.
+
+    runner: asks sysctl and ioreg. macmon: its command; None: not installed.
+    """
+
+    def __init__(self, runner: Ask = ask, macmon: Sequence[str] | None = None) -> None:
+        self._runner = runner
+        words = [
+            runner([apple.SYSCTL, "-n", name], apple.SYSCTL_LIMIT_S).text
+            for name in ("machdep.cpu.brand_string", "hw.memsize")
+        ]
+        self._chips = apple.from_sysctl(*words)
+        self._macmon = Macmon(macmon)
+        self._ioreg: dict[str, int] = {}
+        self._next_s: float | None = None
+
+    def samples(self, now_s: float, first_index: int = 0) -> tuple[GpuSample, ...]:
+        """It now; `now_s` of a clock that only goes forward."""
+        return tuple(
+            self._sample(now_s, first_index + number, chip.name, chip.memory_bytes)
+            for number, chip in enumerate(self._chips)
+        )
+
+    def close(self) -> None:
+        """End macmon."""
+        self._macmon.close()
+
+    def _sample(
+        self, now_s: float, index: int, name: str | None, memory_bytes: int | None
+    ) -> GpuSample:
+        macmon = self._macmon.figures(now_s)
+        if self._next_s is None or now_s >= self._next_s:
+            self._ask_ioreg(now_s, SLOW_EVERY_S if "utilization" in macmon else EVERY_S)
+        percent = self._ioreg.get(BUSY)
+        ioreg = percent / 100 if percent is not None and percent <= 100 else None
+        return GpuSample(
+            index=index,
+            vendor="apple",
+            name=name,
+            utilization=macmon.get("utilization", macmon.get("scaled") if ioreg is None else ioreg),
+            memory_used_bytes=self._ioreg.get(USED),
+            memory_bytes=memory_bytes,
+            power_w=macmon.get("power_w"),
+            temperature_c=macmon.get("temperature_c"),
+            clock_mhz=macmon.get("clock_mhz"),
+            fan=macmon.get("fan"),
+        )
+
+    def _ask_ioreg(self, now_s: float, every_s: float) -> None:
+        answer = self._runner(IOREG, LIMIT_S)
+        self._ioreg = statistics(answer.text) if answer.code == 0 else {}
+        self._next_s = now_s + (every_s if self._ioreg else AGAIN_S)
+
+
+def statistics(text: str) -> dict[str, int]:
+    """The numbers that the driver of an Apple chip's GPU tells of itself; other GPUs' are left."""
+    for entry in re.split(r"^(?=\+-o )", text, flags=re.MULTILINE):
+        match = re.search(r'"PerformanceStatistics" = \{([^{}]*)\}', entry)
+        if match and entry.startswith("+-o AGX"):
+            pairs = re.findall(r'"([^"]+)"=([0-9]{1,20})(?=,|$)', match[1])
+            return {name: int(value) for name, value in pairs if int(value) < MOST_BYTES}
+    return {}
+
+
+def installed() -> Sequence[str] | None:
+    """The command of macmon, where it is on the path."""
+    path = shutil.which("macmon")
+    return None if path is None else (path, "pipe")

@@ -1,0 +1,198 @@
+"""What the files of i915 and xe tell of one Intel card: clocks, what holds them down, power, heat.
+
+To read them wakes the card: whoever asks looks first whether it sleeps.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flatout.probing import reading
+
+LEAST_S = 0.05
+"""Between two readings, for a rate to mean something."""
+DRIVERS = ("i915", "xe")
+REASONS = {
+    "pl1": "sw_power_cap",
+    "pl2": "sw_power_cap",
+    "pl4": "sw_power_cap",
+    "psys_pl1": "sw_power_cap",
+    "psys_pl2": "sw_power_cap",
+    "psys_crit": "sw_power_cap",
+    "iccmax": "sw_power_cap",
+    "vr_tdc": "sw_power_cap",
+    "fastvmode": "sw_power_cap",
+    "thermal": "sw_thermal_slowdown",
+    "soc_thermal": "sw_thermal_slowdown",
+    "soc_avg_thermal": "sw_thermal_slowdown",
+    "mem_thermal": "sw_thermal_slowdown",
+    "ratl": "sw_thermal_slowdown",
+    "vr_thermal": "hw_thermal_slowdown",
+    "vr_thermalert": "hw_thermal_slowdown",
+    "prochot": "hw_slowdown",
+}
+"""The drivers' reasons by NVML's names. p0_freq is a setting of clocks that nobody has changed."""
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of one part of the card (GT), by their places in its folder."""
+
+    clock: str
+    wanted: str
+    """What was asked for, where what is cannot be read."""
+    most: tuple[str, ...]
+    throttled: str
+    reason: str
+    idle: str
+    """How long it slept, in milliseconds."""
+
+
+XE = _Files(
+    clock="freq0/act_freq",
+    wanted="freq0/cur_freq",
+    most=("freq0/rp0_freq", "freq0/max_freq"),
+    throttled="freq0/throttle/status",
+    reason="freq0/throttle/reason_",
+    idle="gtidle/idle_residency_ms",
+)
+I915 = _Files(
+    clock="rps_act_freq_mhz",
+    wanted="rps_cur_freq_mhz",
+    most=("rps_RP0_freq_mhz", "rps_max_freq_mhz"),
+    throttled="throttle_reason_status",
+    reason="throttle_reason_",
+    idle="rc6_residency_ms",
+)
+OLD_I915 = _Files(
+    clock="gt_act_freq_mhz",
+    wanted="gt_cur_freq_mhz",
+    most=("gt_RP0_freq_mhz", "gt_max_freq_mhz"),
+    throttled="none",
+    reason="none",
+    idle="power/rc6_residency_ms",
+)
+"""Before Linux 5.19, in the folder of the card itself."""
+
+
+class IntelSensors:
+    """One card, asked again and again; its folder in /sys/class/drm."""
+
+    def __init__(self, card: Path) -> None:
+        self._parts, self._files = _parts(card)
+        self._monitor = _monitor(card)
+        self._before: dict[str, tuple[float, float]] = {}
+        """(seconds, value) of what only grows."""
+        self.idle: float | None = None
+        """Share of the time since the reading before in which the GPU slept, 0 to 1."""
+
+    def read(self, now_s: float) -> dict[str, Any]:
+        """By the names of `GpuSample`; `now_s` of a clock that only goes forward."""
+        self.idle = self._idle(now_s)
+        return {
+            "clock_mhz": self._clock(self._files.clock, self._files.wanted),
+            "clock_max_mhz": self._clock(*self._files.most),
+            "throttles": self._throttles(),
+            "power_w": self._power(now_s),
+            "power_limit_w": self._watts("max"),
+            "power_limit_default_w": self._watts("rated_max"),
+            "temperature_c": self._temperature(),
+        }
+
+    def _clock(self, *names: str) -> float | None:
+        """MHz: the highest of its parts; 0 while all of them sleep."""
+        found = []
+        for part in self._parts:
+            values = (reading.number(part / name) for name in names)
+            found += [value for value in values if value is not None and value >= 0][:1]
+        return float(max(found)) if found else None
+
+    def _throttles(self) -> tuple[str, ...] | None:
+        reasons: dict[str, None] = {}
+        known = False
+        for part in self._parts:
+            status = reading.number(part / self._files.throttled)
+            known = known or status is not None
+            for name, word in REASONS.items() if status else ():
+                if reading.number(part / f"{self._files.reason}{name}") == 1:
+                    reasons[word] = None
+        return tuple(reasons) if known else None
+
+    def _power(self, now_s: float) -> float | None:
+        """W since the reading before: of the card, else of its chip."""
+        growths = []
+        for channel in (1, 2):
+            name = f"energy{channel}_input"
+            millionths = reading.number(self._monitor / name)
+            growths.append(self._growth(name, millionths, now_s))
+        per_s = next((growth for growth in growths if growth), None)
+        return None if per_s is None else per_s / 1e6
+
+    def _watts(self, kind: str) -> float | None:
+        """A limit of the same channel; one that is switched off reads 0."""
+        values = (reading.number(self._monitor / f"power{channel}_{kind}") for channel in (1, 2))
+        millionths = next((value for value in values if value and value > 0), None)
+        return None if millionths is None else millionths / 1e6
+
+    def _temperature(self) -> float | None:
+        """°C of the chip; of another place on the card where that is not told."""
+        found: dict[str, int] = {}
+        for channel in range(1, 5):
+            value = reading.number(self._monitor / f"temp{channel}_input")
+            if value is not None and 0 < value < 200_000:
+                label = reading.text(self._monitor / f"temp{channel}_label")
+                found.setdefault(label or f"{channel}", value)
+        values = [found["pkg"]] if "pkg" in found else list(found.values())
+        return values[0] / 1000 if values else None
+
+    def _idle(self, now_s: float) -> float | None:
+        """Of the part that slept least."""
+        shares = []
+        for part in self._parts:
+            file = part / self._files.idle
+            grown = self._growth(str(file), reading.number(file), now_s)
+            if grown is None:
+                return None
+            shares.append(min(1.0, grown / 1000))
+        return min(shares, default=None)
+
+    def _growth(self, name: str, value: float | None, now_s: float) -> float | None:
+        """Per second since the reading before."""
+        if value is None:
+            self._before.pop(name, None)
+            return None
+        before = self._before.get(name)
+        if before is not None and now_s - before[0] < LEAST_S:
+            return None
+        self._before[name] = now_s, value
+        if before is None or value < before[1]:
+            return None
+        return (value - before[1]) / (now_s - before[0])
+
+
+def _parts(card: Path) -> tuple[list[Path], _Files]:
+    """The parts that compute, and how their files are called."""
+    tiles = _numbered(card / "device", "tile")
+    first = [parts[0] for tile in tiles if (parts := _numbered(tile, "gt"))]
+    if first:  # a tile's others are for video
+        return first, XE
+    parts = _numbered(card / "gt", "gt")
+    if parts:
+        return parts[:1], I915
+    return [card], OLD_I915
+
+
+def _numbered(folder: Path, word: str) -> list[Path]:
+    entries = reading.entries(folder) or ()
+    return [entry for entry in entries if re.fullmatch(rf"{word}[0-9]", entry.name)]
+
+
+def _monitor(card: Path) -> Path:
+    """The sensors of the whole card; i915 has others for its parts ("i915_gt0")."""
+    folder = card / "device/hwmon"
+    monitors = reading.entries(folder) or ()
+    named = [each for each in monitors if reading.text(each / "name") in DRIVERS]
+    return next(iter(named or monitors), folder / "none")

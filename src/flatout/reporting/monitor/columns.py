@@ -1,0 +1,129 @@
+"""The columns of the monitor's tables: what each says of a GPU, a job, a rank, a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from flatout.nouns.job_sample import JobSample, RankSample
+from flatout.nouns.machine_sample import GpuSample, ProcessSample
+from flatout.reporting import plain
+from flatout.reporting.monitor import words
+from flatout.reporting.monitor.curves import Curves
+
+T = TypeVar("T")
+SORTS: dict[str, Callable[[JobSample], float]] = {
+    "begin": lambda job: job.began_s or 0.0,
+    "step time": lambda job: -(job.step_s or 0.0),
+    "waiting": lambda job: -(job.wait_share or 0.0),
+    "memory": lambda job: -(job.memory_bytes or 0.0),
+}
+
+
+@dataclass(frozen=True)
+class TableColumn(Generic[T]):
+    """One column; the least important ones go first where there is no room."""
+
+    heading: str
+    text: Callable[[T], str]
+    importance: int
+    left: bool = False
+    least: int = 0
+    """It may be cut down to so many letters; 0: not at all."""
+
+
+def of_gpus(
+    host: Callable[[GpuSample], str], curves: Curves, several_hosts: bool = False
+) -> list[TableColumn[GpuSample]]:
+    """GPUs. host: the name of the machine that each is in."""
+
+    def last(gpu: GpuSample) -> str:
+        return words.curve(curves.of(f"{host(gpu)} GPU {gpu.index}", "utilization"), 20)
+
+    hosts = [TableColumn[GpuSample]("host", host, 8, left=True, least=6)] if several_hosts else []
+    return [
+        *hosts,
+        TableColumn("GPU", lambda gpu: str(gpu.index), 9),
+        TableColumn("name", lambda gpu: plain.one_line(gpu.name or "-"), 3, left=True, least=8),
+        TableColumn("busy", lambda gpu: words.share(gpu.utilization), 9),
+        TableColumn("last 20 s", last, 2, left=True),
+        TableColumn("memory", _gpu_memory, 8),
+        TableColumn("temp", _temperature, 6),
+        TableColumn("power", words.power, 7),
+        TableColumn("clock", _clock, 5),
+        TableColumn("SMs", lambda gpu: words.share(gpu.sm_active), 4),
+        TableColumn("tensor", lambda gpu: words.share(gpu.tensor_active), 3),
+        TableColumn("slowed by", words.slowed, 4, left=True, least=8),
+    ]
+
+
+def of_jobs(curves: Curves, several_hosts: bool) -> list[TableColumn[JobSample]]:
+    """The jobs."""
+    host = TableColumn[JobSample]("host", lambda job: job.hostname, 8, left=True, least=6)
+    columns = [
+        TableColumn[JobSample](
+            "job", lambda job: plain.one_line(job.program), 9, left=True, least=24
+        ),
+        TableColumn("state", words.state, 8, left=True),
+        TableColumn("step", words.steps, 7),
+        TableColumn("time", lambda job: words.milliseconds(job.step_s), 9),
+        TableColumn("samples/s", lambda job: words.number(job.samples_per_s), 6),
+        TableColumn("wait", lambda job: words.share(job.wait_share), 8),
+        TableColumn("loss", lambda job: words.number(job.loss), 8),
+        TableColumn("", lambda job: words.curve(curves.of(job.id, "loss"), 12), 1, left=True),
+        TableColumn("memory", lambda job: words.size(job.memory_bytes), 6),
+        TableColumn("GPUs", lambda job: words.gpus(job.gpus), 5),
+        TableColumn("GPU mem", lambda job: words.size(job.gpu_memory_bytes), 4),
+        TableColumn("cores", lambda job: words.cores(job.cpu_cores), 3),
+        TableColumn("left", lambda job: words.left(job.left_s), 5),
+    ]
+    return [host, *columns] if several_hosts else columns
+
+
+def of_ranks() -> list[TableColumn[RankSample]]:
+    """The ranks of one job."""
+    return [
+        TableColumn("rank", lambda rank: str(rank.rank), 9),
+        TableColumn("process", lambda rank: str(rank.pid), 8),
+        TableColumn("step", lambda rank: "-" if rank.step is None else str(rank.step), 8),
+        TableColumn("time", lambda rank: words.milliseconds(rank.step_s), 8),
+        TableColumn("samples/s", lambda rank: words.number(rank.samples_per_s), 5),
+        TableColumn("wait", lambda rank: words.share(rank.wait_share), 7),
+        TableColumn("loss", lambda rank: words.number(rank.loss), 7),
+        TableColumn("memory", lambda rank: words.size(rank.memory_bytes), 6),
+        TableColumn("cores", lambda rank: words.cores(rank.cpu_cores), 4),
+        TableColumn("GPUs", lambda rank: words.gpus(rank.gpus), 5),
+        TableColumn("GPU mem", lambda rank: words.size(rank.gpu_memory_bytes), 4),
+    ]
+
+
+def of_processes() -> list[TableColumn[ProcessSample]]:
+    """The processes that train, or that use a GPU."""
+    return [
+        TableColumn("process", lambda process: str(process.pid), 9),
+        TableColumn("user", lambda process: plain.one_line(process.user or "-"), 5, left=True),
+        TableColumn("cores", lambda process: words.cores(process.cpu_cores), 8),
+        TableColumn("memory", lambda process: words.size(process.memory_bytes), 7),
+        TableColumn("GPUs", lambda process: words.gpus(process.gpus), 6),
+        TableColumn("GPU mem", lambda process: words.size(process.gpu_memory_bytes), 6),
+        TableColumn(
+            "command",
+            lambda process: plain.one_line(process.command or "-"),
+            9,
+            left=True,
+            least=24,
+        ),
+    ]
+
+
+def _gpu_memory(gpu: GpuSample) -> str:
+    return f"{words.size(gpu.memory_used_bytes)}/{words.size(gpu.memory_bytes)}"
+
+
+def _temperature(gpu: GpuSample) -> str:
+    return words.UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C"
+
+
+def _clock(gpu: GpuSample) -> str:
+    return words.UNKNOWN if gpu.clock_mhz is None else f"{gpu.clock_mhz:.0f} MHz"
