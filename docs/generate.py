@@ -22,6 +22,7 @@ from flatout.diagnosing.pages import every as every_finding
 from flatout.explaining import described
 from flatout.knowledge import boosts, signatures
 from flatout.knowledge.boosts import KnownBoost
+from flatout.reporting.monitor.outlets.grafana import dashboard
 from flatout.watching import rules
 from flatout.watching.pages import every as every_alert
 
@@ -289,14 +290,17 @@ def index() -> str:
     return "\n".join([*head, "| boost | what it does | risk |", "|---|---|---|", *rows]) + "\n"
 
 
+DASHBOARD = DOCS / "assets/grafana-flatout.json"
+
+
 def main() -> None:
-    """Write the pages that differ; remove those of boosts and checks that are no more."""
+    """Write the pages and the dashboard that differ; remove pages of what is no more."""
     wanted = pages()
     for folder in {path.parent for path in wanted}:
         folder.mkdir(parents=True, exist_ok=True)
         for stale in set(folder.glob("*.md")) - set(wanted):
             stale.unlink()
-    for path, text in wanted.items():
+    for path, text in {**wanted, DASHBOARD: json.dumps(dashboard(), indent=2) + "\n"}.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8", newline="\n")
             sys.stdout.write(f"{path.relative_to(DOCS.parent)}\n")

@@ -7,16 +7,20 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
 import typer
 
 from flatout.commands import _options, warn
 from flatout.nouns.errors import UserError
 from flatout.nouns.frame import Frame
+
+if TYPE_CHECKING:
+    from flatout.watching.observing import JobsObserver
 
 PLACE = ("Understand", 5)
 USAGE = "[OPTIONS] [HOST]..."
@@ -62,6 +66,14 @@ Prometheus = Annotated[
     str | None,
     typer.Option("--prometheus", metavar="[HOST:]PORT", help="Serve the figures for Prometheus."),
 ]
+Otlp = Annotated[
+    str | None,
+    typer.Option("--otlp", metavar="URL", help="Send the figures to an OpenTelemetry collector."),
+]
+Tensorboard = Annotated[
+    Path | None,
+    typer.Option("--tensorboard", metavar="FOLDER", help="Write the figures for TensorBoard."),
+]
 Exec = Annotated[
     list[str] | None,
     typer.Option("--exec", metavar="COMMAND", help="Run this for each alert. Repeatable."),
@@ -88,6 +100,14 @@ class _Source(NamedTuple):
     speed: float
 
 
+class _Outlets(NamedTuple):
+    """Where figures go."""
+
+    prometheus: str | None
+    otlp: str | None
+    tensorboard: Path | None
+
+
 class _Address(NamedTuple):
     """Where the page is served."""
 
@@ -111,6 +131,8 @@ def command(
     listen: Listen = None,
     tls: Tls = None,
     prometheus: Prometheus = None,
+    otlp: Otlp = None,
+    tensorboard: Tensorboard = None,
     execute: Exec = None,
     webhook: Webhook = None,
 ) -> int:
@@ -128,13 +150,13 @@ def command(
       flatout monitor --exec "notify-send flatout"
     """
     source = _Source(_named(hosts, slurm), remote, every, replay, speed)
-    address = _Address(port, listen, tls) if web else None
     _check(follow and not as_json, bool(listen or tls or port) and not web)
     if once or (as_json and not follow):
         return _one(source, as_json)
     with ExitStack() as stack:
-        receivers = _receivers(stack, prometheus, execute or (), webhook or ())
-        return _shown(source, receivers, as_json, address)
+        receivers = _receivers(stack, _Outlets(prometheus, otlp, tensorboard))
+        receivers += _noticed(stack, execute, webhook)
+        return _shown(source, receivers, as_json, _Address(port, listen, tls) if web else None)
 
 
 def _check(lone_follow: bool, lone_address: bool) -> None:
@@ -149,12 +171,18 @@ def _shown(
     source: _Source, receivers: Sequence[_Receiver], as_json: bool, address: _Address | None
 ) -> int:
     """Frame after frame, in the way that was asked for."""
-    frames = _told(_frames(source), receivers)
+    observer = None
+    if not source.hosts and source.replay is None:
+        from flatout.watching.observing import JobsObserver
+
+        observer = JobsObserver(gpm=True)
+    frames = _told(_frames(source, observer), receivers)
     if as_json:
         return _documents(frames)
     if address is not None:
         return _page(frames, address)
-    return _screen(frames, source, told=bool(receivers))
+    stacks = observer.stacks if observer is not None else None
+    return _screen(frames, source, stacks, told=bool(receivers))
 
 
 def _named(hosts: list[str] | None, slurm: str | None) -> tuple[str, ...]:
@@ -165,7 +193,9 @@ def _named(hosts: list[str] | None, slurm: str | None) -> tuple[str, ...]:
     return (*(hosts or ()), *slurm_hosts(slurm))
 
 
-def _frames(source: _Source, once: bool = False) -> Iterator[Frame]:
+def _frames(
+    source: _Source, observer: JobsObserver | None = None, once: bool = False
+) -> Iterator[Frame]:
     if source.replay is not None:
         yield from _recorded(source.replay, source.speed, once)
     elif source.hosts:
@@ -179,11 +209,11 @@ def _frames(source: _Source, once: bool = False) -> Iterator[Frame]:
     else:
         from flatout.watching.observing import JobsObserver
 
-        with JobsObserver() as observer:
+        with observer or JobsObserver() as observed:
             if once:
-                yield observer.once()
+                yield observed.once()
             else:
-                yield from observer.frames(source.every_s)
+                yield from observed.frames(source.every_s)
 
 
 def _recorded(path: Path, speed: float, once: bool) -> Iterator[Frame]:
@@ -212,20 +242,33 @@ def _one(source: _Source, as_json: bool) -> int:
     return 0
 
 
-def _receivers(
-    stack: ExitStack, prometheus: str | None, commands: Sequence[str], urls: Sequence[str]
-) -> list[_Receiver]:
-    """Whom the user has named, ready to be told."""
+def _receivers(stack: ExitStack, outlets: _Outlets) -> list[_Receiver]:
+    """Where figures go, ready to be told."""
     receivers: list[_Receiver] = []
-    if prometheus is not None:
+    if outlets.prometheus is not None:
         from flatout.reporting.monitor.outlets.prometheus import serving
 
-        receivers.append(stack.enter_context(serving(prometheus)))
-    if commands or urls:
-        from flatout.watching.notices import Notices
+        receivers.append(stack.enter_context(serving(outlets.prometheus)))
+    if outlets.otlp is not None:
+        from flatout.reporting.monitor.outlets.otlp import sending
 
-        receivers.append(stack.enter_context(Notices(commands, urls, warn)))
+        receivers.append(stack.enter_context(sending(outlets.otlp, warn)))
+    if outlets.tensorboard is not None:
+        from flatout.reporting.monitor.outlets.tensorboard import writing
+
+        receivers.append(stack.enter_context(writing(outlets.tensorboard, warn)))
     return receivers
+
+
+def _noticed(
+    stack: ExitStack, commands: list[str] | None, urls: list[str] | None
+) -> list[_Receiver]:
+    """Who is told of alerts."""
+    if not commands and not urls:
+        return []
+    from flatout.watching.notices import Notices
+
+    return [stack.enter_context(Notices(commands or (), urls or (), warn))]
 
 
 def _told(frames: Iterator[Frame], receivers: Sequence[_Receiver]) -> Iterator[Frame]:
@@ -267,11 +310,19 @@ def _page(frames: Iterator[Frame], address: _Address) -> int:
             time.sleep(1.0)
 
 
-def _screen(frames: Iterator[Frame], source: _Source, told: bool) -> int:
-    from flatout.reporting.monitor import live_screen
-
+def _screen(
+    frames: Iterator[Frame], source: _Source, stacks: Callable[[str], str] | None, told: bool
+) -> int:
+    """The application where textual is installed, else the plain screen."""
     if sys.stdout.isatty() and sys.stdin.isatty():
-        live_screen.show(frames)
+        if find_spec("textual") is not None:
+            from flatout.reporting.monitor.app.monitor_app import show
+
+            show(frames, stacks)
+        else:
+            from flatout.reporting.monitor import live_screen
+
+            live_screen.show(frames)
         return 0
     if told:  # nobody looks, and somebody is to be told
         deque(frames, maxlen=0)

@@ -32,10 +32,15 @@ FIRST_S = 0.3
 
 
 class JobsObserver:
-    """Use it in a `with` statement. library: pynvml, or a fake of it."""
+    """Use it in a `with` statement.
 
-    def __init__(self, library: Any = None) -> None:
+    library: pynvml, or a fake of it. gpm: ask GPUs for what their multiprocessors do, which costs
+    the driver more.
+    """
+
+    def __init__(self, library: Any = None, gpm: bool = False) -> None:
         self._sampler = MachineSampler(library=library)
+        self._sampler.gpm_wanted = gpm
         self._stack = ExitStack()
         self._jobs: dict[str, FollowedJob] = {}
         self._foreign = ForeignJobs()
