@@ -101,11 +101,13 @@ class _Source(NamedTuple):
 
 
 class _Outlets(NamedTuple):
-    """Where figures go."""
+    """Where figures and alerts go."""
 
     prometheus: str | None
     otlp: str | None
     tensorboard: Path | None
+    commands: list[str] | None
+    urls: list[str] | None
 
 
 class _Address(NamedTuple):
@@ -150,13 +152,13 @@ def command(
       flatout monitor --exec "notify-send flatout"
     """
     source = _Source(_named(hosts, slurm), remote, every, replay, speed)
+    outlets = _Outlets(prometheus, otlp, tensorboard, execute, webhook)
     _check(follow and not as_json, bool(listen or tls or port) and not web)
     if once or (as_json and not follow):
         return _one(source, as_json)
+    address = _Address(port, listen, tls) if web else None
     with ExitStack() as stack:
-        receivers = _receivers(stack, _Outlets(prometheus, otlp, tensorboard))
-        receivers += _noticed(stack, execute, webhook)
-        return _shown(source, receivers, as_json, _Address(port, listen, tls) if web else None)
+        return _shown(source, _receivers(stack, outlets), as_json, address)
 
 
 def _check(lone_follow: bool, lone_address: bool) -> None:
@@ -243,7 +245,7 @@ def _one(source: _Source, as_json: bool) -> int:
 
 
 def _receivers(stack: ExitStack, outlets: _Outlets) -> list[_Receiver]:
-    """Where figures go, ready to be told."""
+    """Where figures and alerts go, ready to be told."""
     receivers: list[_Receiver] = []
     if outlets.prometheus is not None:
         from flatout.reporting.monitor.outlets.prometheus import serving
@@ -257,7 +259,7 @@ def _receivers(stack: ExitStack, outlets: _Outlets) -> list[_Receiver]:
         from flatout.reporting.monitor.outlets.tensorboard import writing
 
         receivers.append(stack.enter_context(writing(outlets.tensorboard, warn)))
-    return receivers
+    return receivers + _noticed(stack, outlets.commands, outlets.urls)
 
 
 def _noticed(
