@@ -153,20 +153,20 @@ def command(
     """
     source = _Source(_named(hosts, slurm), remote, every, replay, speed)
     outlets = _Outlets(prometheus, otlp, tensorboard, execute, webhook)
-    _check(follow and not as_json, bool(listen or tls or port) and not web)
+    address = _address(_Address(port, listen, tls), web, follow and not as_json)
     if once or (as_json and not follow):
         return _one(source, as_json)
-    address = _Address(port, listen, tls) if web else None
     with ExitStack() as stack:
         return _shown(source, _receivers(stack, outlets), as_json, address)
 
 
-def _check(lone_follow: bool, lone_address: bool) -> None:
-    """Refuse options that mean nothing without another."""
+def _address(address: _Address, web: bool, lone_follow: bool) -> _Address | None:
+    """Where the page is served, if at all. Refuses options that mean nothing without another."""
     if lone_follow:
         raise UserError("--follow goes with --json", "flatout monitor --json --follow")
-    if lone_address:
+    if not web and any(address):
         raise UserError("--listen, --tls and --port go with --web", "flatout monitor --web")
+    return address if web else None
 
 
 def _shown(
