@@ -32,9 +32,19 @@ if __name__ == "__main__":
     for batch in DataLoader(Hungry(), batch_size=2, num_workers=2):
         print(batch.sum().item(), flush=True)
 """
+# What a worker has sent is fetched from it: it must live until the batches before are read.
 KILLED = OUT_OF_MEMORY.replace(
     "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))",
-    "import os, signal; os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does",
+    "import os, signal, time\n"
+    "            while not os.path.exists('two-read'):\n"
+    "                time.sleep(0.01)\n"
+    "            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does",
+).replace(
+    "        print(batch.sum().item(), flush=True)",
+    "        print(batch.sum().item(), flush=True)\n"
+    "        number = globals().get('number', 0) + 1\n"
+    "        if number == 2:\n"
+    "            open('two-read', 'w').close()",
 )
 LABEL = """
 import torch
