@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -66,6 +67,27 @@ def test_between_the_thresholds_it_goes_on_and_none_begins() -> None:
     assert states(book, 101.0) == ["firing"]
     rule.answers = [breach(fires=False)]
     assert states(book, 200.0) == ["firing"]
+
+
+def test_a_rule_that_is_asked_seldom_holds_meanwhile_and_forgets_a_job() -> None:
+    rule = Planned([breach(hold_s=12.0)])
+    rule.RULE = replace(Planned.RULE, every_s=10.0)
+    book, job = AlertBook([rule]), JobHistory("7-1", 7, 0.0)
+    assert states(book, 100.0, job) == ["pending"]
+    rule.answers = []
+    assert [states(book, 100.0 + later, job) for later in (1, 9)] == [["pending"]] * 2
+    rule.answers = [breach(hold_s=12.0)]
+    assert [states(book, 109.0 + later, job) for later in (1, 2, 3)] == [
+        ["pending"],
+        ["pending"],
+        ["firing"],
+    ]
+    rule.answers = []
+    assert states(book, 119.0, job) == ["firing"]
+    assert states(book, 128.0, job) == ["firing"]
+    assert states(book, 129.0, job) == ["resolved"]
+    rule.answers = [breach()]
+    assert states(book, 130.0, replace(job, id="8-1")) == ["firing"]
 
 
 def test_a_rule_that_fails_is_left_out_and_named() -> None:

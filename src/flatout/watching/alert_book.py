@@ -20,6 +20,8 @@ LONGEST_LOOK_S = 10.0
 SEVERITIES = list(Severity)
 STATES = ("firing", "pending", "resolved")
 Key = tuple[str, str, str, str]
+Question = tuple[str, str, str, bool]
+"""A rule's code, the machine, the job, and whether that has ended."""
 
 
 class AlertBook:
@@ -34,6 +36,8 @@ class AlertBook:
         self._watched_s = 0.0
         """Goes on only while somebody looks, and never back, whatever the clock does."""
         self._last_s: float | None = None
+        self._answered: dict[Question, tuple[float, list[Breach]]] = {}
+        """What rules that are not asked at each look have said, and when, in watched time."""
         self._resolved: list[Alert] = []
         self.notes: list[str] = []
         """Rules that were left out, in sentences."""
@@ -63,8 +67,17 @@ class AlertBook:
         return tuple(alert for alert in self.alerts if alert.state == "firing")
 
     def _answers(self, module: RuleModule, view: View) -> list[Breach]:
+        job, every_s = view.job, module.RULE.every_s
+        ended = job is not None and job.ended_s is not None
+        question = module.RULE.code, view.hostname, job.id if job is not None else "", ended
+        asked_s, answers = self._answered.get(question, (-every_s, []))
+        if self._watched_s - asked_s < every_s:
+            return answers
         try:
-            return list(module.check(view))
+            answers = list(module.check(view))
+            if every_s:
+                self._answered[question] = self._watched_s, answers
+            return answers
         except Exception as error:
             self._modules.remove(module)
             text = f"the rule {module.RULE.code} failed and is left out: {error!r}"
@@ -115,6 +128,8 @@ class AlertBook:
             del self._open[key], self._held[key], self._began[key]
             if alert.state == "firing" and not forgotten:
                 self._resolved.append(replace(alert, state="resolved", resolved_s=now_s))
+        for question in [q for q in self._answered if q[2] and q[2] not in shown]:
+            del self._answered[question]
         limit = now_s - KEPT_S
         self._resolved = [
             alert

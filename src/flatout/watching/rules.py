@@ -23,6 +23,8 @@ class Rule:
     code: str
     severity: Severity
     since: str
+    every_s: float = 0.0
+    """It is asked so often, and its answer stands meanwhile; 0.0: at each look."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def check(view: View) -> Iterator[Breach]:
                 cure=Cure("Look it up in NVIDIA's list of Xid errors.", ("flatout doctor",)),
                 subject=f"{subject} Xid {xids[-1]}",
             )
-        before = _first(view, gpu)
+        before = _first(view, gpu) if gpu.ecc_uncorrected else None
         if gpu.ecc_uncorrected and before is not None and gpu.ecc_uncorrected > before:
             more = gpu.ecc_uncorrected - before
             yield Breach(

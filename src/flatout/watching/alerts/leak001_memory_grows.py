@@ -34,7 +34,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, JobHistory, RankHistory, Rule, View
 
-RULE = Rule(code="LEAK001", severity=Severity.WARNING, since="0.2.0")
+RULE = Rule(code="LEAK001", severity=Severity.WARNING, since="0.2.0", every_s=10.0)
 LEAST_S = 600.0
 WINDOWS = 40
 LEAST_WINDOWS = 30

@@ -34,7 +34,7 @@ from flatout.nouns.job_sample import PulseStep
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, RankHistory, Rule, View
 
-RULE = Rule(code="SLOW001", severity=Severity.WARNING, since="0.2.0")
+RULE = Rule(code="SLOW001", severity=Severity.WARNING, since="0.2.0", every_s=10.0)
 WINDOW_S = 300.0
 LEAST_STEPS = 50
 RATIO, LOWER_RATIO = 1.2, 1.1

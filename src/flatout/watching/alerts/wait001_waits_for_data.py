@@ -34,7 +34,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, JobHistory, RankHistory, Rule, View
 
-RULE = Rule(code="WAIT001", severity=Severity.WARNING, since="0.2.0")
+RULE = Rule(code="WAIT001", severity=Severity.WARNING, since="0.2.0", every_s=5.0)
 WINDOW_S = 60.0
 LEAST_STEPS = 50
 SHARE, LOWER_SHARE = 0.15, 0.10
