@@ -64,6 +64,13 @@ from flatout_agent.wire.profile import CallSeen as CallSeen
 from flatout_agent.wire.profile import LoopSeen as LoopSeen
 from flatout_agent.wire.profile import ProfileOrders as ProfileOrders
 from flatout_agent.wire.profile import UpdateSeen as UpdateSeen
+from flatout_agent.wire.ranks import RANK_ENV as RANK_ENV
+from flatout_agent.wire.ranks import REFUSED_EXIT as REFUSED_EXIT
+from flatout_agent.wire.ranks import SIZE_ENV as SIZE_ENV
+from flatout_agent.wire.ranks import RankOrders as RankOrders
+from flatout_agent.wire.ranks import RanksRefused as RanksRefused
+from flatout_agent.wire.ranks import RanksSeen as RanksSeen
+from flatout_agent.wire.ranks import RegionSeen as RegionSeen
 
 VERSION = 1
 ORDERS_ENV = "FLATOUT_ORDERS"
@@ -115,6 +122,8 @@ class Orders:
     live: LiveOrders | None = None
     pulse: str = ""
     """Folder into which each process that trains writes its ring; empty: none is wanted."""
+    ranks: RankOrders | None = None
+    """One of several processes that train together; None: it trains alone."""
     version: int = VERSION
 
 
@@ -371,6 +380,8 @@ Record = (
     | Crashed
     | CrashScene
     | HistorySeen
+    | RanksSeen
+    | RanksRefused
     | Ended
 )
 KINDS: dict[str, type[Any]] = {

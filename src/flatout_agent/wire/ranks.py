@@ -1,0 +1,78 @@
+"""The part of the contract (see `wire`) that processes use which train one job together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RANK_ENV = "FLATOUT_RANK"
+SIZE_ENV = "FLATOUT_RANKS"
+"""Set in each rank's program. Not RANK and WORLD_SIZE: a script that finds those starts DDP."""
+REFUSED_EXIT = 78
+"""Exit code of a rank that has refused to train: see `RanksRefused`."""
+
+
+@dataclass(frozen=True)
+class RankOrders:
+    """This process is one of several that train one job together, each on its rows of a batch."""
+
+    rank: int
+    size: int
+    store: str
+    """Path of a file that no one has made yet, where the ranks meet (torch.distributed.FileStore)."""
+    seed: int
+    """Of all random numbers that the script does not seed itself: the same in all ranks."""
+    threads: int | None = None
+    """Compute threads of this rank; None: the user names a number."""
+    scratch: str = ""
+    """Folder where everything goes that the program would save; empty: it may save (rank 0)."""
+    protect: str = ""
+    """Folder below which a rank with a scratch folder may overwrite nothing."""
+    timeout_s: float = 600.0
+    """A rank that waits longer than this for the others ends with an error."""
+
+
+@dataclass(frozen=True)
+class RegionSeen:
+    """What was found out about the calls of one root model."""
+
+    model: str
+    """Class name."""
+    cut: bool
+    """Each rank computes its own rows."""
+    reason: str = ""
+    """Why it is not cut: each rank computes all of it."""
+    rows: int | None = None
+    """Rows of the batch that this was found out on."""
+    error: float | None = None
+    """Largest relative difference between the joined rows and the whole batch."""
+    random: bool = False
+    """The call draws random numbers: each rank draws its own."""
+
+
+@dataclass(frozen=True)
+class RanksSeen:
+    """How the ranks train together: written when the first step has ended, and at the end."""
+
+    size: int
+    backend: str
+    regions: tuple[RegionSeen, ...] = ()
+    exchanged_bytes: int = 0
+    """Gradients per step, last seen."""
+    exchange_s: float = 0.0
+    """Per step, mean: exchanging gradients, waits for other ranks included."""
+    region_s: float = 0.0
+    """Per step, mean: joining and splitting rows, waits included."""
+    steps: int = 0
+    gradient_error: float | None = None
+    """Relative difference between the ranks' gradient together and one process's."""
+    kind: str = "ranks"
+
+
+@dataclass(frozen=True)
+class RanksRefused:
+    """The ranks cannot train this job together and be right; the program was ended."""
+
+    reason: str
+    """For people: what was seen, with numbers."""
+    next_step: str = ""
+    kind: str = "refused"
