@@ -28,6 +28,7 @@ class Depth(enum.IntEnum):
     LAYOUT = 20
     PRECISION = 30
     EVALUATION = 40
+    ROWS = 45
     WATCH = 50
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,10 +18,14 @@ from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.watch.beat import Beat
 
+if TYPE_CHECKING:
+    from flatout_agent.ranks.install import Ranks
+
 
 def begin(orders: wire.Orders, recorder: Recorder) -> None:
     """Called once, right after torch has been imported."""
     job = Job()
+    ranks = _ranks(orders, recorder)
     booster = Booster(job, orders.boosts, recorder)
     watcher: Watcher
     if orders.profile is not None:
@@ -50,14 +55,29 @@ def begin(orders: wire.Orders, recorder: Recorder) -> None:
     discovery = Discovery(job, watcher, booster, recorder)
     watcher.leave = discovery.remove
     discovery.install()
+    if ranks is not None:
+        job.after_step(ranks.step)
     tracebacks.install()
     process = os.getpid()
 
     def ends() -> None:
         if os.getpid() == process:
+            if ranks is not None:
+                recorder.safely("ranks", lambda: recorder.write(ranks.seen()))
             recorder.safely("end", watcher.program_ends)
 
     atexit.register(ends)
+
+
+def _ranks(orders: wire.Orders, recorder: Recorder) -> Ranks | None:
+    """This process as one of several that train together; None: it trains alone."""
+    if orders.ranks is None:
+        return None
+    from flatout_agent.ranks.install import Ranks
+
+    ranks = Ranks(orders.ranks, recorder)
+    ranks.guarded(ranks.install)
+    return ranks
 
 
 def _beat(orders: wire.Orders, job: Job, recorder: Recorder) -> Beat | None:

@@ -33,7 +33,7 @@ def start() -> None:
     with open(path, encoding="utf-8") as file:  # noqa: PTH123
         orders = wire.orders(file.read())
     if _is_helper():
-        if orders.trial is not None:
+        if _scratch(orders) is not None:
             importing.after_import(_install_scratch(orders, None))
         return
     recorder = Recorder(orders.records)
@@ -41,10 +41,14 @@ def start() -> None:
     if orders.trial is None:
         atexit.register(recorder.safely, "crash", _report_crash, recorder)
     callbacks: dict[str, importing.Callback] = {}
+    if orders.ranks is not None:
+        from flatout_agent.ranks import same_numbers
+
+        callbacks.update(same_numbers.before_torch(orders.ranks.seed))
     if orders.trial is not None:
         random.seed(orders.trial.seed)
-        for name, patch in _install_scratch(orders, recorder).items():
-            callbacks[name] = _safe_callback(recorder, f"scratch: {name}", patch)
+    for name, patch in _install_scratch(orders, recorder).items():
+        callbacks[name] = _safe_callback(recorder, f"scratch: {name}", patch)
     patch_torch = callbacks.get("torch", lambda torch: None)
 
     def torch_imported(torch: ModuleType) -> None:
@@ -64,8 +68,15 @@ def _started() -> wire.Started:
         argv=tuple(sys.orig_argv),
         python=sys.version.split()[0],
         executable=sys.executable,
-        rank=int(os.environ.get("RANK", "0") or 0),
+        rank=int(os.environ.get(wire.RANK_ENV) or os.environ.get("RANK") or 0),
     )
+
+
+def _scratch(orders: wire.Orders) -> wire.TrialOrders | None:
+    """Where this process's files go instead: those of a trial, and of all ranks but the first."""
+    if orders.trial is None and orders.ranks is not None and orders.ranks.scratch:
+        return wire.TrialOrders(scratch=orders.ranks.scratch, protect=orders.ranks.protect)
+    return orders.trial
 
 
 def _install_scratch(
@@ -75,13 +86,14 @@ def _install_scratch(
 
     Where that fails the program must not run: a trial may not write over the user's files.
     """
-    if orders.trial is None or not orders.trial.scratch:
+    trial = _scratch(orders)
+    if trial is None or not trial.scratch:
         return {}
     try:
         from flatout_agent import overlay
 
         report = recorder.write if recorder is not None else lambda record: None
-        overlay.install(orders.trial, report, keep=(orders.records,))
+        overlay.install(trial, report, keep=(orders.records,))
         return dict(overlay.modules())
     except Exception as error:
         sys.stderr.write(f"flatout: this trial cannot be kept off the user's files: {error!r}\n")

@@ -9,6 +9,8 @@ SIZE_ENV = "FLATOUT_RANKS"
 """Set in each rank's program. Not RANK and WORLD_SIZE: a script that finds those starts DDP."""
 REFUSED_EXIT = 78
 """Exit code of a rank that has refused to train: see `RanksRefused`."""
+LOST_EXIT = 79
+"""Exit code of a rank that has lost the others: one of them is gone or does not answer."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,9 @@ class RegionSeen:
     """Largest relative difference between the joined rows and the whole batch."""
     random: bool = False
     """The call draws random numbers: each rank draws its own."""
+    gradient_error: float | None = None
+    """Relative difference between the ranks' gradients together and the whole batch's."""
+    training: bool = True
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class RanksSeen:
     """Per step, mean: joining and splitting rows, waits included."""
     steps: int = 0
     gradient_error: float | None = None
-    """Relative difference between the ranks' gradient together and one process's."""
+    """The largest of the regions'."""
     kind: str = "ranks"
 
 

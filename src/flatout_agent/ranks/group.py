@@ -1,0 +1,115 @@
+"""The ranks as a group that exchanges tensors; all ranks must call the same things in turn.
+
+torch's own process groups, made without `init_process_group`: `torch.distributed.is_initialized()`
+stays False, so that libraries which ask for it do not begin to synchronise by themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from flatout_agent import wire
+
+HERE = "127.0.0.1"
+"""All ranks are on this machine; the loopback device is there without a network too."""
+
+
+class RankGroup:
+    """Exchanges tensors of any device among the ranks: gloo on CPUs, NCCL on CUDA devices."""
+
+    def __init__(self, orders: wire.RankOrders) -> None:
+        self.rank = orders.rank
+        self.size = orders.size
+        self._orders = orders
+        self._timeout = timedelta(seconds=orders.timeout_s)
+        store = dist.FileStore(orders.store, orders.size) if orders.store else dist.HashStore()
+        self._store = store
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=HERE)]
+        options._timeout = self._timeout
+        self._gloo = dist.ProcessGroupGloo(
+            dist.PrefixStore("gloo", store), self.rank, self.size, options
+        )
+        self._nccl: Any = None
+        self.waited_s = 0.0
+        """Spent in exchanges so far, waits for other ranks included."""
+        self.sent_bytes = 0
+
+    @property
+    def backend(self) -> str:
+        """What tensors were exchanged with: nccl where there were tensors on CUDA devices."""
+        return "gloo" if self._nccl is None else "nccl"
+
+    def _of(self, tensor: torch.Tensor) -> Any:
+        if tensor.device.type != "cuda":
+            return self._gloo
+        if self._nccl is None:
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = self._timeout
+            self._nccl = dist.ProcessGroupNCCL(
+                dist.PrefixStore("nccl", self._store), self.rank, self.size, options
+            )
+        return self._nccl
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Make `tensor` (contiguous) the sum over the ranks, in place."""
+        return self._reduce(tensor, dist.ReduceOp.SUM)
+
+    def max_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Make `tensor` (contiguous) the maximum over the ranks, in place."""
+        return self._reduce(tensor, dist.ReduceOp.MAX)
+
+    def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
+        began = time.perf_counter()
+        options = dist.AllreduceOptions()
+        options.reduceOp = operation
+        self._of(tensor).allreduce([tensor], options).wait()
+        self._account(tensor, began)
+        return tensor
+
+    def joined(self, part: torch.Tensor, dim: int, counts: Sequence[int]) -> torch.Tensor:
+        """The ranks' parts one after the other along `dim`; counts: the length of each there."""
+        began = time.perf_counter()
+        rows = part.movedim(dim, 0).contiguous()
+        most = max(counts)
+        if rows.shape[0] < most:
+            padding = rows.new_empty((most - rows.shape[0], *rows.shape[1:]))
+            rows = torch.cat([rows, padding])
+        # As bytes: every type of number is joined alike.
+        own = rows.reshape(-1).view(torch.uint8)
+        everything = own.new_empty(self.size * own.numel())
+        self._of(own)._allgather_base(everything, own).wait()
+        whole = everything.view(part.dtype).view(self.size, most, *rows.shape[1:])
+        if min(counts) == most:
+            joined = whole.reshape(self.size * most, *rows.shape[1:])
+        else:
+            joined = torch.cat([whole[rank, :count] for rank, count in enumerate(counts)])
+        self._account(own, began)
+        return joined.movedim(0, dim)
+
+    def broadcast_(self, tensor: torch.Tensor) -> None:
+        """Make `tensor` (contiguous) rank 0's, in place."""
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = 0, 0
+        self._of(tensor).broadcast([tensor], options).wait()
+
+    def agreed(self, holds: bool) -> bool:
+        """Whether something holds in all ranks."""
+        fails = torch.tensor([0 if holds else 1], dtype=torch.int32)
+        return not bool(self.max_(fails))
+
+    def equal(self, *values: float) -> bool:
+        """Whether all ranks have these same values; NaN equals NaN."""
+        own = torch.tensor(values, dtype=torch.float64).nan_to_num(nan=1.2345e300)
+        both = self.max_(torch.cat([own, -own]))
+        return bool((both[: len(values)] == -both[len(values) :]).all())
+
+    def _account(self, tensor: torch.Tensor, began: float) -> None:
+        self.waited_s += time.perf_counter() - began
+        self.sent_bytes += tensor.numel() * tensor.element_size()

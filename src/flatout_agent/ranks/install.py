@@ -1,0 +1,117 @@
+"""Makes this process one of the ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from flatout_agent import wire
+from flatout_agent.ranks import reducer, same_numbers
+from flatout_agent.ranks.group import RankGroup
+from flatout_agent.ranks.refusal import Refused, guarding
+from flatout_agent.ranks.regions import Regions, fingerprint
+from flatout_agent.recorder import Recorder
+from flatout_agent.replacing import replaced
+
+CHECK_EVERY = 200
+"""Backward passes between two looks whether the ranks' weights are still equal."""
+ONE_DEVICE = "flatout run -- torchrun --nproc-per-node {size} ... starts it as it is written"
+
+
+class Ranks:
+    """What is kept of the ranks in this process."""
+
+    def __init__(self, orders: wire.RankOrders, recorder: Recorder) -> None:
+        self.orders, self.recorder = orders, recorder
+        self.guarded = guarding(recorder)
+        self.group: RankGroup = self.guarded(RankGroup, orders)
+        self.reducer = reducer.Reducer(self.group)
+        self.regions = Regions(self.group, self.reducer, orders.seed, self.guarded)
+        self._backwards = 0
+        self._steps = 0
+        self._began: tuple[float, float, float] | None = None
+
+    def install(self) -> None:
+        """Put everything in place, right after torch has been imported."""
+        if self.orders.threads:
+            torch.set_num_threads(self.orders.threads)
+        same_numbers.after_torch(torch, self.orders.seed)
+        reducer.watched(self.reducer, self._backward_guarded)
+        self.regions.install()
+        _one_device(self.guarded, self.orders.size)
+
+    def _backward_guarded(self, action: Callable[..., Any], *args: Any) -> Any:
+        result = self.guarded(action, *args)
+        self._backwards += 1
+        if self._backwards % CHECK_EVERY == 0:
+            self.guarded(self._check_weights)
+        return result
+
+    def _check_weights(self) -> None:
+        weights = self.reducer.parameters()
+        figures = [value for each in weights for value in fingerprint(each)]
+        if not self.group.equal(float(len(figures))) or not self.group.equal(*figures):
+            raise Refused("the weights of the ranks have drifted apart")
+
+    def step(self) -> None:
+        """A step of the job has ended: the second one is the first that is cut."""
+        self._steps += 1
+        if self._steps == 2:
+            self._began = self._spent()
+            self.recorder.write(self.seen())
+
+    def _spent(self) -> tuple[float, float, float]:
+        return time.perf_counter(), self.reducer.exchange_s, self.regions.region_s
+
+    def seen(self) -> wire.RanksSeen:
+        """How the ranks train together, so far."""
+        regions = self.regions.seen()
+        steps = max(1, self._steps - 2)
+        began = self._began or self._spent()
+        _, exchange_s, region_s = self._spent()
+        errors = [each.gradient_error for each in regions if each.gradient_error is not None]
+        return wire.RanksSeen(
+            size=self.orders.size,
+            backend=self.group.backend,
+            regions=regions,
+            exchanged_bytes=self.reducer.last_bytes,
+            exchange_s=(exchange_s - began[1]) / steps,
+            region_s=(region_s - began[2]) / steps,
+            steps=self._steps,
+            gradient_error=max(errors, default=None),
+        )
+
+
+def _one_device(guarded: Callable[..., Any], size: int) -> None:
+    """A script that spreads itself over devices or processes is not for this."""
+
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        def refuse() -> None:
+            raise Refused(
+                "the script starts DistributedDataParallel or another group of processes itself",
+                ONE_DEVICE.format(size=size),
+            )
+
+        return guarded(refuse)
+
+    import torch.distributed as dist
+
+    replaced(dist, "init_process_group", refused)
+    if torch.cuda.is_available():
+        replaced(torch.cuda, "device_count", lambda: 1)
+    _plain_data_parallel()
+
+
+def _plain_data_parallel() -> None:
+    """`nn.DataParallel` cuts rows over devices: the ranks do that now, its names stay."""
+    parallel: Any = torch.nn.DataParallel
+    original = parallel.__init__
+
+    def __init__(self: Any, module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        one = [torch.cuda.current_device()] if torch.cuda.is_available() else None
+        original(self, module, one, *args[:0], dim=kwargs.get("dim", 0))
+
+    replaced(parallel, "__init__", __init__)

@@ -1,0 +1,299 @@
+"""Finds out whether a model's call can be cut into rows, by doing it and comparing.
+
+At the first call of a kind, the model is run on the whole batch and, with uneven parts, on each
+rank's rows; random numbers are constants meanwhile (`quiet`). What is returned, the gradients of
+weights and inputs for a random gradient of the output, and the buffers must be the same but for
+rounding. The model is then put back as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import torch
+
+from flatout_agent.ranks import leaves, rows
+from flatout_agent.ranks.group import RankGroup
+from flatout_agent.ranks.kept import Kept
+from flatout_agent.ranks.leaves import Inputs, Output
+from flatout_agent.ranks.quiet import LoudOperator, Quiet
+from flatout_agent.ranks.rows import Split
+
+TOLERANCE = 1e-4
+"""Relative error of the output and the buffers."""
+GRADIENT_TOLERANCE = 1e-3
+"""Of the gradients: a ReLU on whose edge a value lies doubles what rounding does."""
+COARSE = {torch.float16: 1e-2, torch.bfloat16: 3e-2}
+AUTOCAST_TOLERANCE = 1e-2
+Within = Callable[[Split], AbstractContextManager[None]]
+"""What a region's calls run in: batch normalisation and means over all ranks' rows."""
+
+
+class Proof(NamedTuple):
+    """How a call is cut, or why it is not."""
+
+    cut: bool
+    reason: str = ""
+    dims: tuple[int | None, ...] = ()
+    outputs: tuple[Output | None, ...] = ()
+    """None: no tensor, the same in all ranks."""
+    spec: Any = None
+    rows: int | None = None
+    error: float = 0.0
+    gradient_error: float | None = None
+    random: bool = False
+
+
+class _Run(NamedTuple):
+    """What one call gave."""
+
+    leaves: list[Any]
+    spec: Any
+    inputs: list[torch.Tensor]
+    """Those of the arguments that gradients are wanted for."""
+    random: bool
+
+
+class Prover:
+    """Compares the calls of one model."""
+
+    def __init__(
+        self, model: torch.nn.Module, call: Callable[..., Any], group: RankGroup, within: Within
+    ) -> None:
+        self.model, self.call, self.group, self.within = model, call, group, within
+        self.kept = Kept(model)
+        self.parameters = [each for each in model.parameters() if each.requires_grad]
+        self.grads = torch.is_grad_enabled() and bool(self.parameters)
+
+    def prove(self, inputs: Inputs) -> Proof:
+        """Find out how the calls with such inputs are cut. All ranks come to the same answer."""
+        hooked = next((each for each in self.model.modules() if each._forward_hooks), None)
+        if hooked is not None:
+            return Proof(False, f"a hook of the script looks at its {type(hooked).__name__}")
+        try:
+            return self._prove(inputs)
+        finally:
+            self.kept.put_back()
+
+    def _prove(self, inputs: Inputs) -> Proof:
+        try:
+            whole = self._run(inputs, None)
+        except LoudOperator as operator:
+            return Proof(False, f"its {operator} draws random numbers in a way unknown here")
+        written = self.kept.written()
+        buffers = self.kept.buffers_now()
+        gradients = self._gradients(whole.leaves, whole.inputs, whole.leaves)
+        self.kept.put_back()
+        reasons = []
+        for dims in inputs.hypotheses(self.group.size):
+            attempt = self._attempt(inputs, dims, whole, gradients, buffers, written)
+            self.kept.put_back()
+            if attempt.cut:
+                return attempt
+            reasons.append(attempt.reason)
+        if reasons:
+            return Proof(False, reasons[0])
+        return Proof(False, f"its inputs have no {self.group.size} rows")
+
+    def _attempt(
+        self,
+        inputs: Inputs,
+        dims: tuple[int | None, ...],
+        whole: _Run,
+        gradients: list[torch.Tensor | None] | None,
+        buffers: list[torch.Tensor],
+        written: dict[tuple[str, str], int],
+    ) -> Proof:
+        count = inputs.rows(dims)
+        if count is None:
+            return Proof(False, "its inputs have batches of different length")
+        split = Split.uneven(self.group, count)
+        reason = self._dry(inputs, dims, whole, split)
+        if not self.group.agreed(not reason):
+            return Proof(False, reason or "it fails on another rank's rows")
+        with self.within(split):
+            part = self._run(inputs, (dims, split))
+        again = self.kept.written()
+        kept = next((name for name in again if again[name] != written.get(name)), None)
+        if kept is not None:
+            return Proof(False, f"it keeps a tensor of each call in {kept[0]}.{kept[1]}")
+        outputs, error, reason = self._outputs(whole, part, split)
+        if reason:
+            return Proof(False, reason)
+        for now, before in zip(self.kept.buffers_now(), buffers, strict=True):
+            if not self.group.agreed(difference(now, before) <= self._tolerance(before)):
+                return Proof(False, "its buffers depend on the whole batch")
+        gradient_error = None
+        if gradients is not None:
+            with self.within(split):
+                gradient_error = self._gradient_error(whole, part, outputs, split, gradients)
+            if not self.group.agreed(gradient_error <= 10 * self._tolerance(self.parameters[0])):
+                return Proof(False, f"its gradients differ by {gradient_error:.1e}")
+        return Proof(
+            True, "", dims, outputs, part.spec, count, error, gradient_error, whole.random
+        )
+
+    def _dry(
+        self, inputs: Inputs, dims: tuple[int | None, ...], whole: _Run, split: Split
+    ) -> str:
+        """Why this rank's rows alone do not work, "" where they do; nothing is exchanged.
+
+        An error in one rank while another waits for it would be a hang.
+        """
+        try:
+            part = self._run(inputs, (dims, split))
+        except Exception as error:
+            return f"it fails on a part of the rows: {type(error).__name__}: {error}"[:300]
+        finally:
+            self.kept.put_back()
+        if part.spec != whole.spec:
+            return "it returns something else for a part of the rows"
+        for of_whole, of_part in zip(whole.leaves, part.leaves, strict=True):
+            if isinstance(of_whole, torch.Tensor) and isinstance(of_part, torch.Tensor):
+                if not leaves.candidates(of_whole, of_part, split):
+                    return "the shape of what it returns does not follow that of its inputs"
+            elif not _equal(of_whole, of_part):
+                return "it returns other values for a part of the rows"
+        return ""
+
+    def _run(self, inputs: Inputs, cut: tuple[Any, Split] | None) -> _Run:
+        """Call the model apart from the program's graph. cut: dimensions and split."""
+        detached = [_detached(leaf, self.grads) for leaf in inputs.leaves]
+        wanted = [leaf for leaf in detached if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        apart = Inputs(detached, inputs.spec)
+        dims, split = cut or ((None,) * len(detached), None)
+        with Quiet() as quiet:
+            args, kwargs = apart.cut(dims, split) if split is not None else apart.whole()
+            returned, spec = leaves.flat(self.call(*args, **kwargs))
+        return _Run(returned, spec, wanted, quiet.random)
+
+    def _outputs(
+        self, whole: _Run, part: _Run, split: Split
+    ) -> tuple[tuple[Output | None, ...], float, str]:
+        chosen: list[Output | None] = []
+        largest = 0.0
+        for of_whole, of_part in zip(whole.leaves, part.leaves, strict=True):
+            if not isinstance(of_whole, torch.Tensor):
+                chosen.append(None)
+                continue
+            errors = []
+            for output in leaves.candidates(of_whole, of_part, split):
+                with torch.no_grad():
+                    error = difference(output.whole(of_part.detach(), split), of_whole.detach())
+                errors.append(error)
+                if self.group.agreed(error <= self._tolerance(of_whole)):
+                    chosen.append(output)
+                    largest = max(largest, error)
+                    break
+            else:
+                return (), 0.0, f"its rows depend on each other (difference {min(errors):.1e})"
+        return tuple(chosen), largest, ""
+
+    def _gradients(
+        self, outputs: Sequence[Any], inputs: list[torch.Tensor], like: Sequence[Any]
+    ) -> list[torch.Tensor | None] | None:
+        """Of parameters and inputs for a random gradient of each output; None: there are none."""
+        targets = [*self.parameters, *inputs]
+        dice = torch.Generator().manual_seed(0)
+        pairs = []
+        for output, of_whole in zip(outputs, like, strict=True):
+            if isinstance(of_whole, torch.Tensor) and of_whole.is_floating_point():
+                gradient = torch.randn(of_whole.shape, generator=dice).to(of_whole)
+                if output.requires_grad:
+                    pairs.append((output, gradient))
+        if not self.grads or not pairs:
+            return None
+        try:
+            with Quiet():
+                return list(
+                    torch.autograd.grad(
+                        [output for output, _ in pairs],
+                        targets,
+                        [gradient for _, gradient in pairs],
+                        allow_unused=True,
+                    )
+                )
+        except RuntimeError as error:
+            if "heckpoint" in str(error):  # the reentrant kind allows `backward` alone
+                return None
+            raise
+
+    def _gradient_error(
+        self,
+        whole: _Run,
+        part: _Run,
+        outputs: tuple[Output | None, ...],
+        split: Split,
+        gradients: list[torch.Tensor | None],
+    ) -> float:
+        joined = [
+            leaf if output is None else output.whole(leaf, split)
+            for leaf, output in zip(part.leaves, outputs, strict=True)
+        ]
+        own = self._gradients(joined, part.inputs, whole.leaves)
+        if own is None:
+            return float("inf")
+        total = sum(float(each.double().square().sum()) for each in gradients if each is not None)
+        largest = 0.0
+        for number, (mine, true) in enumerate(zip(own, gradients, strict=True)):
+            used = not self.group.agreed(mine is None)
+            if not used and true is None:
+                continue
+            like = targets_like(self.parameters, part.inputs, number)
+            mine = torch.zeros_like(like) if mine is None else mine
+            if number < len(self.parameters):
+                mine = rows.mean_gradient(mine, self.group)
+            true = torch.zeros_like(mine) if true is None else true
+            away = float((mine.double() - true.double()).square().sum()) ** 0.5
+            size = float(true.double().square().sum()) ** 0.5
+            largest = max(largest, away / max(size, 1e-2 * total**0.5, 1e-30))
+        return largest
+
+    def _tolerance(self, tensor: torch.Tensor) -> float:
+        coarse = AUTOCAST_TOLERANCE if torch.is_autocast_enabled("cpu") or _cuda_autocast() else 0.0
+        return max(TOLERANCE, coarse, COARSE.get(tensor.dtype, 0.0))
+
+
+def targets_like(
+    parameters: list[torch.nn.Parameter], inputs: list[torch.Tensor], number: int
+) -> torch.Tensor:
+    """The tensor that gradient `number` belongs to."""
+    return parameters[number] if number < len(parameters) else inputs[number - len(parameters)]
+
+
+def difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Relative difference (L2) of numbers with a fraction; share of different values of others."""
+    if a.shape != b.shape:
+        return float("inf")
+    if not b.numel():
+        return 0.0
+    if not (b.is_floating_point() or b.is_complex()):
+        share = float((a != b).double().mean())
+        return share if share > 1e-3 else 0.0  # ties of an argmax
+    wide = torch.complex128 if b.is_complex() else torch.float64
+    first, second = a.to(wide).nan_to_num(), b.to(wide).nan_to_num()
+    size = float(second.abs().square().sum()) ** 0.5
+    away = float((first - second).abs().square().sum()) ** 0.5
+    return away / size if size > 0 else (0.0 if away < 1e-12 else float("inf"))
+
+
+def _detached(leaf: Any, grads: bool) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    alone = leaf.detach()
+    return alone.requires_grad_() if grads and leaf.requires_grad else alone
+
+
+def _cuda_autocast() -> bool:
+    return torch.cuda.is_available() and torch.is_autocast_enabled("cuda")
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if type(a) is not type(b) or isinstance(a, torch.Tensor):
+        return False
+    try:
+        return a is b or bool(a == b)
+    except Exception:  # of the program's own class
+        return False

@@ -1,0 +1,58 @@
+"""The end of a rank that cannot go on rightly together with the others."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from flatout_agent import wire
+from flatout_agent.recorder import Recorder
+
+LOST_WORDS = ("Connection", "connection", "Timed out", "timed out", "timeout", "closed by peer")
+"""In the errors of gloo and NCCL where another rank is gone, or does not answer."""
+
+
+class Refused(Exception):  # noqa: N818 - a decision with its reason, not an error
+    """These ranks cannot train this job together and be right."""
+
+    def __init__(self, reason: str, next_step: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.next_step = reason, next_step
+
+
+def guarding(recorder: Recorder) -> Callable[..., Any]:
+    """A call of ours within the program: what goes wrong there ends the rank, and is told.
+
+    Without it the program would go on with wrong gradients.
+    """
+
+    def guarded(action: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return action(*args)
+        except Refused as refused:
+            refuse(recorder, refused.reason, refused.next_step)
+        except Exception as error:
+            if isinstance(error, RuntimeError) and any(word in str(error) for word in LOST_WORDS):
+                recorder.fault("ranks", error)
+                _leave(wire.LOST_EXIT)
+            recorder.fault("ranks", error)
+            refuse(recorder, f"an error of flatout's: {type(error).__name__}: {error}")
+
+    return guarded
+
+
+def refuse(recorder: Recorder, reason: str, next_step: str = "") -> NoReturn:
+    """Record the reason and end this process at once."""
+    recorder.write(wire.RanksRefused(reason, next_step))
+    _leave(wire.REFUSED_EXIT)
+
+
+def _leave(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # closed, or the program's own
+            continue
+    os._exit(code)

@@ -1,0 +1,221 @@
+"""Calls of root models, cut to this rank's rows where that was proved to give the same."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from flatout_agent import wire
+from flatout_agent.chain import Depth, model_call
+from flatout_agent.ranks import batch_norm, leaves, losses
+from flatout_agent.ranks.group import RankGroup
+from flatout_agent.ranks.kept import Random, random_states, set_random
+from flatout_agent.ranks.leaves import Inputs
+from flatout_agent.ranks.proving import Proof, Prover
+from flatout_agent.ranks.reducer import Reducer
+from flatout_agent.ranks.refusal import Refused
+from flatout_agent.ranks.rows import Split
+from flatout_agent.replacing import Undo, in_reverse, replaced
+
+CHECKED_CALLS = 3
+"""The first calls of each kind are checked for equal inputs, and one in CHECK_EVERY after them."""
+CHECK_EVERY = 100
+
+
+class Regions:
+    """The root models of this process and how their calls are cut."""
+
+    def __init__(
+        self, group: RankGroup, reducer: Reducer, seed: int, guarded: Callable[..., Any]
+    ) -> None:
+        self.group, self.reducer = group, reducer
+        self.split: Split | None = None
+        """Of the region that runs."""
+        self.region_s = 0.0
+        """Spent joining rows so far, waits included."""
+        self._seed = seed
+        self._guarded = guarded
+        self._random: Random | None = None
+        """This rank's own random numbers, for the inside of regions."""
+        self._busy = False
+        self._proofs: weakref.WeakKeyDictionary[torch.nn.Module, dict[Any, Proof]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._calls: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+        self._last_split: Split | None = None
+        self._inside_backward = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+
+    def install(self) -> Undo:
+        """See each call of a module; the outermost that has parameters is a root model."""
+        regions = self
+        original = torch.nn.Module.__call__
+        compiling = torch.compiler.is_compiling
+
+        # torch's profiler takes the model from a variable `self` of this frame.
+        def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            if not (regions._busy or compiling() or self in regions._proofs):
+                regions._meet(self)
+            return original(self, *args, **kwargs)
+
+        return in_reverse(
+            [
+                replaced(torch.nn.Module, "__call__", __call__),
+                batch_norm.shared(self.group, lambda: self._shared() is not None),
+                losses.shared(self._shared),
+            ]
+        )
+
+    def _shared(self) -> Split | None:
+        """The split under way; in a backward pass, where checkpointing computes again, the last."""
+        if self.split is None and self._inside_backward() != -1:
+            return self._last_split
+        return self.split
+
+    def _meet(self, model: torch.nn.Module) -> None:
+        if self._inside_backward() != -1 or next(model.parameters(), None) is None:
+            return
+        self._proofs[model] = {}
+        reference = weakref.ref(model)
+
+        def layer(call: Callable[..., Any]) -> Callable[..., Any]:
+            def in_rows(*args: Any, **kwargs: Any) -> Any:
+                model = reference()
+                if model is None or self._busy or self._inside_backward() != -1:
+                    return call(*args, **kwargs)
+                self._busy = True
+                try:
+                    return self._run(model, call, args, kwargs)
+                finally:
+                    self._busy = False
+
+            return in_rows
+
+        model_call(model).wrap(Depth.ROWS, layer)
+
+    def _run(
+        self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        inputs = Inputs.of(args, kwargs)
+        key = (model.training, torch.is_grad_enabled(), inputs.key())
+        proof = self._proofs[model].get(key)
+        if proof is None:
+            proof = self._guarded(self._prove, model, call, inputs)
+            self._proofs[model][key] = proof
+            return call(*args, **kwargs)
+        rows = inputs.rows(proof.dims) if proof.cut else None
+        if rows is None or rows < self.group.size:
+            self._last_split = None
+            return call(*args, **kwargs)
+        self._guarded(self._check, model, inputs)
+        split = Split.even(self.group, rows)
+        args, kwargs = self._guarded(inputs.cut, proof.dims, split)
+        with self.within(split), self._own_random(proof.random):
+            returned = call(*args, **kwargs)
+        return self._guarded(self._joined, returned, proof, split)
+
+    def _prove(
+        self, model: torch.nn.Module, call: Callable[..., Any], inputs: Inputs
+    ) -> Proof:
+        self._same_inputs(inputs)
+        self._same_weights(model)
+        self.reducer.add(model.parameters())
+        return Prover(model, call, self.group, self.within).prove(inputs)
+
+    def _joined(self, returned: Any, proof: Proof, split: Split) -> Any:
+        began = time.perf_counter()
+        values, spec = leaves.flat(returned)
+        if spec != proof.spec:
+            raise Refused("a model returned something else than at its first call")
+        whole = [
+            value if output is None else output.whole(value, split)
+            for value, output in zip(values, proof.outputs, strict=True)
+        ]
+        self.region_s += time.perf_counter() - began
+        return leaves.unflat(whole, spec)
+
+    @contextmanager
+    def within(self, split: Split) -> Iterator[None]:
+        """Batch normalisation and means count the rows of all ranks meanwhile."""
+        self.split = self._last_split = split
+        try:
+            yield
+        finally:
+            self.split = None
+
+    @contextmanager
+    def _own_random(self, random: bool) -> Iterator[None]:
+        """This rank's own random numbers; those of the program go on as if none were drawn."""
+        if not random:
+            yield
+            return
+        common = random_states()
+        if self._random is None:
+            torch.manual_seed(self._seed + 1 + self.group.rank)
+        else:
+            set_random(self._random)
+        try:
+            yield
+        finally:
+            self._random = random_states()
+            set_random(common)
+
+    def _check(self, model: torch.nn.Module, inputs: Inputs) -> None:
+        calls = self._calls[model] = self._calls.get(model, 0) + 1
+        if calls <= CHECKED_CALLS or calls % CHECK_EVERY == 0:
+            self._same_inputs(inputs)
+
+    def _same_inputs(self, inputs: Inputs) -> None:
+        tensors = [leaf for leaf in inputs.leaves if isinstance(leaf, torch.Tensor)]
+        if not self.group.equal(float(len(tensors))):
+            raise Refused("the ranks call a model with different arguments")
+        if not self.group.equal(*[value for each in tensors for value in fingerprint(each)]):
+            raise Refused(
+                "the batches differ between the ranks: the script draws random numbers that no "
+                "seed reaches, or reads something that changes",
+                "seed what it draws at its start, as in numpy.random.default_rng(0)",
+            )
+
+    def _same_weights(self, model: torch.nn.Module) -> None:
+        state = [*model.parameters(), *model.buffers()]
+        if not self.group.equal(float(len(state))):
+            raise Refused("the ranks have built different models")
+        if self.group.equal(*[value for tensor in state for value in fingerprint(tensor)]):
+            return
+        for tensor in state:
+            values = tensor.detach().contiguous()
+            self.group.broadcast_(values)
+            tensor.data.copy_(values)
+
+    def seen(self) -> tuple[wire.RegionSeen, ...]:
+        """What was found out about each model's training calls."""
+        return tuple(
+            wire.RegionSeen(
+                type(model).__name__,
+                proof.cut,
+                proof.reason,
+                proof.rows,
+                proof.error if proof.cut else None,
+                proof.random,
+                proof.gradient_error,
+                training=key[0] and key[1],
+            )
+            for model, proofs in list(self._proofs.items())
+            for key, proof in proofs.items()
+        )
+
+
+@torch.no_grad()
+def fingerprint(tensor: torch.Tensor) -> tuple[float, ...]:
+    """Figures that are equal for equal tensors, and hardly for others."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return (float(tensor.numel()),)
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    values = tensor.detach().double() if tensor.device.type != "mps" else tensor.detach().float()
+    flat = values.reshape(-1)
+    return (float(flat.numel()), float(flat.sum()), float(flat[::7].sum()), float(flat[0]))

@@ -1,0 +1,90 @@
+"""Programs on several ranks, started as the host starts them, without the host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agent_paths import INJECT
+from flatout_agent import wire
+
+SEED = 5
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What the ranks did."""
+
+    codes: tuple[int, ...]
+    outputs: tuple[str, ...]
+    errors: tuple[str, ...]
+    records: tuple[wire.Record, ...]
+
+    @property
+    def seen(self) -> wire.RanksSeen:
+        """The last account of how they trained together."""
+        return [record for record in self.records if isinstance(record, wire.RanksSeen)][-1]
+
+    @property
+    def refused(self) -> list[wire.RanksRefused]:
+        return [record for record in self.records if isinstance(record, wire.RanksRefused)]
+
+    @property
+    def faults(self) -> list[wire.Fault]:
+        return [record for record in self.records if isinstance(record, wire.Fault)]
+
+
+def run(folder: Path, words: list[str], size: int = 2, timeout_s: float = 120.0) -> Ranked:
+    """Run `python *words` as so many ranks; 1: alone, with the same random numbers."""
+    records = folder / f"records-{size}"
+    records.mkdir(parents=True)
+    processes = []
+    for rank in range(size):
+        processes.append(_start(folder, records, words, rank, size, timeout_s))
+    done = [process.communicate(timeout=timeout_s) for process in processes]
+    lines = [line for path in sorted(records.iterdir()) for line in path.read_text().splitlines()]
+    return Ranked(
+        tuple(process.returncode for process in processes),
+        tuple(out for out, _ in done),
+        tuple(err for _, err in done),
+        tuple(wire.record(line) for line in lines),
+    )
+
+
+def _start(
+    folder: Path, records: Path, words: list[str], rank: int, size: int, timeout_s: float
+) -> subprocess.Popen[str]:
+    ranks = wire.RankOrders(
+        rank,
+        size,
+        str(folder / f"store-{size}"),
+        SEED,
+        threads=1,
+        scratch=str(folder / f"scratch-{size}-{rank}") if rank else "",
+        protect=str(folder),
+        timeout_s=timeout_s,
+    )
+    orders = wire.Orders(str(records), ranks=ranks)
+    if size == 1:
+        orders = replace(orders, ranks=replace(ranks, store=""))
+    path = folder / f"orders-{size}-{rank}.json"
+    path.write_text(wire.dump(orders))
+    environ = dict(os.environ, PYTHONPATH=str(INJECT), OMP_NUM_THREADS="1", PYTHONHASHSEED="0")
+    environ.update({wire.ORDERS_ENV: str(path), wire.RANK_ENV: str(rank), wire.SIZE_ENV: str(size)})
+    return subprocess.Popen(
+        [sys.executable, *words],
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def losses(output: str) -> list[float]:
+    """The last number of each line that begins with `step`."""
+    return [float(line.split()[-1]) for line in output.splitlines() if line.startswith("step")]
