@@ -19,7 +19,7 @@ from flatout_agent.watch import Watcher
 from flatout_agent.watch.beat import Beat
 
 if TYPE_CHECKING:
-    from flatout_agent.ranks.install import Ranks
+    from flatout_agent.ranks.install import RankRuntime
 
 
 def begin(orders: wire.Orders, recorder: Recorder) -> None:
@@ -69,13 +69,13 @@ def begin(orders: wire.Orders, recorder: Recorder) -> None:
     atexit.register(ends)
 
 
-def _ranks(orders: wire.Orders, recorder: Recorder) -> Ranks | None:
-    """This process as one of several that train together; None: it trains alone."""
+def _ranks(orders: wire.Orders, recorder: Recorder) -> RankRuntime | None:
+    """The process as one of several that train together; None: it trains alone."""
     if orders.ranks is None:
         return None
-    from flatout_agent.ranks.install import Ranks
+    from flatout_agent.ranks.install import RankRuntime
 
-    ranks = Ranks(orders.ranks, recorder)
+    ranks = RankRuntime(orders.ranks, recorder)
     ranks.guarded(ranks.install)
     return ranks
 

@@ -23,7 +23,16 @@ OPTIONAL |= {"torchao", "torchdata", "torchvision", "turbojpeg"}
 """What the library uses where it is installed, always inside functions."""
 ALONE = [path for path in PROGRAMS if path.parent.name != "kernels"]
 EXPENSIVE = ["torch", "rich", "plotly", "psutil", "jinja2", "tomlkit", "pynvml", "numpy"]
-WITH_TORCH = ("crash_scene", "discovery", "hand_updates", "job_facts", "live", "session", "watch")
+WITH_TORCH = (
+    "crash_scene",
+    "discovery",
+    "hand_updates",
+    "job_facts",
+    "live",
+    "ranks",
+    "session",
+    "watch",
+)
 """Rooms and modules of the agent below `session.begin`."""
 WITHOUT_TORCH = "flatout_agent.live.paired"
 """Within them: the rule of decision that the host shares."""

@@ -20,7 +20,7 @@ def shared(group: RankGroup, active: Callable[[], bool]) -> Undo:
     original = torch.nn.functional.batch_norm
 
     def batch_norm(
-        input: torch.Tensor,  # noqa: A002 - torch's own name, which callers may use
+        input: torch.Tensor,
         running_mean: torch.Tensor | None,
         running_var: torch.Tensor | None,
         weight: torch.Tensor | None = None,
@@ -30,9 +30,7 @@ def shared(group: RankGroup, active: Callable[[], bool]) -> Undo:
         eps: float = 1e-5,
     ) -> torch.Tensor:
         if not (training and active()):
-            return original(
-                input, running_mean, running_var, weight, bias, training, momentum, eps
-            )
+            return original(input, running_mean, running_var, weight, bias, training, momentum, eps)
         mean, variance, count = _statistics(input, group)
         if running_mean is not None and running_var is not None:
             with torch.no_grad():
@@ -47,9 +45,7 @@ def shared(group: RankGroup, active: Callable[[], bool]) -> Undo:
     return replaced(torch.nn.functional, "batch_norm", batch_norm)
 
 
-def _statistics(
-    batch: torch.Tensor, group: RankGroup
-) -> tuple[torch.Tensor, torch.Tensor, float]:
+def _statistics(batch: torch.Tensor, group: RankGroup) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Mean and biased variance of each channel over all ranks' rows, and the values of one."""
     with torch.no_grad():
         dims = [dim for dim in range(batch.ndim) if dim != 1]

@@ -12,10 +12,12 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed as typed
 
 from flatout_agent import wire
 
+dist: Any = typed
+"""Its process groups are public in C++, and hardly typed."""
 HERE = "127.0.0.1"
 """All ranks are on this machine; the loopback device is there without a network too."""
 

@@ -21,7 +21,7 @@ CHECK_EVERY = 200
 ONE_DEVICE = "flatout run -- torchrun --nproc-per-node {size} ... starts it as it is written"
 
 
-class Ranks:
+class RankRuntime:
     """What is kept of the ranks in this process."""
 
     def __init__(self, orders: wire.RankOrders, recorder: Recorder) -> None:

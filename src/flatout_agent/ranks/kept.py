@@ -12,7 +12,7 @@ Random = list[tuple[Any, torch.Tensor]]
 def random_states() -> Random:
     """States of torch's global generators, each with the function that sets it."""
     states: Random = [(torch.set_rng_state, torch.get_rng_state())]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states.append((torch.cuda.set_rng_state, torch.cuda.get_rng_state()))
     return states
 

@@ -34,7 +34,7 @@ class Inputs(NamedTuple):
         return kinds, self.spec
 
     def cut(self, dims: tuple[int | None, ...], split: Split) -> tuple[Any, Any]:
-        """This rank's rows of the arguments: (args, kwargs)."""
+        """The arguments with the rows of this rank alone: (args, kwargs)."""
         leaves = [
             leaf if dim is None else rows.own(leaf, dim, split)
             for leaf, dim in zip(self.leaves, dims, strict=True)
@@ -50,14 +50,20 @@ class Inputs(NamedTuple):
     def rows(self, dims: tuple[int | None, ...]) -> int | None:
         """Rows of this batch; None: its tensors do not agree."""
         counts = {
-            leaf.shape[dim]
-            for leaf, dim in zip(self.leaves, dims, strict=True)
-            if dim is not None
+            leaf.shape[dim] for leaf, dim in zip(self.leaves, dims, strict=True) if dim is not None
         }
         return counts.pop() if len(counts) == 1 else None
 
+    def has_rows(self, least: int) -> bool:
+        """Whether the first tensor may be a batch of so many rows."""
+        shapes = (
+            leaf.shape for leaf in self.leaves if isinstance(leaf, torch.Tensor) and leaf.ndim
+        )
+        first = next(shapes, None)
+        return first is not None and first[0] >= least
+
     def hypotheses(self, least: int) -> Iterator[tuple[int | None, ...]]:
-        """Dimensions that may be the batch's, the likeliest first; least: rows that there must be."""
+        """Dimensions that may be the batch's, the likeliest first; least: fewest rows."""
         tensors = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor) and leaf.ndim]
         tried: list[tuple[int | None, ...]] = []
         for dim in (0, 1):

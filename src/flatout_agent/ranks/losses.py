@@ -28,7 +28,7 @@ def _counting(
     original: Callable[..., Any], split_under_way: Callable[[], Split | None]
 ) -> Callable[..., Any]:
     def loss(
-        input: torch.Tensor,  # noqa: A002 - torch's own names, which callers may use
+        input: torch.Tensor,
         target: torch.Tensor,
         weight: torch.Tensor | None = None,
         size_average: Any = None,

@@ -131,13 +131,9 @@ class Prover:
                 gradient_error = self._gradient_error(whole, part, outputs, split, gradients)
             if not self.group.agreed(gradient_error <= 10 * self._tolerance(self.parameters[0])):
                 return Proof(False, f"its gradients differ by {gradient_error:.1e}")
-        return Proof(
-            True, "", dims, outputs, part.spec, count, error, gradient_error, whole.random
-        )
+        return Proof(True, "", dims, outputs, part.spec, count, error, gradient_error, whole.random)
 
-    def _dry(
-        self, inputs: Inputs, dims: tuple[int | None, ...], whole: _Run, split: Split
-    ) -> str:
+    def _dry(self, inputs: Inputs, dims: tuple[int | None, ...], whole: _Run, split: Split) -> str:
         """Why this rank's rows alone do not work, "" where they do; nothing is exchanged.
 
         An error in one rank while another waits for it would be a hang.
@@ -161,7 +157,9 @@ class Prover:
     def _run(self, inputs: Inputs, cut: tuple[Any, Split] | None) -> _Run:
         """Call the model apart from the program's graph. cut: dimensions and split."""
         detached = [_detached(leaf, self.grads) for leaf in inputs.leaves]
-        wanted = [leaf for leaf in detached if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        wanted = [
+            leaf for leaf in detached if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        ]
         apart = Inputs(detached, inputs.spec)
         dims, split = cut or ((None,) * len(detached), None)
         with Quiet() as quiet:

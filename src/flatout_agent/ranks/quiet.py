@@ -18,16 +18,20 @@ class LoudOperator(Exception):  # noqa: N818 - a decision with its reason, not a
     """An operator draws random numbers in a way that is not known here."""
 
 
-class Quiet(TorchDispatchMode):
+class Quiet(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Random operators give what they give on average, or the same always."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.random = False
         """Whether there was one."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags:

@@ -104,7 +104,9 @@ class Reducer:
     def _flags(self, own: list[bool]) -> list[bool]:
         if len(own) == 1 and own[0] is False and not self._parameters:
             return own
-        return [bool(flag) for flag in self.group.max_(torch.tensor(own, dtype=torch.int32)).tolist()]
+        return [
+            bool(flag) for flag in self.group.max_(torch.tensor(own, dtype=torch.int32)).tolist()
+        ]
 
     def _buckets(self, numbers: list[int]) -> Iterator[list[torch.Tensor]]:
         """Parameters of one type and device, BUCKET_BYTES of them at most."""
@@ -128,7 +130,7 @@ class Reducer:
         gradients = [_gradient(parameter) for parameter in parameters]
         sizes = [gradient.numel() for gradient in gradients]
         flat = gradients[0].new_empty(sum(sizes))
-        parts = zip(flat.split(sizes), gradients, strict=True)
+        parts = zip(torch.split(flat, sizes), gradients, strict=True)
         views = [part.view(gradient.shape) for part, gradient in parts]
         torch._foreach_copy_(views, gradients)
         self.group.sum_(torch.view_as_real(flat) if flat.is_complex() else flat)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from flatout_agent import wire
@@ -51,8 +52,6 @@ def refuse(recorder: Recorder, reason: str, next_step: str = "") -> NoReturn:
 
 def _leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(Exception):  # closed, or the program's own
             stream.flush()
-        except Exception:  # closed, or the program's own
-            continue
     os._exit(code)

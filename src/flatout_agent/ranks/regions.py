@@ -97,16 +97,20 @@ class Regions:
 
         model_call(model).wrap(Depth.ROWS, layer)
 
-    def _run(
-        self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
+    def _run(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         inputs = Inputs.of(args, kwargs)
         key = (model.training, torch.is_grad_enabled(), inputs.key())
         proof = self._proofs[model].get(key)
         if proof is None:
+            if not self._guarded(inputs.has_rows, self.group.size):
+                return call(*args, **kwargs)  # a later batch may have more
             proof = self._guarded(self._prove, model, call, inputs)
-            self._proofs[model][key] = proof
-            return call(*args, **kwargs)
+            before = random_states()
+            returned = call(*args, **kwargs)
+            now = random_states()[: len(before)]
+            random = any(not a.equal(b) for (_, a), (_, b) in zip(before, now, strict=True))
+            self._proofs[model][key] = proof._replace(random=random)
+            return returned
         rows = inputs.rows(proof.dims) if proof.cut else None
         if rows is None or rows < self.group.size:
             self._last_split = None
@@ -118,9 +122,7 @@ class Regions:
             returned = call(*args, **kwargs)
         return self._guarded(self._joined, returned, proof, split)
 
-    def _prove(
-        self, model: torch.nn.Module, call: Callable[..., Any], inputs: Inputs
-    ) -> Proof:
+    def _prove(self, model: torch.nn.Module, call: Callable[..., Any], inputs: Inputs) -> Proof:
         self._same_inputs(inputs)
         self._same_weights(model)
         self.reducer.add(model.parameters())
@@ -149,7 +151,7 @@ class Regions:
 
     @contextmanager
     def _own_random(self, random: bool) -> Iterator[None]:
-        """This rank's own random numbers; those of the program go on as if none were drawn."""
+        """Draw random numbers of this rank alone; the program's go on as if none were drawn."""
         if not random:
             yield
             return

@@ -15,12 +15,12 @@ LOST_EXIT = 79
 
 @dataclass(frozen=True)
 class RankOrders:
-    """This process is one of several that train one job together, each on its rows of a batch."""
+    """The process is one of several that train one job together, each on its own rows."""
 
     rank: int
     size: int
     store: str
-    """Path of a file that no one has made yet, where the ranks meet (torch.distributed.FileStore)."""
+    """Path of a file that is not there yet, where the ranks meet; empty: there is one rank."""
     seed: int
     """Of all random numbers that the script does not seed itself: the same in all ranks."""
     threads: int | None = None
