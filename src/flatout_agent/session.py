@@ -73,6 +73,11 @@ def _ranks(orders: wire.Orders, recorder: Recorder) -> RankRuntime | None:
     """The process as one of several that train together; None: it trains alone."""
     if orders.ranks is None:
         return None
+    if orders.ranks.size == 1:  # for comparison: the same random numbers
+        from flatout_agent.ranks import same_numbers
+
+        same_numbers.after_torch(torch, orders.ranks.seed)
+        return None
     from flatout_agent.ranks.install import RankRuntime
 
     ranks = RankRuntime(orders.ranks, recorder)

@@ -52,8 +52,12 @@ class RankRuntime:
 
     def _check_weights(self) -> None:
         weights = self.reducer.parameters()
-        figures = [value for each in weights for value in fingerprint(each)]
-        if not self.group.equal(float(len(figures))) or not self.group.equal(*figures):
+        # A model that is gone may still be there in another rank: until Python collects it.
+        gone = torch.tensor([each is None for each in weights], dtype=torch.int32)
+        gone = self.group.max_(gone).tolist() if weights else []
+        shared = [each for each, is_gone in zip(weights, gone, strict=True) if not is_gone]
+        figures = [value for each in shared for value in fingerprint(each)]  # type: ignore[arg-type]
+        if not self.group.equal(*figures):
             raise Refused("the weights of the ranks have drifted apart")
 
     def step(self) -> None:
@@ -68,7 +72,7 @@ class RankRuntime:
 
     def seen(self) -> wire.RanksSeen:
         """How the ranks train together, so far."""
-        regions = self.regions.seen()
+        regions = tuple(self.regions.seen.values())
         steps = max(1, self._steps - 2)
         began = self._began or self._spent()
         _, exchange_s, region_s = self._spent()

@@ -35,10 +35,7 @@ class Inputs(NamedTuple):
 
     def cut(self, dims: tuple[int | None, ...], split: Split) -> tuple[Any, Any]:
         """The arguments with the rows of this rank alone: (args, kwargs)."""
-        leaves = [
-            leaf if dim is None else rows.own(leaf, dim, split)
-            for leaf, dim in zip(self.leaves, dims, strict=True)
-        ]
+        leaves = [_part(leaf, dim, split) for leaf, dim in zip(self.leaves, dims, strict=True)]
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         return args, kwargs
 
@@ -76,6 +73,12 @@ class Inputs(NamedTuple):
         yield from tried[:MOST_HYPOTHESES]
 
 
+def _part(leaf: Any, dim: int | None, split: Split) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return rows.shared(leaf, split) if dim is None else rows.own(leaf, dim, split)
+
+
 def _batch_dim(leaf: Any, dim: int, size: int, square: bool) -> int | None:
     if not isinstance(leaf, torch.Tensor) or not leaf.ndim:
         return None
@@ -94,9 +97,15 @@ class Output(NamedTuple):
     dim: int = 0
     factor: int = 1
     """Length along `dim` of each row of the batch."""
+    graph: bool = False
+    """Whether gradients go back through it: in all ranks, also where the rows of one take a branch
+    without.
+    """
 
     def whole(self, part: torch.Tensor, split: Split) -> torch.Tensor:
         """The whole tensor, from this rank's part."""
+        if self.graph and not part.requires_grad and torch.is_grad_enabled():
+            part = part.detach().requires_grad_()
         if self.how == "rows":
             return rows.joined(part, self.dim, split.times(self.factor))
         if self.how == "mean":

@@ -19,6 +19,7 @@ from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.kept import Kept
 from flatout_agent.ranks.leaves import Inputs, Output
 from flatout_agent.ranks.quiet import LoudOperator, Quiet
+from flatout_agent.ranks.refusal import SPARSE, Refused
 from flatout_agent.ranks.rows import Split
 
 TOLERANCE = 1e-4
@@ -82,6 +83,9 @@ class Prover:
             whole = self._run(inputs, None)
         except LoudOperator as operator:
             return Proof(False, f"its {operator} draws random numbers in a way unknown here")
+        own = {id(tensor) for tensor in [*self.parameters, *whole.inputs]}
+        if _foreign(whole.leaves, own):
+            return Proof(False, "it uses a tensor that is neither its weight nor an argument")
         written = self.kept.written()
         buffers = self.kept.buffers_now()
         gradients = self._gradients(whole.leaves, whole.inputs, whole.leaves)
@@ -182,7 +186,7 @@ class Prover:
                     error = difference(output.whole(of_part.detach(), split), of_whole.detach())
                 errors.append(error)
                 if self.group.agreed(error <= self._tolerance(of_whole)):
-                    chosen.append(output)
+                    chosen.append(output._replace(graph=of_whole.requires_grad))
                     largest = max(largest, error)
                     break
             else:
@@ -205,18 +209,19 @@ class Prover:
             return None
         try:
             with Quiet():
-                return list(
-                    torch.autograd.grad(
-                        [output for output, _ in pairs],
-                        targets,
-                        [gradient for _, gradient in pairs],
-                        allow_unused=True,
-                    )
+                gradients = torch.autograd.grad(
+                    [output for output, _ in pairs],
+                    targets,
+                    [gradient for _, gradient in pairs],
+                    allow_unused=True,
                 )
         except RuntimeError as error:
             if "heckpoint" in str(error):  # the reentrant kind allows `backward` alone
                 return None
             raise
+        if any(each is not None and each.layout is not torch.strided for each in gradients):
+            raise Refused(SPARSE)
+        return list(gradients)
 
     def _gradient_error(
         self,
@@ -275,6 +280,26 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     size = float(second.abs().square().sum()) ** 0.5
     away = float((first - second).abs().square().sum()) ** 0.5
     return away / size if size > 0 else (0.0 if away < 1e-12 else float("inf"))
+
+
+def _foreign(outputs: list[Any], own: set[int]) -> bool:
+    """Whether what was returned hangs on a tensor that is neither a weight nor an argument.
+
+    It may be what another region has returned. The gradient that a rank's rows give that would be
+    taken there for the gradient of all rows.
+    """
+    nodes = [leaf.grad_fn for leaf in outputs if isinstance(leaf, torch.Tensor)]
+    seen = set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        variable = getattr(node, "variable", None)
+        if variable is not None and id(variable) not in own:
+            return True
+        seen.add(node)
+        nodes.extend(upstream for upstream, _ in node.next_functions)
+    return False
 
 
 def _detached(leaf: Any, grads: bool) -> Any:

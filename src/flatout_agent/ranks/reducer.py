@@ -11,13 +11,14 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from flatout_agent.ranks.group import RankGroup
+from flatout_agent.ranks.refusal import SPARSE, Refused
 from flatout_agent.ranks.rows import mean_gradient
 from flatout_agent.replacing import Undo, in_reverse, replaced
 
@@ -27,10 +28,8 @@ gives that of a gradient that is gone to the next one.
 """
 BUCKET_BYTES = 64 * 2**20
 """Gradients are exchanged in pieces of this size: a copy of all of them would cost their memory."""
-
-
-class UnfitGradientError(Exception):
-    """The gradients cannot be averaged; the message says why."""
+REAL = (torch.float32, torch.float64)
+"""Types that flags can travel in."""
 
 
 class Reducer:
@@ -43,6 +42,10 @@ class Reducer:
         """Exchanged after the last backward pass."""
         self._parameters: list[weakref.ref[torch.Tensor]] = []
         self._numbers: Any = WeakIdKeyDictionary()
+        self.paused = False
+        """Gradients are asked for by ourselves."""
+        self._kinds: list[_Kind] = []
+        self._layouts: dict[tuple[int, ...], list[_Bucket]] = {}
         self._usual: dict[Any, tuple[int, ...]] = {}
         """Place of a backward pass in the program -> parameters whose gradients it changes."""
 
@@ -52,102 +55,170 @@ class Reducer:
             if isinstance(parameter, torch.Tensor) and parameter not in self._numbers:
                 self._numbers[parameter] = len(self._parameters)
                 self._parameters.append(weakref.ref(parameter))
+                self._kinds.append(_Kind(parameter.shape, parameter.dtype, parameter.device))
 
     def knows(self, tensor: Any) -> bool:
         """Whether this is one of the parameters."""
         return isinstance(tensor, torch.Tensor) and tensor in self._numbers
 
-    def parameters(self) -> list[torch.Tensor]:
-        """Those that are still there."""
-        return [each for reference in self._parameters if (each := reference()) is not None]
+    def parameters(self) -> list[torch.Tensor | None]:
+        """All that were ever added, in the same order in all ranks; None: it is gone."""
+        return [reference() for reference in self._parameters]
+
+    def averaged(self, gradients: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """What `torch.autograd.grad` has given for these tensors, averaged where they are known."""
+        known = [self.knows(tensor) for tensor in tensors]
+        if not any(known):
+            return tuple(gradients)
+        given = torch.tensor([gradient is not None for gradient in gradients], dtype=torch.int32)
+        used = self.group.max_(given).tolist()
+        return tuple(
+            mean_gradient(torch.zeros_like(tensor) if gradient is None else gradient, self.group)
+            if is_known and is_used
+            else gradient
+            for gradient, tensor, is_known, is_used in zip(
+                gradients, tensors, known, used, strict=True
+            )
+        )
 
     def after_backward(self, place: Any) -> None:
         """A backward pass that began at this place of the program has ended."""
         began = time.perf_counter()
-        changed = self._changed()
+        parameters = self.parameters()
+        changed = {number for number, each in enumerate(parameters) if _is_changed(each)}
         usual = self._usual.get(place, ())
         self.last_bytes = 0
-        flags = self._average(usual, changed, more=not changed <= set(usual))
-        if flags[-1]:
-            union = self._union(changed)
+        if self._exchange(usual, parameters, changed, more=not changed <= set(usual)):
+            bits = torch.zeros(len(parameters), dtype=torch.int32)
+            bits[list(changed)] = 1
+            union = [int(number) for number in self.group.max_(bits).nonzero()]
             rest = tuple(number for number in union if number not in usual)
-            self._average(rest, changed, more=False)
+            self._exchange(rest, parameters, changed, more=False)
             self._usual[place] = tuple(sorted({*union, *usual}))
         self.exchange_s += time.perf_counter() - began
 
-    def _changed(self) -> set[int]:
-        changed = set()
-        for number, reference in enumerate(self._parameters):
-            parameter = reference()
-            gradient = None if parameter is None else parameter.grad
-            if gradient is not None and getattr(gradient, MARK, None) != gradient._version:
-                changed.add(number)
-        return changed
-
-    def _union(self, changed: set[int]) -> list[int]:
-        bits = torch.zeros(len(self._parameters), dtype=torch.int32)
-        bits[list(changed)] = 1
-        return [int(number) for number in self.group.max_(bits).nonzero()]
-
-    def _average(self, numbers: tuple[int, ...], changed: set[int], more: bool) -> list[bool]:
-        """Average the gradients of these parameters; flags: which of them any rank had changed.
-
-        The last flag: whether any rank has changed others.
-        """
-        own = [number in changed for number in numbers]
-        flags = self._flags([*own, more])
-        chosen = [number for number, flag in zip(numbers, flags[:-1], strict=True) if flag]
-        for bucket in self._buckets(chosen):
-            self._average_bucket(bucket)
-        return flags
-
-    def _flags(self, own: list[bool]) -> list[bool]:
-        if len(own) == 1 and own[0] is False and not self._parameters:
-            return own
-        return [
-            bool(flag) for flag in self.group.max_(torch.tensor(own, dtype=torch.int32)).tolist()
-        ]
-
-    def _buckets(self, numbers: list[int]) -> Iterator[list[torch.Tensor]]:
-        """Parameters of one type and device, BUCKET_BYTES of them at most."""
-        open_buckets: dict[Any, list[torch.Tensor]] = {}
-        sizes: dict[Any, int] = {}
-        for number in numbers:
-            parameter = self._parameters[number]()
-            if parameter is None:
-                continue
-            key = (parameter.dtype, parameter.device)
-            size = parameter.numel() * parameter.element_size()
-            if key in open_buckets and sizes[key] + size > BUCKET_BYTES:
-                yield open_buckets.pop(key)
-                sizes[key] = 0
-            open_buckets.setdefault(key, []).append(parameter)
-            sizes[key] = sizes.get(key, 0) + size
-        yield from open_buckets.values()
-
     @torch.no_grad()
-    def _average_bucket(self, parameters: list[torch.Tensor]) -> None:
-        gradients = [_gradient(parameter) for parameter in parameters]
-        sizes = [gradient.numel() for gradient in gradients]
-        flat = gradients[0].new_empty(sum(sizes))
-        parts = zip(torch.split(flat, sizes), gradients, strict=True)
-        views = [part.view(gradient.shape) for part, gradient in parts]
-        torch._foreach_copy_(views, gradients)
-        self.group.sum_(torch.view_as_real(flat) if flat.is_complex() else flat)
-        self.last_bytes += flat.numel() * flat.element_size()
-        flat /= self.group.size
-        torch._foreach_copy_(gradients, views)
+    def _exchange(
+        self,
+        numbers: tuple[int, ...],
+        parameters: list[torch.Tensor | None],
+        changed: set[int],
+        more: bool,
+    ) -> bool:
+        """Average these parameters' gradients where any rank has changed them.
+
+        Returns whether any rank has changed others. On a CPU the flags travel with the gradients;
+        a device would have to be waited for before they can be read.
+        """
+        flags = [*(float(number in changed) for number in numbers), float(more)]
+        layouts = self._layout(numbers)
+        tail = bool(layouts) and layouts[0].device.type == "cpu" and layouts[0].dtype in REAL
+        seen = [] if tail else self.group.sum_(torch.tensor(flags)).tolist()
+        waiting = []
+        for layout in layouts:
+            extra = flags if tail and layout is layouts[0] else []
+            flat = self._filled(layout, parameters, extra)
+            self.group.sum_(torch.view_as_real(flat) if flat.is_complex() else flat)
+            self.last_bytes += flat.numel() * flat.element_size()
+            seen = flat[-len(extra) :].tolist() if extra else seen
+            waiting.append((layout, flat))
+        of_number = dict(zip(numbers, seen, strict=False))
+        for layout, flat in waiting:
+            flat /= self.group.size
+            self._write(layout, flat, parameters, of_number)
+        return bool(seen[-1])
+
+    def _layout(self, numbers: tuple[int, ...]) -> list[_Bucket]:
+        """Parameters of one type and device together, BUCKET_BYTES of them at most."""
+        if numbers in self._layouts:
+            return self._layouts[numbers]
+        buckets: dict[Any, _Bucket] = {}
+        done: list[_Bucket] = []
+        for number in numbers:
+            kind = self._kinds[number]
+            key = (kind.dtype, kind.device)
+            if key in buckets and buckets[key].bytes > BUCKET_BYTES:
+                done.append(buckets.pop(key))
+            bucket = buckets.setdefault(key, _Bucket(kind.dtype, kind.device))
+            bucket.numbers.append(number)
+            bucket.sizes.append(kind.shape.numel())
+        done += buckets.values()
+        done.sort(key=lambda bucket: bucket.dtype not in REAL)
+        self._layouts[numbers] = done
+        return done
+
+    def _filled(
+        self, layout: _Bucket, parameters: list[torch.Tensor | None], extra: list[float]
+    ) -> torch.Tensor:
+        """The bucket's gradients one after the other; zeros where this rank has none."""
+        total = sum(layout.sizes) + len(extra)
+        flat = torch.empty(total, dtype=layout.dtype, device=layout.device)
+        views, gradients = [], []
+        for number, view in zip(layout.numbers, layout.parts(flat), strict=True):
+            parameter = parameters[number]
+            gradient = None if parameter is None else parameter.grad
+            if gradient is None:
+                view.zero_()
+                continue
+            if gradient.layout is not torch.strided:
+                raise Refused(SPARSE)
+            views.append(view.view(gradient.shape))
+            gradients.append(gradient)
+        if views:
+            torch._foreach_copy_(views, gradients)
+        if extra:
+            flat[-len(extra) :] = torch.tensor(extra, dtype=layout.dtype)
+        return flat
+
+    def _write(
+        self,
+        layout: _Bucket,
+        flat: torch.Tensor,
+        parameters: list[torch.Tensor | None],
+        changed: dict[int, float],
+    ) -> None:
+        views, gradients = [], []
+        for number, view in zip(layout.numbers, layout.parts(flat), strict=True):
+            parameter = parameters[number]
+            if parameter is None or not changed[number]:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+            views.append(view.view(parameter.shape))
+        if gradients:
+            torch._foreach_copy_(gradients, views)
         for gradient in gradients:
             setattr(gradient, MARK, gradient._version)
 
 
-def _gradient(parameter: torch.Tensor) -> torch.Tensor:
-    """The parameter's gradient; zeros where this rank has computed none and another one has."""
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    if parameter.grad.layout is not torch.strided:
-        raise UnfitGradientError("it has sparse gradients (an embedding with sparse=True)")
-    return parameter.grad
+class _Kind(NamedTuple):
+    """What a parameter's gradient looks like, also when the parameter is gone."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+
+class _Bucket:
+    """Gradients that are exchanged as one tensor."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.dtype, self.device = dtype, device
+        self.numbers: list[int] = []
+        self.sizes: list[int] = []
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.sizes) * self.dtype.itemsize
+
+    def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        return list(torch.split(flat[: sum(self.sizes)], self.sizes))
+
+
+def _is_changed(parameter: torch.Tensor | None) -> bool:
+    gradient = None if parameter is None else parameter.grad
+    return gradient is not None and getattr(gradient, MARK, None) != gradient._version
 
 
 def watched(reducer: Reducer, guarded: Callable[..., Any]) -> Undo:
@@ -171,15 +242,10 @@ def watched(reducer: Reducer, guarded: Callable[..., Any]) -> Undo:
 
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         gradients = original_grad(outputs, inputs, *args, **kwargs)
-        if inside() != -1:
+        if inside() != -1 or reducer.paused:
             return gradients
         asked = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
-        return tuple(
-            guarded(mean_gradient, gradient, reducer.group)
-            if gradient is not None and reducer.knows(tensor)
-            else gradient
-            for gradient, tensor in zip(gradients, asked, strict=True)
-        )
+        return guarded(reducer.averaged, gradients, asked)
 
     def add_param_group(optimizer: Any, param_group: Any) -> Any:
         result = add_group(optimizer, param_group)

@@ -15,6 +15,9 @@ LOST_WORDS = ("Connection", "connection", "Timed out", "timed out", "timeout", "
 """In the errors of gloo and NCCL where another rank is gone, or does not answer."""
 
 
+SPARSE = "its model has sparse gradients (an embedding with sparse=True)"
+
+
 class Refused(Exception):  # noqa: N818 - a decision with its reason, not an error
     """These ranks cannot train this job together and be right."""
 

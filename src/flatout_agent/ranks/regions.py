@@ -25,6 +25,7 @@ from flatout_agent.replacing import Undo, in_reverse, replaced
 CHECKED_CALLS = 3
 """The first calls of each kind are checked for equal inputs, and one in CHECK_EVERY after them."""
 CHECK_EVERY = 100
+MOST_NOTES = 100
 
 
 class Regions:
@@ -38,6 +39,8 @@ class Regions:
         """Of the region that runs."""
         self.region_s = 0.0
         """Spent joining rows so far, waits included."""
+        self.seen: dict[Any, wire.RegionSeen] = {}
+        """What was found out about calls: one of each kind."""
         self._seed = seed
         self._guarded = guarded
         self._random: Random | None = None
@@ -47,7 +50,6 @@ class Regions:
             weakref.WeakKeyDictionary()
         )
         self._calls: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
-        self._last_split: Split | None = None
         self._inside_backward = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
     def install(self) -> Undo:
@@ -65,16 +67,31 @@ class Regions:
         return in_reverse(
             [
                 replaced(torch.nn.Module, "__call__", __call__),
-                batch_norm.shared(self.group, lambda: self._shared() is not None),
-                losses.shared(self._shared),
+                batch_norm.shared(self.group, lambda: self.split is not None),
+                losses.shared(lambda: self.split),
+                self._watch_checkpointing(),
             ]
         )
 
-    def _shared(self) -> Split | None:
-        """The split under way; in a backward pass, where checkpointing computes again, the last."""
-        if self.split is None and self._inside_backward() != -1:
-            return self._last_split
-        return self.split
+    def _watch_checkpointing(self) -> Undo:
+        """What is computed again in a backward pass is cut as it was in the forward pass."""
+        import torch.utils.checkpoint as checkpointing
+
+        original = checkpointing.checkpoint
+        regions = self
+
+        def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            split = regions.split
+
+            def as_before(*values: Any, **named: Any) -> Any:
+                if split is None or regions.split is not None:
+                    return function(*values, **named)
+                with regions.within(split):
+                    return function(*values, **named)
+
+            return original(as_before, *args, **kwargs)
+
+        return replaced(checkpointing, "checkpoint", checkpoint)
 
     def _meet(self, model: torch.nn.Module) -> None:
         if self._inside_backward() != -1 or next(model.parameters(), None) is None:
@@ -109,11 +126,11 @@ class Regions:
             returned = call(*args, **kwargs)
             now = random_states()[: len(before)]
             random = any(not a.equal(b) for (_, a), (_, b) in zip(before, now, strict=True))
-            self._proofs[model][key] = proof._replace(random=random)
+            self._proofs[model][key] = proof = proof._replace(random=random)
+            self._note(model, proof, key[0] and key[1])
             return returned
         rows = inputs.rows(proof.dims) if proof.cut else None
         if rows is None or rows < self.group.size:
-            self._last_split = None
             return call(*args, **kwargs)
         self._guarded(self._check, model, inputs)
         split = Split.even(self.group, rows)
@@ -126,7 +143,11 @@ class Regions:
         self._same_inputs(inputs)
         self._same_weights(model)
         self.reducer.add(model.parameters())
-        return Prover(model, call, self.group, self.within).prove(inputs)
+        self.reducer.paused = True
+        try:
+            return Prover(model, call, self.group, self.within).prove(inputs)
+        finally:
+            self.reducer.paused = False
 
     def _joined(self, returned: Any, proof: Proof, split: Split) -> Any:
         began = time.perf_counter()
@@ -143,7 +164,7 @@ class Regions:
     @contextmanager
     def within(self, split: Split) -> Iterator[None]:
         """Batch normalisation and means count the rows of all ranks meanwhile."""
-        self.split = self._last_split = split
+        self.split = split
         try:
             yield
         finally:
@@ -193,22 +214,20 @@ class Regions:
             self.group.broadcast_(values)
             tensor.data.copy_(values)
 
-    def seen(self) -> tuple[wire.RegionSeen, ...]:
-        """What was found out about each model's training calls."""
-        return tuple(
-            wire.RegionSeen(
-                type(model).__name__,
-                proof.cut,
-                proof.reason,
-                proof.rows,
-                proof.error if proof.cut else None,
-                proof.random,
-                proof.gradient_error,
-                training=key[0] and key[1],
-            )
-            for model, proofs in list(self._proofs.items())
-            for key, proof in proofs.items()
+    def _note(self, model: torch.nn.Module, proof: Proof, training: bool) -> None:
+        region = wire.RegionSeen(
+            type(model).__name__,
+            proof.cut,
+            proof.reason,
+            proof.rows,
+            proof.error if proof.cut else None,
+            proof.random,
+            proof.gradient_error,
+            training,
         )
+        key = (region.model, region.cut, region.reason, training)
+        if key in self.seen or len(self.seen) < MOST_NOTES:
+            self.seen[key] = region
 
 
 @torch.no_grad()

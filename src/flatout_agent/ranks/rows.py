@@ -70,6 +70,13 @@ def summed(part: torch.Tensor, weight: float, split: Split) -> torch.Tensor:
     return split.group.sum_(part.clone(memory_format=torch.contiguous_format))
 
 
+def shared(value: torch.Tensor, split: Split) -> torch.Tensor:
+    """A tensor that all ranks have and use as it is: its gradient is the mean of theirs."""
+    if value.requires_grad and torch.is_grad_enabled():
+        return _Shared.apply(value, split.group)  # type: ignore[no-any-return, no-untyped-call]
+    return value
+
+
 def mean_gradient(gradient: torch.Tensor, group: RankGroup) -> torch.Tensor:
     """The true gradient, from what each rank has computed of it."""
     if gradient.requires_grad and torch.is_grad_enabled():
@@ -124,8 +131,20 @@ class _Spread(torch.autograd.Function):
 class _Mean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gradient: torch.Tensor, group: RankGroup) -> torch.Tensor:
+        ctx.group = group
         return group.sum_(gradient.clone(memory_format=torch.contiguous_format)) / group.size
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        return gradient, None
+        return mean_gradient(gradient, ctx.group), None
+
+
+class _Shared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, group: RankGroup) -> torch.Tensor:
+        ctx.group = group
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        return mean_gradient(gradient, ctx.group), None

@@ -1,0 +1,663 @@
+"""Small trainings of every style, one after the other, each printing `CASE name losses...`.
+
+Run alone and as ranks: the figures must be the same. Each is written as its author would.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import random
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+
+
+def data(rows=50, width=12, classes=3, seed=1):
+    dice = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, width, generator=dice)
+    return x, (x[:, :classes].argmax(1)).long()
+
+
+def mlp(width=12, out=3, norm=False):
+    middle = [nn.BatchNorm1d(16)] if norm else []
+    return nn.Sequential(nn.Linear(width, 16), *middle, nn.ReLU(), nn.Linear(16, out))
+
+
+def fit(model, loader, loss_of, optimizer=None, epochs=2):
+    # Not Adam: of a gradient that is nothing but rounding it makes a whole step.
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = loss_of(*batch)
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+
+def uneven_last_batch():
+    model = mlp()
+    loader = DataLoader(TensorDataset(*data(47)), batch_size=10, shuffle=True)
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+
+
+def fewer_rows_than_ranks():
+    model = mlp()
+    loader = DataLoader(TensorDataset(*data(33)), batch_size=8)  # the last one has one row
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+
+
+def batch_norm():
+    model = mlp(norm=True)
+    x, y = data(50)
+    loader = DataLoader(TensorDataset(x, y), batch_size=10)
+    yield from fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    model.eval()
+    with torch.no_grad():
+        yield F.cross_entropy(model(x), y).item()
+    yield from model[1].running_mean[:4].tolist()
+    yield from model[1].running_var[:4].tolist()
+
+
+def batch_norm_images():
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8, affine=False), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(8, 3),
+    )  # fmt: skip
+    dice = torch.Generator().manual_seed(3)
+    images = torch.randn(21, 3, 8, 8, generator=dice)
+    loader = DataLoader(TensorDataset(images, data(21)[1]), batch_size=7)
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+
+
+def contrastive():
+    model = nn.Linear(12, 8)
+    temperature = nn.Parameter(torch.tensor(1.0))
+    optimizer = torch.optim.Adam([*model.parameters(), temperature], lr=1e-2)
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+
+    def loss(x, y):
+        a, b = F.normalize(model(x), dim=1), F.normalize(model(x.flip(1)), dim=1)
+        return F.cross_entropy(a @ b.T * temperature.exp(), torch.arange(len(x)))
+
+    return fit(model, loader, loss, optimizer)
+
+
+class LossInside(nn.Module):
+    def __init__(self, ignore=-100, reduction="mean"):
+        super().__init__()
+        self.embedding = nn.Embedding(20, 16)
+        self.out = nn.Linear(16, 20)
+        self.ignore, self.reduction = ignore, reduction
+
+    def forward(self, tokens, labels=None):
+        logits = self.out(self.embedding(tokens))
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(),
+                ignore_index=self.ignore, reduction=self.reduction,
+            )  # fmt: skip
+        return {"loss": loss, "logits": logits, "note": "text"}
+
+
+def tokens(rows=24, length=9, pad=None):
+    dice = torch.Generator().manual_seed(4)
+    values = torch.randint(1, 20, (rows, length), generator=dice)
+    labels = values.roll(1, 1)
+    if pad is not None:
+        for row in range(rows):
+            labels[row, row % length :] = pad
+    return values, labels
+
+
+def loss_in_model(ignore=-100, pad=-100, reduction="mean", late=False):
+    model = LossInside(ignore, reduction)
+    values, labels = tokens(pad=pad)
+    if late:  # nothing is to be ignored in the first batches
+        labels[:12] = values[:12].roll(1, 1)
+    loader = DataLoader(TensorDataset(values, labels), batch_size=6)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return fit(model, loader, lambda x, y: model(x, labels=y)["loss"], optimizer)
+
+
+def loss_in_model_own_pad():
+    return loss_in_model(ignore=0, pad=0, late=True)
+
+
+def loss_in_model_late_padding():
+    return loss_in_model(late=True)
+
+
+def loss_in_model_sum():
+    return loss_in_model(reduction="sum")
+
+
+class OwnMean(nn.Module):
+    """Its mean counts what its mask leaves: no mean over rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(12, 1)
+
+    def forward(self, x, mask):
+        error = self.line(x).squeeze(1).square() * mask
+        return error.sum() / mask.sum()
+
+
+def masked_mean():
+    model = OwnMean()
+    x, y = data(40)
+    loader = DataLoader(TensorDataset(x, (y > 0).float()), batch_size=10)
+    return fit(model, loader, model)
+
+
+def summed_loss():
+    model = mlp()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y, reduction="sum"))
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(6, 8)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x, state=None):
+        hidden, state = self.lstm(x, state)
+        return self.out(hidden), state
+
+
+def sequence_first():
+    model, (x, y) = Tagger(), data(60, 6)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    state = None
+    for chunk, target in zip(x.view(4, 3, 5, 6), y.view(4, 3, 5), strict=True):
+        logits, state = model(chunk, state)  # 3 steps of 5 sequences; the state is carried on
+        state = tuple(each.detach() for each in state)
+        loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+def transformer_sequence_first():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
+    mask = nn.Transformer.generate_square_subsequent_mask(5)  # as long as the batch is large
+    head = nn.Linear(8, 3)
+    optimizer = torch.optim.Adam([*layer.parameters(), *head.parameters()], lr=1e-2)
+    x, y = data(100, 8)
+    for chunk, target in zip(x.view(4, 5, 5, 8), y.view(4, 5, 5), strict=True):
+        loss = F.cross_entropy(head(layer(chunk, src_mask=mask)).flatten(0, 1), target.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+def tied_weights():
+    embedding, out = nn.Embedding(20, 16), nn.Linear(16, 20, bias=False)
+    out.weight = embedding.weight
+    model = nn.Sequential(embedding, out)
+    loader = DataLoader(TensorDataset(*tokens()), batch_size=6)
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x).flatten(0, 1), y.flatten()))
+
+
+def weight_used_outside():
+    model = mlp()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+
+    def loss(x, y):
+        return F.cross_entropy(model(x), y) + 1e-2 * model[0].weight.square().sum()
+
+    return fit(model, loader, loss)
+
+
+class ByChance(nn.Module):
+    """Uses one branch or the other by what it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(12, 3), nn.Linear(12, 3)
+
+    def forward(self, x):
+        where = x[:, 0] > 0
+        y = x.new_zeros(len(x), 3)
+        if where.any():
+            y[where] = self.a(x[where])
+        if (~where).any():
+            y[~where] = self.b(x[~where])
+        return y
+
+
+def unused_by_chance():
+    model, (x, y) = ByChance(), data(48)
+    order = x[:, 0].argsort()  # the first rows use one branch, the last ones the other
+    loader = DataLoader(TensorDataset(x[order], y[order]), batch_size=8)
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.first, self.second = mlp(12, 12, norm=True), mlp(12, 3)
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        x = x.requires_grad_() if self.reentrant else x
+        return self.second(checkpoint(self.first, x, use_reentrant=self.reentrant))
+
+
+def checkpointed(reentrant=False):
+    model = Checkpointed(reentrant)
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+
+
+def reentrant_checkpoint():
+    return checkpointed(reentrant=True)
+
+
+def wgan_gp():
+    critic, generator = mlp(12, 1), mlp(4, 12)
+    of_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
+    of_generator = torch.optim.Adam(generator.parameters(), lr=1e-3)
+    x, _ = data(40)
+    for real in x.split(10):
+        fake = generator(torch.randn(10, 4))
+        share = torch.rand(10, 1)
+        between = (share * real + (1 - share) * fake.detach()).requires_grad_()
+        (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+        penalty = (slope.norm(dim=1) - 1).square().mean()
+        loss = critic(fake.detach()).mean() - critic(real).mean() + 10 * penalty
+        of_critic.zero_grad()
+        loss.backward()
+        of_critic.step()
+        yield loss.item()
+        loss = -critic(generator(torch.randn(10, 4))).mean()
+        of_generator.zero_grad()
+        loss.backward()
+        of_generator.step()
+        yield loss.item()
+
+
+def second_order():
+    """A step within the step, through its own gradient (MAML)."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = data(40)
+    for inner, outer in zip(x.split(10), y.split(10), strict=True):
+        weights = dict(model.named_parameters())
+        loss = F.cross_entropy(model(inner), outer)
+        slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+        fast = {name: w - 0.1 * g for (name, w), g in zip(weights.items(), slopes, strict=True)}
+        loss = F.cross_entropy(torch.func.functional_call(model, fast, (inner,)), outer)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+def unfreeze():
+    trunk, head = mlp(12, 12), nn.Linear(12, 3)
+    for parameter in trunk.parameters():
+        parameter.requires_grad_(False)
+    optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    for epoch in range(3):
+        if epoch == 1:
+            for parameter in trunk.parameters():
+                parameter.requires_grad_(True)
+            optimizer.add_param_group({"params": trunk.parameters(), "lr": 1e-3})
+        for x, y in loader:
+            loss = F.cross_entropy(head(trunk(x)), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+
+def optimizer_before_double():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.double()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x.double()), y), optimizer)
+
+
+def own_clipping():
+    model = mlp()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        norm = sum(each.grad.square().sum() for each in model.parameters()).sqrt()
+        for each in model.parameters():
+            each.grad.mul_(0.1 / (norm + 1e-6))
+        optimizer.step()
+        yield loss.item()
+        yield norm.item()
+
+
+def ragged_accumulation():
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    loader = DataLoader(TensorDataset(*data(47)), batch_size=5)
+    for number, (x, y) in enumerate(loader, 1):
+        loss = F.cross_entropy(model(x), y) / 4
+        loss.backward()
+        if number % 4 == 0 or number == len(loader):
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+        yield loss.item()
+
+
+def plateau_and_early_stop():
+    model = mlp()
+    x, y = data(50)
+    held_x, held_y = data(30, seed=9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    best, bad = float("inf"), 0
+    for _ in range(30):
+        yield from fit(
+            model,
+            DataLoader(TensorDataset(x, y), 25),
+            lambda x, y: F.cross_entropy(model(x), y),
+            optimizer,
+            1,
+        )
+        model.eval()
+        with torch.no_grad():
+            held = F.cross_entropy(model(held_x), held_y).item()
+        model.train()
+        plateau.step(held)
+        yield optimizer.param_groups[0]["lr"]
+        bad = 0 if held < best - 1e-3 else bad + 1
+        best = min(best, held)
+        if bad > 3:
+            return
+
+
+def break_on_loss():
+    model = mlp()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    for loss in fit(
+        model, itertools.cycle(loader), lambda x, y: F.cross_entropy(model(x), y), None, 1
+    ):
+        yield loss
+        if loss < 0.9:
+            break
+
+
+def unseeded():
+    import numpy
+
+    model = mlp()
+    dice = numpy.random.default_rng()
+    words = sorted({random.random() for _ in range(3)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        x = torch.tensor(dice.normal(size=(8, 12)), dtype=torch.float32)
+        loss = model(x).square().mean() * words[0]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+def set_vocabulary():
+    letters = list({"apple", "pear", "plum", "fig", "kiwi", "date"})
+    model = nn.Embedding(6, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    numbers = torch.tensor([letters.index(word) for word in ("fig", "plum", "pear", "fig")])
+    for _ in range(3):
+        loss = model(numbers).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+def pass_before_training():
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10, shuffle=True)
+    mean = torch.stack([x.mean(0) for x, _ in loader]).mean(0)
+    model = mlp()
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x - mean), y))
+
+
+def weighted_sampler():
+    x, y = data(50)
+    sampler = WeightedRandomSampler(torch.rand(50), 40)
+    model = mlp()
+    loader = DataLoader(TensorDataset(x, y), batch_size=8, sampler=sampler)
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+
+
+def mixup():
+    model = mlp()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+
+    def loss(x, y):
+        share, order = random.betavariate(1, 1), torch.randperm(len(x))
+        logits = model(share * x + (1 - share) * x[order])
+        return share * F.cross_entropy(logits, y) + (1 - share) * F.cross_entropy(logits, y[order])
+
+    return fit(model, loader, loss)
+
+
+def data_parallel():
+    model = nn.DataParallel(mlp(norm=True))
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    yield from fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    yield float(all(name.startswith("module.") for name in model.state_dict()))
+
+
+def saved_and_copied():
+    model = mlp()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    yield from fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    other = torch.load(file, weights_only=False)
+    third = copy.deepcopy(other)
+    yield from fit(third, loader, lambda x, y: F.cross_entropy(third(x), y), None, 1)
+
+
+def folds():
+    x, y = data(60)
+    for fold in range(3):
+        model = mlp()
+        kept = torch.arange(60) % 3 != fold
+        loader = DataLoader(TensorDataset(x[kept], y[kept]), batch_size=8, shuffle=True)
+        yield from fit(
+            model, loader, lambda x, y, model=model: F.cross_entropy(model(x), y), None, 1
+        )
+        with torch.no_grad():
+            yield (model(x[~kept]).argmax(1) == y[~kept]).float().mean().item()
+
+
+class Kept(nn.Module):
+    """Keeps a loss of its own for the script to add: not to be cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(12, 3)
+        self.extra = torch.zeros(())
+
+    def forward(self, x):
+        y = self.line(x)
+        self.extra = y.square().mean() + y.mean(0).square().sum()
+        return y
+
+
+def keeps_a_tensor():
+    model = Kept()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y) + model.extra)
+
+
+class Codebook(nn.Module):
+    """Its buffer follows the mean of what it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(12, 3)
+        self.register_buffer("centre", torch.zeros(3))
+
+    def forward(self, x):
+        y = self.line(x)
+        out = y - self.centre
+        with torch.no_grad():
+            self.centre.lerp_(y.max(0).values, 0.1)
+        return out
+
+
+def own_buffer():
+    model = Codebook()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    yield from fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+    yield from model.centre.tolist()
+
+
+def hooked():
+    model = mlp()
+    features = []
+    model[0].register_forward_hook(lambda module, inputs, output: features.append(output))
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+
+    def loss(x, y):
+        return F.cross_entropy(model(x), y) + 0.1 * features.pop().square().mean()
+
+    return fit(model, loader, loss)
+
+
+def adversarial():
+    """The gradient of the inputs is asked for (FGSM)."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for x, y in DataLoader(TensorDataset(*data(50)), batch_size=10):
+        x.requires_grad_()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model((x + 0.1 * x.grad.sign()).detach()), y)
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+def distillation():
+    teacher, student = mlp().eval(), mlp()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+
+    def loss(x, y):
+        with torch.no_grad():
+            target = teacher(x)
+        return F.mse_loss(student(x), target)
+
+    return fit(student, loader, loss)
+
+
+def group_norm_and_weight_norm():
+    model = nn.Sequential(
+        nn.utils.parametrizations.weight_norm(nn.Linear(12, 16)), nn.GroupNorm(4, 16),
+        nn.GELU(), nn.utils.parametrizations.spectral_norm(nn.Linear(16, 3)),
+    )  # fmt: skip
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y))
+
+
+class Modulated(nn.Module):
+    """Takes a weight that another model has computed: as an argument, or before the call."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(12, 3)
+        self.weight = None
+
+    def forward(self, x, weight=None):
+        return self.line(x * (self.weight if weight is None else weight))
+
+
+def hypernetwork(before=False):
+    hyper, model = mlp(12, 12), Modulated()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+    optimizer = torch.optim.SGD([*hyper.parameters(), *model.parameters()], lr=0.1)
+    noise = torch.randn(4, 12)
+
+    def loss(x, y):
+        weight = hyper(noise).mean(0)
+        if before:
+            model.weight = weight
+            return F.cross_entropy(model(x), y)
+        return F.cross_entropy(model(x, weight), y)
+
+    return fit(model, loader, loss, optimizer)
+
+
+def hypernetwork_before():
+    return hypernetwork(before=True)
+
+
+def generator_through_critic():
+    generator, critic = mlp(4, 12), mlp(12, 1)
+    optimizer = torch.optim.SGD(generator.parameters(), lr=0.1)
+    for _ in range(5):
+        loss = F.softplus(-critic(generator(torch.randn(10, 4)))).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+def autocast():
+    model = mlp()
+    loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
+
+    def loss(x, y):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(x)
+        return F.cross_entropy(logits.float(), y)
+
+    return fit(model, loader, loss)
+
+
+CASES = [
+    uneven_last_batch, fewer_rows_than_ranks, batch_norm, batch_norm_images, contrastive,
+    loss_in_model, loss_in_model_own_pad, loss_in_model_late_padding, loss_in_model_sum,
+    masked_mean, summed_loss, sequence_first, transformer_sequence_first, tied_weights,
+    weight_used_outside, unused_by_chance, checkpointed, reentrant_checkpoint, wgan_gp,
+    second_order, unfreeze, optimizer_before_double, own_clipping, ragged_accumulation,
+    plateau_and_early_stop, break_on_loss, unseeded, set_vocabulary, pass_before_training,
+    weighted_sampler, mixup, data_parallel, saved_and_copied, folds, keeps_a_tensor, own_buffer,
+    hooked, adversarial, distillation, hypernetwork,
+    hypernetwork_before, generator_through_critic, group_norm_and_weight_norm, autocast,
+]  # fmt: skip
+
+
+def main() -> None:
+    chosen = sys.argv[1:]
+    torch.set_num_threads(1)
+    for case in CASES:
+        if not chosen or case.__name__ in chosen:
+            if case is not unseeded:
+                torch.manual_seed(0)
+                random.seed(0)
+            print("CASE", case.__name__, *map(repr, case()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

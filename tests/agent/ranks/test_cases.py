@@ -1,0 +1,82 @@
+"""Trainings of every style on several ranks: the losses are those of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ranked
+from every import for_every
+
+SCRIPT = Path(__file__).with_name("cases.py")
+TOLERANCE = 1e-4
+COARSE = {"autocast": 2e-3}
+"""bfloat16 has three digits."""
+WHOLE = {"OwnMean", "Kept", "Codebook", "Modulated"}
+"""Models that must not be cut, at least in one kind of call."""
+
+Figures = dict[str, list[float]]
+
+
+def figures(output: str) -> Figures:
+    lines = [line.split() for line in output.splitlines() if line.startswith("CASE ")]
+    return {words[1]: [float(word) for word in words[2:]] for words in lines}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, ranked.Ranked]:
+    folder = tmp_path_factory.mktemp("ranks")
+    return {size: ranked.run(folder, [str(SCRIPT)], size, 250.0) for size in (1, 2)}
+
+
+@pytest.mark.slow
+def test_losses_are_those_of_one_process(runs: dict[int, ranked.Ranked]) -> None:
+    assert runs[1].codes == (0,), runs[1].errors
+    assert runs[2].codes == (0, 0), (runs[2].refused, runs[2].faults, runs[2].errors)
+    alone, together = figures(runs[1].outputs[0]), figures(runs[2].outputs[0])
+    assert list(alone) == list(together)
+    assert len(alone) > 40
+    for_all = {}
+    for name, losses in alone.items():
+        bound = COARSE.get(name, TOLERANCE)
+        if together[name] != pytest.approx(losses, rel=bound, abs=1e-6):
+            for_all[name] = (losses, together[name])
+    assert for_all == {}
+
+
+@pytest.mark.slow
+def test_all_ranks_print_the_same(runs: dict[int, ranked.Ranked]) -> None:
+    assert runs[2].outputs[0] == runs[2].outputs[1]
+
+
+@pytest.mark.slow
+def test_what_mixes_rows_is_not_cut(runs: dict[int, ranked.Ranked]) -> None:
+    regions = runs[2].seen.regions
+    whole = {region.model for region in regions if not region.cut}
+    assert whole >= WHOLE
+    reasons = {region.model: region.reason for region in regions if not region.cut}
+    assert "depend on each other" in reasons["OwnMean"]
+    assert "Kept.extra" in reasons["Kept"]
+    assert "buffers" in reasons["Codebook"]
+    assert all(region.reason for region in regions if not region.cut)
+
+
+@pytest.mark.slow
+def test_what_can_be_cut_is(runs: dict[int, ranked.Ranked]) -> None:
+    cut = {region.model for region in runs[2].seen.regions if region.cut}
+    assert {"Sequential", "LossInside", "Tagger", "Checkpointed", "DataParallel"} <= cut
+    assert {"ByChance", "TransformerEncoderLayer"} <= cut
+
+
+@pytest.mark.thorough
+@for_every([3, 4], str)
+def test_more_ranks(size: int, tmp_path: Path) -> None:
+    alone = ranked.run(tmp_path, [str(SCRIPT)], 1, 250.0)
+    together = ranked.run(tmp_path, [str(SCRIPT)], size, 250.0)
+    assert together.codes == (0,) * size, (together.refused, together.faults, together.errors)
+    for name, losses in figures(alone.outputs[0]).items():
+        bound = COARSE.get(name, TOLERANCE)
+        assert figures(together.outputs[0])[name] == pytest.approx(losses, rel=bound, abs=1e-6), (
+            name
+        )

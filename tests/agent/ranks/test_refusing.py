@@ -1,0 +1,99 @@
+"""What ranks cannot train rightly ends with a reason; what the ranks save stays apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ranked
+from flatout_agent import wire
+
+pytestmark = pytest.mark.slow
+
+START = """
+import os, torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(8, 4)
+def train(steps):
+    for number in range(steps):
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print("step", number, loss.item(), flush=True)
+"""
+
+
+def run(folder: Path, program: str) -> ranked.Ranked:
+    script = folder / "train.py"
+    script.write_text(START + program)
+    return ranked.run(folder, [str(script)], 2, 60.0)
+
+
+def test_batches_that_differ_between_the_ranks(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        "x = torch.tensor(list(os.urandom(32))).view(8, 4) / 255\ntrain(3)",
+    )
+    assert done.codes == (wire.REFUSED_EXIT, wire.REFUSED_EXIT)
+    assert "batches differ" in done.refused[0].reason
+    assert done.refused[0].next_step
+    assert "step" not in done.outputs[0]
+
+
+def test_a_group_of_processes_of_the_scripts_own(tmp_path: Path) -> None:
+    done = run(tmp_path, "import torch.distributed as dist\ndist.init_process_group('gloo')")
+    assert done.codes == (wire.REFUSED_EXIT, wire.REFUSED_EXIT)
+    assert "torchrun" in done.refused[0].next_step
+
+
+def test_sparse_gradients(tmp_path: Path) -> None:
+    program = """
+model = nn.Embedding(10, 4, sparse=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.arange(8)
+train(3)
+"""
+    done = run(tmp_path, program)
+    assert set(done.codes) <= {wire.REFUSED_EXIT, wire.LOST_EXIT}
+    assert any("sparse" in refusal.reason for refusal in done.refused)
+
+
+def test_an_error_of_the_script_is_the_scripts(tmp_path: Path) -> None:
+    done = run(tmp_path, "train(3)\nraise ValueError('mine')")
+    assert done.codes == (1, 1)
+    assert "ValueError: mine" in done.errors[0]
+    assert not done.refused
+
+
+def test_a_rank_that_is_gone_ends_the_others(tmp_path: Path) -> None:
+    program = "train(2)\nif os.environ['FLATOUT_RANK'] == '1': os._exit(9)\ntrain(5)"
+    done = run(tmp_path, program)
+    assert done.codes == (wire.LOST_EXIT, 9)
+    assert done.outputs[0].count("step") == 2
+
+
+def test_rank_0_alone_saves(tmp_path: Path) -> None:
+    program = """
+train(2)
+torch.save(model.state_dict(), "weights.pt")
+with open("log.txt", "w") as file:
+    file.write(f"rank {os.environ['FLATOUT_RANK']}\\n")
+back = torch.load("weights.pt")
+print("step", float(back["weight"].sum()), open("log.txt").read().count("rank"))
+"""
+    done = run(tmp_path, program)
+    assert done.codes == (0, 0), done.errors
+    assert (tmp_path / "log.txt").read_text() == "rank 0\n"
+    assert done.outputs[0] == done.outputs[1]
+    assert (tmp_path / "weights.pt").exists()
+
+
+def test_exchange_is_not_joined_by_libraries(tmp_path: Path) -> None:
+    program = "train(2)\nimport torch.distributed as dist\nprint('step', dist.is_initialized())"
+    done = run(tmp_path, program)
+    assert done.outputs[0].splitlines()[-1] == "step False"
