@@ -27,6 +27,27 @@ def begin(orders: wire.Orders, recorder: Recorder) -> None:
     job = Job()
     ranks = _ranks(orders, recorder)
     booster = Booster(job, orders.boosts, recorder)
+    watcher = _watcher(orders, job, booster, recorder)
+    booster.at(Moment.START, torch)
+    discovery = Discovery(job, watcher, booster, recorder)
+    watcher.leave = discovery.remove
+    discovery.install()
+    if ranks is not None:
+        job.after_step(ranks.step)
+    tracebacks.install()
+    process = os.getpid()
+
+    def ends() -> None:
+        if os.getpid() == process:
+            if ranks is not None:
+                recorder.safely("ranks", lambda: recorder.write(ranks.seen()))
+            recorder.safely("end", watcher.program_ends)
+
+    atexit.register(ends)
+
+
+def _watcher(orders: wire.Orders, job: Job, booster: Booster, recorder: Recorder) -> Watcher:
+    """What looks on, by what is ordered."""
     watcher: Watcher
     if orders.profile is not None:
         from flatout_agent.watch.profile.watch import ProfileWatch
@@ -51,22 +72,7 @@ def begin(orders: wire.Orders, recorder: Recorder) -> None:
 
         seed_everything(orders.trial.seed)
         watcher = TrialWatch(job, booster, recorder, orders.trial)
-    booster.at(Moment.START, torch)
-    discovery = Discovery(job, watcher, booster, recorder)
-    watcher.leave = discovery.remove
-    discovery.install()
-    if ranks is not None:
-        job.after_step(ranks.step)
-    tracebacks.install()
-    process = os.getpid()
-
-    def ends() -> None:
-        if os.getpid() == process:
-            if ranks is not None:
-                recorder.safely("ranks", lambda: recorder.write(ranks.seen()))
-            recorder.safely("end", watcher.program_ends)
-
-    atexit.register(ends)
+    return watcher
 
 
 def _ranks(orders: wire.Orders, recorder: Recorder) -> RankRuntime | None:

@@ -53,10 +53,10 @@ class RankRuntime:
     def _check_weights(self) -> None:
         weights = self.reducer.parameters()
         # A model that is gone may still be there in another rank: until Python collects it.
-        gone = torch.tensor([each is None for each in weights], dtype=torch.int32)
-        gone = self.group.max_(gone).tolist() if weights else []
-        shared = [each for each, is_gone in zip(weights, gone, strict=True) if not is_gone]
-        figures = [value for each in shared for value in fingerprint(each)]  # type: ignore[arg-type]
+        gone = torch.tensor([*(each is None for each in weights), False], dtype=torch.int32)
+        self.group.max_(gone)
+        shared = [each for each, flag in zip(weights, gone.tolist(), strict=False) if not flag]
+        figures = [value for each in shared if each is not None for value in fingerprint(each)]
         if not self.group.equal(*figures):
             raise Refused("the weights of the ranks have drifted apart")
 

@@ -269,8 +269,8 @@ def reentrant_checkpoint():
 
 def wgan_gp():
     critic, generator = mlp(12, 1), mlp(4, 12)
-    of_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
-    of_generator = torch.optim.Adam(generator.parameters(), lr=1e-3)
+    of_critic = torch.optim.SGD(critic.parameters(), lr=1e-2)
+    of_generator = torch.optim.SGD(generator.parameters(), lr=1e-2)
     x, _ = data(40)
     for real in x.split(10):
         fake = generator(torch.randn(10, 4))
