@@ -48,9 +48,10 @@ class Discovery:
         self._unwatch_gradients: Callable[[], None] = lambda: None
         self._removals: list[Callable[[], None]] = []
         self._leaving: Callable[[], None] | None = None
-        # In a plain run the watcher overrides neither, and each empty call costs time.
+        # In a plain run the watcher overrides none of these, and each empty call costs time.
         self._reports_starts = _overrides(watcher, "optimizer_starts")
         self._reports_ends = _overrides(watcher, "optimizer_ends")
+        self._reports_backward_ends = _overrides(watcher, "backward_ended")
 
     def install(self) -> None:
         """Put all hooks in place."""
@@ -204,7 +205,8 @@ class Discovery:
                 return original(tensors, *args, **kwargs)
             self.recorder.safely("backward", self._backward, tensors)
             result = original(tensors, *args, **kwargs)
-            self.recorder.safely("backward", self.watcher.backward_ended)
+            if self._reports_backward_ends:
+                self.recorder.safely("backward", self.watcher.backward_ended)
             if self.updates is not None:
                 self.recorder.safely("updates", self.updates.backward_ended)
             return result

@@ -22,6 +22,8 @@ MOST_COLLISIONS = 8
 UNKNOWN = math.nan
 LARGEST = 3.4028234e38
 """Of a float32."""
+WRITE_SLOT = layout.SLOT.pack_into
+HEADER_BYTES, SLOT_BYTES, SLOTS = layout.HEADER_BYTES, layout.SLOT_BYTES, layout.SLOTS
 
 
 class Pulse:
@@ -92,9 +94,9 @@ class Pulse:
         last, self._last = self._last, time_s
         self.sequence = sequence = self.sequence + 1
         flags, self.flags = self.flags, 0
-        layout.SLOT.pack_into(
+        WRITE_SLOT(
             self._map,
-            layout.HEADER_BYTES + (sequence - 1) % layout.SLOTS * layout.SLOT_BYTES,
+            HEADER_BYTES + (sequence - 1) % SLOTS * SLOT_BYTES,
             sequence,
             step,
             time_s,
@@ -104,7 +106,7 @@ class Pulse:
             samples & 0xFFFFFFFF,
             shapes & 0xFFFFFFFF,
             flags & 0xFFFF,
-            min(micro_steps, 0xFFFF),
+            micro_steps if micro_steps < 0xFFFF else 0xFFFF,
             loss_scale if -LARGEST <= loss_scale <= LARGEST else UNKNOWN,
             own_s,
             sequence,

@@ -1,6 +1,10 @@
 """What a watcher tells the pulse of each step: the loss without waiting for it, and what happened.
 
 Every part may fail on an unusual program; the pulse then ends, and the run goes on.
+
+A large model empties the caches between two steps, so what a step costs here is how much code and
+how many objects it touches. What runs in each step is therefore written out in `batch_seen`,
+`loss_seen` and `step`, and calls nothing for what is not there.
 """
 
 from __future__ import annotations
@@ -21,18 +25,16 @@ from flatout_agent.replacing import in_reverse, replaced
 from flatout_agent.watch.interruptions import watch_saving
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.tensors import tensors_in
-from flatout_agent.wire import pulse as layout
+from flatout_agent.wire.pulse import COMPILED, EPOCH_BEGAN, EVALUATED, LOSS_READ, SAVED, SKIPPED
 
 READ_EVERY_S = 1.0
 """A loss on a device is copied so often, beside what the device does."""
 
 
-class LossReader:
-    """The loss of the last backward pass: at once on a CPU, a moment later from a device."""
+class DeviceLoss:
+    """The loss of a backward pass on a CUDA device: it is copied, and known a moment later."""
 
     def __init__(self) -> None:
-        self.value: float | None = None
-        """Read and not yet told."""
         self._buffer: torch.Tensor | None = None
         self._event: Any = None
         self._under_way = False
@@ -40,23 +42,6 @@ class LossReader:
 
     def see(self, loss: torch.Tensor) -> None:
         """`backward` is about to run on this tensor."""
-        if loss.numel() != 1:
-            return
-        if loss.device.type == "cpu":
-            self.value = float(loss.detach())
-        elif loss.device.type == "cuda":
-            self._copy(loss)
-
-    def take(self) -> float | None:
-        """The loss, once; None: there is none."""
-        if self._under_way and self._event.query():
-            self._under_way = False
-            assert self._buffer is not None
-            self.value = float(self._buffer)
-        value, self.value = self.value, None
-        return value
-
-    def _copy(self, loss: torch.Tensor) -> None:
         now = time.perf_counter()
         if self._under_way or now < self._next_s or torch.cuda.is_current_stream_capturing():
             return
@@ -68,6 +53,13 @@ class LossReader:
         self._event.record(torch.cuda.current_stream(loss.device))
         self._under_way = True
 
+    def take(self) -> float | None:
+        """The loss, once; None: there is none."""
+        if self._buffer is None or not (self._under_way and self._event.query()):
+            return None
+        self._under_way = False
+        return float(self._buffer)
+
 
 class Beat:
     """Feeds one pulse from what a watcher sees."""
@@ -75,15 +67,20 @@ class Beat:
     def __init__(self, pulse: Pulse, job: Job, recorder: Recorder) -> None:
         self.pulse = pulse
         self.job = job
-        self.loss = LossReader()
+        self._loss: float | None = None
+        """Of this step's last backward pass; None: not read."""
+        self._device_loss: DeviceLoss | None = None
         self._recorder = recorder
         self._over = False
         self._known = False
         self._graphs = 0
+        self._counters: Any = None
+        """Of torch.compile, once torch has loaded it."""
+        self._one_of_several = pulse.world_size > 1
+        """There are other ranks."""
         self._samples = 0
         """Of a usual step: the first one of a new loader does not count its own."""
         self._scaler: Any = None
-        self._steps_of_scaler = 0
         self._shapes = 0
         """Of this step's batches."""
         self._usual_shapes = 0
@@ -101,81 +98,98 @@ class Beat:
 
     def other_loader(self) -> None:
         """The batches were another training loader's: an epoch began, and nothing was evaluated."""
-        self.pulse.flags = self.pulse.flags & ~layout.EVALUATED | layout.EPOCH_BEGAN
+        self.pulse.flags = self.pulse.flags & ~EVALUATED | EPOCH_BEGAN
 
     def batch_seen(self, batch: Any) -> None:
         """The loader has given a batch. What models are called with is not seen in every step."""
-        if not self._over:
-            self._guarded(self._batch_seen, batch)
-
-    def _batch_seen(self, batch: Any) -> None:
-        first = batch[0] if type(batch) in (list, tuple) and batch else batch
-        if type(first) is not torch.Tensor:  # the quick way serves nearly always
-            first = next(tensors_in(batch), None)
-        self._shapes = hash((self._shapes, None if first is None else first.shape))
+        if self._over:
+            return
+        try:
+            first = batch[0] if type(batch) in (list, tuple) and batch else batch
+            if type(first) is not torch.Tensor:  # the quick way serves nearly always
+                first = next(tensors_in(batch), None)
+            self._shapes = hash((self._shapes, None if first is None else first.shape))
+        except Exception as error:
+            self._fail(error)
 
     def loss_seen(self, loss: torch.Tensor) -> None:
         """`backward` is about to run on this tensor."""
-        if not self._over:
-            self._backwards += 1
-            if self.pulse.world_size > 1:
-                self._backward_s = time.perf_counter()
-            self._guarded(self.loss.see, loss)
+        if self._over:
+            return
+        self._backwards += 1
+        if self._one_of_several:
+            self._backward_s = time.perf_counter()
+        try:
+            if loss.numel() != 1:
+                return
+            if loss.is_cpu:
+                self._loss = loss.item()  # one operator; `float(loss.detach())` would be two
+            elif loss.is_cuda:
+                if self._device_loss is None:
+                    self._device_loss = DeviceLoss()
+                self._device_loss.see(loss)
+        except Exception as error:
+            self._fail(error)
 
     def step(self, step: Step, now: float, loader: Any) -> None:
         """A step has ended. loader: the one that feeds the training, if there is one."""
-        if not self._over:
-            self._guarded(self._step, step, now, loader)
+        if self._over:
+            return
+        try:
+            pulse = self.pulse
+            if pulse.forked or not self._known:
+                pulse = self._begin(loader)
+            loss, self._loss = self._loss, None
+            if self._device_loss is not None and loss is None:
+                loss = self._device_loss.take()
+            if loss is not None:
+                pulse.flags |= LOSS_READ
+            if self._counters is None:
+                self._counters = _compile_counters()
+            if self._counters is not None:
+                graphs = self._counters["stats"].get("unique_graphs", 0)
+                if graphs != self._graphs:
+                    self._graphs = graphs
+                    pulse.flags |= COMPILED
+            if step.samples:
+                self._samples = step.samples
+            if self._shapes:
+                self._usual_shapes, self._shapes = self._shapes, 0
+            pulse.step(
+                self.job.steps,
+                now,
+                step.wait_s,
+                self._samples,
+                UNKNOWN if loss is None else loss,
+                self._backwards or 1,
+                UNKNOWN if self._scaler is None else self._scale(),
+                self._usual_shapes,
+                self._own_s() if self._one_of_several else UNKNOWN,
+            )
+            self._backwards, self._last_s = 0, now
+        except Exception as error:
+            self._fail(error)
 
     def end(self) -> None:
         """The program ends."""
         self._guarded(self.pulse.end)
 
-    def _step(self, step: Step, now: float, loader: Any) -> None:
-        if self.pulse.forked:  # and it goes on training
-            self.pulse, self._known = Pulse(self.pulse.folder), False
-        if not self._known:
-            self._known = True
-            workers = -1 if loader is None else getattr(loader, "num_workers", -1)
-            self.pulse.trains_on(self.job.device, workers)
-        loss = self.loss.take()
-        if loss is not None:
-            self.pulse.flags |= layout.LOSS_READ
-        if step.epoch:
-            self.pulse.flags |= layout.EPOCH_BEGAN
-        if self._compiled():
-            self.pulse.flags |= layout.COMPILED
-        self._samples = step.samples or self._samples
-        self._usual_shapes = self._shapes or self._usual_shapes
-        self.pulse.step(
-            self.job.steps,
-            now,
-            step.wait_s,
-            self._samples,
-            UNKNOWN if loss is None else loss,
-            max(1, self._backwards),
-            self._scale(),
-            self._usual_shapes,
-            self._own_s(),
-        )
-        self._shapes, self._backwards, self._backward_s, self._last_s = 0, 0, 0.0, now
+    def _begin(self, loader: Any) -> Pulse:
+        """Tell the pulse what trains: the first time, and in a fork that goes on training."""
+        if self.pulse.forked:
+            self.pulse = Pulse(self.pulse.folder)
+        self._known = True
+        workers = -1 if loader is None else getattr(loader, "num_workers", -1)
+        self.pulse.trains_on(self.job.device, workers)
+        return self.pulse
 
     def _own_s(self) -> float:
         """The step until its only backward pass began."""
-        if not (self._backward_s and self._last_s) or self._backwards != 1:
-            return UNKNOWN
-        return self._backward_s - self._last_s
-
-    def _compiled(self) -> bool:
-        utils = sys.modules.get("torch._dynamo.utils")
-        if utils is None:
-            return False
-        graphs = utils.counters["stats"]["unique_graphs"]
-        before, self._graphs = self._graphs, graphs
-        return bool(graphs != before)
+        began, self._backward_s = self._backward_s, 0.0
+        return began - self._last_s if began and self._last_s and self._backwards == 1 else UNKNOWN
 
     def _saved(self) -> None:
-        self.pulse.flags |= layout.SAVED
+        self.pulse.flags |= SAVED
 
     def _written(self, file: Any) -> None:
         if not self._over:
@@ -206,7 +220,7 @@ class Beat:
             return
         self._scaler = scaler
         if self.job.steps == before and before and len(self.job.optimizers) == 1:
-            self.pulse.flags |= layout.SKIPPED
+            self.pulse.flags |= SKIPPED
             self.pulse.step(before, time.perf_counter(), loss_scale=self._scale())
 
     def _scale(self) -> float:
@@ -215,13 +229,18 @@ class Beat:
         return float(scale) if scale is not None and scale.device.type == "cpu" else UNKNOWN
 
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
-        """An error of ours ends the pulse, and nothing else."""
         try:
             action(*args)
         except Exception as error:
-            self._recorder.fault("pulse", error)
-            self._stop()
+            self._fail(error)
 
-    def _stop(self) -> None:
+    def _fail(self, error: Exception) -> None:
+        """An error of ours ends the pulse, and nothing else."""
+        self._recorder.fault("pulse", error)
         self._over = True
         self._undo()
+
+
+def _compile_counters() -> Any:
+    """What torch.compile counts, by subject; None while torch has not loaded it."""
+    return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)

@@ -32,6 +32,7 @@ from flatout_agent.watch.interruptions import Evaluations, watch_saving
 from flatout_agent.watch.run import RunWatch, compile_counters
 from flatout_agent.watch.step_calls import StepCalls
 from flatout_agent.watch.tensors import synchronize, tensors_in
+from flatout_agent.wire import pulse as layout
 
 MICRO_STEP_S = 1.0
 """Steps longer than this are measured by micro-step, where they are made of several."""
@@ -147,10 +148,6 @@ class LiveWatch(RunWatch):
         self.notes.eval_seen = True
         return self._evaluations.call(call, args, kwargs)
 
-    @property
-    def tuning(self) -> bool:
-        return self.story is not None
-
     def backward(self, loss: torch.Tensor) -> None:
         super().backward(loss)
         self._evaluations.backward()  # a loss in evaluation mode that is trained on
@@ -180,6 +177,8 @@ class LiveWatch(RunWatch):
     # Steps --------------------------------------------------------------------------------------
 
     def step(self) -> None:
+        if self.story is not None and self.beat is not None:
+            self.beat.flag(layout.TUNING)
         super().step()
         self._epoch_began = False
         if self._scratch and self.job.steps <= FIRST_STEPS:

@@ -51,11 +51,6 @@ class RunWatch(Watcher):
     def reads_losses(self) -> bool:  # type: ignore[override]  # of a class that has a constant
         return self.beat is not None
 
-    @property
-    def tuning(self) -> bool:
-        """Whether boosts are being tried."""
-        return False
-
     def epoch_begins(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self.history.epoch(loader)
         if self.beat is not None and loader is self.record.training_loader:
@@ -105,8 +100,6 @@ class RunWatch(Watcher):
         self.wait_s += step.wait_s
         self.ended = now
         if self.beat is not None:
-            if self.tuning:
-                self.beat.flag(layout.TUNING)
             self.beat.step(step, now, self.record.training_loader)
         if self.began is None:
             self.began = now
