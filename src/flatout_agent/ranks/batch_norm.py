@@ -48,13 +48,9 @@ def shared(group: RankGroup, active: Callable[[], bool]) -> Undo:
 def _statistics(batch: torch.Tensor, group: RankGroup) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Mean and biased variance of each channel over all ranks' rows, and the values of one."""
     with torch.no_grad():
-        dims = [dim for dim in range(batch.ndim) if dim != 1]
-        own = batch.detach().to(torch.promote_types(batch.dtype, torch.float32))
-        variance, mean = torch.var_mean(own, dims, correction=0)
+        mean, variance = _of_own_rows(batch.detach())
         channels = mean.numel()
-        count = batch.numel() // channels
-        moments = mean.new_empty(group.size, 2 * channels + 1)
-        sent = torch.cat([mean, variance, mean.new_tensor([float(count)])])
+        sent = torch.cat([mean, variance, mean.new_tensor([float(batch.numel() // channels)])])
         moments = group.joined(sent[None], 0, [1] * group.size)
         means, variances = moments[:, :channels], moments[:, channels:-1]
         shares = moments[:, -1:] / moments[:, -1].sum()
@@ -62,6 +58,17 @@ def _statistics(batch: torch.Tensor, group: RankGroup) -> tuple[torch.Tensor, to
         # Chan's formula: of squares of differences only, so that nothing is cancelled.
         spread = (shares * (variances + (means - whole).square())).sum(0)
         return whole, spread, float(moments[:, -1].sum())
+
+
+def _of_own_rows(batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and biased variance of each channel, at least in float32."""
+    if batch.device.type == "cpu" and batch.dtype in (torch.float32, torch.float64):
+        mean, variance = torch.batch_norm_update_stats(batch, None, None, 0.0)
+        return mean, variance
+    dims = [dim for dim in range(batch.ndim) if dim != 1]
+    wide = batch.to(torch.promote_types(batch.dtype, torch.float32))
+    variance, mean = torch.var_mean(wide, dims, correction=0)
+    return mean, variance
 
 
 class _Normalised(torch.autograd.Function):
@@ -89,23 +96,30 @@ class _Normalised(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         batch, weight, mean, variance = ctx.saved_tensors
-        wide = mean.dtype
-        shape = [1, -1] + [1] * (batch.ndim - 2)
-        dims = [dim for dim in range(batch.ndim) if dim != 1]
         inverse = torch.rsqrt(variance + ctx.eps)
-        wide_gradient = gradient.to(wide)
-        centred = batch.to(wide) - mean.view(shape)
-        of_bias = wide_gradient.sum(dims)
-        of_weight = (wide_gradient * centred).sum(dims) * inverse
+        gradient = gradient.contiguous() if batch.is_contiguous() else gradient
+        # The sums over a channel, about the mean of all ranks.
+        _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+            gradient, batch, torch.ones_like(mean), None, None, mean, inverse, True, ctx.eps,
+            [False, True, True],
+        )  # fmt: skip
         whole = ctx.group.sum_(torch.cat([of_bias, of_weight])) / ctx.count
-        whole_bias, whole_weight = whole.chunk(2)
-        scale = inverse if weight is None else inverse * weight.to(wide)
-        slope = (whole_weight * inverse).view(shape)
-        of_batch = (wide_gradient - whole_bias.view(shape) - centred * slope) * scale.view(shape)
-        dtype = None if weight is None else weight.dtype
+        mean_gradient, slope = whole.chunk(2)
+        scale = inverse if weight is None else inverse * weight.to(mean.dtype)
+        # scale * (gradient - mean_gradient - (batch - mean) * inverse * slope), in two passes.
+        factor = -scale * inverse * slope
+        offset = -scale * mean_gradient - factor * mean
+        of_batch = torch.batch_norm(
+            batch, factor, offset, torch.zeros_like(mean), torch.ones_like(mean),
+            False, 0.0, 0.0, False,
+        )  # fmt: skip
+        shape = [1, -1] + [1] * (batch.ndim - 2)
+        of_batch.addcmul_(gradient, scale.to(batch.dtype).view(shape))
         return (
-            of_batch.to(batch.dtype),
-            of_weight.to(dtype) if ctx.needs_input_grad[1] else None,
-            of_bias.to(dtype or wide) if ctx.needs_input_grad[2] else None,
+            of_batch,
+            of_weight.to(weight.dtype) if ctx.needs_input_grad[1] else None,
+            of_bias.to(weight.dtype if weight is not None else None)
+            if ctx.needs_input_grad[2]
+            else None,
             *[None] * 5,
         )

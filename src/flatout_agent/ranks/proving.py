@@ -55,6 +55,7 @@ class _Run(NamedTuple):
     inputs: list[torch.Tensor]
     """Those of the arguments that gradients are wanted for."""
     random: bool
+    arguments: list[Any]
 
 
 class Prover:
@@ -83,7 +84,7 @@ class Prover:
             whole = self._run(inputs, None)
         except LoudOperator as operator:
             return Proof(False, f"its {operator} draws random numbers in a way unknown here")
-        own = {id(tensor) for tensor in [*self.parameters, *whole.inputs]}
+        own = {id(tensor) for tensor in [*self.parameters, *whole.arguments]}
         if _foreign(whole.leaves, own):
             return Proof(False, "it uses a tensor that is neither its weight nor an argument")
         written = self.kept.written()
@@ -169,7 +170,7 @@ class Prover:
         with Quiet() as quiet:
             args, kwargs = apart.cut(dims, split) if split is not None else apart.whole()
             returned, spec = leaves.flat(self.call(*args, **kwargs))
-        return _Run(returned, spec, wanted, quiet.random)
+        return _Run(returned, spec, wanted, quiet.random, detached)
 
     def _outputs(
         self, whole: _Run, part: _Run, split: Split
