@@ -33,7 +33,7 @@ LIMIT_S = 90
 GIB = 2**30
 PIDS = (1000, 1001)
 BEGINS_S = 900
-ALSO = {"IDLE001": ("HANG001",)}
+ALSO = {"IDLE001": ("HANG001",), "HANG001": ("IDLE001",)}
 """What is true beside a planted fault."""
 MEANT = {"hangs": ("HANG001", "END001")}
 """Scripts that are made for an alert."""
