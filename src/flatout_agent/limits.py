@@ -48,6 +48,22 @@ def cpu_quota(root: Path | None = None) -> float | None:
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
+def used_s(root: Path | None = None) -> float | None:
+    """CPU seconds so far of the group whose quota is the tightest; None: no quota, or not known."""
+    used = []
+    for group in _groups(root or ROOT, "cpu"):
+        if group.version == 2:
+            quota, unit = _quota_v2(group.folder), 1e6
+            words = _text(group.folder / "cpu.stat").split()
+            count = _whole(dict(zip(words[::2], words[1::2], strict=False)).get("usage_usec", ""))
+        else:
+            quota, unit = _quota_v1(group.folder), 1e9
+            count = _whole(_text(group.folder / "cpuacct.usage"))
+        if quota is not None and count is not None:
+            used.append((quota, count / unit))
+    return min(used)[1] if used else None
+
+
 def throttled_s(root: Path | None = None) -> float | None:
     """Seconds so far in which a CPU quota held this process's group back; None: not known."""
     seconds = []

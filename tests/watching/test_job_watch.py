@@ -18,6 +18,7 @@ import pytest
 from flatout.nouns.frame import Frame
 from flatout.nouns.machine_sample import MachineSample
 from flatout.probing.live.sampler import MachineSampler
+from flatout.watching import job_watch
 from flatout.watching.job_watch import JobWatch
 from flatout.watching.observing import JobsObserver
 from flatout.watching.replay import Replay
@@ -220,3 +221,19 @@ def test_a_driver_that_blocks_delays_nobody_at_the_end(
     go_on.set()
     frames = list(Replay(run).frames())
     assert [frame.jobs[0].exit_code for frame in frames] == [3]
+
+
+def test_stacks_under_way_leave_no_rings_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_watch, "JOIN_S", 0.01)
+    watch = JobWatch("train.py", (), print)
+    run = folder / "run"
+    run.mkdir()
+    rings = Path(watch.prepare(run))
+    rings.mkdir(exist_ok=True)
+    watch.begin(os.getpid())
+    with watch._lock:
+        watch.end(0)
+        watch.close()
+    assert not rings.exists()

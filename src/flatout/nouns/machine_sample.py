@@ -15,6 +15,8 @@ class GpuUse:
     memory_bytes: int | None = None
     utilization: float | None = None
     """Share of the time in which a kernel of it ran, 0 to 1."""
+    alive: bool | None = None
+    """False: the system has no such process any more. None: the driver counts others' pids."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,9 @@ class MachineSample:
     cores: float | None = None
     """That this process may use: affinity and cgroup quota."""
     cpu_cores: float | None = None
-    """Cores' worth of time used, of the whole machine, or of the container where it has a limit."""
+    """Cores' worth of time used, by all programs, of those cores; by the container where it has a
+    quota.
+    """
     cpu_steal: float | None = None
     """Share of the cores' time that the hypervisor gave to others, 0 to 1."""
     cpu_throttled: float | None = None

@@ -33,6 +33,8 @@ class Node:
     address: str
     gfx: str | None
     index: int
+    gpu_id: int | None = None
+    """KFD's own number of it, in the names of its files."""
 
 
 def from_sysfs(root: Path, runner: Ask = ask) -> tuple[Gpu, ...] | None:
@@ -147,7 +149,8 @@ def nodes(root: Path) -> tuple[Node, ...]:
         facts = properties(reading.text(entry / "properties") or "")
         if facts.get("simd_count") and "location_id" in facts:
             address = pci_address(facts.get("domain", 0), facts["location_id"])
-            gpu_nodes.append(Node(address, gfx(facts.get("gfx_target_version")), len(gpu_nodes)))
+            target, gpu_id = gfx(facts.get("gfx_target_version")), reading.number(entry / "gpu_id")
+            gpu_nodes.append(Node(address, target, len(gpu_nodes), gpu_id))
     return tuple(gpu_nodes)
 
 

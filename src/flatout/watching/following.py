@@ -45,6 +45,7 @@ class FollowedRank:
         self.steps.add(self.ring.new())
         history = self.steps.history
         history.device = self.ring.header.device.rstrip(b"\0").decode("ascii", "replace") or None
+        history.ended = self.ring.ended or self.ring.writer_alive() is False
         if self.foreign:
             return
         cores, memory, self.pids = self.tree.read()
@@ -54,10 +55,10 @@ class FollowedRank:
             for use in gpu.processes or ()
             if use.pid in self.pids
         ]
-        history.gpus = tuple(dict.fromkeys(index for index, _ in uses))
+        history.gpus = tuple(dict.fromkeys(index for index, _ in uses)) or self._only_gpu(machine)
         known = [use.memory_bytes for _, use in uses if use.memory_bytes is not None]
         self.gpu_memory_bytes = sum(known) if known else None
-        self.steps.add_tree(TreeSample(now_s, cores, memory, self.gpu_memory_bytes))
+        self.steps.add_tree(TreeSample(now_s, cores, memory))
         self.steps.add_clocks(
             [
                 gpu.clock_mhz
@@ -68,6 +69,13 @@ class FollowedRank:
         last_s = self.steps.steps[-1].time_s if self.steps.steps else 0.0
         silent = bool(last_s) and now_s - last_s > SILENT_S
         history.waits_for_input = silent and waits_for_input(self.ring.header.pid)
+
+    def _only_gpu(self, machine: MachineSample | None) -> tuple[int, ...]:
+        """Where the driver lists no processes, as in a container: the one that there is."""
+        gpus = machine.gpus if machine is not None else ()
+        if len(gpus) != 1 or gpus[0].processes or self.steps.history.device in (None, "cpu"):
+            return ()
+        return (gpus[0].index,)
 
     def sample(self) -> RankSample:
         """It now."""

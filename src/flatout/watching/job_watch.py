@@ -91,14 +91,17 @@ class JobWatch:
 
     def close(self, explained: tuple[str, str, tuple[str, ...]] | None = None) -> None:
         """Write the last frame. explained: what a crash was: title, cause, cures."""
-        if self._entry is None or self._job is None or not self._lock.acquire(timeout=JOIN_S):
+        if self._entry is None or self._job is None:
             return
+        free = self._lock.acquire(timeout=JOIN_S)  # else stacks are being collected
         try:
-            self._job.entry, self._job.ended_s = self._entry, self._entry.ended_s
-            self._job.history.explained = explained
-            self._look(self._machine[-1] if self._machine else None)
+            if free:
+                self._job.entry, self._job.ended_s = self._entry, self._entry.ended_s
+                self._job.history.explained = explained
+                self._look(self._machine[-1] if self._machine else None)
         finally:
-            self._lock.release()
+            if free:
+                self._lock.release()
             jobs.clear(self._entry)
 
     def _run(self) -> None:

@@ -14,6 +14,8 @@ from flatout.nouns.job_sample import PulseStep
 from flatout.nouns.machine_sample import MachineSample
 
 FOLDER = Path(__file__).parent / "alerts"
+DUE = 0.75
+"""Share of the steps between two pauses after which the next may come: they may be by time."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,21 @@ class TreeSample:
     time_s: float
     cpu_cores: float | None = None
     memory_bytes: int | None = None
-    gpu_memory_bytes: int | None = None
-    """Of these processes on all GPUs, where the driver tells that."""
+
+
+@dataclass
+class Pause:
+    """The gaps of one kind: those with an evaluation, a checkpoint or an epoch's begin in them."""
+
+    longest_s: float = 0.0
+    last_step: int = 0
+    """At whose end the last one was over."""
+    least_steps: int | None = None
+    """Between two of them; None: not known yet."""
+
+    def is_due(self, step: int) -> bool:
+        """Whether one may follow this step, as far as is known."""
+        return self.least_steps is None or step + 1 - self.last_step >= DUE * self.least_steps
 
 
 @dataclass
@@ -72,8 +87,8 @@ class RankHistory:
     """Indices of the GPUs that it uses, in `MachineSample.gpus`."""
     longest_gap_s: float = 0.0
     """Between two steps of the whole run, without compiling, evaluating and saving."""
-    longest_pause_s: float = 0.0
-    """Of the gaps with an evaluation or a checkpoint in them."""
+    pauses: dict[int, Pause] = field(default_factory=dict)
+    """By the flag of `flatout_agent.wire.pulse` that marks the kind."""
     p99_gap_s: float = 0.0
     first_step_scale: float | None = None
     """Loss scale of the gradient scaler at its first step."""
@@ -82,11 +97,22 @@ class RankHistory:
     early_step_s: float | None = None
     """Median duration of steps 50 to 250, of the shapes seen most in them."""
     early_shapes: int | None = None
+    new_shapes_s: Sequence[float] = ()
+    """When inputs had shapes that were not seen before, in Unix time."""
     early_wait_s: float | None = None
     early_clock_mhz: float | None = None
     """Median clock of its GPU meanwhile."""
     waits_for_input: bool = False
     """It waits for a line from its user: a debugger, `input()`."""
+    ended: bool = False
+    """Its process is gone, while the job may go on."""
+
+    @property
+    def usual_gap_s(self) -> float:
+        """The longest gap that is usual after its last step; pauses count where one may be due."""
+        step = self.steps[-1].step if self.steps else 0
+        due = [pause.longest_s for pause in self.pauses.values() if pause.is_due(step)]
+        return max(self.longest_gap_s, *due, 0.0)
 
 
 @dataclass

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from flatout.nouns.job_sample import PulseStep
-from flatout.watching.rules import RankHistory, TreeSample
-from flatout.watching.thinned import Thinned
+from flatout.watching.rules import Pause, RankHistory, TreeSample
+from flatout.watching.thinned import CLOCK_BACK_S, Thinned
 from flatout_agent.wire import pulse
 
 MOST_STEPS = 20_000
@@ -18,10 +18,13 @@ RECENT_S = 10.0
 LEAST_RECENT = 5
 EARLY = range(50, 251)
 """Steps that show how fast a run is before anything wears on it."""
+KINDS = (pulse.EVALUATED, pulse.SAVED, pulse.EPOCH_BEGAN)
 PAUSES = pulse.EVALUATED | pulse.SAVED | pulse.EPOCH_BEGAN
 WARM_UP = 20
 """Steps in which caches fill and kernels are chosen."""
 MOST_GAPS = 2000
+MOST_SHAPES = 10_000
+MOST_NEW_SHAPES = 2000
 
 
 class RankSteps:
@@ -35,12 +38,18 @@ class RankSteps:
         """Since `take_fresh` was called last."""
         self._trees: Thinned[TreeSample] = Thinned()
         self._gaps: deque[float] = deque(maxlen=MOST_GAPS)
+        self._shapes: set[int] = set()
+        self._new_shapes: deque[float] = deque(maxlen=MOST_NEW_SHAPES)
+        self.history.new_shapes_s = self._new_shapes
         self._early: list[PulseStep] = []
         self._early_clocks: list[float] = []
 
     def add(self, steps: Iterable[PulseStep]) -> None:
-        """More steps, in order."""
+        """More steps, in order. Where the clock was put back, those before are left out."""
         for step in steps:
+            if self.steps and step.time_s < self.steps[-1].time_s - CLOCK_BACK_S:
+                self.steps.clear()
+                self._new_shapes.clear()
             self._count(step)
             self.steps.append(step)
             self.fresh.append(step)
@@ -88,10 +97,14 @@ class RankSteps:
             history.first_step_scale = step.loss_scale
         if step.flags & pulse.EPOCH_BEGAN:
             history.epochs += 1
+        if step.shapes is not None and step.shapes not in self._shapes:
+            self._new_shapes.append(step.time_s)
+            if len(self._shapes) < MOST_SHAPES:
+                self._shapes.add(step.shapes)
         if not self.steps or step.duration_s <= 0:
             return
         if step.flags & PAUSES:
-            history.longest_pause_s = max(history.longest_pause_s, step.duration_s)
+            self._learn_pause(step)
         elif not step.flags & (pulse.COMPILED | pulse.TUNING) and step.step > WARM_UP:
             history.longest_gap_s = max(history.longest_gap_s, step.duration_s)
             self._gaps.append(step.duration_s)
@@ -99,6 +112,16 @@ class RankSteps:
                 ordered = sorted(self._gaps)
                 history.p99_gap_s = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
         self._learn_early(step)
+
+    def _learn_pause(self, step: PulseStep) -> None:
+        for kind in KINDS:
+            if step.flags & kind:
+                pause = self.history.pauses.setdefault(kind, Pause())
+                pause.longest_s = max(pause.longest_s, step.duration_s)
+                apart = step.step - pause.last_step
+                if step.step > WARM_UP and apart > 0:  # many evaluate once before they train
+                    pause.least_steps = min(apart, pause.least_steps or apart)
+                pause.last_step = step.step
 
     def _learn_early(self, step: PulseStep) -> None:
         plain = not step.flags & (PAUSES | pulse.COMPILED | pulse.TUNING | pulse.SKIPPED)

@@ -1,14 +1,27 @@
-"""Samples of one a second: all of 15 minutes, and one in ten of two hours before."""
+"""Samples of one a second: all of 15 minutes, and one in ten of two hours before.
+
+Where the clock was put back the history begins anew: rules look at spans of time.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-T = TypeVar("T")
+
+class Timed(Protocol):
+    """What was so at one moment."""
+
+    @property
+    def time_s(self) -> float: ...
+
+
+T = TypeVar("T", bound=Timed)
 RECENT = 900
 KEPT = 660
 ONE_IN = 10
+CLOCK_BACK_S = 1.0
+"""A time that is by so much before the last one shows that the clock was put back."""
 
 
 class Thinned(Generic[T]):
@@ -21,6 +34,9 @@ class Thinned(Generic[T]):
 
     def add(self, sample: T) -> list[T]:
         """One more; returns all that is kept."""
+        if self._recent and sample.time_s < self._recent[-1].time_s - CLOCK_BACK_S:
+            self._recent.clear()
+            self._older.clear()
         self._recent.append(sample)
         if len(self._recent) > RECENT:
             oldest = self._recent.popleft()

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.nouns.gpu import Vendor
-from flatout.nouns.machine_sample import GpuSample
-from flatout.probing.live import amd, linux_host, other_host
+from flatout.nouns.machine_sample import GpuSample, GpuUse
+from flatout.probing.live import linux_host, other_host, pids
 from flatout.probing.live import sampler as live_sampler
+from flatout.probing.live.amd import AmdSampler
 from flatout.probing.live.foreign import ForeignJobs
 from flatout.probing.live.sampler import MachineSampler
 from flatout.probing.live.trees import TreeUse, waits_for_input
@@ -55,6 +56,28 @@ def test_rates_of_a_planted_machine(tmp_path: Path) -> None:
     assert second.cpu_cores > 0
     assert (second.swap_in_bytes_per_s or 0) > 0
     assert second.network_received_bytes_per_s is None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="affinity, control groups")
+def test_only_the_cores_that_may_be_used_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 3})
+    core = "cpu{} {} 0 0 0 0 0 0 0 0 0\n"
+    busy = [9000, 100, 8000, 200, 7000]
+    cores = "".join(core.format(number, ticks) for number, ticks in enumerate(busy))
+    plant(tmp_path, proc__stat=f"cpu  24300 0 0 0 0 0 0 0 0 0\n{cores}intr 1\n")
+    assert linux_host.counters(tmp_path)["cpu_busy_s"] == 3.0
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 4})
+    assert linux_host.counters(tmp_path)["cpu_busy_s"] == 243.0
+    plant(tmp_path, proc__self__cgroup="0::/\n", proc__self__mountinfo=MOUNTS)
+    plant(tmp_path, sys__fs__cgroup__cpu_stat="usage_usec 5000000\nuser_usec 1\n")
+    group = tmp_path / "sys/fs/cgroup"
+    (group / "cpu_stat").rename(group / "cpu.stat")
+    assert linux_host.counters(tmp_path)["cpu_busy_s"] == 243.0  # the group has no quota
+    (group / "cpu.max").write_text("200000 100000\n")
+    assert linux_host.counters(tmp_path)["cpu_busy_s"] == 5.0
+    assert linux_host.counters(tmp_path)["cpu_all_s"] == 243.0
 
 
 def test_this_machine() -> None:
@@ -121,6 +144,24 @@ def test_dear_questions_are_asked_seldom() -> None:
     sampler.close()
 
 
+def test_shares_of_processes_are_those_of_late() -> None:
+    asked = []
+
+    class WithShares(Counted):
+        def nvmlDeviceGetProcessUtilization(self, handle: Any, since_us: int) -> Any:  # noqa: N802
+            asked.append(since_us)
+            found = [(1, 80, 3), (1, 40, 4), (2, 4_000_000, 5)]
+            return [SimpleNamespace(pid=p, smUtil=u, timeStamp=t) for p, u, t in found]
+
+        def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> Any:  # noqa: N802
+            return [SimpleNamespace(pid=pid, usedGpuMemory=7) for pid in (1, 2, 3)]
+
+    (gpu, *_) = NvidiaSampler(Questions(WithShares(h100_node()))).sample(100.0)
+    shares = {use.pid: use.utilization for use in gpu.processes or ()}
+    assert (shares[1], shares[2], shares[3]) == (0.4, 1.0, None)
+    assert all(9 <= time.time() - since_us / 1e6 <= 70 for since_us in asked)
+
+
 def test_the_driver_tells_of_errors() -> None:
     fake = h100_node()
     waiting = [79]
@@ -177,14 +218,62 @@ def radeon(root: Path) -> Path:
 
 def test_amd(tmp_path: Path) -> None:
     card = radeon(tmp_path)
-    (gpu,) = amd.samples([card], 2)
+    (gpu,) = AmdSampler(tmp_path).samples(100.0, 2)
     assert (gpu.index, gpu.utilization, gpu.power_w, gpu.temperature_c) == (2, 0.87, 250.0, 61.0)
     assert (gpu.memory_used_bytes, gpu.memory_bytes, gpu.clock_mhz) == (1000, 4000, None)
     with MachineSampler(tmp_path, SimpleNamespace()) as sampler:
         assert sampler.sample().gpus == (replace(gpu, index=0),)
+    assert gpu.processes is None  # there is no compute driver
     (card / "device/vendor").write_text("0x10de\n")
     with MachineSampler(tmp_path, SimpleNamespace()) as sampler:
         assert sampler.sample().gpus == ()
+
+
+def test_the_sensor_of_the_chip_is_read(tmp_path: Path) -> None:
+    monitor = radeon(tmp_path) / "device/hwmon/hwmon3"
+    (monitor / "temp1_input").unlink()
+    names = {1: "junction", 2: "edge", 3: "mem"}
+    for number, label in names.items():
+        (monitor / f"temp{number}_label").write_text(f"{label}\n")
+        (monitor / f"temp{number}_input").write_text(f"{number}0000\n")
+    assert AmdSampler(tmp_path).samples(1.0)[0].temperature_c == 20.0
+    (monitor / "temp2_label").unlink()
+    assert AmdSampler(tmp_path).samples(1.0)[0].temperature_c == 10.0  # as on an MI300
+
+
+def test_a_card_that_sleeps_is_not_woken(tmp_path: Path) -> None:
+    device = radeon(tmp_path) / "device"
+    (device / "power").mkdir()
+    (device / "power/runtime_status").write_text("suspended\n")
+    (gpu,) = AmdSampler(tmp_path).samples(1.0)
+    assert (gpu.utilization, gpu.power_w, gpu.temperature_c) == (0.0, None, None)
+    assert gpu.memory_bytes == 4000
+
+
+def test_who_computes_on_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = radeon(tmp_path)
+    device = tmp_path / "sys/devices/0000:c3:00.0"
+    device.parent.mkdir(parents=True)
+    (card / "device").rename(device)
+    (card / "device").symlink_to(device)
+    kfd = tmp_path / "sys/class/kfd/kfd"
+    for number, properties, gpu_id in ((0, "cpu_cores_count 8", 0), (1, "simd_count 304", 28851)):
+        node = kfd / f"topology/nodes/{number}"
+        node.mkdir(parents=True)
+        (node / "properties").write_text(f"{properties}\ndomain 0\nlocation_id {0xC300}\n")
+        (node / "gpu_id").write_text(f"{gpu_id}\n")
+    sizes = {4711: {"vram_28851": "5000"}, 4712: {"vram_28851": "0"}, 4713: {"vram_9": "7"}}
+    for pid, files in sizes.items():
+        (kfd / f"proc/{pid}").mkdir(parents=True)
+        for name, text in files.items():
+            (kfd / f"proc/{pid}/{name}").write_text(f"{text}\n")
+    monkeypatch.setattr("flatout.probing.live.amd.alive", lambda pid: True)
+    sampler = AmdSampler(tmp_path)
+    (gpu,) = sampler.samples(1.0)
+    assert gpu.processes == (GpuUse(4711, 5000, alive=True),)
+    (kfd / "proc/4711/vram_28851").write_text("6000\n")
+    assert sampler.samples(10.0)[0].processes == gpu.processes  # asked every ten seconds
+    assert sampler.samples(11.0)[0].processes == (GpuUse(4711, 6000, alive=True),)
 
 
 # All vendors --------------------------------------------------------------------------------------
@@ -287,6 +376,42 @@ def test_a_process_with_what_it_started() -> None:
         process.wait()
     tree._family_s = None
     assert tree.read()[2] == frozenset()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pid namespaces")
+def test_whether_a_process_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Path("/proc/self/ns/pid").stat().st_ino & 0xFFFFFFFF
+    monkeypatch.setattr(pids, "MACHINES_OWN", own)
+    assert pids.alive(os.getpid()) is True
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert pids.alive(process.pid) is True
+        process.kill()
+        deadline = time.monotonic() + 60
+        while pids.alive(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert pids.alive(process.pid) is False  # a zombie
+    assert pids.alive(process.pid) is False
+    monkeypatch.setattr(pids, "MACHINES_OWN", own + 1)  # as inside a container
+    assert pids.alive(os.getpid()) is None
+    assert pids.alive(process.pid) is None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+@pytest.mark.parametrize("code", ["breakpoint()", "import readline; input()", "input()"])
+def test_a_program_in_a_terminal_that_waits_for_its_user(code: str) -> None:
+    import pty  # not on every system
+
+    main, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=terminal, stdout=terminal, stderr=terminal
+    ) as process:
+        os.close(terminal)
+        deadline = time.monotonic() + 60
+        while not waits_for_input(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert waits_for_input(process.pid)
+        process.kill()
+    os.close(main)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")

@@ -15,6 +15,21 @@ from flatout.watching.steps import RankSteps
 
 NOW = 100_000.0
 GIB = 2**30
+HEALTHY = GpuSample(
+    0,
+    "nvidia",
+    utilization=0.95,
+    memory_used_bytes=20 * GIB,
+    memory_bytes=80 * GIB,
+    power_w=600.0,
+    power_limit_w=700.0,
+    power_limit_default_w=700.0,
+    clock_mhz=1900.0,
+    clock_max_mhz=1980.0,
+    throttles=(),
+    temperature_c=60.0,
+)
+"""A GPU that trains."""
 
 
 def steps(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from pathlib import Path
 from typing import Any
 
 from flatout_agent import limits
 
 SECTOR_BYTES = 512
-PAGE_BYTES = 4096
 VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
 """Their blocks are counted again on the disks below them, or are no disk's."""
 
@@ -42,25 +43,37 @@ def levels(root: Path) -> dict[str, Any]:
 
 
 def _cpu(root: Path) -> dict[str, float]:
-    line = next(iter(_text(root / "proc/stat").splitlines()), "")
-    words = line.split()
-    ticks = [_number(word) for word in words[1:9]]
-    if words[:1] != ["cpu"] or len(ticks) < 8 or None in ticks:
+    """Of the cores that this process may use; busy: of its container where that has a quota."""
+    lines = [line.split()[:9] for line in _text(root / "proc/stat").splitlines()]
+    cores = [words for words in lines if words and words[0][:3] == "cpu"]
+    usable = _usable_cores()
+    own = [words for words in cores[1:] if words[0][3:] in usable]
+    chosen = own if 0 < len(own) < len(cores) - 1 else cores[:1]
+    ticks = [[_number(word) for word in words[1:]] for words in chosen]
+    if not ticks or any(len(each) < 8 or None in each for each in ticks):
         return {}
-    user, nice, system, idle, wait, interrupt, soft, steal = (tick or 0.0 for tick in ticks)
+    sums = [sum(tick or 0.0 for tick in column) for column in zip(*ticks, strict=True)]
+    user, nice, system, idle, wait, interrupt, soft, steal = sums
     busy = user + nice + system + interrupt + soft
+    used_s = limits.used_s(root)
     return {
-        "cpu_busy_s": busy / 100,
+        "cpu_busy_s": busy / 100 if used_s is None else used_s,
         "cpu_steal_s": steal / 100,
         "cpu_all_s": (busy + idle + wait + steal) / 100,
     }
+
+
+def _usable_cores() -> set[str]:
+    if not hasattr(os, "sched_getaffinity"):
+        return set()
+    return {str(core) for core in os.sched_getaffinity(0)}
 
 
 def _swap(root: Path) -> dict[str, float]:
     for line in _text(root / "proc/vmstat").splitlines():
         name, _, value = line.partition(" ")
         if name == "pswpin" and (pages := _number(value)) is not None:
-            return {"swap_in_bytes": pages * PAGE_BYTES}
+            return {"swap_in_bytes": pages * mmap.PAGESIZE}
     return {}
 
 

@@ -14,9 +14,9 @@ from typing import Any, Self
 from flatout.nouns.gpu import Vendor
 from flatout.nouns.machine_sample import GpuSample, MachineSample
 from flatout.probing import nvml
-from flatout.probing.live import amd, apple, linux_host, other_host
+from flatout.probing.live import apple, linux_host, other_host
+from flatout.probing.live.amd import AmdSampler
 from flatout.probing.live.apple import AppleSampler
-from flatout.probing.live.cards import DriverCards
 from flatout.probing.live.disks import Disks
 from flatout.probing.live.intel import IntelSampler
 from flatout.probing.nvml.live import NvidiaSampler
@@ -51,7 +51,7 @@ class MachineSampler:
     def __enter__(self) -> Self:
         self._begin("nvidia", self._nvidia)
         if self._linux:
-            self._begin("amd", self._amd)
+            self._begin("amd", lambda: AmdSampler(self._root).samples)
             self._begin("intel", lambda: IntelSampler(self._root).samples)
         elif sys.platform == "darwin":
             self._begin("apple", self._apple)
@@ -102,10 +102,6 @@ class MachineSampler:
             return sampler.sample(now_s)
 
         return samples
-
-    def _amd(self) -> AskGpus:
-        cards = DriverCards(self._root, amd.VENDOR, amd.DRIVERS)
-        return lambda now_s, first_index: amd.samples(cards.now(now_s), first_index)
 
     def _apple(self) -> AskGpus:
         sampler = AppleSampler(macmon=apple.installed())

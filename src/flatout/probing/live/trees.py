@@ -85,12 +85,15 @@ READS = {"x86_64": (0, (23, 270)), "aarch64": (63, (72,))}
 def waits_for_input(pid: int) -> bool:
     """Whether the process waits for a line from its terminal, as `input()` and debuggers do.
 
-    Linux tells it of one's own descendants, and of others where tracing them is allowed.
+    Linux tells it of one's own descendants, and of others where tracing them is allowed. Where it
+    is not, only a plain read of a terminal is known.
     """
     calls = READS.get(platform.machine())
     if not sys.platform.startswith("linux") or calls is None:
         return False
     try:
+        if Path(f"/proc/{pid}/wchan").read_text(encoding="ascii") == "n_tty_read":
+            return True
         words = Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").split()
         number, first = int(words[0]), int(words[1], 16)
     except (OSError, ValueError, IndexError):  # it runs, or may not be asked

@@ -6,11 +6,13 @@ machine share, so that nothing is asked more often than it changes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from flatout.nouns.machine_sample import GpuSample, GpuUse
+from flatout.probing.live.pids import alive
 from flatout.probing.nvml import gpu as facts
 from flatout.probing.nvml.gpm import UNKNOWN, GpmSampler
 from flatout.probing.nvml.questions import Questions
@@ -101,14 +103,20 @@ class NvidiaSampler:
         processes = facts.processes(self._ask, handle)
         if processes is None:
             return None
-        rates = self._ask("nvmlDeviceGetProcessUtilization", handle, 0) or ()
-        shares: dict[int, float] = {}
-        for rate in sorted(rates, key=lambda rate: getattr(rate, "timeStamp", 0)):
-            shares[rate.pid] = rate.smUtil / 100  # the newest of each process
+        shares = self._shares(handle)
         return tuple(
-            GpuUse(process.pid, process.memory_bytes, shares.get(process.pid))
+            GpuUse(process.pid, process.memory_bytes, shares.get(process.pid), alive(process.pid))
             for process in processes
         )
+
+    def _shares(self, handle: Any) -> dict[int, float]:
+        """Of each process that ran a kernel of late: the driver keeps older answers as well."""
+        since_us = int(1e6 * (time.time() - SLOW_EVERY_S))
+        rates = self._ask("nvmlDeviceGetProcessUtilization", handle, since_us) or ()
+        shares: dict[int, float] = {}
+        for rate in sorted(rates, key=lambda rate: getattr(rate, "timeStamp", 0)):
+            shares[rate.pid] = min(1.0, rate.smUtil / 100)  # the newest of each process
+        return shares
 
     def _hear(self) -> None:
         """Take the driver's errors since the last call; asking without waiting."""

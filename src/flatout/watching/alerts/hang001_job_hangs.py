@@ -3,10 +3,15 @@
 ## What it sees
 
 No step for 60 s, 3 times the longest and 20 times the 99th percentile of the gaps between steps so
-far, whichever is most; gaps with an evaluation or a checkpoint in them are learnt apart. And its
-processes use less than 5% of a core, or its GPU reports 100% at less than 40% of its power, as it
-does when NCCL spins. Or there is no step for 10 times the longest gap and at least 10 minutes.
-One rank alone hangs where it is silent for so long while the others take 20 steps or more.
+far, whichever is most. And its processes use less than 5% of a core, or its GPU reports 100% at
+less than 40% of its power, as it does when NCCL spins. Or there is no step for 10 times the longest
+gap and at least 10 minutes; at least an hour while its GPUs work at their usual power, as in a long
+evaluation. One rank alone hangs where it is silent for so long while another takes 20 steps or
+more.
+
+Gaps with an evaluation, a checkpoint or an epoch's begin in them are learnt apart, and how many
+steps lie between two of them: they count where the next one may be due. So a long evaluation at the
+end of each epoch does not delay the alert in the middle of one.
 
 A program that waits for a line from its user, in a debugger or `input()`, does not hang.
 
@@ -37,14 +42,18 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine_sample import GpuSample
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, JobHistory, RankHistory, Rule, View
 
 RULE = Rule(code="HANG001", severity=Severity.ERROR, since="0.2.0")
 LEAST_S = 60.0
-LONG_S = 600.0
+LONG_S, LONG_AT_WORK_S = 600.0, 3600.0
 STEPS_AHEAD = 20
-IDLE_CORES = 0.05
+IDLE = "its processes do nothing"
+IDLE_CORES, UPPER_CORES = 0.05, 0.10
+SPINS, STILL_SPINS = (0.95, 0.4), (0.9, 0.5)
+"""Utilisation from which, and share of the power limit below which, a GPU spins."""
 LONGEST_LOOK_S = 15.0
 """Between two samples of the machine; what is longer was not watched."""
 
@@ -52,44 +61,45 @@ LONGEST_LOOK_S = 15.0
 def check(view: View) -> Iterator[Breach]:
     """At most one breach for a job."""
     job = _windows.runs(view.job)
-    ranks = [rank for rank in job.ranks if rank.pid] if job is not None else []
+    ranks = [r for r in job.ranks if r.pid and not r.ended] if job is not None else []
     if job is None or not ranks or any(map(_windows.tuning, ranks)):
         return
     if any(rank.waits_for_input for rank in ranks):
         return
     least = min(ranks, key=lambda rank: rank.steps[-1].step if rank.steps else 0)
-    if (left_behind := _left_behind(view, job, least)) is not None:
+    if (left_behind := _left_behind(view, job, ranks, least)) is not None:
         yield left_behind
         return
     silent_s = _silence(view, max(_last(job, rank) for rank in ranks))
-    if not any(rank.steps for rank in ranks):
-        if silent_s >= LONG_S and _idle(view, ranks, silent_s):
-            yield _breach(job, least, silent_s, "no step yet, and its processes do nothing")
+    gap = max(rank.usual_gap_s for rank in ranks)
+    begun = any(rank.steps for rank in ranks)
+    least_s = max(LEAST_S, 3 * gap, 20 * max(rank.p99_gap_s for rank in ranks))
+    if silent_s < (least_s if begun else LONG_S):
         return
-    gap = max(max(rank.longest_gap_s, rank.longest_pause_s) for rank in ranks)
-    p99 = max(rank.p99_gap_s for rank in ranks)
-    if silent_s < max(LEAST_S, 3 * gap, 20 * p99):
+    doing = _doing(view, ranks, silent_s)
+    if not begun:
+        if doing is not None and doing[0] == IDLE:
+            yield _breach(job, least, silent_s, f"no step yet, and {IDLE}", doing[1])
         return
-    longest = f"the longest gap before was {_windows.seconds(gap)}"
-    if _idle(view, ranks, silent_s):
-        yield _breach(job, least, silent_s, f"its processes do nothing; {longest}")
-    elif _spins(view, ranks):
-        yield _breach(job, least, silent_s, f"its GPU is busy at little power; {longest}")
-    elif silent_s >= max(LONG_S, 10 * gap):
-        yield _breach(job, least, silent_s, longest)
+    usual = f"gaps of up to {_windows.seconds(gap)} are usual here"
+    if doing is not None:
+        yield _breach(job, least, silent_s, f"{doing[0]}; {usual}", doing[1])
+    elif silent_s >= max(LONG_AT_WORK_S if _works(view, ranks) else LONG_S, 10 * gap):
+        yield _breach(job, least, silent_s, usual)
 
 
-def _left_behind(view: View, job: JobHistory, least: RankHistory) -> Breach | None:
-    """A rank that takes no step while the others go on."""
+def _left_behind(
+    view: View, job: JobHistory, ranks: list[RankHistory], least: RankHistory
+) -> Breach | None:
+    """A rank that takes no step while others go on."""
     silent_s = _silence(view, _last(job, least))
-    gap = max(max(rank.longest_gap_s, rank.longest_pause_s) for rank in job.ranks)
+    gap = max(rank.usual_gap_s for rank in ranks)
     if not least.steps or silent_s < max(LEAST_S, 3 * gap, 20 * least.p99_gap_s):
         return None
-    others = [rank for rank in job.ranks if rank is not least and rank.steps]
-    ahead = min((rank.steps[-1].step for rank in others), default=0) - least.steps[-1].step
+    ahead = max(rank.steps[-1].step for rank in ranks if rank.steps) - least.steps[-1].step
     if ahead < STEPS_AHEAD:
         return None
-    return _breach(job, least, silent_s, f"the others are {ahead} steps ahead")
+    return _breach(job, least, silent_s, f"others are up to {ahead} steps ahead")
 
 
 def _last(job: JobHistory, rank: RankHistory) -> float:
@@ -101,36 +111,69 @@ def _silence(view: View, last_s: float) -> float:
 
     A machine that slept and a terminal that was stopped (Ctrl-Z) have taken no step either.
     """
+    if last_s > view.now_s and view.machine:  # the clock was put back; the samples began anew
+        last_s = view.machine[0].time_s
     times = [last_s, *(sample.time_s for sample in view.machine if sample.time_s > last_s)]
     return sum(min(LONGEST_LOOK_S, max(0.0, after - at)) for at, after in pairwise(times))
 
 
-def _idle(view: View, ranks: list[RankHistory], silent_s: float) -> bool:
-    """Whether no rank has used a core since, as far back as half of the silence tells."""
+def _doing(view: View, ranks: list[RankHistory], silent_s: float) -> tuple[str, bool] | None:
+    """(what shows that nothing works on a step, whether an alert begins); None: something does."""
+    cores = _cores(view, ranks, silent_s)
+    if cores is not None and cores < UPPER_CORES:
+        return IDLE, cores < IDLE_CORES
+    gpus = _gpus(view, ranks)
+    for thresholds in (SPINS, STILL_SPINS):
+        if gpus and all(_spins(gpu, *thresholds) for gpu in gpus):
+            return "its GPU is busy at little power", thresholds is SPINS
+    return None
+
+
+def _cores(view: View, ranks: list[RankHistory], silent_s: float) -> float | None:
+    """Of the busiest rank since, as far back as half of the silence; None: not known of all."""
     begin = view.now_s - min(silent_s / 2, 300.0)
+    means = []
     for rank in ranks:
         used = [t.cpu_cores for t in rank.trees if t.time_s > begin and t.cpu_cores is not None]
-        if len(used) < 5 or sum(used) / len(used) >= IDLE_CORES:
-            return False
-    return True
+        if len(used) < 5:
+            return None
+        means.append(sum(used) / len(used))
+    return max(means)
 
 
-def _spins(view: View, ranks: list[RankHistory]) -> bool:
+def _gpus(view: View, ranks: list[RankHistory]) -> list[GpuSample]:
+    """Those of the job in the last 30 s; empty: too few to say."""
     used = {index for rank in ranks for index in rank.gpus}
     window = [gpu for sample in view.last(30.0) for gpu in sample.gpus if gpu.index in used]
-    return len(window) >= 10 and all(
-        gpu.utilization is not None
-        and gpu.utilization >= 0.95
-        and gpu.power_w is not None
-        and gpu.power_limit_w
-        and gpu.power_w < 0.4 * gpu.power_limit_w
-        for gpu in window
-    )
+    return window if len(window) >= 10 else []
 
 
-def _breach(job: JobHistory, least: RankHistory, silent_s: float, why: str) -> Breach:
+def _spins(gpu: GpuSample, busy: float, power: float) -> bool:
+    share = _power(gpu)
+    return (gpu.utilization or 0.0) >= busy and share is not None and share < power
+
+
+def _works(view: View, ranks: list[RankHistory]) -> bool:
+    """Whether a GPU computes: busy half of the time, at a power that no spinning takes."""
+    gpus = _gpus(view, ranks)
+    busy = [gpu for gpu in gpus if (gpu.utilization or 0.0) >= 0.5 and (_power(gpu) or 0.0) >= 0.4]
+    return len(busy) > len(gpus) / 2
+
+
+def _power(gpu: GpuSample) -> float | None:
+    """As a share of its limit."""
+    if gpu.power_w is None or not gpu.power_limit_w:
+        return None
+    return gpu.power_w / gpu.power_limit_w
+
+
+def _breach(
+    job: JobHistory, least: RankHistory, silent_s: float, why: str, fires: bool = True
+) -> Breach:
     step = f"after step {least.steps[-1].step}" if least.steps else "before its first step"
     where = f", rank {least.rank} is least far" if len(job.ranks) > 1 else ""
+    gone = [f"{rank.rank}" for rank in job.ranks if rank.ended]
+    where += f", rank {', '.join(gone)} has ended" if gone else ""
     commands = (f"cat {job.stacks}",) if job.stacks else (f"py-spy dump --pid {least.pid}",)
     return Breach(
         title=f"the job hangs {step}",
@@ -138,4 +181,5 @@ def _breach(job: JobHistory, least: RankHistory, silent_s: float, why: str) -> B
         cure=Cure(
             "Read the stacks: the innermost line of your own code is where it waits.", commands
         ),
+        fires=fires,
     )

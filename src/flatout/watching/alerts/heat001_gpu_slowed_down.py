@@ -99,7 +99,8 @@ def _limit(gpu: GpuSample) -> Iterator[Breach]:
     if not limit or not usual or not gpu.clock_mhz or not gpu.clock_max_mhz:
         return
     capped = throttles.POWER[0] in (gpu.throttles or ())
-    if limit < 0.95 * usual and gpu.clock_mhz < 0.85 * gpu.clock_max_mhz and capped:
+    clock = gpu.clock_mhz / gpu.clock_max_mhz
+    if limit < 0.97 * usual and clock < 0.9 and capped:
         yield Breach(
             title=f"GPU {gpu.index} is slowed down by a lowered power limit",
             evidence=f"limit {limit:.0f} W, by default {usual:.0f} W; {_clock(gpu)}",
@@ -111,6 +112,7 @@ def _limit(gpu: GpuSample) -> Iterator[Breach]:
             ),
             subject=f"GPU {gpu.index} power limit",
             hold_s=60.0,
+            fires=limit < 0.95 * usual and clock < 0.85,
         )
 
 

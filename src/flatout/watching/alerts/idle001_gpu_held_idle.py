@@ -1,9 +1,11 @@
-"""A job holds a GPU and does nothing with it.
+"""A job, or a process that is dead, holds a GPU and does nothing with it.
 
 ## What it sees
 
 For 15 minutes: the job has memory on the GPU, the GPU is busy less than 5% of the time, and no step
-ends.
+ends. Or for a minute: the driver names a process as the owner of memory that the system has no
+more, or only as a zombie. Inside a container, where the driver counts processes otherwise, that is
+not known.
 
 ## Why it matters
 
@@ -16,7 +18,8 @@ The memory that is held, how busy the GPU was, and when the last step ended.
 ## Cure
 
 End the job where it has nothing left to do: a notebook that was left open, a run that prepares its
-data, a debugger that waits.
+data, a debugger that waits. The memory of a dead process is mostly held by what it has started,
+such as loader workers: `sudo fuser -v /dev/nvidia*` names them, and when they end it is free.
 
 ## References
 
@@ -30,6 +33,7 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine_sample import GpuSample
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, Rule, View
 
@@ -38,10 +42,15 @@ WINDOW_S = 880.0
 """A little less than the 15 minutes of which every second is kept."""
 BUSY, UPPER = 0.05, 0.10
 LEAST_BYTES = 100_000_000
+DEAD_S = 60.0
+"""The list of processes is up to 10 s old, and a large process takes seconds to let go."""
 
 
 def check(view: View) -> Iterator[Breach]:
-    """One breach for each GPU that the job holds idle."""
+    """One breach for each GPU that the job holds idle; of the machine, for each dead process."""
+    if view.job is None and view.latest is not None:
+        for gpu in view.latest.gpus:
+            yield from _dead(gpu)
     job = _windows.runs(view.job)
     if job is None or view.latest is None or view.now_s - job.began_s < WINDOW_S:
         return
@@ -68,3 +77,19 @@ def check(view: View) -> Iterator[Breach]:
             subject=f"GPU {gpu.index}",
             fires=fmean(busy) < BUSY,
         )
+
+
+def _dead(gpu: GpuSample) -> Iterator[Breach]:
+    for use in gpu.processes or ():
+        held = use.memory_bytes or 0
+        if use.alive is False and held >= LEAST_BYTES:
+            yield Breach(
+                title=f"a dead process holds memory of GPU {gpu.index}",
+                evidence=f"{_windows.gib(held)} of process {use.pid}, which has ended",
+                cure=Cure(
+                    "Find and end what it has left behind, such as loader workers.",
+                    ("sudo fuser -v /dev/nvidia*",) if gpu.vendor == "nvidia" else (),
+                ),
+                subject=f"GPU {gpu.index}, process {use.pid}",
+                hold_s=DEAD_S,
+            )

@@ -4,7 +4,11 @@
 
 The least memory of windows over at least 10 minutes and 30 windows rises (Mann-Kendall, p < 0.01)
 by at least 1 GB and 5% of the machine's memory for the host, 256 MB and 2% for a GPU. The least of
-a window counts, so that what a garbage collector frees now and then is no growth.
+a window counts, so that what a garbage collector frees now and then is no growth. What is added
+just after batches of new shapes came is left out: longer samples and larger batches need more.
+
+Of a GPU's memory only that of the job's own processes counts. Where the driver lists no processes,
+as in a container, it is all that is used; where it lists others' alone, nothing is known.
 
 ## Why it matters
 
@@ -31,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine_sample import GpuSample
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, JobHistory, RankHistory, Rule, View
 
@@ -41,6 +46,8 @@ LEAST_WINDOWS = 30
 HOST_BYTES, HOST_SHARE = 2**30, 0.05
 GPU_BYTES, GPU_SHARE = 256 * 2**20, 0.02
 CHANCE = 0.01
+LATE_S = 15.0
+"""A driver's list of processes is up to 10 s old."""
 WARM_UP_S = 60.0
 CURE = "Look for tensors that are kept with their graphs, and for lists that only grow."
 
@@ -61,22 +68,29 @@ def _host(view: View, job: JobHistory, rank: RankHistory) -> Iterator[Breach]:
     most = view.latest.memory_bytes if view.latest is not None else None
     least = max(HOST_BYTES, HOST_SHARE * most) if most else HOST_BYTES
     subject = f"rank {rank.rank}" if len(job.ranks) > 1 else "host memory"
-    yield from _grown(job, _trained(rank, points), least, most, subject, "host memory")
+    yield from _grown(job, rank, points, least, most, subject, "host memory")
 
 
 def _gpu(view: View, job: JobHistory, index: int) -> Iterator[Breach]:
     seen = [(s.time_s, gpu) for s in view.machine for gpu in s.gpus if gpu.index == index]
-    most = seen[-1][1].memory_bytes if seen else None
+    if not seen:
+        return
+    most = seen[-1][1].memory_bytes
     least = max(GPU_BYTES, GPU_SHARE * most) if most else GPU_BYTES
-    rank = next((rank for rank in job.ranks if index in rank.gpus), job.ranks[0])
-    # What others on the GPU take is not the job's; where the driver does not say whose memory it
-    # is, as in a container, all of it counts.
-    own = [
-        (tree.time_s, float(tree.gpu_memory_bytes)) for tree in rank.trees if tree.gpu_memory_bytes
+    rank = next(rank for rank in job.ranks if index in rank.gpus)
+    alone = not any(gpu.processes for _, gpu in seen) and seen[-1][1].vendor != "apple"
+    used = [
+        (time_s, gpu.memory_used_bytes if alone else _own(gpu, job.pids)) for time_s, gpu in seen
     ]
-    whole = [(t, float(gpu.memory_used_bytes)) for t, gpu in seen if gpu.memory_used_bytes]
-    points = own if own and rank.gpus == (index,) else whole
-    yield from _grown(job, _trained(rank, points), least, most, f"GPU {index}", "GPU memory")
+    points = [(time_s, float(size)) for time_s, size in used if size]
+    yield from _grown(job, rank, points, least, most, f"GPU {index}", "GPU memory")
+
+
+def _own(gpu: GpuSample, pids: frozenset[int]) -> int | None:
+    """Bytes of these processes; None: the driver does not tell."""
+    sizes = [use.memory_bytes for use in gpu.processes or () if use.pid in pids]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if sizes and len(known) == len(sizes) else None
 
 
 def _trained(rank: RankHistory, points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -89,15 +103,17 @@ def _trained(rank: RankHistory, points: Sequence[tuple[float, float]]) -> list[t
 
 def _grown(
     job: JobHistory,
+    rank: RankHistory,
     points: Sequence[tuple[float, float]],
     least: float,
     most: int | None,
     subject: str,
     words: str,
 ) -> Iterator[Breach]:
+    points = _trained(rank, points)
     if len(points) < LEAST_WINDOWS or points[-1][0] - points[0][0] < LEAST_S:
         return
-    lows = _lows(points)
+    lows, explained = _lows(points, rank.new_shapes_s)
     if len(lows) < LEAST_WINDOWS or _windows.rises(lows) >= CHANCE:
         return
     growth = _windows.slope(lows) * (len(lows) - 1)
@@ -107,6 +123,7 @@ def _grown(
     rate = growth / lasted
     left = (most - points[-1][1]) / rate if most and most > points[-1][1] else None
     ends = f"; used up in {_windows.seconds(left)}" if left is not None else ""
+    ends += "; what came with new shapes of batches is left out" if explained else ""
     # Growth that was once and is over is no leak: the second half must grow as well.
     half = lows[len(lows) // 2 :]
     goes_on = _windows.slope(half) * (len(half) - 1) >= 0.25 * growth
@@ -120,12 +137,30 @@ def _grown(
     )
 
 
-def _lows(points: Sequence[tuple[float, float]]) -> list[float]:
-    """The least of each of so many windows of equal length."""
+def _lows(
+    points: Sequence[tuple[float, float]], new_shapes_s: Sequence[float]
+) -> tuple[list[float], bool]:
+    """The least of each of so many windows of equal length, without rises after new shapes.
+
+    And whether there were any of these.
+    """
     begin, end = points[0][0], points[-1][0]
     width = (end - begin) / WINDOWS
     lows: dict[int, float] = {}
     for time_s, value in points:
         number = min(WINDOWS - 1, int((time_s - begin) / width))
         lows[number] = min(lows.get(number, value), value)
-    return [lows[number] for number in sorted(lows)]
+    # A rise within a window shows in the least of the next one.
+    excused = {
+        int((time_s - begin + late_s) // width) + after
+        for time_s in new_shapes_s
+        for late_s in (0.0, LATE_S)
+        for after in (0, 1)
+    }
+    left, before, explained = [], None, 0.0
+    for number in sorted(lows):
+        if before is not None and number in excused:
+            explained += max(0.0, lows[number] - before)
+        before = lows[number]
+        left.append(before - explained)
+    return left, explained > 0

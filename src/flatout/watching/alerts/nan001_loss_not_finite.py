@@ -42,6 +42,8 @@ IN_A_ROW = 2
 WINDOW = 200
 SKIPPED_SHARE = 0.2
 LOWER_SHARE = 0.1
+LEAST_SCALE, UPPER_SCALE = 1 / 256, 1 / 128
+"""Of the first scale."""
 CURE = Cure(
     "Go back to the last checkpoint before, and lower the learning rate or clip the gradients. "
     "Anomaly detection names the operator.",
@@ -85,14 +87,14 @@ def _scaler(rank: RankHistory) -> Iterator[Breach]:
     share = sum(bool(step.flags & pulse.SKIPPED) for step in window) / WINDOW
     scale = next((step.loss_scale for step in window if step.loss_scale is not None), None)
     first = rank.first_step_scale
-    lost = scale is not None and first is not None and 0 < scale < first / 256
-    if len(window) < WINDOW or (share < LOWER_SHARE and not lost):
+    left = scale / first if scale is not None and first else 1.0
+    if len(window) < WINDOW or (share < LOWER_SHARE and not left < UPPER_SCALE):
         return
-    now = f"; its scale fell from {first:.4g} to {scale:.4g}" if lost else ""
+    now = f"; its scale fell from {first:.4g} to {scale:.4g}" if left < UPPER_SCALE else ""
     yield Breach(
         title="the gradient scaler leaves out too many updates",
         evidence=f"{share:.0%} of the last {WINDOW} steps have gradients that are not finite{now}",
         cure=Cure("Use bfloat16, which needs no scaler, or look for the layer that overflows."),
         subject=f"scaler of rank {rank.rank}",
-        fires=share >= SKIPPED_SHARE or lost,
+        fires=share >= SKIPPED_SHARE or left < LEAST_SCALE,
     )

@@ -32,6 +32,7 @@ Compare its machine with the others: its disk, a neighbour on its cores, its sha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 
@@ -44,43 +45,52 @@ WINDOW = 100
 SLOWEST_SHARE, LOWER_SHARE = 0.8, 0.65
 EXCESS, EXCESS_S = 0.08, 0.005
 SPREADS = 5.0
+LOWER = 0.7
+"""Share of the least excess below which an alert is over."""
+
+
+@dataclass(frozen=True)
+class _Window:
+    """100 steps that all ranks have taken, and the rank that is slowest in most of them."""
+
+    rank: RankHistory
+    share: float
+    own_s: float
+    others_s: float
+    waits: bool
+    """Most of its excess is waiting for data."""
+    fires: bool
 
 
 def check(view: View) -> Iterator[Breach]:
     """At most one breach for a job of several ranks."""
     job = _windows.runs(view.job)
-    if job is None or len(job.ranks) < 2 or any(map(_windows.tuning, job.ranks)):
+    if job is None or any(_windows.tuning(rank) or rank.ended for rank in job.ranks):
         return
     last = _window(job.ranks, 0)
     before = _window(job.ranks, WINDOW)
-    if last is None or before is None or last[0].rank != before[0].rank:
-        return
-    rank, share, own, others, waited = last
-    fires = min(share, before[1]) >= SLOWEST_SHARE
-    if min(share, before[1]) < LOWER_SHARE:
+    if last is None or before is None or last.rank is not before.rank:
         return
     yield Breach(
-        title=f"rank {rank.rank} holds the others up",
-        evidence=f"it is the last in {share:.0%} of {WINDOW} steps: {_windows.seconds(own)} of its "
-        f"own work, the others {_windows.seconds(others)}; "
-        f"{'most of the excess waits for data' if waited else 'it computes longer'}",
+        title=f"rank {last.rank.rank} holds the others up",
+        evidence=f"it is the last in {last.share:.0%} of {WINDOW} steps: "
+        f"{_windows.seconds(last.own_s)} of its own work, the others "
+        f"{_windows.seconds(last.others_s)}; "
+        f"{'most of the excess waits for data' if last.waits else 'it computes longer'}",
         cure=Cure(
             "Compare its disk and its share of the data with those of the others."
-            if waited
+            if last.waits
             else "Compare its clock, its cores and the length of its samples with the others'."
         ),
-        subject=f"rank {rank.rank}",
-        fires=fires,
+        subject=f"rank {last.rank.rank}",
+        fires=last.fires and before.fires,
     )
 
 
-def _window(
-    ranks: Sequence[RankHistory], skip: int
-) -> tuple[RankHistory, float, float, float, bool] | None:
-    """(slowest rank, share of steps, its own time, the others', whether it waits for data).
-
-    Of one window of equal steps.
-    """
+def _window(ranks: Sequence[RankHistory], skip: int) -> _Window | None:
+    """One window of equal steps; None: too few, or no rank is slow."""
+    if len(ranks) < 2:
+        return None
     tables = [
         {step.step: step for step in islice(reversed(rank.steps), skip, skip + 2 * WINDOW)}
         for rank in ranks
@@ -94,14 +104,17 @@ def _window(
     times = [[step.own_s or 0.0 for step in row] for row in steps] if known else waits
     worst = [max(range(len(ranks)), key=lambda i: times[i][n]) for n in range(WINDOW)]
     leader = max(set(worst), key=worst.count)
+    share = worst.count(leader) / WINDOW
     own, others, spread = _compared(times, leader)
     excess = own - others
     duration = median(step.duration_s for step in steps[leader])
-    if excess < max(EXCESS_S, EXCESS * duration) or excess <= SPREADS * spread:
+    least = max(EXCESS_S, EXCESS * duration, SPREADS * spread)
+    if share < LOWER_SHARE or not excess >= LOWER * least:
         return None
     own_wait, others_wait, _ = _compared(waits, leader)
     waited = own_wait - others_wait >= excess / 2
-    return ranks[leader], worst.count(leader) / WINDOW, own, others, waited
+    fires = share >= SLOWEST_SHARE and excess >= least
+    return _Window(ranks[leader], share, own, others, waited, fires)
 
 
 def _compared(times: Sequence[Sequence[float]], leader: int) -> tuple[float, float, float]:

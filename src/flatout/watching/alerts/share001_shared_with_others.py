@@ -45,35 +45,36 @@ LOWER = 0.6
 
 
 def check(view: View) -> Iterator[Breach]:
-    """One breach for each thing that is shared."""
+    """One breach for each thing that is shared: GPUs of each job, the rest once for all jobs."""
     job = _windows.runs(view.job)
-    if job is None:
-        return
-    window = view.last(WINDOW_S)
-    if view.latest is not None:
+    if job is not None and view.latest is not None:
         for gpu in view.latest.gpus:
             yield from _gpu(view, job, gpu)
-    if len(window) < LEAST_SAMPLES:
-        return
+    if view.job is None and any(map(_windows.runs, view.jobs)):
+        window = view.last(WINDOW_S)
+        yield from _cores(window)
+        yield from _quota(window)
+        yield from _swap(window)
+
+
+def _cores(window: list[MachineSample]) -> Iterator[Breach]:
     steal = _mean([sample.cpu_steal for sample in window])
     if steal is not None and steal >= LOWER * STEAL:
         yield Breach(
             title=f"the hypervisor gives {steal:.0%} of the cores' time to others",
             evidence=f"mean of the last {WINDOW_S:.0f} s",
-            cure=Cure("Move the job to a machine with cores of its own."),
+            cure=Cure("Move to a machine with cores of its own."),
             subject="cores",
             hold_s=HOLD_S,
             fires=steal >= STEAL,
         )
-    yield from _quota(window)
-    yield from _swap(window)
 
 
 def _gpu(view: View, job: JobHistory, gpu: GpuSample) -> Iterator[Breach]:
     if not any(gpu.index in rank.gpus for rank in job.ranks):
         return
     for use in gpu.processes or ():
-        if use.pid in job.pids:
+        if use.pid in job.pids or use.alive is False:  # what a dead process holds is IDLE001
             continue
         share, size = use.utilization or 0.0, use.memory_bytes or 0
         if share < LOWER * SHARE_OF_GPU and size < LOWER * BYTES_OF_GPU:
@@ -96,7 +97,7 @@ def _quota(window: list[MachineSample]) -> Iterator[Breach]:
         cores = window[-1].cores
         quota = f" of {cores:g} cores" if cores else ""
         yield Breach(
-            title=f"the CPU quota{quota} holds the job back {throttled:.0%} of the time",
+            title=f"the CPU quota{quota} holds training back {throttled:.0%} of the time",
             evidence=f"mean of the last {WINDOW_S:.0f} s, from the control group's statistics",
             cure=Cure("Ask for a larger quota, or use fewer threads and loader workers."),
             subject="quota",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,6 +51,17 @@ def test_what_prometheus_reads(port: int) -> None:
     names = {sample.name for sample in samples}
     assert any(name.startswith("flatout_train_step") for name in names)
     assert not any(sample.labels.get("temperature") for sample in samples)
+
+
+def test_a_name_that_is_no_utf8_costs_no_figure(port: int) -> None:
+    odd = 'tr\udcff "x" \\ \n.py'
+    job = replace(FRAME.jobs[0], program=odd)
+    with prometheus.serving(str(port)) as exposition:
+        exposition.tell(replace(FRAME, jobs=(job, *FRAME.jobs[1:])))
+        samples = list(scraped(port))
+    assert len(samples) > 50
+    (info,) = [s for s in samples if s.name == "flatout_train_info" and "?" in s.labels["program"]]
+    assert info.labels["program"] == 'tr? "x" \\ \n.py'
 
 
 def test_ports(port: int) -> None:

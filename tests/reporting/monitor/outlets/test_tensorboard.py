@@ -109,6 +109,18 @@ def test_what_was_cut_off_is_gone_on_from(tmp_path: Path) -> None:
     assert [number for number, _, _ in read(tmp_path / "other", LOSS)] == [5, 6, 7, 8]
 
 
+@pytest.mark.parametrize("damage", [b"\xff" * 40, b"\x04" + bytes(11) + b"\xff" * 8])
+def test_what_is_damaged_is_gone_on_from(damage: bytes, tmp_path: Path) -> None:
+    write(tmp_path, frame(did(JOB, range(1, 6))))
+    (file,) = (tmp_path / "node1/train-7-1").iterdir()
+    file.write_bytes(file.read_bytes() + damage)
+    write(tmp_path, frame(did(JOB, range(4, 9))))
+    newest = max((tmp_path / "node1/train-7-1").iterdir())
+    (tmp_path / "other").mkdir()
+    newest.rename(tmp_path / "other" / newest.name)
+    assert [number for number, _, _ in read(tmp_path / "other", LOSS)] == [6, 7, 8]
+
+
 def test_two_jobs_on_two_machines(tmp_path: Path) -> None:
     second = replace(JOB, id="8-1", program="/x/deep net.py -e 1")
     merged = replace(JOB, id="node2:7-1", hostname="node2")

@@ -69,8 +69,10 @@ def readings(frame: Frame) -> Iterator[MeterReading]:
         for figure in _of_noun(type(noun)):
             for part in figure.parts:
                 for more, value in _values(noun, part):
-                    every = (*labels, *part.labels, *more)
-                    yield MeterReading(figure, host, every, value, frame.time_s)
+                    every = tuple(
+                        (name, _encodable(word)) for name, word in (*labels, *part.labels, *more)
+                    )
+                    yield MeterReading(figure, _encodable(host), every, value, frame.time_s)
 
 
 def of_gpu(gpu: GpuSample) -> Iterator[tuple[Figure, Labels, float]]:
@@ -123,6 +125,11 @@ def _alert_labels(alert: Alert) -> Labels:
         (figures.JOB, alert.job or ""),
         ("subject", alert.subject),
     )
+
+
+def _encodable(text: str) -> str:
+    """Names of files may be no UTF-8; a single one would cost all figures."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _values(noun: Noun, part: FigurePart) -> Iterator[tuple[Labels, float]]:

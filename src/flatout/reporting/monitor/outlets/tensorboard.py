@@ -219,10 +219,13 @@ def _last_step(folder: Path) -> int:
         with path.open("rb") as file:
             while len(head := file.read(HEAD_BYTES)) == HEAD_BYTES:
                 (length,) = LENGTH.unpack_from(head)
-                record = file.read(length)
-                if len(record) < length or len(file.read(CHECKSUM_BYTES)) < CHECKSUM_BYTES:
-                    break  # cut off
-                event = Event.FromString(record)
+                if length > path.stat().st_size - file.tell() - CHECKSUM_BYTES:
+                    break  # cut off, or damaged
+                try:
+                    event = Event.FromString(file.read(length))
+                except Exception:  # protobuf's DecodeError, from wherever it has that
+                    break
+                file.read(CHECKSUM_BYTES)
                 if event.HasField("summary"):
                     steps.append(event.step)
     return max(steps)
