@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from flatout.explaining import flight
 from flatout.explaining.explaining import explain_text
-from flatout.nouns.flight_record import FlightRecord, RecordedCall, UnlikeCall
+from flatout.nouns.flight_record import FlightCall, FlightRecord, UnlikeCall
 
 TORCH = ("/env/site-packages/torch/distributed/distributed_c10d.py", 3245, "all_reduce")
 LAST = tuple(
-    RecordedCall(rank, "nccl:all_reduce", number, "[[10]]", "completed", (TORCH, ("t.py", 9, "f")))
+    FlightCall(rank, "nccl:all_reduce", number, "[[10]]", "completed", (TORCH, ("t.py", 9, "f")))
     for rank, number in ((0, 4), (1, 3))
 )
 
@@ -26,7 +26,7 @@ def test_a_missing_rank_is_named_with_its_last_call() -> None:
 
 
 def test_the_first_difference_counts_and_names_both_sides() -> None:
-    other = RecordedCall(1, "nccl:broadcast", 4, "[[5]]", "started", (TORCH,))
+    other = FlightCall(1, "nccl:broadcast", 4, "[[5]]", "started", (TORCH,))
     first = UnlikeCall("0:tp", "nccl:all_reduce", 4, (), (), (other,))
     later = UnlikeCall("0:tp", "nccl:all_reduce", 5, (0,), ())
     said = english(FlightRecord((0, 1), 2, LAST, (first, later)))

@@ -18,6 +18,7 @@ from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
     from flatout.explaining.explaining import Source
+    from flatout.nouns.explained import Explained
     from flatout.nouns.flight_record import FlightRecord
 
 PLACE = ("Fix", 2)
@@ -77,25 +78,33 @@ def command(
     words = what or []
     if len(words) == 1 and CODE.fullmatch(words[0]) and not Path(words[0]).exists():
         return _page(words[0], as_json)
-    from flatout.explaining import flight
-    from flatout.explaining.explaining import explain
     from flatout.reporting import document, explained, languages
 
     language = languages.chosen(lang)
-    record, words = _flight_record(words, python)
-    try:
-        sources = _sources(words) if words or record is None else iter(())
-        answer = explain(chain(_analysed(record), sources), lambda: look_here(python))
-    except OSError as error:
-        raise UserError(f"a log cannot be read: {error}", "give a file that can be read") from error
-    if record is not None:
-        said = (*flight.observations(record), *answer.observations)
-        answer = replace(answer, observations=said)
+    answer = _answer(words, python)
     if as_json:
         typer.echo(json.dumps(document.explain_document(answer), indent=2))
     else:
         explained.explained(answer, language)
     return 0 if answer.recognised else 1
+
+
+def _answer(words: list[str], python: str | None) -> Explained:
+    """Of texts and logs, and of dumps of the flight recorder among them."""
+    from flatout.explaining import flight
+    from flatout.explaining.explaining import explain
+
+    record, words = _flight_record(words, python)
+    sources = _sources(words) if words or record is None else iter(())
+    if record is not None:
+        sources = chain([(None, [flight.text(record).encode()])], sources)
+    try:
+        answer = explain(sources, lambda: look_here(python))
+    except OSError as error:
+        raise UserError(f"a log cannot be read: {error}", "give a file that can be read") from error
+    if record is None:
+        return answer
+    return replace(answer, observations=(*flight.observations(record), *answer.observations))
 
 
 def _page(name: str, as_json: bool) -> int:
@@ -125,14 +134,6 @@ def _flight_record(words: list[str], python: str | None) -> tuple[FlightRecord |
     if not dumps:
         return None, words
     return flight_recorder.compare(chosen_python(python), dumps), others
-
-
-def _analysed(record: FlightRecord | None) -> Iterator[Source]:
-    """The words of torch's analyser, for the signatures."""
-    from flatout.explaining import flight
-
-    if record is not None:
-        yield None, [flight.text(record).encode()]
 
 
 def _sources(words: Sequence[str]) -> Iterator[Source]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flatout.nouns.flight_record import FlightRecord, RecordedCall, StackLine, UnlikeCall
+from flatout.nouns.flight_record import FlightCall, FlightRecord, StackLine, UnlikeCall
 from flatout.nouns.signature import Wording
 
 RANKS_SHOWN = 8
@@ -86,7 +86,7 @@ def _of(call: UnlikeCall) -> Iterator[Wording]:
         )
 
 
-def _last(call: RecordedCall) -> Wording:
+def _last(call: FlightCall) -> Wording:
     return _filled(
         LAST,
         rank=call.rank,

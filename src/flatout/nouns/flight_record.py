@@ -9,7 +9,7 @@ StackLine = tuple[str, int, str]
 
 
 @dataclass(frozen=True)
-class RecordedCall:
+class FlightCall:
     """One rank's call of a collective."""
 
     rank: int
@@ -37,7 +37,7 @@ class UnlikeCall:
     """Ranks that never called it."""
     stack: tuple[StackLine, ...]
     """Of a rank that did."""
-    others: tuple[RecordedCall, ...] = ()
+    others: tuple[FlightCall, ...] = ()
     """What other ranks called in its place."""
 
 
@@ -49,7 +49,7 @@ class FlightRecord:
     """Those whose dumps there are."""
     world: int
     """Ranks of the largest group."""
-    last: tuple[RecordedCall, ...]
+    last: tuple[FlightCall, ...]
     """The last call of each rank."""
     unlike: tuple[UnlikeCall, ...] = ()
     """The earliest first."""
