@@ -28,6 +28,7 @@ FAMILIES = (
     "jpeg",
     "disk",
     "exchange",
+    "ranks",
     "cpu_against_gpu",
 )
 """In this order: the ceilings that other rooms use come first."""
@@ -112,7 +113,7 @@ def _kernels(setup: Any, tell: Tell) -> list[Any]:
     for name in FAMILIES:
         try:
             kernels += importlib.import_module(f"flatout_programs.kernels.{name}").kernels(setup)
-        except Exception as error:  # noqa: PERF203 - once for each of ten families
+        except Exception as error:  # noqa: PERF203 - once for each of the families
             tell({"lost": name, "note": _words(error)})
     return kernels
 

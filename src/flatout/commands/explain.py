@@ -6,6 +6,8 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,8 @@ from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
     from flatout.explaining.explaining import Source
+    from flatout.nouns.explained import Explained
+    from flatout.nouns.flight_record import FlightRecord
 
 PLACE = ("Fix", 2)
 USAGE = "[OPTIONS] [WHAT]..."
@@ -59,32 +63,48 @@ def command(
 
     WHAT is the text of an error, a log file, a folder of logs, a code, or - for standard input. It
     prints the cause, how certain that is, and the fix. If there are logs of several ranks, it
-    explains the error that came first.
+    explains the error that came first. Dumps of PyTorch's flight recorder (files or their folder)
+    are compared: which rank did not join which collective.
 
     Examples:
       flatout explain train.log
       python train.py 2>&1 | flatout explain
       flatout explain "CUDA error: device-side assert triggered"
       flatout explain ENV002
+      flatout explain nccl_trace_rank_*
 
     Exit code: 0 if the error is known, 1 if it is not.
     """
     words = what or []
     if len(words) == 1 and CODE.fullmatch(words[0]) and not Path(words[0]).exists():
         return _page(words[0], as_json)
-    from flatout.explaining.explaining import explain
     from flatout.reporting import document, explained, languages
 
     language = languages.chosen(lang)
-    try:
-        answer = explain(_sources(words), lambda: look_here(python))
-    except OSError as error:
-        raise UserError(f"a log cannot be read: {error}", "give a file that can be read") from error
+    answer = _answer(words, python)
     if as_json:
         typer.echo(json.dumps(document.explain_document(answer), indent=2))
     else:
         explained.explained(answer, language)
     return 0 if answer.recognised else 1
+
+
+def _answer(words: list[str], python: str | None) -> Explained:
+    """Of texts and logs, and of dumps of the flight recorder among them."""
+    from flatout.explaining import flight
+    from flatout.explaining.explaining import explain
+
+    record, words = _flight_record(words, python)
+    sources = _sources(words) if words or record is None else iter(())
+    if record is not None:
+        sources = chain([(None, [flight.text(record).encode()])], sources)
+    try:
+        answer = explain(sources, lambda: look_here(python))
+    except OSError as error:
+        raise UserError(f"a log cannot be read: {error}", "give a file that can be read") from error
+    if record is None:
+        return answer
+    return replace(answer, observations=(*flight.observations(record), *answer.observations))
 
 
 def _page(name: str, as_json: bool) -> int:
@@ -103,6 +123,17 @@ def _page(name: str, as_json: bool) -> int:
 
         markdown_page.show(markdown)
     return 0
+
+
+def _flight_record(words: list[str], python: str | None) -> tuple[FlightRecord | None, list[str]]:
+    """What the dumps of the flight recorder among the words say, and the words that are left."""
+    from flatout.probing import flight_recorder
+    from flatout.running.command import chosen_python
+
+    dumps, others = flight_recorder.split(words)
+    if not dumps:
+        return None, words
+    return flight_recorder.compare(chosen_python(python), dumps), others
 
 
 def _sources(words: Sequence[str]) -> Iterator[Source]:

@@ -115,8 +115,15 @@ class Collective:
     """all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv, other."""
     calls: float
     ms: float
+    """In which at least one of them was under way, waiting for other ranks included."""
     exposed_ms: float
     bytes: float | None = None
+    """That a rank puts in."""
+    ranks: int | None = None
+    """Of the largest group that exchanges; None: not recorded."""
+    bus_gb_per_s: float | None = None
+    """Bus bandwidth of the fastest of its large messages; None: there is none, or sizes are not
+    recorded."""
 
 
 HOST_LANE, IDLE_LANE = "host", "idle"

@@ -51,6 +51,8 @@ class CeilingKernel:
     note: str = ""
     impossible: str = ""
     """Why it cannot be measured here; it is then reported without a value."""
+    starts_processes: bool = False
+    """`--quick` leaves it out unless it is asked for."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Setup:
     def has_time_for(self, kernel: CeilingKernel) -> bool:
         """Whether `--quick` has time for it on this device."""
         further = kernel.device in self.accelerators[1:]
+        if self.quick and kernel.starts_processes:
+            return False
         return not (self.quick and further) or kernel.id in PAIRED
 
     def free_bytes(self, device: str) -> int:

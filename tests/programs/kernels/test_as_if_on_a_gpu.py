@@ -57,7 +57,6 @@ class Cuda:
     Event, CUDAGraph = Event, Graph
 
     def __init__(self) -> None:
-        self.nccl = SimpleNamespace(all_reduce=self._all_reduce)
         self.captured = 0
 
     def get_device_properties(self, device: str) -> Any:
@@ -98,11 +97,6 @@ class Cuda:
         self.captured += 1
         yield
 
-    def _all_reduce(self, values: list[Any]) -> None:
-        total = sum(values[1:], values[0])
-        for value in values:
-            value.copy_(total)
-
 
 class AsIfOnGpu:
     """The torch module; devices named cuda:0 and cuda:1 are the CPU, and none else is known."""
@@ -110,7 +104,6 @@ class AsIfOnGpu:
     def __init__(self) -> None:
         self.cuda = Cuda()
         self.version = SimpleNamespace(hip=None)
-        self._C = SimpleNamespace(_nccl_all_reduce=None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -148,12 +141,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
     monkeypatch.setattr(memory, "QUICK", (2**16, 2**18))
     monkeypatch.setattr(transfer, "QUICK", (2**16,))
     monkeypatch.setattr(exchange, "COPIED", 2**16)
-    monkeypatch.setattr(exchange, "SUMMED_QUICK", (2**16,))
     monkeypatch.setattr(launch, "ROUND", 10)
     return Setup(AsIfOnGpu(), quick=True, accelerators=CARDS, folder=str(tmp_path), cores=1)
 
 
-FAMILIES = [name for name in program.FAMILIES if name not in ("jpeg", "disk", "cpu_against_gpu")]
+OWN_PROCESSES_OR_NONE = ("jpeg", "disk", "ranks", "cpu_against_gpu")
+FAMILIES = [name for name in program.FAMILIES if name not in OWN_PROCESSES_OR_NONE]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -182,7 +175,7 @@ def test_the_ids_of_a_hopper_gpu(here: Setup) -> None:
         *("copy-device", "triad-device", "launch-latency", "launch-rate", "graph-replay"),
         *(f"copy-host-to-device-{kind}" for kind in ("pinned", "pageable")),
         *(f"copy-device-to-host-{kind}" for kind in ("pinned", "pageable")),
-        *("copy-device-to-device", "all-reduce"),
+        "copy-device-to-device",
     }
 
 
@@ -204,10 +197,3 @@ def test_formats_by_generation(
 ) -> None:
     monkeypatch.setattr(Cuda, "get_device_capability", lambda self, device: capability)
     assert set(matmul.formats(here.torch, "cuda:0")) == formats
-
-
-def test_what_the_sums_give(here: Setup) -> None:
-    """Bus bandwidth of two devices is that of the algorithm: 2(n-1)/n is 1."""
-    ((size, value),) = exchange.sums(here, list(CARDS), Slice(0.02))
-    assert size == "64 KiB"
-    assert value > 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Profile, RankSeen
-from flatout.profiling.trace import device, drawing, products, tables
+from flatout.profiling.trace import collectives, device, drawing, products, tables
 from flatout.profiling.trace.anatomy import anatomy, factors
 from flatout.profiling.trace.attribution import Attribution, look
 from flatout.profiling.trace.recording import TraceRecording
@@ -40,7 +40,7 @@ def analyse(
         gaps=tables.gap_table(attribution, factor),
         syncs=tables.sync_table(attribution),
         copies=tables.copy_table(attribution),
-        collectives=tables.collective_table(attribution),
+        collectives=collectives.table(attribution),
         timeline=drawing.timeline(attribution),
         memory=drawing.memory(attribution),
         products=products.products(attribution, factor),

@@ -11,7 +11,16 @@ import numpy as np
 
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Place
-from flatout.profiling.trace import closure_frames, device, flops, idle, processor, traffic, window
+from flatout.profiling.trace import (
+    closure_frames,
+    device,
+    flops,
+    idle,
+    intervals,
+    processor,
+    traffic,
+    window,
+)
 from flatout.profiling.trace.device import Work
 from flatout.profiling.trace.groups import grouped
 from flatout.profiling.trace.host import Host, host, with_called
@@ -139,6 +148,16 @@ class Attribution:
         ]
         totals[rows] = np.array(counts, np.int64)[groups.group]
         return totals
+
+    def exposed(self, rows: Ints, rank: int) -> Ints:
+        """How much (ns) of each row's time is owned by its kind."""
+        events = self.recording.events
+        return self.exposed_between(events.begin[rows], events.end[rows], rank)
+
+    def exposed_between(self, low: Ints, high: Ints, rank: int) -> Ints:
+        """How much (ns) of each [low, high) is owned by this kind."""
+        owned = self.held.of(rank)
+        return intervals.covered(owned.begin, owned.end, low, high)
 
     def mean(self, count: float) -> float:
         """The mean per step."""

@@ -37,6 +37,7 @@ class Args:
     device_type: int = -1
     elements: int = -1
     element_type: bytes = b""
+    members: int = -1
 
 
 @dataclass(slots=True)
@@ -138,6 +139,7 @@ def _args(raw: dict[str, Any]) -> Args:
         device_type=_whole(raw.get("Device Type")),
         elements=_whole(raw.get("In msg nelems")),
         element_type=_json(raw.get("dtype")),
+        members=_whole(raw.get("Group size")),
     )
 
 

@@ -31,6 +31,7 @@ class FastArgs(msgspec.Struct, gc=False):
     device_type: Whole = msgspec.field(name="Device Type", default=-1)
     elements: Whole = msgspec.field(name="In msg nelems", default=-1)
     element_type: msgspec.Raw = msgspec.field(name="dtype", default=NONE)
+    members: Whole = msgspec.field(name="Group size", default=-1)
 
 
 class FastComplete(msgspec.Struct, tag_field="ph", tag="X", gc=False):

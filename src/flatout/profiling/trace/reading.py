@@ -44,6 +44,7 @@ COLUMNS = {
     "device": np.int32,
     "stream": np.int32,
     "moved": np.int64,
+    "members": np.int32,
     "occupancy": np.float32,
     "shapes": np.int32,
     "dtypes": np.int32,
@@ -184,6 +185,8 @@ class _Columns:
                 count * _width(arguments.element_type) if count >= 0 else -1
                 for count, arguments in zip(element_counts, args, strict=True)
             ]
+            members = (_whole(arguments.members, 2**31 - 1) for arguments in args)
+            part["members"][at] = np.fromiter(members, np.int32, len(args))
 
     def _runtime(self, part: dict[str, Column], at: Column, args: list[Any]) -> None:
         _fill(part, at, args, "external", "correlation")

@@ -52,6 +52,8 @@ class Events:
     stream: NDArray[np.int32]
     moved: Ints
     """Bytes."""
+    members: NDArray[np.int32]
+    """Ranks of the group that exchanges."""
     occupancy: NDArray[np.float32]
     """Per cent."""
     shapes: NDArray[np.int32]

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatout.nouns.anatomy import WAITS, Kind
-from flatout.nouns.profile import Collective, Copy, Gap, Kernel, Operator, Sync
-from flatout.profiling.trace import device, idle, intervals, kinds, operators, processor
+from flatout.nouns.profile import Copy, Gap, Kernel, Operator, Sync
+from flatout.profiling.trace import device, idle, kinds, operators, processor
 from flatout.profiling.trace.attribution import Attribution
 from flatout.profiling.trace.device import RANKS
 from flatout.profiling.trace.groups import Groups, grouped
@@ -301,7 +301,7 @@ def copy_table(attribution: Attribution) -> tuple[Copy, ...]:
         groups.total(values)
         for values in (events.end[rows] - events.begin[rows], size, size * 0 + 1)
     )
-    exposed = groups.total(_exposed(attribution, rows, RANKS[Kind.COPY]))
+    exposed = groups.total(attribution.exposed(rows, RANKS[Kind.COPY]))
     table = []
     for number in np.argsort(-ns, kind="stable")[:MOST].tolist():
         name, place = groups.keys[:, number].tolist()
@@ -317,86 +317,3 @@ def copy_table(attribution: Attribution) -> tuple[Copy, ...]:
             )
         )
     return tuple(table)
-
-
-def _exposed(attribution: Attribution, rows: Ints, rank: int) -> Ints:
-    """How much of each row's time is owned by its kind."""
-    owned, events = attribution.held.of(rank), attribution.recording.events
-    return intervals.covered(owned.begin, owned.end, events.begin[rows], events.end[rows])
-
-
-def collective_table(attribution: Attribution) -> tuple[Collective, ...]:
-    """Communication by collective."""
-    names = attribution.recording.names
-    if attribution.on_device:
-        rank = RANKS[Kind.COMMUNICATION]
-        is_counted = attribution.counted & (attribution.work.rank == rank)
-        rows, callers = attribution.work.rows[is_counted], attribution.work.operator[is_counted]
-        row_names = [
-            _collective_kind(attribution, row, caller)
-            for row, caller in zip(rows, callers, strict=True)
-        ]
-        sent_bytes = _sent_bytes(attribution, callers)
-    else:
-        rank = processor.RANKS[Kind.COMMUNICATION]
-        inner = attribution.rows[attribution.rank[attribution.rows] == rank]
-        parents = attribution.host.parent[inner]
-        rows = inner[(parents < 0) | (attribution.rank[parents] != rank)]
-        sent_bytes = _sent_bytes_within(attribution, rows, inner)
-        row_names = [
-            kinds.collective(names[attribution.recording.events.name[row]]) for row in rows.tolist()
-        ]
-    events = attribution.recording.events
-    exposed = _exposed(attribution, rows, rank)
-    table = []
-    for name in sorted(set(row_names)):
-        is_named = np.array([collective == name for collective in row_names])
-        durations = (events.end - events.begin)[rows[is_named]]
-        table.append(
-            Collective(
-                name=name,
-                calls=attribution.mean(is_named.sum()),
-                ms=attribution.per_step(durations.sum()),
-                exposed_ms=attribution.per_step(exposed[is_named].sum()),
-                bytes=attribution.mean(sent_bytes[is_named].sum()) or None,
-            )
-        )
-    return tuple(sorted(table, key=lambda collective: -collective.ms))
-
-
-def _sent_bytes(attribution: Attribution, callers: Ints) -> Ints:
-    """Bytes passed by the callers of kernels; for a caller of several, only the first counts."""
-    moved, counted, sizes = attribution.recording.events.moved, set(), []
-    for operator in callers.tolist():
-        while operator >= 0 and moved[operator] < 0:
-            operator = int(attribution.host.parent[operator])
-        sizes.append(int(moved[operator]) if operator >= 0 and operator not in counted else 0)
-        counted.add(operator)
-    return np.array(sizes, np.int64)
-
-
-def _sent_bytes_within(attribution: Attribution, rows: Ints, inner: Ints) -> Ints:
-    """Bytes recorded with the operators `inner`, each of them in `rows` or inside one of `rows`."""
-    totals, moved = (
-        np.zeros(len(attribution.recording.events), np.int64),
-        attribution.recording.events.moved,
-    )
-    outermost = set(rows.tolist())
-    for row in inner[moved[inner] >= 0].tolist():
-        ancestor = row
-        while ancestor >= 0 and ancestor not in outermost:
-            ancestor = int(attribution.host.parent[ancestor])
-        totals[ancestor] += moved[row] if ancestor >= 0 else 0
-    sent: Ints = totals[rows]
-    return sent
-
-
-def _collective_kind(attribution: Attribution, row: int, operator: int) -> str:
-    """The collective by the name of the kernel's launcher, else by the kernel's own name."""
-    names, events = attribution.recording.names, attribution.recording.events
-    while operator >= 0:
-        word = kinds.collective(names[events.name[operator]])
-        if word != "other":
-            return word
-        operator = int(attribution.host.parent[operator])
-    return kinds.collective(names[events.name[row]])

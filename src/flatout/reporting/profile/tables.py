@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flatout.nouns import units
-from flatout.nouns.profile import DeviceSample, Profile, RankSeen
+from flatout.nouns.profile import Collective, DeviceSample, Profile, RankSeen
 from flatout.reporting import plain
 from flatout.reporting.profile import cells, words
 from flatout.reporting.profile.cells import Cell, ReportRow, Table
@@ -220,13 +220,22 @@ def _collectives(profile: Profile) -> Table:
                 ),
                 cells.milliseconds(collective.ms),
                 cells.milliseconds(collective.exposed_ms),
+                _bus(collective),
             )
         )
         for collective in profile.collectives
     ]
-    columns = ("Communication", "Calls", "Amount", "Time", "Exposed")
-    note = "Between devices. Exposed: while nothing computes."
+    columns = ("Communication", "Calls", "Amount", "Time", "Exposed", "Reached")
+    note = (
+        "Between devices. Exposed: while nothing computes. Reached: bus bandwidth of the fastest "
+    )
+    note += "large message."
     return Table("collectives", "Communication", note, columns, tuple(rows))
+
+
+def _bus(collective: Collective) -> Cell:
+    reached = collective.bus_gb_per_s
+    return Cell("" if reached is None else f"{reached:,.1f} GB/s", reached or 0.0)
 
 
 def _calls(profile: Profile) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flatout.diagnosing.job import memory
+from flatout.diagnosing.job import memory, savings
 from flatout.nouns import units
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.profile import Collective, Profile
@@ -10,6 +10,10 @@ from flatout.nouns.profile import Collective, Profile
 OF_GRADIENTS = ("all_reduce", "reduce_scatter", "all_gather")
 BUCKET = 25 * 2**20
 """Bytes of DistributedDataParallel's messages, but for the first and the last."""
+
+ALL_REDUCE = {True: "all-reduce", False: "all-reduce-cpu"}
+"""The ceiling, by whether a device trains."""
+DDP_MARK = "DistributedDataParallel.forward"
 
 
 def of_gradients(profile: Profile) -> list[Collective]:
@@ -32,6 +36,31 @@ def wrapped(profile: Profile) -> str | None:
     """What the model is wrapped in for several devices."""
     models = profile.job.models if profile.job is not None else ()
     return next((model.wrapped for model in models if model.wrapped), None)
+
+
+def is_ddp(profile: Profile) -> bool:
+    """DistributedDataParallel: seen in the job, or by its mark in a trace."""
+    if profile.job is not None:
+        return wrapped(profile) == "DistributedDataParallel"
+    return any(operator.name == DDP_MARK for operator in profile.operators)
+
+
+def bandwidth_gb_per_s(profile: Profile, ranks: int) -> float | None:
+    """What `flatout bench` reached here over so many ranks; None: not measured."""
+    return _over_ranks(profile, ALL_REDUCE[savings.accelerated(profile)], ranks)
+
+
+def latency_ms(profile: Profile, ranks: int) -> float | None:
+    """Of a small all-reduce over so many ranks; None: not measured."""
+    us = _over_ranks(profile, f"{ALL_REDUCE[savings.accelerated(profile)]}-latency", ranks)
+    return None if us is None else us / 1000
+
+
+def _over_ranks(profile: Profile, ceiling_id: str, ranks: int) -> float | None:
+    """The point of a curve over numbers of ranks."""
+    ceilings = (ceiling for ceiling in profile.ceilings if ceiling.id == ceiling_id)
+    points = (point for ceiling in ceilings for point in ceiling.curve)
+    return next((point.value for point in points if point.size.startswith(f"{ranks} ranks")), None)
 
 
 def gradient_bytes(profile: Profile) -> int | None:
