@@ -51,6 +51,8 @@ def pages() -> dict[Path, str]:
     found[DOCS / "findings" / "README.md"] = finding_index(findings)
     results = json.loads((DOCS.parent / "benchmarks/results/breadth.json").read_text("utf-8"))
     found[DOCS / "benchmarks" / "breadth.md"] = breadth(results)
+    results = json.loads((DOCS.parent / "benchmarks/results/ranks.json").read_text("utf-8"))
+    found[DOCS / "benchmarks" / "ranks.md"] = ranks(results)
     found |= library() | command_pages()
     return found | errors("en", DOCS / "errors") | errors("zh", DOCS / "errors" / "zh")
 
@@ -94,6 +96,45 @@ def _breadth_row(name: str, row: dict[str, Any]) -> str:
     boosts_on = ", ".join(row["boosts"])
     times = f"{row['step_ms']:.3g} | {row['budget'].removesuffix('s')}"
     return f"| `{name}` | {times} | {speedup} | {hand} | {boosts_on} | {same} |"
+
+
+def ranks(results: dict[str, Any]) -> str:
+    """What became of scripts of every style on two ranks: a row for each."""
+    scripts, machine = results["figures"]["scripts"], results["machine"]
+    head = [
+        "<!-- Made by `make docs` from benchmarks/results/ranks.json. -->",
+        "",
+        "# Scripts of every style on two ranks",
+        "",
+        f"Run by `benchmarks/ranks.py` on {machine['cores']} cores of {machine['cpu']}, torch"
+        f" {machine['torch']}, on {results['date'][:10]}: {len(scripts)} scripts as"
+        " [strangers](../../benchmarks/strangers/README.md) and"
+        " [tests](../../tests/jobs/README.md) write them, each as one process and as two ranks"
+        " with the same random numbers.",
+        "",
+        "*Rows*: each rank computes its own rows of the batch. *Partly*: of some models. *Whole*:"
+        " every rank computes everything, for the reason named. *Difference*: the largest relative"
+        " one between the losses of the first steps. Where a model draws random numbers (dropout)"
+        " each rank draws its own, and losses differ as with another seed; the gradient is then"
+        " compared without them. *Gradient*: the relative error of the ranks' gradient together"
+        " against that of the whole batch.",
+        "",
+        "| script | mode | steps | difference | random | gradient | reason |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *(_ranks_row(*item) for item in sorted(scripts.items()))]) + "\n"
+
+
+def _ranks_row(name: str, row: dict[str, Any]) -> str:
+    difference, gradient = row.get("difference"), row.get("gradient_error")
+    figures = [
+        str(row.get("steps", "")),
+        "" if difference is None else f"{difference:.0e}",
+        "yes" if row.get("random") else "",
+        "" if gradient is None else f"{gradient:.0e}",
+    ]
+    reason = row["reason"].replace("|", "\\|").replace("\n", " ")
+    return f"| `{name}` | {row['outcome']} | {' | '.join(figures)} | {reason} |"
 
 
 def errors(language: str, folder: Path) -> dict[Path, str]:

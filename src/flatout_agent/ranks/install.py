@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +43,13 @@ class RankRuntime:
         reducer.watched(self.reducer, self._backward_guarded)
         self.regions.install()
         _one_device(self.guarded, self.orders.size)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        """A loader worker that computes with a model does so alone: it is no rank."""
+        self.regions.leave()
+        self.reducer.paused = True
 
     def _backward_guarded(self, action: Callable[..., Any], *args: Any) -> Any:
         result = self.guarded(action, *args)

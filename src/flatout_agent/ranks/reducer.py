@@ -232,7 +232,8 @@ def watched(reducer: Reducer, guarded: Callable[..., Any]) -> Undo:
     add_group = torch.optim.Optimizer.add_param_group
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if inside() != -1:  # of activation checkpointing, within a backward pass
+        # Within a backward pass: of activation checkpointing.
+        if inside() != -1 or reducer.paused:
             return original(tensors, *args, **kwargs)
         result = original(tensors, *args, **kwargs)
         frame = sys._getframe(1)

@@ -93,6 +93,10 @@ class Regions:
 
         return replaced(checkpointing, "checkpoint", checkpoint)
 
+    def leave(self) -> None:
+        """Cut nothing any more."""
+        self._busy = True
+
     def _meet(self, model: torch.nn.Module) -> None:
         if self._inside_backward() != -1 or next(model.parameters(), None) is None:
             return

@@ -623,6 +623,27 @@ def generator_through_critic():
         yield loss.item()
 
 
+class Embedded(torch.utils.data.Dataset):
+    """Its loader workers call a model of their own."""
+
+    def __init__(self, encoder):
+        self.encoder, (self.x, self.y) = encoder, data(32)
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, number):
+        with torch.no_grad():
+            return self.encoder(self.x[number]), self.y[number]
+
+
+def model_in_the_workers():
+    encoder, model = mlp(12, 12), mlp()
+    encoder(torch.randn(8, 12))  # known as a model of the program already
+    loader = DataLoader(Embedded(encoder), batch_size=8, num_workers=1)
+    return fit(model, loader, lambda x, y: F.cross_entropy(model(x), y), None, 1)
+
+
 def autocast():
     model = mlp()
     loader = DataLoader(TensorDataset(*data(50)), batch_size=10)
@@ -645,6 +666,7 @@ CASES = [
     weighted_sampler, mixup, data_parallel, saved_and_copied, folds, keeps_a_tensor, own_buffer,
     hooked, adversarial, distillation, hypernetwork,
     hypernetwork_before, generator_through_critic, group_norm_and_weight_norm, autocast,
+    model_in_the_workers,
 ]  # fmt: skip
 
 

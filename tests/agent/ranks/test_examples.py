@@ -1,0 +1,77 @@
+"""The examples and the recipes on two ranks: they print what one process prints."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import ranked
+
+pytestmark = pytest.mark.slow
+
+FIGURE = re.compile(r"(?:loss|accuracy|result) ([-\d.]+)")
+EXAMPLES = {
+    "bert": "--data {folder}/data --layers 2 --width 64 --steps 30 --dropout 0 --batch-size 8",
+    "text": "--layers 2 --heads 2 --width 64 --context 32 --steps 30 --eval-every 10",
+    "images": "--data {folder}/data --size 32 --epochs 1 --batch-size 64",
+}
+RECIPES = {
+    "resnet50": (
+        "depths=(1, 1, 1, 1), width=8, size=32, batch=8, steps=6",
+        "recipe.train(tiny, data.pictures('pictures', 60), 'out')",
+    ),
+    "bert_large": (
+        "layers=1, width=32, heads=2, context=32, batch=32, steps=6",
+        "recipe.train(tiny, 'out', small=True)",
+    ),
+    "gpt3_small": (
+        "layers=1, width=32, heads=2, context=32, batch=16, steps=6",
+        "recipe.train(tiny, 'out', small=True)",
+    ),
+}
+
+
+def figures(output: str) -> list[float]:
+    return [float(figure) for figure in FIGURE.findall(output)]
+
+
+def equal(folder: Path, words: list[str]) -> None:
+    alone, together = (ranked.run(folder, words, size, 250.0) for size in (1, 2))
+    assert alone.codes == (0,), alone.errors
+    assert together.codes == (0, 0), (together.refused, together.faults, together.errors)
+    assert figures(alone.outputs[0])
+    assert figures(together.outputs[0]) == pytest.approx(figures(alone.outputs[0]), rel=2e-4)
+    assert all(region.cut for region in together.seen.regions), together.seen.regions
+
+
+@pytest.mark.parametrize(
+    "name", ["bert", "text", pytest.param("images", marks=pytest.mark.thorough)]
+)
+def test_an_example(name: str, root: Path, tmp_path: Path) -> None:
+    words = EXAMPLES[name].format(folder=tmp_path).split()
+    equal(
+        tmp_path,
+        [str(root / "examples" / name / "train.py"), "--out", str(tmp_path / "out"), *words],
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet50",
+        *(pytest.param(n, marks=pytest.mark.thorough) for n in ("bert_large", "gpt3_small")),
+    ],
+)
+def test_a_recipe(name: str, root: Path, tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(root / "examples/recipes", tmp_path, dirs_exist_ok=True, ignore=ignored)
+    size, call = RECIPES[name]
+    (tmp_path / "tiny.py").write_text(
+        f"import dataclasses, data, {name} as recipe\n"
+        f"tiny = dataclasses.replace(recipe.SMALL, {size})\n"
+        f"if __name__ == '__main__':\n    print('result', {call})\n"
+    )
+    equal(tmp_path, [str(tmp_path / "tiny.py")])
