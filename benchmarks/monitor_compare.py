@@ -1,6 +1,6 @@
 """The same training under `flatout run`, under TraceML and alone: what watching costs in each.
 
-The program trains on one thread of a CPU. Each round starts it once for each way of watching, in
+The program trains on one thread of a CPU, in steps of some milliseconds and then in small ones. Each round starts it once for each way of watching, in
 an order of its own, on a terminal of 160 x 50. nvitop is started beside it where there is a GPU.
 
 Give the interpreter that has the other tools and the same torch:
@@ -44,25 +44,39 @@ from torch import nn
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-layers = [layer for _ in range(4) for layer in (nn.Linear(448, 448), nn.ReLU())]
-model = nn.Sequential(*layers)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-samples = torch.utils.data.TensorDataset(torch.randn(6400, 448))
-loader = torch.utils.data.DataLoader(samples, batch_size=64)
-ends = []
-while len(ends) < int(sys.argv[1]):
-    for (batch,) in loader:
+
+
+def training(width, batches):
+    layers = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.ReLU())]
+    model = nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for batch in batches:
         loss = model(batch).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        ends.append(time.time())
-        if len(ends) == 200:
-            open(sys.argv[2], "w").write(str(os.getpid()))
+        yield time.time()
+
+
+def loaded(count, width):
+    samples = torch.utils.data.TensorDataset(torch.randn(6400, width))
+    loader = torch.utils.data.DataLoader(samples, batch_size=64)
+    for _ in range(count // len(loader)):
+        for (batch,) in loader:
+            yield batch
+
+
+ends = []
+for end in training(448, loaded(int(sys.argv[1]), 448)):
+    ends.append(end)
+    if len(ends) == 200:
+        open(sys.argv[2], "w").write(str(os.getpid()))
 steps = [1000 * (end - begin) for begin, end in zip(ends[200:], ends[201:])]
+small = list(training(8, 3000 * [torch.randn(64, 8)]))
+small_steps = [1e6 * (end - begin) for begin, end in zip(small[500:], small[501:])]
 figures = {
-    "first_step": ends[0], "last_step": ends[-1], "step_ms": statistics.median(steps),
-    "mean_step_ms": statistics.fmean(steps),
+    "first_step": ends[0], "last_step": small[-1], "step_ms": statistics.median(steps),
+    "mean_step_ms": statistics.fmean(steps), "small_step_us": statistics.median(small_steps),
 }
 json.dump(figures, open(sys.argv[3], "w"))
 """
@@ -144,6 +158,7 @@ def run(way: str, others: Path, steps: int) -> dict[str, float]:
             "end_s": round(terminals[0].ended_s - told["last_step"], 3),
             "step_ms": round(told["step_ms"], 4),
             "mean_step_ms": round(told["mean_step_ms"], 4),
+            "small_step_us": round(told["small_step_us"], 1),
             "tool_pss_mb": round(statistics.median(watched.pss_mb), 1),
             "tool_cores": round(watched.cores, 4),
             "training_rss_mb": round(statistics.median(watched.training_rss_mb), 1),
@@ -239,6 +254,8 @@ def summary(way: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for name in ("step_ms", "mean_step_ms"):
         ratios = [row[way][name] / row["alone"][name] for row in rows]
         figures[f"{name}_over_alone"] = spread(ratios)
+    added = [row[way]["small_step_us"] - row["alone"]["small_step_us"] for row in rows]
+    figures["added_to_a_small_step_us"] = spread(added)
     return figures
 
 
