@@ -1,7 +1,8 @@
 """The same training under `flatout run`, under TraceML and alone: what watching costs in each.
 
-The program trains on one thread of a CPU, in steps of some milliseconds and then in small ones. Each round starts it once for each way of watching, in
-an order of its own, on a terminal of 160 x 50. nvitop is started beside it where there is a GPU.
+The program trains on one thread of a CPU, in steps of some milliseconds and then in small ones.
+Each round starts it once for each way of watching, in an order of its own, on a terminal of
+160 x 50. nvitop is started where there is a GPU.
 
 Give the interpreter that has the other tools and the same torch:
 
