@@ -2,7 +2,8 @@
 
 The program trains on one thread of a CPU, in steps of some milliseconds and then in small ones.
 Each round starts it once for each way of watching, in an order of its own, on a terminal of
-160 x 50. nvitop is started where there is a GPU.
+160 x 50. What a step costs more is also measured in one process, where less differs. nvitop is
+started where there is a GPU.
 
 Give the interpreter that has the other tools and the same torch:
 
@@ -34,6 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import monitor_cost
 import psutil
 import record
 
@@ -94,6 +96,47 @@ FOR_TRACEML = PROGRAM.replace(
     "import torch\n", 'import torch\nimport traceml_ai as traceml\ntraceml.init(mode="auto")\n', 1
 ).replace(STEP, TRACED_STEP)
 """As TraceML's guide asks of a loop of your own."""
+PAIRS_FOR_TRACEML = """\
+import contextlib, json, random, statistics, sys, time
+import torch
+import traceml_ai as traceml
+from torch import nn
+
+traceml.init(mode="auto")
+torch.set_num_threads(1)
+torch.manual_seed(0)
+width, pairs, block = map(int, sys.argv[1:4])
+model = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(width, width), nn.ReLU())])
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+batch = torch.randn(64, width)
+
+
+def train(steps, off):
+    wall = []
+    for _ in range(steps):
+        began = time.perf_counter()
+        with contextlib.nullcontext() if off else traceml.trace_step(model):
+            loss = model(batch).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        wall.append(time.perf_counter() - began)
+    return statistics.median(wall)
+
+
+train(200, False)
+rows = []
+for number in range(pairs):
+    order = [False, True]
+    random.Random(number).shuffle(order)
+    times = {}
+    for off in order:
+        train(2, off)
+        times[off] = train(block, off)
+    rows.append((times[False], times[True]))
+json.dump(rows, open(sys.argv[4], "w"))
+"""
+"""As `monitor_cost.PROGRAM`: blocks of steps with and without `trace_step`, in one process."""
 WAYS = ("alone", "flatout run", "flatout run, monitor open", "traceml summary", "traceml cli")
 
 
@@ -111,6 +154,7 @@ def main() -> None:
     parser.add_argument("--others", required=True, help="Python with traceml-ai and nvitop")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--pairs", type=int, default=100, help="of blocks in one process")
     parser.add_argument("--add", action="store_true", help="to the rounds measured before")
     arguments = parser.parse_args()
     others = Path(arguments.others).absolute()
@@ -125,6 +169,7 @@ def main() -> None:
             "versions": versions(others),
             "lines_changed": {"flatout": 0, "traceml": lines_changed()},
             "ways": {way: summary(way, rows) for way in WAYS},
+            "paired": paired(others, arguments.pairs),
             "nvitop": nvitop(others),
             "rounds": rows,
         },
@@ -164,6 +209,35 @@ def run(way: str, others: Path, steps: int) -> dict[str, float]:
             "tool_cores": round(watched.cores, 4),
             "training_rss_mb": round(statistics.median(watched.training_rss_mb), 1),
         }
+
+
+def paired(others: Path, pairs: int) -> dict[str, Any]:
+    """What a step costs more with the tool than without: blocks in turn, in one process.
+
+    The hooks that each tool has in torch stay in both; the cost of those is in the rounds alone.
+    """
+    figures = {}
+    for name, width, block in (("step", 448, 20), ("small_step", 8, 100)):
+        with tempfile.TemporaryDirectory() as folder:
+            flatout = monitor_cost.step(Path(folder), width, pairs, block)
+            traceml = traceml_step(Path(folder), others, [str(width), str(pairs), str(block)])
+        figures[name] = {"flatout": flatout, "traceml": traceml}
+    return figures
+
+
+def traceml_step(folder: Path, others: Path, sizes: list[str]) -> dict[str, Any]:
+    """What TraceML's `trace_step` adds to a step."""
+    (folder / "train.py").write_text(PAIRS_FOR_TRACEML)
+    rows = folder / "rows"
+    with Terminal(command("traceml cli", others, [*sizes, str(rows)]), folder) as terminal:
+        terminal.process.wait()
+    found = json.loads(rows.read_text())
+    return {
+        "ms": round(1000 * statistics.median(without for _, without in found), 4),
+        "ratio": monitor_cost.interval([traced / without for traced, without in found]),
+        "added_us": monitor_cost.interval([1e6 * (traced - without) for traced, without in found]),
+        "pairs": len(found),
+    }
 
 
 def command(way: str, others: Path, arguments: list[str]) -> list[str]:
