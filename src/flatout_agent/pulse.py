@@ -144,13 +144,13 @@ def _header(pid: int, dump_signal: int) -> PulseHeader:
         slot_bytes=layout.SLOT_BYTES,
         slots=layout.SLOTS,
         pid=pid,
-        start_ticks=_start_ticks(),
+        start_ticks=start_ticks(),
         rank=max(0, _number("RANK")),
         local_rank=max(0, _number("LOCAL_RANK")),
         world_size=max(1, _number("WORLD_SIZE")),
         flags=0,
         dump_signal=dump_signal,
-        pid_namespace=_pid_namespace(),
+        pid_namespace=pid_namespace(),
         began_s=time.perf_counter(),
         last_sequence=0,
         steps_expected=0,
@@ -166,17 +166,19 @@ def _number(variable: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else -1
 
 
-def _start_ticks() -> int:
+def start_ticks(pid: int | None = None) -> int:
+    """When a process (None: this one) began, in the kernel's ticks; 0: not known, or gone."""
     if not sys.platform.startswith("linux"):
         return 0
     try:
-        with open("/proc/self/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid or 'self'}/stat", "rb") as file:  # noqa: PTH123
             return int(file.read().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return 0
 
 
-def _pid_namespace() -> int:
+def pid_namespace() -> int:
+    """The inode of this process's pid namespace; 0: not known."""
     if not sys.platform.startswith("linux"):
         return 0
     try:

@@ -15,7 +15,7 @@ from flatout_agent.booster import Booster
 from flatout_agent.discovery import Discovery
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
-from flatout_agent.watch import Watcher
+from flatout_agent.watch import Watcher, beat
 from flatout_agent.watch.beat import Beat
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ def _ranks(orders: wire.Orders, recorder: Recorder) -> RankRuntime | None:
 def _beat(orders: wire.Orders, job: Job, recorder: Recorder) -> Beat | None:
     """What feeds this process's pulse; None where none is wanted, or none can be made."""
     ring = pulse.opened(orders.pulse)
-    return None if ring is None else recorder.safely("pulse", Beat, ring, job, recorder)
+    if ring is not None:
+        beat.of_process = recorder.safely("pulse", Beat, ring, job, recorder)
+    return beat.of_process
 
 
 def seed_everything(seed: int) -> None:

@@ -13,34 +13,35 @@ import pytest
 
 from flatout.running import jobs
 from flatout.running.ring import ticks_of
+from flatout_agent.wire import job_list
 
 
 @pytest.fixture
 def own_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     folder = tmp_path / "list"
-    monkeypatch.setattr(jobs, "folders", lambda: [folder])
+    monkeypatch.setattr(job_list, "folders", lambda: [folder])
     return folder
 
 
 def test_an_entry_is_listed_until_it_is_removed(own_list: Path, tmp_path: Path) -> None:
     assert jobs.listed() == []
     entry = jobs.new_entry("train.py", tmp_path, ("compile",))
-    jobs.write(entry)
+    job_list.write(entry)
     assert jobs.listed() == [entry]
-    assert entry.host_alive is True
+    assert jobs.owner_alive(entry) is True
     assert Path(entry.rings).is_dir()
     ended = replace(entry, ended_s=1.0, exit_code=3)
-    jobs.write(ended)
+    job_list.write(ended)
     assert jobs.listed() == [ended]
     jobs.clear(ended)
     assert not Path(entry.rings).exists()
-    jobs.remove(ended)
+    job_list.remove(ended)
     assert jobs.listed() == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="rights")
 def test_it_is_private(own_list: Path, tmp_path: Path) -> None:
-    jobs.write(jobs.new_entry("train.py", tmp_path))
+    job_list.write(jobs.new_entry("train.py", tmp_path))
     assert own_list.stat().st_mode & 0o777 == 0o700
     own_list.chmod(0o777)  # somebody else may have written into it
     assert jobs.listed() == []
@@ -48,7 +49,7 @@ def test_it_is_private(own_list: Path, tmp_path: Path) -> None:
 
 def test_damaged_entries_are_left_out(own_list: Path, tmp_path: Path) -> None:
     entry = jobs.new_entry("train.py", tmp_path)
-    jobs.write(entry)
+    job_list.write(entry)
     (own_list / "a.json").write_text("{")
     (own_list / "b.json").write_text("[" * 100_000)
     (own_list / "c.json").write_text(json.dumps({"id": 5}))
@@ -65,8 +66,8 @@ def test_what_dead_jobs_have_left_goes_with_the_next(own_list: Path, tmp_path: P
     dead_rings = own_list / "dead.rings"
     dead_rings.mkdir()
     dead = replace(entry, id="dead", pid=int(done.stdout), rings=str(dead_rings), began_s=1.0)
-    jobs.write(dead)
-    assert dead.host_alive is False
+    job_list.write(dead)
+    assert jobs.owner_alive(dead) is False
     jobs.new_entry("train.py", tmp_path)
     assert not dead_rings.exists()
     assert jobs.listed() == []
@@ -75,12 +76,12 @@ def test_what_dead_jobs_have_left_goes_with_the_next(own_list: Path, tmp_path: P
 def test_a_process_is_told_by_its_start_and_its_namespace(own_list: Path, tmp_path: Path) -> None:
     entry = jobs.new_entry("train.py", tmp_path)
     if ticks_of(os.getpid()):
-        assert replace(entry, start_ticks=entry.start_ticks + 1).host_alive is False
-    assert replace(entry, pid_namespace=1).host_alive is None
+        assert jobs.owner_alive(replace(entry, start_ticks=entry.start_ticks + 1)) is False
+    assert jobs.owner_alive(replace(entry, pid_namespace=1)) is None
 
 
 def test_folders_in_memory_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
-    assert jobs.folders()[0] == Path("/run/user/7/flatout")
+    assert job_list.folders()[0] == Path("/run/user/7/flatout")
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert "flatout" in jobs.folders()[0].name
+    assert "flatout" in job_list.folders()[0].name

@@ -164,13 +164,13 @@ def test_a_killed_monitor_harms_nothing(folder: Path) -> None:
 def test_where_no_list_can_be_kept_it_runs_unwatched(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from flatout.running import jobs
     from flatout.watching.job_watch import JobWatch
+    from flatout_agent.wire import job_list
 
     def refused() -> list[Path]:
         return [folder / "train.py" / "no folder"]
 
-    monkeypatch.setattr(jobs, "folders", refused)
+    monkeypatch.setattr(job_list, "folders", refused)
     watch = JobWatch("train.py", (), print)
     assert watch.prepare(folder) == ""
     watch.begin(1)

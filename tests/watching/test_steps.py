@@ -22,6 +22,7 @@ def test_recent_steps_and_their_figures() -> None:
     slow = RankSteps(0, 1)
     slow.add(steps(600, 30.0))
     assert len(slow.recent()) == 5
+    assert wait_share([replace(step, wait_s=None) for step in steps(60)]) is None
     assert step_s([]) is wait_share([]) is samples_per_s([]) is None
 
 

@@ -19,7 +19,8 @@ class PulseStep:
     time_s: float
     """Unix time of its end."""
     duration_s: float
-    wait_s: float
+    wait_s: float | None
+    """None: not known."""
     loss: float | None
     """None: not read in this step. NaN and infinities are as the program computed them."""
     samples: int | None

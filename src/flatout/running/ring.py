@@ -156,7 +156,7 @@ def _step(slot: PulseSlot, unix_s: float) -> PulseStep:
         step=slot.step,
         time_s=slot.time_s + unix_s,
         duration_s=max(0.0, slot.duration_s),
-        wait_s=max(0.0, slot.wait_s) if math.isfinite(slot.wait_s) else 0.0,
+        wait_s=max(0.0, slot.wait_s) if math.isfinite(slot.wait_s) else None,
         loss=slot.loss if slot.flags & layout.LOSS_READ else None,
         samples=slot.samples or None,
         flags=slot.flags,

@@ -12,12 +12,12 @@ from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample, JobState, RankSample
 from flatout.nouns.machine_sample import MachineSample
 from flatout.probing.live.trees import TreeUse, waits_for_input
-from flatout.running.jobs import JobEntry
 from flatout.running.ring import Ring, rings
 from flatout.watching import steps
 from flatout.watching.rules import JobHistory, RankHistory, TreeSample
 from flatout.watching.steps import RankSteps
 from flatout_agent.wire import pulse
+from flatout_agent.wire.job_list import JobEntry
 
 MOST_STEPS_SHOWN = 200
 LOADER_BOOST = "loader-workers"
@@ -111,10 +111,11 @@ class FollowedJob:
             id=entry.id,
             pid=entry.program_pid or entry.pid,
             began_s=entry.began_s,
-            run_folder=entry.run_folder,
+            run_folder=entry.run_folder or None,
             folder=entry.folder,
             boosts=entry.boosts,
             program=entry.program,
+            listed_itself=not entry.run_folder,
         )
         if last is not None:
             self.history.explained = _explained(last)
@@ -188,7 +189,7 @@ class FollowedJob:
             program=entry.program,
             pid=self.history.pid,
             folder=entry.folder,
-            run_folder=entry.run_folder,
+            run_folder=entry.run_folder or None,
             began_s=entry.began_s,
             ended_s=self.ended_s,
             exit_code=entry.exit_code,

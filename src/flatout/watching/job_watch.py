@@ -18,7 +18,6 @@ from flatout.nouns.frame import Frame
 from flatout.nouns.machine_sample import MachineSample
 from flatout.probing.live.sampler import MachineSampler
 from flatout.running import jobs
-from flatout.running.jobs import JobEntry
 from flatout.watching import hang_stacks
 from flatout.watching.alert_book import AlertBook
 from flatout.watching.expected import steps_before
@@ -26,6 +25,8 @@ from flatout.watching.following import FollowedJob
 from flatout.watching.recording import HistoryRecording
 from flatout.watching.rules import View
 from flatout.watching.thinned import Thinned
+from flatout_agent.wire import job_list
+from flatout_agent.wire.job_list import JobEntry
 
 EVERY_S = 1.0
 JOIN_S = 1.0
@@ -60,7 +61,7 @@ class JobWatch:
         """List the job; the folder for the rings of its processes, or "" where there is none."""
         try:
             self._entry = jobs.new_entry(self._program, run_folder, self._boosts)
-            jobs.write(self._entry)
+            job_list.write(self._entry)
         except OSError:
             self._entry = None
             return ""
@@ -73,7 +74,7 @@ class JobWatch:
             return
         self._entry = replace(self._entry, program_pid=pid)
         with suppress(OSError):
-            jobs.write(self._entry)
+            job_list.write(self._entry)
         self._job = FollowedJob(self._entry)
         self._thread = threading.Thread(target=self._run, name="flatout watch", daemon=True)
         self._thread.start()
@@ -87,7 +88,7 @@ class JobWatch:
             return
         self._entry = replace(self._entry, ended_s=time.time(), exit_code=shell_code)
         with suppress(OSError):
-            jobs.write(self._entry)
+            job_list.write(self._entry)
 
     def close(self, explained: tuple[str, str, tuple[str, ...]] | None = None) -> None:
         """Write the last frame. explained: what a crash was: title, cause, cures."""
@@ -121,7 +122,7 @@ class JobWatch:
             if steps is not None and self._job is not None and not self._over.is_set():
                 self._entry = self._job.entry = replace(self._entry, steps_expected=steps)
                 with suppress(OSError):
-                    jobs.write(self._entry)
+                    job_list.write(self._entry)
 
     def _second(self, sampler: MachineSampler) -> None:
         assert self._entry is not None

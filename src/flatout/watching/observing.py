@@ -107,7 +107,7 @@ class JobsObserver:
         listed = {entry.id: entry for entry in jobs.listed()}
         for entry in listed.values():
             job = self._jobs.get(entry.id)
-            over = entry.ended_s is not None or entry.host_alive is False
+            over = entry.ended_s is not None or jobs.owner_alive(entry) is False
             if job is None and not over:
                 self._jobs[entry.id] = FollowedJob(entry)
             elif job is None and entry.ended_s is not None and now_s - entry.ended_s < KEPT_S:

@@ -128,6 +128,8 @@ class JobHistory:
     program: str = "SCRIPT"
     """As the user typed it, for commands."""
     run_folder: str | None = None
+    listed_itself: bool = False
+    """No `flatout run` has started it: nobody can tell how it ended."""
     folder: str | None = None
     boosts: tuple[str, ...] = ()
     """Of its plan."""

@@ -131,7 +131,7 @@ class RankSteps:
             shapes, _ = Counter(early.shapes for early in self._early).most_common(1)[0]
             same = [early for early in self._early if early.shapes == shapes]
             self.history.early_step_s = median(early.duration_s for early in same)
-            self.history.early_wait_s = median(early.wait_s for early in same)
+            self.history.early_wait_s = usual_wait_s(same)
             self.history.early_shapes = shapes
             self._early = []
 
@@ -143,10 +143,17 @@ def step_s(steps: Sequence[PulseStep]) -> float | None:
 
 
 def wait_share(steps: Sequence[PulseStep]) -> float | None:
-    """The share of these steps spent waiting for the loader."""
+    """The share of these steps spent waiting for the loader; None: it is not known."""
     timed = [step for step in steps if step.duration_s > 0]
     total = math.fsum(step.duration_s for step in timed)
-    return min(1.0, math.fsum(step.wait_s for step in timed) / total) if total else None
+    waits = [step.wait_s for step in timed if step.wait_s is not None]
+    return min(1.0, math.fsum(waits) / total) if total and len(waits) == len(timed) else None
+
+
+def usual_wait_s(steps: Sequence[PulseStep]) -> float | None:
+    """The median wait of these steps; None: it is not known of all of them."""
+    waits = [step.wait_s for step in steps if step.wait_s is not None]
+    return median(waits) if waits and len(waits) == len(steps) else None
 
 
 def samples_per_s(steps: Sequence[PulseStep]) -> float | None:

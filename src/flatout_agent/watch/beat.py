@@ -31,6 +31,10 @@ READ_EVERY_S = 1.0
 """A loss on a device is copied so often, beside what the device does."""
 
 
+of_process: Beat | None = None
+"""The one of this process, for those who know of steps what no hook shows."""
+
+
 class DeviceLoss:
     """The loss of a backward pass on a CUDA device: it is copied, and known a moment later."""
 

@@ -29,6 +29,8 @@ def readable(tensor: torch.Tensor) -> bool:
 def samples_in(nest: Any) -> int:
     """First dimension of the first tensor that has one; 0 where there is none."""
     first = nest[0] if type(nest) in (list, tuple) and nest else nest
+    if type(nest) is dict:
+        first = next(iter(nest.values()), None)
     if type(first) is torch.Tensor and first.ndim:  # nearly always, and in every step
         return int(first.shape[0])
     for tensor in tensors_in(nest):

@@ -88,7 +88,7 @@ class PulseSlot(NamedTuple):
     duration_s: float
     """Since the step before ended."""
     wait_s: float
-    """Of that, waiting for the loader."""
+    """Of that, waiting for the loader; NaN: not known."""
     loss: float
     samples: int
     shapes: int

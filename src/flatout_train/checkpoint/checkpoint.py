@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from flatout_agent.watch import library_pulse
 from flatout_train.checkpoint import random_states, termination
 from flatout_train.checkpoint import reading as checkpoint_reading
 from flatout_train.checkpoint import sharded as checkpoint_sharded
@@ -148,6 +149,7 @@ class Checkpoint:
         ranks = self._begin()
         self._check_folder(ranks)
         self.wait()
+        library_pulse.saving()
         staged = self._stage(ranks)
         folder, keep, broken = self._folder, self._keep, self._broken
         self._background.start(lambda: write(staged, folder, ranks, keep, broken))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from flatout_agent.watch import library_pulse
 from flatout_train.checkpoint import sharded as checkpoint_sharded
 from flatout_train.checkpoint.files import Files, Folder, SavedCheckpoint
 from flatout_train.checkpoint.ranks import CheckpointRanks
@@ -73,6 +74,7 @@ def write(
         if staged.facts["sharded"]:
             files += checkpoint_sharded.save(staged.shards, path, ranks)
         newest = ranks.from_first(finish, group)
+        library_pulse.saved(sum(file["size"] for part in files for file in part.values()))
     except BaseException as error:
         if ranks.rank == 0 and path is not None:
             folder.discard(path)

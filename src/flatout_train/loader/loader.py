@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatout_agent.watch import library_pulse
 from flatout_train.errors import UsageError
 from flatout_train.loader import bucketing, sampling
 from flatout_train.loader.arguments import Settings, settings
@@ -214,6 +215,7 @@ class _Pass:
                 "this pass ended when the loader began another pass or its position was changed: a "
                 "loader makes one pass at a time; create a second loader for concurrent passes"
             )
+        began = time.perf_counter()
         try:
             batch, mark = next(self._batches)
         except StopIteration:
@@ -223,6 +225,7 @@ class _Pass:
         except Exception:
             self._failed = True
             raise
+        library_pulse.waited(time.perf_counter() - began)
         self._over = owner._handed_out(mark, self._world)
         return batch
 

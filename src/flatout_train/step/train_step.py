@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flatout_agent.watch.library_pulse import StepPulse
 from flatout_train.errors import NonfiniteError
 from flatout_train.step import compiling, loss_call, problems, ranks, step_state
 from flatout_train.step.accumulation import Group, Weight
@@ -173,7 +174,7 @@ class TrainStep:
             self._buffers,
             self._fit,
         )
-        self._histories = Histories(self.device)
+        self._histories, self._pulse = Histories(self.device), StepPulse()
         self._update = self._make_update()
         self._graph_note, self._calls, self._checked = "", 0, False
         self._graph_step = self._make_graph_step()
@@ -221,6 +222,7 @@ class TrainStep:
         if not self._checked:
             return self._first(batch)
         self._calls += 1
+        self._pulse.batch(batch)
         if self._place is not None:
             batch = self._place(batch)
         if not self._group.alone:
@@ -240,8 +242,7 @@ class TrainStep:
         except NonfiniteError:
             problems.check_filled(batch)  # the mean of an empty batch is NaN
             raise
-        if taken:
-            self._advance()
+        self._advance(loss, taken)
         return loss
 
     def _first(self, batch: Any) -> Tensor:
@@ -262,10 +263,10 @@ class TrainStep:
             self._update.know_optimizer()
         self._buffers.settle()
         self._calls += 1
+        self._pulse.batch(batch)
         self._checked = True
         if group.alone:
-            if self._take(loss):
-                self._advance()
+            self._advance(loss, self._take(loss))
         elif group.count == group.every:
             self._end_group()
         return loss
@@ -286,15 +287,16 @@ class TrainStep:
             correction = group.correction()
         group.clear()
         taken = self._update.take(loss, correction)
-        if taken:
-            self._advance()
+        self._advance(loss, taken)
         return taken
 
-    def _advance(self, averaged: bool = False) -> None:
-        if self.scheduler is not None:
+    def _advance(self, loss: Tensor, taken: bool, averaged: bool = False) -> None:
+        """What follows a step. averaged: the average has moved already."""
+        if taken and self.scheduler is not None:
             self.scheduler.step()
-        if self.ema is not None and not averaged:
+        if taken and self.ema is not None and not averaged:
             self.ema.update_parameters(self._bare)
+        self._pulse.step(loss, taken)
 
     def flush(self) -> bool:
         """End an incomplete accumulation group; True: an optimizer step was taken.
@@ -338,8 +340,7 @@ class TrainStep:
         if "averaged" in outputs and self.ema is not None:
             self.ema.count()
         update.record([row[0], row[1]], row[2:] if len(row) > 2 else None)
-        if "left out" not in outputs:
-            self._advance(averaged="averaged" in outputs)
+        self._advance(row[0], "left out" not in outputs, averaged="averaged" in outputs)
         return row[0]
 
     def _device_update(self) -> DeviceUpdate:

@@ -191,6 +191,8 @@ def test_starvation_names_the_boost() -> None:
 
 def test_no_starvation() -> None:
     assert not fires(wait001_waits_for_data, view(job(rank(steps(120, wait=0.05)))))
+    unknown = [replace(step, wait_s=None) for step in steps(120)]
+    assert not fires(wait001_waits_for_data, view(job(rank(unknown))))
     early = job(rank(steps(120, wait=0.4)), began_s=NOW - 120)  # the first epoch fills caches
     assert not fires(wait001_waits_for_data, view(early))
     (breach,) = breaches(wait001_waits_for_data, view(job(rank(steps(120, wait=0.12)))))
@@ -267,6 +269,8 @@ def test_an_end_that_is_none_of_an_error(code: int) -> None:
 
 
 def test_how_a_job_failed() -> None:
+    assert not fires(end001_job_failed, view(job(ended_s=NOW, listed_itself=True)))
+    assert fires(end001_job_failed, view(job(ended_s=NOW)))
     (breach,) = breaches(end001_job_failed, view(job(ended_s=NOW, exit_code=1)))
     assert breach.title == "the job failed: exit code 1"
     (breach,) = breaches(end001_job_failed, view(job(ended_s=NOW, exit_code=137)))

@@ -3,7 +3,8 @@
 ## What it sees
 
 The exit code of the program is not 0, or `flatout run` itself was killed. What `flatout explain`
-recognises in its last lines is the evidence. Ctrl-C (130) is no error.
+recognises in its last lines is the evidence. Ctrl-C (130) is no error. Of a program that only
+trains with the library, without `flatout run`, nobody can tell how it ended.
 
 ## Why it matters
 
@@ -42,6 +43,8 @@ def check(view: View) -> Iterator[Breach]:
     """One breach for a job that failed."""
     job = view.job
     if job is None or job.ended_s is None or job.exit_code in FINE:
+        return
+    if job.exit_code is None and job.listed_itself:
         return
     if job.exit_code is None:
         yield Breach(

@@ -99,7 +99,7 @@ def _window(ranks: Sequence[RankHistory], skip: int) -> _Window | None:
     if len(common) < WINDOW:
         return None
     steps = [[table[step] for step in common] for table in tables]
-    waits = [[step.wait_s for step in row] for row in steps]
+    waits = [[step.wait_s or 0.0 for step in row] for row in steps]
     known = all(step.own_s is not None for row in steps for step in row)
     times = [[step.own_s or 0.0 for step in row] for row in steps] if known else waits
     worst = [max(range(len(ranks)), key=lambda i: times[i][n]) for n in range(WINDOW)]

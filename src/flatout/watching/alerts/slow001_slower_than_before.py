@@ -81,7 +81,7 @@ def _ratio(view: View, rank: RankHistory) -> tuple[float, float, list[PulseStep]
 def _cause(
     view: View, rank: RankHistory, more_s: float, steps: Sequence[PulseStep], program: str
 ) -> tuple[str, Cure]:
-    wait = median(step.wait_s for step in steps) - (rank.early_wait_s or 0.0)
+    wait = median(step.wait_s or 0.0 for step in steps) - (rank.early_wait_s or 0.0)
     if wait >= 0.5 * more_s:
         cure = Cure("See what slows the loader: storage, cores, memory.", ("flatout monitor",))
         return f"{_windows.seconds(wait)} of it waits for data", cure

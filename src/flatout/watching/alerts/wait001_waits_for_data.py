@@ -64,7 +64,7 @@ def check(view: View) -> Iterator[Breach]:
 
 
 def _wait(view: View, job: JobHistory, rank: RankHistory) -> tuple[float, float, float] | None:
-    """(share, wait, step) of its last minute; None: too early to say."""
+    """(share, wait, step) of its last minute; None: too early to say, or not known."""
     if rank.epochs < 2 and view.now_s - job.began_s < LATER_S:
         return None
     steps = _windows.usual(_windows.since(rank, view.now_s - WINDOW_S))
@@ -72,8 +72,11 @@ def _wait(view: View, job: JobHistory, rank: RankHistory) -> tuple[float, float,
         return None
     if steps[-1].time_s - rank.steps[0].time_s < WINDOW_S:  # it has just begun
         return None
-    share = median(min(1.0, step.wait_s / step.duration_s) for step in steps)
-    return share, median(step.wait_s for step in steps), median(step.duration_s for step in steps)
+    known = [(step.wait_s, step.duration_s) for step in steps if step.wait_s is not None]
+    if len(known) < len(steps):
+        return None
+    share = median(min(1.0, wait_s / step_s) for wait_s, step_s in known)
+    return share, median(wait_s for wait_s, _ in known), median(step_s for _, step_s in known)
 
 
 def _cure(job: JobHistory) -> Cure:

@@ -14,6 +14,8 @@ from torch.nn.modules import module as every_module
 from torch.optim import optimizer as optimizers
 from torch.utils.hooks import RemovableHandle
 
+from flatout_agent.watch import library_pulse
+
 _SCALARS = (bool, int, float, str, type(None))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -125,8 +127,9 @@ class Watchers:
         """Call the pre-step hooks, before a replay."""
         self._call(optimizers._global_optimizer_pre_hooks)
 
-    def after(self) -> None:
-        """Call the post-step hooks, after a replay."""
+    def after(self, loss: Tensor) -> None:
+        """Call the post-step hooks, after a replay with this loss."""
+        library_pulse.replayed(loss)
         self._call(optimizers._global_optimizer_post_hooks)
 
     def _call(self, hooks: Any) -> None:

@@ -361,7 +361,7 @@ class WholeStep:
             self._active = recording
         self._watchers.before()
         recording.replay()
-        self._watchers.after()
+        self._watchers.after(recording.outputs["loss"])
         return recording.outputs.copy()
 
     def _drop(self) -> None:

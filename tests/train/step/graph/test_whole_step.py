@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,14 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from flatout.running.ring import Ring, rings
+from flatout_agent import stack_dump
 from flatout_agent.job import Job
+from flatout_agent.pulse import Pulse
+from flatout_agent.recorder import Recorder
+from flatout_agent.watch import beat
+from flatout_agent.watch.beat import Beat
+from flatout_agent.watch.loop_record import Step
 from flatout_train import plans
 from flatout_train.step.graph.rates import Rates
 from flatout_train.step.graph.whole_step import RECORDINGS, WholeStep
@@ -664,6 +672,28 @@ def test_what_flatout_watches_counts_each_replay_as_one_step() -> None:
     for batch in batches(2):
         run(batch)
     assert len(counted) == 10, "the hook is gone"
+
+
+def test_the_pulse_has_the_loss_of_each_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, job, recorder = a_run("sgd"), Job(), Recorder(str(tmp_path))
+    monkeypatch.setattr(stack_dump, "install", lambda path: 0)
+    told = Beat(Pulse(str(tmp_path)), job, recorder)
+    monkeypatch.setattr(beat, "of_process", told)
+    job.after_step(lambda: told.step(Step(), time.perf_counter(), None))
+    handle = register_optimizer_step_post_hook(plans._after_step(job))
+    try:
+        run.__post_init__()
+        losses = [run(batch) for batch in batches(10)]
+    finally:
+        handle.remove()
+        told._undo()
+        recorder._file.close()
+    (path,) = rings(tmp_path)
+    steps = Ring(path).new()
+    assert len(steps) == len(losses)
+    assert [step.loss for step in steps[WARM:]] == losses[WARM:]
 
 
 def test_a_checkpoint_of_a_recorded_run_is_that_of_a_plain_one() -> None:

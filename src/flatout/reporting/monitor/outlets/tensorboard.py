@@ -187,7 +187,7 @@ def _points(job: JobSample) -> Iterator[Point]:
 
 def _values(step: PulseStep, samples_per_s: float | None) -> Iterator[Value]:
     yield STEP["step_s"], (), step.duration_s
-    if step.duration_s > 0:
+    if step.duration_s > 0 and step.wait_s is not None:
         yield STEP["wait_share"], (), step.wait_s / step.duration_s
     if step.loss is not None:
         yield STEP[figures.LOSS], (), step.loss
