@@ -9,6 +9,7 @@ applied. Parameters may have values that a tuning would not try, if they are of 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from typing import Any, NoReturn
 
 from flatout_agent import boosts
 
+KEYS = ("version", "command", "script_sha256", "created")
+TABLES = ("measured", "boosts", "ranks", "machine", "job")
 VERSION = 1
 """The newest version of the file that is known here."""
 
@@ -42,6 +45,20 @@ class WrittenBoost:
 
 
 @dataclass(frozen=True)
+class WrittenRanks:
+    """The table `[ranks]`: what a trial of several ranks found; None: it does not say."""
+
+    asked: int | None
+    count: int | None
+    speedup: float | None
+    interval: tuple[float, float] | None
+    efficiency: float | None
+    losses: str | None
+    machine: str | None
+    script_sha256: str | None
+
+
+@dataclass(frozen=True)
 class WrittenPlan:
     """What the file holds, in its order; None: it does not say."""
 
@@ -56,6 +73,7 @@ class WrittenPlan:
     pays_after_steps: int | None
     machine: PlanTable | None
     """What the host compares its machine with; not looked into here."""
+    ranks: WrittenRanks | None
     job: PlanTable
     """The program as it was without any boost; not looked into here."""
 
@@ -98,9 +116,7 @@ def _plan(document: Mapping[str, Any]) -> WrittenPlan:
             f"it has version {version}, this flatout knows version {VERSION}",
             "update flatout, or make the plan anew: flatout tune",
         )
-    top.only(
-        "version", "command", "script_sha256", "created", "measured", "boosts", "machine", "job"
-    )
+    top.only(*KEYS, *TABLES)
     measured = top.table("measured")
     measured.only("speedup", "interval", "pairs", "compile_s", "pays_after_steps")
     tables = top.table("boosts")
@@ -115,7 +131,22 @@ def _plan(document: Mapping[str, Any]) -> WrittenPlan:
         compile_s=measured.number("compile_s"),
         pays_after_steps=measured.whole("pays_after_steps"),
         machine=top.table("machine") if "machine" in document else None,
+        ranks=_ranks(top.table("ranks")) if "ranks" in document else None,
         job=top.table("job"),
+    )
+
+
+def _ranks(table: PlanTable) -> WrittenRanks:
+    table.only(*(field.name for field in dataclasses.fields(WrittenRanks)))
+    return WrittenRanks(
+        asked=table.whole("asked"),
+        count=table.whole("count"),
+        speedup=table.number("speedup"),
+        interval=table.pair("interval"),
+        efficiency=table.number("efficiency"),
+        losses=table.text("losses"),
+        machine=table.text("machine"),
+        script_sha256=table.text("script_sha256"),
     )
 
 

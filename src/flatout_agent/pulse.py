@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 
-from flatout_agent import stack_dump
+from flatout_agent import stack_dump, wire
 from flatout_agent.wire import pulse as layout
 from flatout_agent.wire.pulse import PulseHeader
 
@@ -124,7 +124,7 @@ class Pulse:
 
 def _created(folder: str, pid: int) -> tuple[str, int]:
     """The path of a new empty file of our own for the ring, and its descriptor."""
-    rank = _number("RANK")
+    rank, _ = _rank_and_size()
     options = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
     options |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     for number in range(1, MOST_COLLISIONS + 1):
@@ -138,6 +138,7 @@ def _created(folder: str, pid: int) -> tuple[str, int]:
 
 
 def _header(pid: int, dump_signal: int) -> PulseHeader:
+    rank, size = _rank_and_size()
     return PulseHeader(
         magic=layout.MAGIC,
         version=layout.PULSE_VERSION,
@@ -145,9 +146,9 @@ def _header(pid: int, dump_signal: int) -> PulseHeader:
         slots=layout.SLOTS,
         pid=pid,
         start_ticks=start_ticks(),
-        rank=max(0, _number("RANK")),
-        local_rank=max(0, _number("LOCAL_RANK")),
-        world_size=max(1, _number("WORLD_SIZE")),
+        rank=max(0, rank),
+        local_rank=max(0, rank if wire.RANK_ENV in os.environ else _number("LOCAL_RANK")),
+        world_size=max(1, size),
         flags=0,
         dump_signal=dump_signal,
         pid_namespace=pid_namespace(),
@@ -158,6 +159,13 @@ def _header(pid: int, dump_signal: int) -> PulseHeader:
         loader_workers=-1,
         largest_save_bytes=0,
     )
+
+
+def _rank_and_size() -> tuple[int, int]:
+    """As flatout started it, else as torchrun or its like did; -1: not known."""
+    if wire.RANK_ENV in os.environ:
+        return _number(wire.RANK_ENV), _number(wire.SIZE_ENV)
+    return _number("RANK"), _number("WORLD_SIZE")
 
 
 def _number(variable: str) -> int:

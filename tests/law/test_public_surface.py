@@ -74,7 +74,16 @@ OPTIONS = {
         "--stop",
     ],
     "report": ["--json", "--out"],
-    "run": ["--exact", "--live", "--no-plan", "--quiet", *SCRIPT],
+    "run": [
+        "--exact",
+        "--gpus",
+        "--live",
+        "--no-plan",
+        "--no-trial",
+        "--quiet",
+        "--ranks",
+        *SCRIPT,
+    ],
     "tune": ["--allow", "--budget", "--exact", "--seed", "--steps", *SCRIPT],
 }
 

@@ -16,7 +16,7 @@ if path:
     sys.flatout_record = lambda **record: out.write(json.dumps(record) + "\\n")
     sys.flatout_record(
         kind="started", pid=os.getpid(), argv=sys.orig_argv, python="3", executable=sys.executable,
-        rank=int(os.environ.get("RANK", "0")),
+        rank=int(os.environ.get("FLATOUT_RANK") or os.environ.get("RANK", "0")),
     )
 """
 DRIVER = """

@@ -90,6 +90,29 @@ Python = Annotated[
         help="Python interpreter of the training script.  [default: the active one]",
     ),
 ]
+Ranks = Annotated[
+    int | None,
+    typer.Option(
+        "--ranks",
+        metavar="N",
+        min=2,
+        help="Train on N processes, each with its rows of every batch: on N CPU cores or GPUs.",
+    ),
+]
+Gpus = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        metavar="all|N|0,1",
+        help="Train on these NVIDIA GPUs, a process on each.",
+    ),
+]
+NoTrial = Annotated[
+    bool,
+    typer.Option(
+        "--no-trial", help="Do not try first whether the ranks are faster and learn the same."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 JsonBeside = Annotated[
     bool,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,12 +14,15 @@ import typer
 from flatout.commands import SCRIPT_CONTEXT, _options, crash_explained, harmless, program, warn
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting import document, explained, languages, terminal
-from flatout.running import chosen, foreground, last_words, summary
+from flatout.running import chosen, foreground, last_words, rank_summary, summary
 from flatout.running.command import Command, resolve
 
 if TYPE_CHECKING:
     from flatout.nouns.explained import Explained
+    from flatout.nouns.ranks import Scaling
+    from flatout.nouns.run_end import RunEnd
     from flatout.nouns.tuned import Tuned
+    from flatout.running.ranks import RankGroup
     from flatout.tuning.live_run import LiveTuning
     from flatout.watching.job_watch import JobWatch
 
@@ -32,6 +37,9 @@ def command(
     no_plan: _options.NoPlan = False,
     live: _options.Live = False,
     steps_left: _options.StepsLeft = None,
+    ranks: _options.Ranks = None,
+    gpus: _options.Gpus = None,
+    no_trial: _options.NoTrial = False,
     exact: _options.Exact = False,
     only: _options.Only = None,
     skip: _options.Skip = None,
@@ -45,17 +53,25 @@ def command(
     code are those of the script, and a crash is explained. Without a plan the script runs
     unchanged.
 
+    With --ranks or --gpus a script written for one device trains on several processes, after a
+    short trial whether that is faster and learns the same.
+
     Examples:
       flatout run train.py --epochs 10
       flatout run --live train.py
+      flatout run --gpus all train.py
       flatout run -m package.train
       flatout run -- torchrun --nproc-per-node 2 train.py
     """
     target = resolve(*program(ctx.args), python)
-    applied = _plan(target, plan, no_plan, quiet or live)
+    several = _several(ranks, gpus, live)
+    applied = _plan(target, plan, no_plan, quiet or live or several)
     request = _Request(target, applied, plan or PLAN, python, as_json, quiet)
     if not live:
-        return _run(request, chosen.choose(applied.boosts, only or (), skip or ()), None)
+        boosts = chosen.choose(applied.boosts, only or (), skip or ())
+        if several:
+            return _run_ranks(request, boosts, (ranks, gpus), not no_trial, not no_plan)
+        return _run(request, boosts, None)
     from flatout.reporting.live import on_decision
     from flatout.tuning.live_run import LiveTuning
 
@@ -72,7 +88,59 @@ class _Request(NamedTuple):
     quiet: bool
 
 
-def _run(request: _Request, boosts: Sequence[PlannedBoost], tuning: LiveTuning | None) -> int:
+class _Ranks(NamedTuple):
+    group: RankGroup
+    scaling: Scaling | None
+
+
+def _several(ranks: int | None, gpus: str | None, live: bool) -> bool:
+    if ranks is None and gpus is None:
+        return False
+    from flatout.tuning import rank_run
+
+    return rank_run.check(ranks, gpus, live)
+
+
+def _run_ranks(
+    request: _Request,
+    boosts: tuple[PlannedBoost, ...],
+    asked: tuple[int | None, str | None],
+    trial: bool,
+    remember: bool,
+) -> int:
+    """Train on several processes, where a trial shows that it pays and is right."""
+    from flatout.probing.identity import identity
+    from flatout.reporting import ranks as report
+    from flatout.running import rank_layout
+    from flatout.running.ranks import RankGroup
+    from flatout.tuning import rank_run, scaling_trial
+
+    machine, target = identity(), request.target
+    rank_layout.check_command(target)
+    cores = machine.cores or 1
+    layout = rank_layout.layout(*asked, cores, len(machine.gpus), os.environ)
+    begin = rank_run.RankPlan(layout)
+    if trial:
+        tell = (lambda line: None) if request.quiet else terminal.say
+        begin = rank_run.planned(target, request.applied, boosts, layout, machine, tell, warn)
+    if begin.scaling is not None:
+        if not request.quiet:
+            report.trial(begin.scaling)
+        if begin.scaling.count is None:
+            raise scaling_trial.refused(begin.scaling)
+        if remember:
+            with harmless("the trial is not in the plan"):
+                rank_run.write_plan(request.plan_path, target, begin.scaling, layout, machine)
+    group = RankGroup(target, begin.layout, report.failed)
+    return _run(request, boosts, None, _Ranks(group, begin.scaling))
+
+
+def _run(
+    request: _Request,
+    boosts: Sequence[PlannedBoost],
+    tuning: LiveTuning | None,
+    ranks: _Ranks | None = None,
+) -> int:
     variables: dict[str, str] = {}
     with harmless("the plan was not compared with this machine"):
         if boosts:
@@ -85,10 +153,18 @@ def _run(request: _Request, boosts: Sequence[PlannedBoost], tuning: LiveTuning |
     answer = tuned = None
     try:
         ended = foreground.run(
-            request.target, orders, variables, warn, beside, None, tuning, live, watch
+            request.target,
+            orders,
+            variables,
+            warn,
+            beside,
+            meanwhile=tuning,
+            live=live,
+            watch=watch,
+            ranks=ranks.group if ranks is not None else None,
         )
         with harmless("the crash is not explained"):
-            answer = crash_explained(ended, stderr.tail(), request.python)
+            answer = _explained(ended, stderr.tail(), request.python, ranks)
             if answer is not None and not request.quiet:
                 explained.crash(answer, languages.chosen(None))
     finally:
@@ -98,13 +174,47 @@ def _run(request: _Request, boosts: Sequence[PlannedBoost], tuning: LiveTuning |
     with harmless("the plan of this run is not written"):
         tuned = _close(tuning, request, ended.folder) if tuning is not None else None
     with harmless("this run has no summary"):
-        end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
-        then = request.applied.machine.torch if request.applied.machine else None
-        terminal.run_ended(end, then, ended.torch_versions, request.quiet)
+        end = _told(request, ended, boosts, ranks)
         if request.as_json:
             ending = request.target.display, ended.shell_code, answer, tuned
             typer.echo(json.dumps(document.run_document(end, *ending)))
+    if ranks is not None and (refusal := rank_summary.refusal(ended.records)) is not None:
+        raise refusal
     return foreground.leave(ended.returncode)
+
+
+def _explained(
+    ended: foreground.Finished, stderr: bytes, python: str | None, ranks: _Ranks | None
+) -> Explained | None:
+    """What ended the program; of several ranks, the one that ended first."""
+    if ranks is None:
+        return crash_explained(ended, stderr, python)
+    failure = ranks.group.failure
+    if failure is None or failure.ending != "error":
+        return None
+    records, text = ranks.group.last_words(ended.records, stderr)
+    return crash_explained(dataclasses.replace(ended, records=records), text, python)
+
+
+def _told(
+    request: _Request,
+    ended: foreground.Finished,
+    boosts: Sequence[PlannedBoost],
+    ranks: _Ranks | None,
+) -> RunEnd:
+    """The figures of the run, told to the user."""
+    end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
+    if ranks is not None:
+        group = ranks.group
+        parts = group.layout.size, group.failure, ranks.scaling
+        end = dataclasses.replace(end, ranks=rank_summary.ranks_end(ended.records, *parts))
+    then = request.applied.machine.torch if request.applied.machine else None
+    terminal.run_ended(end, then, ended.torch_versions, request.quiet)
+    if end.ranks is not None and end.steps and not request.quiet:
+        from flatout.reporting import ranks as report
+
+        report.ended(end.ranks)
+    return end
 
 
 def _watch(request: _Request, boosts: Sequence[PlannedBoost]) -> JobWatch | None:

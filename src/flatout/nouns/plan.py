@@ -20,6 +20,26 @@ class PlannedBoost:
 
 
 @dataclass(frozen=True)
+class PlannedRanks:
+    """What a trial of several ranks found; None: the file does not say."""
+
+    asked: int | None = None
+    """The most that were tried."""
+    count: int | None = None
+    """The number that was the fastest."""
+    speedup: float | None = None
+    """Against one process, wall time per step."""
+    interval: tuple[float, float] | None = None
+    efficiency: float | None = None
+    """Speed-up per rank."""
+    losses: str | None = None
+    """exact or noise: how they compare with those of one process."""
+    machine: str | None = None
+    """Where that was measured."""
+    script_sha256: str | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """What `flatout.toml` holds."""
 
@@ -36,5 +56,6 @@ class Plan:
     pays_after_steps: int | None = None
     """Steps until the time spent compiling is won back."""
     compile_s: float | None = None
+    ranks: PlannedRanks | None = None
     job: JobFacts | None = None
     """What was seen of the user's program without any boost; None: a plan written by hand."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from flatout.nouns.ranks import RanksEnd
+
 
 @dataclass(frozen=True)
 class RunEnd:
@@ -21,5 +23,7 @@ class RunEnd:
     """Boost -> why it did not."""
     faults: tuple[str, ...] = ()
     """Errors inside the agent; the program went on without the part named."""
+    ranks: RanksEnd | None = None
+    """How several ranks trained together; None: it was one program."""
     notes: tuple[str, ...] = ()
     """What else the user should know, one line each."""

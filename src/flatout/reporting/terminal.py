@@ -24,9 +24,11 @@ __all__ = [
     "bench",
     "doctor",
     "error",
+    "next_step",
     "profile",
     "run_ended",
     "run_summary",
+    "say",
     "summary",
     "warn",
 ]
@@ -39,6 +41,16 @@ def error(message: str, next_step: str = "", console: Console | None = None) -> 
     _tell("error: ", "bold red", message, console)
     if next_step:
         _tell("next: ", "bold", next_step, console)
+
+
+def next_step(step: str, console: Console | None = None) -> None:
+    """The next command or step, where the error stands above already."""
+    _tell("next: ", "bold", step, console)
+
+
+def say(line: str, console: Console | None = None) -> None:
+    """A line that says neither error nor warning."""
+    _tell("", "", line, console)
 
 
 def warn(line: str, console: Console | None = None) -> None:

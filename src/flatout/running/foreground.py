@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from flatout.nouns.errors import UserError
 from flatout.running import environment, folder
 from flatout.running.command import Command
 from flatout.running.process import start, write_orders
@@ -31,6 +32,25 @@ T = TypeVar("T")
 Warn = Callable[[str], None]
 Meanwhile = Callable[[Path, subprocess.Popen[bytes]], None]
 """What flatout does while the program runs: given the folder of its records, and the program."""
+
+
+class OtherRanks(Protocol):
+    """The processes that train one job together with the program, which is rank 0."""
+
+    def prepare(self, orders: wire.Orders, run_folder: Path) -> wire.Orders:
+        """Orders of rank 0, from those of a program that trains alone."""
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """That of rank 0, from that of a program that trains alone."""
+
+    def follow(self, process: subprocess.Popen[bytes], environment: Mapping[str, str]) -> None:
+        """Start the others, follow all to their ends; rank 0 has ended or is ended then."""
+
+    def signal(self, number: int) -> None:
+        """Rank 0 has had this signal."""
+
+    def returncode(self, own: int) -> int:
+        """What the run ends with; own: rank 0's exit code."""
 
 
 class ProgramWatch(Protocol):
@@ -83,35 +103,47 @@ def run(
     meanwhile: Meanwhile | None = None,
     live: wire.LiveOrders | None = None,
     watch: ProgramWatch | None = None,
+    ranks: OtherRanks | None = None,
 ) -> Finished:
     """Run the command to its end with `boosts`; an error in flatout costs the boosts, not the run.
 
-    Raises UserError where the system cannot start the command; what `meanwhile` raises comes out
-    when the program has ended.
+    Raises UserError where the system cannot start the command, or where there is no folder for
+    `ranks`; what `meanwhile` and `ranks` raise comes out when the program has ended.
     """
     with _ready() as signals:
-        orders = _prepare(boosts, profile, live, warn, watch)
-        env = None if orders is None else environment.for_program(orders, boosts_environment)
-        if env is not None and any(order.id == "compile" for order in boosts):
-            environment.share_compiled(env, folder.ROOT / "cache" / "inductor")
+        orders = _prepare(boosts, profile, live, warn, watch, ranks)
+        env = None if orders is None else _environment(orders, boosts, boosts_environment)
         # All file descriptors stay: `--data <(zcat data.gz)` is one.
         options: dict[str, Any] = {"close_fds": False}
         options |= {"stdout": STDERR} if stdout_to_stderr else {}
-        process = start(command.argv, env, **options)
-        signals.reach(process)
+        own = env if env is None or ranks is None else ranks.environment(env)
+        process = start(command.argv, own, **options)
+        signals.reach(process, ranks)
         WATCHDOG.watch(process.pid, str(orders or ""), session=False)
         if watch is not None:
             _safely(watch.begin, warn, process.pid)
         try:
-            if meanwhile is not None and orders is not None:
+            if ranks is not None and env is not None:
+                ranks.follow(process, env)
+            elif meanwhile is not None and orders is not None:
                 meanwhile(orders.parent / "records", process)
         finally:
             returncode = process.wait()
+            returncode = returncode if ranks is None else ranks.returncode(returncode)
             WATCHDOG.forget(process.pid)
             if watch is not None:
                 _safely(watch.end, warn, _shell_code(returncode))
     records = _collect(orders.parent / "records", warn) if orders is not None else ()
     return Finished(returncode, records, orders is not None, orders.parent if orders else None)
+
+
+def _environment(
+    orders: Path, boosts: Sequence[wire.BoostOrder], variables: Mapping[str, str]
+) -> dict[str, str]:
+    env = environment.for_program(orders, variables)
+    if any(order.id == "compile" for order in boosts):
+        environment.share_compiled(env, folder.ROOT / "cache" / "inductor")
+    return env
 
 
 def _shell_code(returncode: int) -> int:
@@ -157,6 +189,7 @@ def _prepare(
     live: wire.LiveOrders | None,
     warn: Warn,
     watch: ProgramWatch | None,
+    ranks: OtherRanks | None,
 ) -> Path | None:
     """Write the orders; None where nothing can be written, and the program runs without us."""
     try:
@@ -168,8 +201,13 @@ def _prepare(
             live=live,
             pulse=(_safely(watch.prepare, warn, run_folder) or "") if watch is not None else "",
         )
+        if ranks is not None:
+            orders = ranks.prepare(orders, run_folder)
         return write_orders(orders, run_folder)
     except OSError as error:
+        if ranks is not None:
+            message = f"there is no folder for the files of the ranks ({error})"
+            raise UserError(message, "free some space, or set TMPDIR", 1) from error
         warn(f"the program runs as written: flatout found no folder that it can write to ({error})")
         return None
 
@@ -191,20 +229,24 @@ class _Signals:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._ranks: OtherRanks | None = None
         self._waiting: list[int] = []
 
     def pass_on(self, number: int, frame: object) -> None:
         if self._process is None:
             self._waiting.append(number)
-        else:
-            with suppress(OSError):
-                self._process.send_signal(number)
+            return
+        with suppress(OSError):
+            self._process.send_signal(number)
+        self.wait(number, frame)
 
     def wait(self, number: int, frame: object) -> None:
-        """The program has had it from the terminal and decides what to do."""
+        """The program has had it from the terminal and decides what to do; its ranks have not."""
+        if self._ranks is not None:
+            self._ranks.signal(number)
 
-    def reach(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
+    def reach(self, process: subprocess.Popen[bytes], ranks: OtherRanks | None) -> None:
+        self._process, self._ranks = process, ranks
         for number in self._waiting:
             self.pass_on(number, None)
 

@@ -41,6 +41,8 @@ class Process:
     decisions: list[wire.Decided] = field(default_factory=list)
     blocks: list[wire.BlockRun] = field(default_factory=list)
     live: wire.LiveSummary | None = None
+    ranks: wire.RanksSeen | None = None
+    refused: wire.RanksRefused | None = None
     ended: wire.Ended | None = None
 
     def add(self, record: wire.Record) -> None:
@@ -80,6 +82,10 @@ class Process:
                 self.blocks.append(record)
             case wire.LiveSummary():
                 self.live = record
+            case wire.RanksSeen():
+                self.ranks = record
+            case wire.RanksRefused():
+                self.refused = record
             case wire.Ended():
                 self.ended = record
 

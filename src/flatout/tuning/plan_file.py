@@ -22,7 +22,7 @@ from flatout.knowledge import boosts as known
 from flatout.knowledge import jobs
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import GpuIdentity, Identity
-from flatout.nouns.plan import Plan, PlannedBoost
+from flatout.nouns.plan import Plan, PlannedBoost, PlannedRanks
 from flatout_agent import plan as plan_reader
 from flatout_agent.plan import VERSION, PlanError, PlanTable, WrittenPlan
 from flatout_agent.wire import JobFacts
@@ -33,6 +33,7 @@ HEADER = """\
 The plan of `flatout tune`; `flatout run` applies it, `flatout eject` prints it as PyTorch lines.
 Edit it as you like: remove a boost, change its params. Everything but [boosts] is for the reader.\
 """
+RANKS_NOTE = "What `flatout run --ranks` measured; without this table it measures again."
 JOB_NOTE = "The program as it was without any boost; `flatout eject` fits its lines to it."
 
 
@@ -54,7 +55,17 @@ def read(path: Path) -> Plan:
 
 def write(plan: Plan, path: Path) -> None:
     """Replace the file atomically, so that no reader ever sees half a plan. Raises UserError."""
-    text = render(plan)
+    _replace(render(plan), path)
+
+
+def write_ranks(ranks: PlannedRanks, path: Path) -> None:
+    """Put the table `[ranks]` into the plan that is there, all else untouched. Raises UserError."""
+    document = tomlkit.parse(plan_reader.text(path))
+    document["ranks"] = _ranks_table(ranks)
+    _replace(tomlkit.dumps(document), path)
+
+
+def _replace(text: str, path: Path) -> None:
     path = path.resolve()
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
@@ -83,6 +94,8 @@ def render(plan: Plan) -> str:
     document["boosts"] = boosts = tomlkit.table(is_super_table=bool(plan.boosts))
     for boost in plan.boosts:
         boosts[boost.id] = _boost_table(boost)
+    if plan.ranks is not None:
+        document["ranks"] = _ranks_table(plan.ranks)
     if plan.machine is not None:
         document["machine"] = _fill(tomlkit.table(), dataclasses.asdict(plan.machine))
     if plan.job is not None:
@@ -136,6 +149,7 @@ def _plan(plan: WrittenPlan) -> Plan:
         created=plan.created,
         pays_after_steps=plan.pays_after_steps,
         compile_s=plan.compile_s,
+        ranks=None if plan.ranks is None else PlannedRanks(**vars(plan.ranks)),
         job=_job(plan.job),
     )
 
@@ -188,6 +202,13 @@ def _measured(plan: Plan) -> Table:
     for name, comment in comments.items():
         if name in table:
             cast("Item", table.value.item(name)).comment(comment)
+    return table
+
+
+def _ranks_table(ranks: PlannedRanks) -> Table:
+    table = tomlkit.table()
+    table.comment(RANKS_NOTE)
+    _fill(table, vars(ranks))
     return table
 
 

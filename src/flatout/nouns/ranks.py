@@ -1,0 +1,119 @@
+"""Ranks: processes that train one job together; how they fared, and whether they pay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RankEnding = Literal["error", "early", "hang"]
+"""early: it ended in order while the others still trained."""
+LossesAgree = Literal["exact", "noise", "different"]
+"""noise: within what other random numbers do to the losses."""
+
+
+@dataclass(frozen=True)
+class ModelCut:
+    """Whether each rank computes its own rows of one root model's batch."""
+
+    model: str
+    """Class name."""
+    cut: bool
+    reason: str = ""
+    """Why it is not cut: each rank computes all of it."""
+    rows: int | None = None
+    error: float | None = None
+    """Largest relative difference between the joined rows and the whole batch."""
+    random: bool = False
+    """Its calls draw random numbers: each rank draws its own."""
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """The rank that ended the run, and what became of the others."""
+
+    rank: int
+    size: int
+    ending: RankEnding
+    returncode: int
+    """What the run ends with; -N: signal N."""
+    error: str
+    """One line: its exception, its signal or exit code, or how long it stands still."""
+    step: int | None = None
+    """Its last."""
+    place: str | None = None
+    """train.py:88."""
+    ended: int = 0
+    """Others that were ended."""
+    waiting: int = 0
+    """Those among them that waited in the exchange with the other ranks."""
+    ended_after_s: float = 0.0
+    log: str | None = None
+    """Output of that rank; None: rank 0 wrote to the terminal."""
+    stacks: str | None = None
+    """File with the stacks of all ranks that could be asked."""
+
+
+@dataclass(frozen=True)
+class RanksEnd:
+    """How the ranks of a run trained together; None and empty: not known."""
+
+    size: int
+    backend: str | None = None
+    models: tuple[ModelCut, ...] = ()
+    exchanged_bytes: int | None = None
+    """Gradients per step."""
+    exchange_s: float | None = None
+    """Per step: exchanging gradients, waits for other ranks included."""
+    region_s: float | None = None
+    """Per step: joining and splitting rows, waits included."""
+    gradient_error: float | None = None
+    scaling: Scaling | None = None
+    """The trial before the run; None: there was none."""
+    failure: RankFailure | None = None
+
+
+@dataclass(frozen=True)
+class ScalingRow:
+    """One number of ranks in the trial, against one process."""
+
+    size: int
+    step_ms: float | None = None
+    speedup: float | None = None
+    interval: tuple[float, float] | None = None
+    """95 %, from the times of the steps."""
+    predicted: float | None = None
+    """Speed-up that the cost model foretold; None: it was not asked."""
+    losses: LossesAgree | None = None
+    """None: the program shows no losses to compare."""
+    losses_reason: str = ""
+    models: tuple[ModelCut, ...] = ()
+    exchange_s: float | None = None
+    region_s: float | None = None
+    wait_s: float | None = None
+    """Per step: waiting for data."""
+    error: str | None = None
+    """Why there is no measurement."""
+
+    @property
+    def efficiency(self) -> float | None:
+        """Speed-up per rank."""
+        return self.speedup / self.size if self.speedup is not None else None
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A trial of several numbers of ranks, and the number that was chosen."""
+
+    asked: int
+    count: int | None
+    """None: no number pays, or none is right."""
+    written_ms: float
+    """A step of one process."""
+    rows: tuple[ScalingRow, ...]
+    refusal: str = ""
+    """Why there is no count, with the numbers."""
+
+    @property
+    def chosen(self) -> ScalingRow | None:
+        """The row of the number that was chosen."""
+        return next((row for row in self.rows if row.size == self.count), None)

@@ -1,0 +1,117 @@
+"""A rank that stands still while the others wait for it, told from one that is only slow.
+
+No step for long is no proof: an evaluation and a checkpoint take their time. The proof is that some
+rank waits in the exchange, and another one, which does not, is at the same place in two looks and
+neither computes nor reads nor writes in between. A rank that is busy in an endless loop is not
+found here: the ranks' own time limit in the exchange ends that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import psutil
+
+from flatout.running import rank_stacks, stacks
+from flatout.running.rank_pulses import RankPulse, RankPulses
+
+FACTOR = 10
+"""Of the usual time of a step."""
+AGAIN_S = 10.0
+"""After a look that found nothing."""
+IDLE_CORES = 0.05
+WAIT_S = 1.0
+
+Families = Mapping[int, Callable[[], list[psutil.Process]]]
+"""Of each rank that runs: what finds its processes."""
+
+
+class RankHang(NamedTuple):
+    """What was found."""
+
+    rank: int
+    """The one that the others wait for."""
+    still_s: float
+    place: str | None
+    answers: list[stacks.RankStacks]
+
+
+class HangSearch:
+    """Looks for such a rank when all have taken no step for long."""
+
+    def __init__(self, still_s: float, look_s: float) -> None:
+        """still_s: without a step, the least; look_s: between two looks at what a rank does."""
+        self._still_s, self._look_s = still_s, look_s
+        self._not_before = 0.0
+
+    def look(self, pulses: RankPulses, families: Families, now: float) -> RankHang | None:
+        """The rank that hangs; None: nothing has stood still for long, or it is no hang."""
+        by_rank = pulses.by_rank
+        watched = [by_rank[rank] for rank in families if rank in by_rank]
+        if len(watched) < len(families) or any(pulse.step is None for pulse in watched):
+            return None
+        still_s = min(pulse.still_s for pulse in watched)
+        if still_s < max(self._still_s, FACTOR * (pulses.step_s or 0.0)) or now < self._not_before:
+            return None
+        self._not_before = now + AGAIN_S
+        return self._proof(watched, families, still_s)
+
+    def _proof(
+        self, watched: list[RankPulse], families: Families, still_s: float
+    ) -> RankHang | None:
+        first = _ask(watched)
+        waiting = {rank for rank, text in first.items() if rank_stacks.waits_for_others(text)}
+        if not waiting:
+            return None
+        before = {rank: _work(families[rank]()) for rank in families}
+        time.sleep(self._look_s)
+        after = {rank: _work(families[rank]()) for rank in families}
+        answers = _answers(watched)
+        second = {answer.ring.header.rank: answer.text for answer in answers}
+        still = {rank for rank in families if _idle(before[rank], after[rank], self._look_s)}
+        waiting &= {rank for rank, text in second.items() if rank_stacks.waits_for_others(text)}
+        blamed = [
+            pulse
+            for pulse in watched
+            if (rank := pulse.ring.header.rank) in still - waiting
+            and _frames(first.get(rank, "")) == _frames(second.get(rank, ""))
+        ]
+        locked = waiting == still == set(families)  # each waits in another exchange
+        if not waiting or not (blamed or locked):
+            return None
+        pulse = min(blamed or watched, key=lambda pulse: pulse.step or 0)
+        rank = pulse.ring.header.rank
+        place = rank_stacks.place(second.get(rank, ""))
+        return RankHang(rank, still_s + self._look_s, place, answers)
+
+
+def _answers(watched: Iterable[RankPulse]) -> list[stacks.RankStacks]:
+    return stacks.ask(((pulse.ring, pulse.step) for pulse in watched), WAIT_S)
+
+
+def _ask(watched: Iterable[RankPulse]) -> dict[int, str]:
+    return {answer.ring.header.rank: answer.text for answer in _answers(watched)}
+
+
+def _frames(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("  File")]
+
+
+def _work(family: list[psutil.Process]) -> tuple[float, int]:
+    """(seconds of a core, bytes read and written) of these processes so far."""
+    seconds, size = 0.0, 0
+    for process in family:
+        with suppress(psutil.Error, AttributeError):
+            times = process.cpu_times()
+            seconds += times.user + times.system
+            counters: Any = getattr(process, "io_counters")()  # noqa: B009  # macOS has none
+            size += counters.read_bytes + counters.write_bytes
+            size += getattr(counters, "read_chars", 0) + getattr(counters, "write_chars", 0)
+    return seconds, size
+
+
+def _idle(before: tuple[float, int], after: tuple[float, int], elapsed_s: float) -> bool:
+    return after[0] - before[0] < IDLE_CORES * elapsed_s and after[1] == before[1]

@@ -1,0 +1,152 @@
+"""How many ranks train a job together, and what each of them gets of the machine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flatout.nouns.errors import UserError
+from flatout.running.command import Command
+from flatout_agent import wire
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+ORDER = "CUDA_DEVICE_ORDER"
+THREADS = "OMP_NUM_THREADS"
+HASH_SEED = "PYTHONHASHSEED"
+OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_")
+"""What torchrun sets. A script that finds RANK starts training by DDP on its own account."""
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun")
+
+
+@dataclass(frozen=True)
+class RankLayout:
+    """`size` ranks on CPU cores, or each on a GPU of its own."""
+
+    size: int
+    seed: int
+    threads: int | None = None
+    """Compute threads of each; None: the user names a number."""
+    gpus: tuple[str, ...] = ()
+    """As the user or the driver names them, in physical order; empty: CPU cores."""
+
+    def orders(self, rank: int, store: Path, scratch: str, protect: str) -> wire.RankOrders:
+        """Those of one rank. scratch: "" for one that may save."""
+        return wire.RankOrders(
+            rank, self.size, str(store), self.seed, self.threads, scratch, protect
+        )
+
+    def environment(self, rank: int, base: Mapping[str, str]) -> dict[str, str]:
+        """`base` with what makes a program this rank, and without what torchrun would set."""
+        variables = {name: value for name, value in base.items() if not name.startswith(OTHERS)}
+        variables[wire.RANK_ENV] = str(rank)
+        variables[wire.SIZE_ENV] = str(self.size)
+        if variables.get(HASH_SEED, "random") == "random":
+            variables[HASH_SEED] = str(self.seed)
+        if self.threads is not None:
+            variables[THREADS] = str(self.threads)
+        if self.gpus:
+            if VISIBLE not in base:
+                variables.setdefault(ORDER, "PCI_BUS_ID")  # the driver's own numbers
+            variables[VISIBLE] = rotated(self.gpus, rank)
+        return variables
+
+
+def rotated(gpus: Sequence[str], rank: int) -> str:
+    """All of them, beginning with this rank's own: cuda:0 is its own, its peers are visible."""
+    return ",".join([*gpus[rank:], *gpus[:rank]])
+
+
+def layout(
+    ranks: int | None,
+    gpus: str | None,
+    cores: int,
+    present: int,
+    environ: Mapping[str, str],
+    seed: int | None = None,
+) -> RankLayout:
+    """What `--ranks` and `--gpus` ask for, one of which is given. Raises UserError.
+
+    cores: that may be used; present: GPUs that the driver knows; seed: None draws one.
+    """
+    visible = _visible(present, environ.get(VISIBLE))
+    chosen: tuple[str, ...] = ()
+    if gpus is not None:
+        chosen = _named(gpus, visible)
+        size = len(chosen)
+    else:
+        assert ranks is not None
+        size = ranks
+        chosen = _first(size, visible)
+        if not chosen and size > cores:
+            raise UserError(
+                f"--ranks {size} needs {size} CPU cores; this process may use {cores}",
+                f"--ranks {cores}" if cores > 1 else "run it without --ranks",
+            )
+    if size < 2:
+        raise UserError("one rank is the script as it is", "run it without --ranks and --gpus")
+    threads = None if environ.get(THREADS) else max(1, cores // size)
+    drawn = random.SystemRandom().getrandbits(31) if seed is None else seed
+    return RankLayout(size, drawn, threads, chosen)
+
+
+def fewer(of: RankLayout, size: int, cores: int) -> RankLayout:
+    """The same with fewer ranks."""
+    threads = None if of.threads is None else max(1, cores // size)
+    return RankLayout(size, of.seed, threads, of.gpus[:size])
+
+
+def check_command(command: Command) -> None:
+    """Raise UserError for a command that starts ranks itself."""
+    name = Path(command.display[0]).name
+    if name in LAUNCHERS:
+        raise UserError(
+            f"{name} starts the ranks itself",
+            "run it without --ranks and --gpus, or name the script alone: "
+            "flatout run --ranks 2 train.py",
+        )
+
+
+def _visible(present: int, variable: str | None) -> tuple[str, ...]:
+    """The GPUs that the program would see, as CUDA would read it: up to the first bad entry."""
+    if variable is None or not present:
+        return tuple(str(index) for index in range(present))
+    entries: list[str] = []
+    for entry in (part.strip() for part in variable.split(",")):
+        if not entry or (entry.lstrip("-").isdecimal() and int(entry) not in range(present)):
+            break
+        entries.append(entry)
+    return tuple(entries)
+
+
+def _named(asked: str, visible: tuple[str, ...]) -> tuple[str, ...]:
+    if not visible:
+        raise UserError(
+            "there is no NVIDIA GPU here that the script could use",
+            "--ranks N trains on N CPU cores; flatout doctor says why a GPU is not seen",
+        )
+    if asked == "all":
+        if len(visible) == 1:
+            raise UserError("there is only one GPU", "run it without --gpus")
+        return visible
+    if asked.isdecimal():
+        if int(asked) > len(visible):
+            raise UserError(f"--gpus {asked}: there are {len(visible)}", "--gpus all")
+        return visible[: int(asked)]
+    names = [part.strip() for part in asked.split(",")]
+    unknown = [name for name in names if name not in visible]
+    if unknown or len(set(names)) < len(names):
+        wrong = f"there is no GPU {unknown[0]!r}" if unknown else "a GPU is named twice"
+        raise UserError(f"--gpus {asked}: {wrong}; there are {', '.join(visible)}", "--gpus all")
+    return tuple(name for name in visible if name in names)
+
+
+def _first(size: int, visible: tuple[str, ...]) -> tuple[str, ...]:
+    """A GPU for each of `size` ranks; empty: there is none, or the user has hidden them all."""
+    if visible and size > len(visible):
+        raise UserError(
+            f"--ranks {size}: there are {len(visible)} GPUs, and each rank needs its own",
+            f"--gpus all, or {VISIBLE}= flatout run --ranks {size} to train on CPU cores",
+        )
+    return visible[:size]

@@ -1,0 +1,52 @@
+"""What the ranks of a run recorded about training together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flatout.nouns.errors import UserError
+from flatout.nouns.ranks import ModelCut, RankFailure, RanksEnd, Scaling
+from flatout.running.processes import Processes
+from flatout_agent import wire
+
+
+def ranks_end(
+    records: Iterable[tuple[int, wire.Record]],
+    size: int,
+    failure: RankFailure | None = None,
+    scaling: Scaling | None = None,
+) -> RanksEnd:
+    """How `size` ranks trained together, as the lowest that has told says."""
+    told = [process for process in Processes(records).all if process.ranks is not None]
+    seen = min(told, key=lambda process: process.rank).ranks if told else None
+    if seen is None:
+        return RanksEnd(size, scaling=scaling, failure=failure)
+    return RanksEnd(
+        size=seen.size,
+        backend=seen.backend,
+        models=models(seen),
+        exchanged_bytes=seen.exchanged_bytes or None,
+        exchange_s=seen.exchange_s or None,
+        region_s=seen.region_s or None,
+        gradient_error=seen.gradient_error,
+        scaling=scaling,
+        failure=failure,
+    )
+
+
+def models(seen: wire.RanksSeen) -> tuple[ModelCut, ...]:
+    """Which models' batches are cut, and why the others are not."""
+    return tuple(
+        ModelCut(part.model, part.cut, part.reason, part.rows, part.error, part.random)
+        for part in seen.regions
+    )
+
+
+def refusal(records: Iterable[tuple[int, wire.Record]]) -> UserError | None:
+    """Why the ranks could not train this job together; None: none has refused."""
+    for process in Processes(records).all:
+        if process.refused is not None:
+            refused = process.refused
+            message = f"the ranks cannot train this script together: {refused.reason}"
+            return UserError(message, refused.next_step or None, 1)
+    return None

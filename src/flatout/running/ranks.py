@@ -1,0 +1,342 @@
+"""The ranks of one run: rank 0 is the program in the foreground, the others are started beside it.
+
+Each other rank has its own session, no input, and writes to `rank<r>.log` in the run's folder. What
+it would save goes to a folder of its own. The rank that ends first decides: the others would wait
+for it for ever. So they are asked for their stacks and ended, and who was first is told. A rank
+that stands still while the others wait for it is found by its pulse and its stacks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from flatout.nouns.ranks import RankEnding, RankFailure
+from flatout.running import rank_endings, rank_stacks, stacks, tree
+from flatout.running.command import Command
+from flatout.running.process import TrialProcess, write_orders
+from flatout.running.rank_endings import RankRecords
+from flatout.running.rank_hang import HangSearch
+from flatout.running.rank_layout import RankLayout
+from flatout.running.rank_pulses import RankPulses
+from flatout.running.records import Tail
+from flatout_agent import wire
+
+INTERRUPTS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK")
+TERMINAL = ("SIGINT", "SIGQUIT", "SIGBREAK")
+"""A terminal sends these to all processes of a program."""
+
+
+@dataclass(frozen=True)
+class RankLimits:
+    """How long is waited for what."""
+
+    poll_s: float = 0.05
+    settle_s: float = 1.5
+    """For the rank that is the cause, where the first to end only lost another one."""
+    stacks_s: float = 1.0
+    grace_s: float = 1.0
+    """Between asking the others to end and killing them."""
+    early_s: float = 1.0
+    """How long one rank may run on when another has ended in order, before it is looked at."""
+    interrupt_s: float = 5.0
+    """The same for the others when rank 0 has ended after Ctrl-C or SIGTERM."""
+    interrupted_s: float = 30.0
+    """After such a signal no rank is blamed for ending for so long."""
+    still_s: float = 30.0
+    """A rank stands still after so long without a step, or 10 times a usual step."""
+    look_s: float = 2.0
+    """Between two looks at what it does."""
+
+
+class _Member:
+    """One rank's program."""
+
+    def __init__(self, rank: int, process: subprocess.Popen[bytes] | TrialProcess) -> None:
+        self.rank = rank
+        self.process = process
+        self.log = process.log if isinstance(process, TrialProcess) else None
+        self.code: int | None = None
+        self.ended_at = time.monotonic()
+        """When it was seen to have ended; while it runs, when it was looked at last."""
+        self._root = _process(process.pid)
+
+    def look(self) -> bool:
+        """Whether it runs."""
+        if self.code is None:
+            if isinstance(self.process, TrialProcess):
+                self.code = self.process.returncode
+            else:
+                self.code = self.process.poll()
+            self.ended_at = time.monotonic()
+        return self.code is None
+
+    def family(self) -> list[psutil.Process]:
+        return [] if self._root is None else tree.family(self._root, session=self.log is not None)
+
+    def signal(self, number: int) -> None:
+        """Pass a signal on, as a terminal or `kill` would send it."""
+        with suppress(OSError, ValueError):
+            if sys.platform != "win32" and signal.Signals(number).name in TERMINAL:
+                os.killpg(self.process.pid, number)
+            elif self._root is not None:
+                self._root.send_signal(number)
+
+
+class RankGroup:
+    """All ranks of one run. `foreground.run` calls `prepare`, `follow` and `signal`."""
+
+    def __init__(
+        self,
+        command: Command,
+        layout: RankLayout,
+        tell: Callable[[RankFailure], None],
+        limits: RankLimits | None = None,
+    ) -> None:
+        """tell: called when the ranks had to be ended because of one of them."""
+        self.command, self.layout, self._tell = command, layout, tell
+        self.limits = limits or RankLimits()
+        self.failure: RankFailure | None = None
+        self._orders: wire.Orders | None = None
+        self._folder = Path()
+        self._members: list[_Member] = []
+        self._interrupted_at: float | None = None
+        self._early_look_at = 0.0
+        self._pulses = RankPulses(None)
+        self._hang = HangSearch(self.limits.still_s, self.limits.look_s)
+        self._looked_at = time.monotonic()
+
+    # What the foreground asks for ---------------------------------------------------------------
+
+    def prepare(self, orders: wire.Orders, run_folder: Path) -> wire.Orders:
+        """Those of rank 0, from those of a program that trains alone."""
+        self._folder = run_folder.absolute()
+        self._orders = orders
+        if orders.pulse:
+            self._pulses = RankPulses(Path(orders.pulse))
+        return replace(orders, ranks=self._rank_orders(0, ""))
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """That of rank 0, from that of a program that trains alone."""
+        return self.layout.environment(0, base)
+
+    def signal(self, number: int) -> None:
+        """Rank 0 has had this signal: pass it on to the others."""
+        if signal.Signals(number).name in INTERRUPTS:
+            self._interrupted_at = time.monotonic()
+        for member in self._members[1:]:
+            member.signal(number)
+
+    def follow(self, process: subprocess.Popen[bytes], environment: Mapping[str, str]) -> None:
+        """Start the other ranks, follow all to their ends, and end what must not stay.
+
+        environment: that of a program which trains alone. Raises UserError where a rank cannot be
+        started.
+        """
+        self._members = [_Member(0, process)]
+        try:
+            for rank in range(1, self.layout.size):
+                self._members.append(_Member(rank, self._started(rank, environment)))
+            while not self._over():
+                time.sleep(self.limits.poll_s)
+        finally:
+            self._end(self._members)
+        if self.failure is not None:
+            self._tell(self.failure)
+
+    def returncode(self, own: int) -> int:
+        """What the run ends with. own: the exit code of rank 0."""
+        if self.failure is not None:
+            return self.failure.returncode
+        if any(member.code == wire.REFUSED_EXIT for member in self._members):
+            return wire.REFUSED_EXIT
+        return own
+
+    def last_words(
+        self, records: Iterable[tuple[int, wire.Record]], stderr: bytes
+    ) -> tuple[tuple[tuple[int, wire.Record], ...], bytes]:
+        """Records and output of the rank that ended first, from those of all and rank 0's."""
+        if self.failure is None:
+            return tuple(records), stderr
+        member = self._members[self.failure.rank]
+        own = tuple(entry for entry in records if entry[0] == member.process.pid)
+        if member.log is None:
+            return own, stderr
+        lines = member.process.log_tail(400) if isinstance(member.process, TrialProcess) else []
+        return own, "\n".join(lines).encode()
+
+    # Starting and ending ------------------------------------------------------------------------
+
+    def _rank_orders(self, rank: int, scratch: str) -> wire.RankOrders:
+        assert self._orders is not None
+        # Locks of files work in memory; over NFS they may not.
+        store = Path(self._orders.pulse or self._folder) / "store"
+        return self.layout.orders(rank, store, scratch, str(Path.cwd()))
+
+    def _started(self, rank: int, environment: Mapping[str, str]) -> TrialProcess:
+        assert self._orders is not None
+        folder = self._folder / f"rank{rank}"
+        orders = replace(self._orders, ranks=self._rank_orders(rank, str(folder / "scratch")))
+        base = {**environment, wire.ORDERS_ENV: str(write_orders(orders, folder))}
+        return TrialProcess(
+            self.command.argv,
+            self.layout.environment(rank, base),
+            Path(orders.records),
+            self._folder / f"rank{rank}.log",
+        )
+
+    def _end(self, members: Iterable[_Member]) -> None:
+        """End these ranks with all that they started; rank 0 only where it still runs."""
+        running = [member for member in members if member.look()]
+        if running:
+            find = [member.family for member in running]
+            tree.end(lambda: [found for family in find for found in family()], self.limits.grace_s)
+        for member in members:
+            if isinstance(member.process, TrialProcess):
+                member.process.stop(self.limits.grace_s)
+
+    # Deciding -----------------------------------------------------------------------------------
+
+    def _over(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        running = [member for member in self._members if member.look()]
+        ended = [member for member in self._members if member.code is not None]
+        now = time.monotonic()
+        self._pulses.look(now - self._looked_at)
+        self._looked_at = now
+        if self._interrupted(now):
+            first = self._members[0]
+            return first.code is not None and (
+                not running or now - first.ended_at > self.limits.interrupt_s
+            )
+        refusals = [member for member in ended if member.code == wire.REFUSED_EXIT]
+        if refusals:
+            return not running or now - refusals[0].ended_at > self.limits.interrupt_s
+        if bad := [member for member in ended if member.code]:
+            self._blame_one_of(bad)
+        elif ended and running:
+            self._look_for_an_early_end(ended, running, now)
+        elif running:
+            self._look_for_a_hang(running, now)
+        return not running or self.failure is not None
+
+    def _interrupted(self, now: float) -> bool:
+        at = self._interrupted_at
+        return at is not None and now - at < self.limits.interrupted_s
+
+    def _blame_one_of(self, bad: list[_Member]) -> None:
+        """Find the rank that is the cause; one that lost another may have ended before it."""
+        deadline = time.monotonic() + self.limits.settle_s
+        while True:
+            records = RankRecords(Tail(self._folder / "records").new())
+            for member in sorted(bad, key=lambda member: member.ended_at):
+                crash = records.crash(member.rank, member.process.pid)
+                if not rank_endings.is_consequence(crash, member.code or 0):
+                    self._fail(member, "error", crash)
+                    return
+            if time.monotonic() > deadline or not any(member.look() for member in self._members):
+                break
+            time.sleep(self.limits.poll_s)
+            bad = [member for member in self._members if not member.look() and member.code]
+        orderly = [member for member in self._members if member.code == 0]
+        first = min(orderly or bad, key=lambda member: member.ended_at)
+        crash = records.crash(first.rank, first.process.pid)
+        self._fail(first, "early" if orderly else "error", crash)
+
+    def _look_for_an_early_end(
+        self, ended: list[_Member], running: list[_Member], now: float
+    ) -> None:
+        """A rank that saves or evaluates at its end may run on; one that trains waits for ever."""
+        first = min(ended, key=lambda member: member.ended_at)
+        if now - max(first.ended_at, self._early_look_at) < self.limits.early_s:
+            return
+        last = self._pulses.step(first.rank)
+        ahead = [
+            member
+            for member in running
+            if last is not None and (self._pulses.step(member.rank) or 0) > last
+        ]
+        if ahead or (self._waits(running) and self._waits(running)):
+            self._fail(first, "early", "")
+        self._early_look_at = time.monotonic()
+
+    def _waits(self, running: list[_Member]) -> bool:
+        """Whether one of them waits for the others now."""
+        answers = self._ask(running)
+        return any(rank_stacks.waits_for_others(answer.text) for answer in answers.values())
+
+    def _look_for_a_hang(self, running: list[_Member], now: float) -> None:
+        families = {member.rank: member.family for member in running}
+        hang = self._hang.look(self._pulses, families, now)
+        if hang is None:
+            return
+        member = self._members[hang.rank]
+        error = f"it has taken no step for {hang.still_s:.0f} s"
+        self._report(member, "hang", 1, error, hang.place, hang.answers)
+
+    def _fail(self, member: _Member, ending: RankEnding, crash: str) -> None:
+        code = member.code or 1
+        if ending == "early":
+            error = "it ended in order while the others still trained"
+        else:
+            error = rank_endings.error_line(crash, code, member.log)
+        answers = self._ask([other for other in self._members if other.look()])
+        place = rank_endings.place(crash)
+        self._report(member, ending, code, error, place, list(answers.values()))
+
+    def _ask(self, members: list[_Member]) -> dict[int, stacks.RankStacks]:
+        pulses = self._pulses.by_rank
+        asked = [pulses[member.rank] for member in members if member.rank in pulses]
+        answers = stacks.ask(((pulse.ring, pulse.step) for pulse in asked), self.limits.stacks_s)
+        return {answer.ring.header.rank: answer for answer in answers}
+
+    def _report(
+        self,
+        member: _Member,
+        ending: RankEnding,
+        code: int,
+        error: str,
+        place: str | None,
+        answers: list[stacks.RankStacks],
+    ) -> None:
+        others = [other for other in self._members if other is not member and other.look()]
+        waiting = [
+            answer
+            for answer in answers
+            if answer.ring.header.rank != member.rank and rank_stacks.waits_for_others(answer.text)
+        ]
+        text = stacks.together(answers)
+        began = member.ended_at
+        self._end(self._members)
+        self._pulses.look(0.0)
+        step = self._pulses.step(member.rank)
+        self.failure = RankFailure(
+            rank=member.rank,
+            size=self.layout.size,
+            ending=ending,
+            returncode=code,
+            error=error,
+            step=step,
+            place=place,
+            ended=len(others),
+            waiting=len(waiting),
+            ended_after_s=time.monotonic() - began,
+            log=str(member.log) if member.log is not None else None,
+            stacks=stacks.write(text, self._folder) if text else None,
+        )
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.Error:
+        return None

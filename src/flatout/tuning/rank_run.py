@@ -1,0 +1,117 @@
+"""A run on several ranks: how many, after which trial, and what the plan remembers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from flatout.measuring.trial import Bench
+from flatout.nouns.errors import UserError
+from flatout.nouns.identity import Identity
+from flatout.nouns.plan import Plan, PlannedBoost, PlannedRanks
+from flatout.nouns.ranks import Scaling
+from flatout.running import folder
+from flatout.running.command import Command, script_sha256
+from flatout.running.rank_layout import RankLayout, fewer
+from flatout.tuning import plan_file, scaling_trial
+from flatout.tuning.scaling_trial import RankMachine
+
+TOO_SHORT = "the script is too short for a trial of ranks: it trains on all of them untried"
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """How a run on several ranks begins."""
+
+    layout: RankLayout
+    scaling: Scaling | None = None
+    """The trial before it; None: there was none."""
+
+
+def planned(
+    command: Command,
+    plan: Plan,
+    boosts: tuple[PlannedBoost, ...],
+    layout: RankLayout,
+    machine: Identity,
+    report: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> RankPlan:
+    """What the plan remembers, else a trial. Raises UserError where ranks are not worth it.
+
+    report: called with a line on what is tried; warn: with what the user should know.
+    """
+    cores = machine.cores or layout.size
+    known = remembered(plan, layout, machine, script_sha256(command.script))
+    if known is not None:
+        return RankPlan(fewer(layout, known, cores))
+    run_folder = folder.fresh("ranks")
+    root = folder.ROOT.absolute()
+    cache = (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
+    bench = Bench(command, run_folder, seed=layout.seed, min_steps=8, compile_cache=cache)
+    scaling = scaling_trial.measure(
+        bench, layout, boosts, RankMachine(cores, machine.memory_bytes), plan.job, report
+    )
+    if scaling is None:
+        warn(TOO_SHORT)
+        return RankPlan(layout)
+    count = scaling.count
+    return RankPlan(layout if count is None else fewer(layout, count, cores), scaling)
+
+
+def remembered(plan: Plan, layout: RankLayout, machine: Identity, script: str | None) -> int | None:
+    """Ranks that an earlier trial chose for the same script, ranks and machine; None: no trial."""
+    ranks = plan.ranks
+    if ranks is None or not ranks.count or not 2 <= ranks.count <= layout.size:
+        return None
+    if ranks.asked != layout.size or ranks.machine != described(layout, machine):
+        return None
+    return ranks.count if script is None or ranks.script_sha256 == script else None
+
+
+def described(layout: RankLayout, machine: Identity) -> str:
+    """What a trial of ranks holds for: "2 cores of AMD EPYC 9B45"."""
+    if layout.gpus:
+        names = sorted({gpu.name for gpu in machine.gpus})
+        return f"{len(layout.gpus)} x {', '.join(names)}"
+    return f"{machine.cores} cores of {machine.cpu or 'an unknown processor'}"
+
+
+def write_plan(
+    path: Path, command: Command, scaling: Scaling, layout: RankLayout, on: Identity
+) -> None:
+    """Put the trial into the plan at `path`; a new one where there is none. Raises UserError."""
+    row = scaling.chosen
+    if row is None:
+        return
+    ranks = PlannedRanks(
+        asked=scaling.asked,
+        count=row.size,
+        speedup=row.speedup,
+        interval=row.interval,
+        efficiency=row.efficiency,
+        losses=row.losses,
+        machine=described(layout, on),
+        script_sha256=script_sha256(command.script),
+    )
+    if path.exists():
+        plan_file.write_ranks(ranks, path)
+        return
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    new = Plan((), command.display, script_sha256(command.script), on, created=created, ranks=ranks)
+    plan_file.write(new, path)
+
+
+def check(ranks: int | None, gpus: str | None, live: bool) -> bool:
+    """Whether several ranks are asked for. Raises UserError for what does not go together."""
+    if ranks is not None and gpus is not None:
+        raise UserError("--ranks and --gpus say the same thing in two ways", "give one of them")
+    asked = ranks is not None or gpus is not None
+    if asked and live:
+        raise UserError(
+            "--live tunes one process; it does not go together with --ranks and --gpus",
+            "tune it on one process first: flatout tune",
+        )
+    return asked

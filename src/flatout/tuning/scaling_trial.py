@@ -1,0 +1,235 @@
+"""Does it pay to train on several ranks, and do they learn the same? One short trial of each.
+
+One process as written, then 2, 4, ... ranks, each in throw-away processes of the same seed that
+change nothing of the user's. The losses of the steps that both took are compared, then the times of
+their steps.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from flatout.measuring import rank_trial, trial
+from flatout.measuring.outcome import LEAST_STEPS
+from flatout.measuring.rank_trial import RankOutcome
+from flatout.measuring.trial import Bench
+from flatout.nouns import units
+from flatout.nouns.errors import UserError
+from flatout.nouns.plan import PlannedBoost
+from flatout.nouns.ranks import LossesAgree, Scaling, ScalingRow
+from flatout.nouns.trial import Measurement
+from flatout.running import rank_summary
+from flatout.running.process import end_all
+from flatout.running.rank_layout import RankLayout, fewer
+from flatout.tuning import unmeasurable
+from flatout.tuning.confirm import LEVEL, RESAMPLES
+from flatout.tuning.losses import SIGMAS, loss_sigma
+from flatout_agent import wire
+
+LIMIT_S = 300.0
+"""For one trial; a program that takes longer to start must be run with --no-trial."""
+FIRST_STEPS = 5
+TOLERANCE = 1e-4
+"""Relative difference of a loss that rounding explains, in the first steps."""
+LEAST_SPEEDUP = 1.1
+MEMORY_SHARE = 0.8
+"""Of the main memory: what the copies of a program on CPU cores may take together."""
+
+Predict = Callable[[int, Measurement], float | None]
+"""(ranks, one process as measured) -> the speed-up that a cost model foretells; None: unknown."""
+
+
+@dataclass(frozen=True)
+class RankMachine:
+    """What the ranks may use."""
+
+    cores: int
+    memory_bytes: int | None = None
+
+
+def measure(
+    bench: Bench,
+    layout: RankLayout,
+    boosts: tuple[PlannedBoost, ...],
+    machine: RankMachine,
+    facts: wire.JobFacts | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+    predict: Predict = lambda size, written: None,
+) -> Scaling | None:
+    """The trial; None: the program is too short to be measured. Raises UserError.
+
+    boosts: on in all trials; facts: of the program that they were chosen for; tell: called with
+    a line on what is tried next.
+    """
+    try:
+        tell("trial: one process, as written")
+        first = trial.run(bench, trial.FIRST, boosts, facts, LIMIT_S)
+        written = first.measured
+        ended_well = first.process is not None and not first.returncode and not first.late
+        if written is None and ended_well:
+            return None
+        if written is None:
+            raise unmeasurable.why(first)
+        rows: list[ScalingRow] = []
+        for size in sizes(layout.size):
+            if (excess := _memory_excess(size, written, layout, machine)) is not None:
+                rows.append(ScalingRow(size, error=excess))
+                break
+            tell(f"trial: {size} ranks")
+            part = fewer(layout, size, machine.cores)
+            outcome = rank_trial.run(bench, part, boosts, facts, LIMIT_S)
+            if outcome.refused is not None:
+                reason, step = outcome.refused.reason, outcome.refused.next_step
+                message = f"{size} ranks cannot train this script together: {reason}"
+                raise UserError(message, step or "run it without --ranks", 1)
+            rows.append(compared(size, written, outcome, predict(size, written)))
+            if outcome.measured is None or rows[-1].losses == "different":
+                break
+    except KeyboardInterrupt:
+        end_all(bench.folder)
+        raise
+    return chosen(layout.size, written.step_ms, rows)
+
+
+def sizes(most: int) -> list[int]:
+    """2, 4, 8 ... and at last `most`."""
+    powers = [2**power for power in range(1, most.bit_length()) if 2**power < most]
+    return [*powers, most]
+
+
+def compared(
+    size: int, written: Measurement, outcome: RankOutcome, predicted: float | None = None
+) -> ScalingRow:
+    """One number of ranks against one process."""
+    seen, ranks = outcome.ranks, outcome.measured
+    if ranks is None:
+        return ScalingRow(size, predicted=predicted, error=f"{outcome.error} (log: {outcome.log})")
+    models = rank_summary.models(seen) if seen is not None else ()
+    verdict, reason = losses_agree(
+        written.losses, ranks.losses, any(model.random for model in models)
+    )
+    return ScalingRow(
+        size=size,
+        step_ms=ranks.step_ms,
+        speedup=written.step_ms / ranks.step_ms,
+        interval=interval(written.steps_ms, ranks.steps_ms),
+        predicted=predicted,
+        losses=verdict,
+        losses_reason=reason,
+        models=models,
+        exchange_s=seen.exchange_s if seen is not None else None,
+        region_s=seen.region_s if seen is not None else None,
+        wait_s=_wait_s(ranks),
+    )
+
+
+def losses_agree(
+    one: Sequence[float | None], several: Sequence[float | None], drawn: bool
+) -> tuple[LossesAgree | None, str]:
+    """(verdict, why) of the steps that both took; None: there are too few losses.
+
+    drawn: each rank draws random numbers of its own, so that no two losses are equal.
+    """
+    pairs = list(zip(one, several, strict=False))
+    both = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if any(a is not None and b is None for a, b in pairs):
+        return "different", "NaN or Inf where one process has a number"
+    if len(both) < LEAST_STEPS:
+        return None, "the program shows too few losses"
+    errors = [abs(a - b) / max(abs(a), 1e-12) for a, b in both[:FIRST_STEPS]]
+    if not drawn and max(errors) > TOLERANCE:
+        return "different", f"a loss of the first steps is off by {max(errors):.1e} of its value"
+    sigma = loss_sigma(tuple(several), tuple(one), 0)
+    if sigma is not None and abs(sigma) > SIGMAS:
+        return "different", f"the losses are off by {sigma:+.1f} sigma"
+    if drawn:
+        return "noise", f"within {abs(sigma or 0.0):.1f} sigma; each rank draws its own numbers"
+    return "exact", f"the first {len(errors)} differ by at most {max(errors):.1e} of their value"
+
+
+def interval(one_ms: Sequence[float], several_ms: Sequence[float]) -> tuple[float, float]:
+    """Bootstrap interval of the speed-up, from the steps' times; the same for the same times."""
+    generator = random.Random(0)  # the interval must not differ from one report to the next
+    ratios = sorted(
+        statistics.fmean(generator.choices(one_ms, k=len(one_ms)))
+        / statistics.fmean(generator.choices(several_ms, k=len(several_ms)))
+        for _ in range(RESAMPLES)
+    )
+    tail = (1 - LEVEL) / 2
+    return ratios[int(tail * RESAMPLES)], ratios[int((1 - tail) * RESAMPLES) - 1]
+
+
+def chosen(asked: int, written_ms: float, rows: Sequence[ScalingRow]) -> Scaling:
+    """The fastest number of ranks that is right and worth it; or why there is none."""
+    wrong = next((row for row in rows if row.losses == "different"), None)
+    if wrong is not None:
+        reason = f"{wrong.size} ranks do not learn the same as one process: {wrong.losses_reason}"
+        return Scaling(asked, None, written_ms, tuple(rows), reason)
+    paying = [row for row in rows if _pays(row)]
+    if paying:
+        best = max(paying, key=lambda row: row.speedup or 0.0)
+        return Scaling(asked, best.size, written_ms, tuple(rows))
+    measured = [row for row in rows if row.speedup is not None]
+    if not measured:
+        failed = rows[-1] if rows else ScalingRow(asked)
+        reason = f"{failed.size} ranks could not be measured: {failed.error}"
+        return Scaling(asked, None, written_ms, tuple(rows), reason)
+    best = max(measured, key=lambda row: row.speedup or 0.0)
+    return Scaling(asked, None, written_ms, tuple(rows), _too_slow(best))
+
+
+def _pays(row: ScalingRow) -> bool:
+    if row.speedup is None or row.interval is None:
+        return False
+    return row.speedup >= LEAST_SPEEDUP and row.interval[0] > 1.0
+
+
+def _too_slow(row: ScalingRow) -> str:
+    """The numbers, and what limits it."""
+    assert row.interval is not None
+    speed = f"{units.ratio(row.speedup)} as fast as one process ({units.ratios(row.interval)})"
+    parts = {
+        "exchange gradients": row.exchange_s,
+        "join and split rows": row.region_s,
+        "wait for data": row.wait_s,
+    }
+    known = {what: 1000 * seconds for what, seconds in parts.items() if seconds}
+    largest = sorted(known.items(), key=lambda part: -part[1])
+    spent = ", ".join(f"{units.milliseconds(ms)} {what}" for what, ms in largest)
+    limits = f"; of {units.milliseconds(row.step_ms)} a step, {spent}" if spent else ""
+    whole = [model for model in row.models if not model.cut]
+    uncut = f"; every rank computes all of {whole[0].model}: {whole[0].reason}" if whole else ""
+    return f"{row.size} ranks are {speed}{limits}{uncut}"
+
+
+def _wait_s(measured: Measurement) -> float | None:
+    if measured.wait_share is None:
+        return None
+    return measured.wait_share * measured.step_ms / 1000
+
+
+def _memory_excess(
+    size: int, written: Measurement, layout: RankLayout, machine: RankMachine
+) -> str | None:
+    """Why so many copies of the program do not fit into main memory; None: they do."""
+    if layout.gpus or written.peak_bytes is None or machine.memory_bytes is None:
+        return None
+    needed = size * written.peak_bytes
+    if needed <= MEMORY_SHARE * machine.memory_bytes:
+        return None
+    return (
+        f"one process takes {units.size(written.peak_bytes)}, {size} would take "
+        f"{units.size(needed)} of {units.size(machine.memory_bytes)}"
+    )
+
+
+def refused(scaling: Scaling) -> UserError:
+    """What the user is told where no number of ranks is worth it."""
+    return UserError(
+        f"not trained on ranks: {scaling.refusal}",
+        "run it without --ranks and --gpus; --no-trial trains on them all the same",
+        1,
+    )
