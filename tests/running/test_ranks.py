@@ -18,7 +18,7 @@ from flatout.nouns.ranks import RankFailure
 from flatout.running import foreground
 from flatout.running.command import resolve
 from flatout.running.rank_layout import RankLayout
-from flatout.running.ranks import RankGroup, RankLimits
+from flatout.running.ranks import RankLimits, StartedRanks
 from running.rank_programs import program
 from running.stand_in import Flatout
 from running.waiting import until
@@ -268,7 +268,7 @@ def run_here(
     flatout.script(program(text))
     told: list[RankFailure] = []
     command = resolve(["train.py"], python=sys.executable)
-    group = RankGroup(command, RankLayout(2, 1, 1), told.append, limits)
+    group = StartedRanks(command, RankLayout(2, 1, 1), told.append, limits)
 
     class Watch:
         def prepare(self, run_folder: Path) -> str:

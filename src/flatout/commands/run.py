@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flatout.nouns.ranks import Scaling
     from flatout.nouns.run_end import RunEnd
     from flatout.nouns.tuned import Tuned
-    from flatout.running.ranks import RankGroup
+    from flatout.running.ranks import StartedRanks
     from flatout.tuning.live_run import LiveTuning
     from flatout.watching.job_watch import JobWatch
 
@@ -89,7 +89,7 @@ class _Request(NamedTuple):
 
 
 class _Ranks(NamedTuple):
-    group: RankGroup
+    group: StartedRanks
     scaling: Scaling | None
 
 
@@ -112,7 +112,7 @@ def _run_ranks(
     from flatout.probing.identity import identity
     from flatout.reporting import ranks as report
     from flatout.running import rank_layout
-    from flatout.running.ranks import RankGroup
+    from flatout.running.ranks import StartedRanks
     from flatout.tuning import rank_run, scaling_trial
 
     machine, target = identity(), request.target
@@ -131,7 +131,7 @@ def _run_ranks(
         if remember:
             with harmless("the trial is not in the plan"):
                 rank_run.write_plan(request.plan_path, target, begin.scaling, layout, machine)
-    group = RankGroup(target, begin.layout, report.failed)
+    group = StartedRanks(target, begin.layout, report.failed)
     return _run(request, boosts, None, _Ranks(group, begin.scaling))
 
 
@@ -207,7 +207,10 @@ def _told(
     if ranks is not None:
         group = ranks.group
         parts = group.layout.size, group.failure, ranks.scaling
-        end = dataclasses.replace(end, ranks=rank_summary.ranks_end(ended.records, *parts))
+        # That the others lost the rank that failed is no error of ours.
+        faults = () if group.failure is not None else end.faults
+        together = rank_summary.ranks_end(ended.records, *parts)
+        end = dataclasses.replace(end, ranks=together, faults=faults)
     then = request.applied.machine.torch if request.applied.machine else None
     terminal.run_ended(end, then, ended.torch_versions, request.quiet)
     if end.ranks is not None and end.steps and not request.quiet:

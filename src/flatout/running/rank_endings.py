@@ -42,6 +42,8 @@ def error_line(crash: str, returncode: int, log: Path | None) -> str:
     """By what it ended, in one line. log: its output; None: it wrote to the terminal."""
     if crash:
         return _last_line(crash)
+    if returncode == wire.LOST_EXIT:
+        return "it lost the others, or one of them did not answer in time"
     if returncode < 0:
         return f"killed by {_signal_name(-returncode)}"
     said = next(iter(log_tail(log, 1)), "").strip() if log is not None else ""

@@ -92,7 +92,7 @@ class _Member:
                 self._root.send_signal(number)
 
 
-class RankGroup:
+class StartedRanks:
     """All ranks of one run. `foreground.run` calls `prepare`, `follow` and `signal`."""
 
     def __init__(
@@ -237,6 +237,8 @@ class RankGroup:
         """Find the rank that is the cause; one that lost another may have ended before it."""
         deadline = time.monotonic() + self.limits.settle_s
         while True:
+            if any(member.code == wire.REFUSED_EXIT for member in bad):
+                return  # the others have lost it
             records = RankRecords(Tail(self._folder / "records").new())
             for member in sorted(bad, key=lambda member: member.ended_at):
                 crash = records.crash(member.rank, member.process.pid)

@@ -1,0 +1,105 @@
+"""What each rank gets of the machine: a pure function of what is asked for and what is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from flatout.nouns.errors import UserError
+from flatout.running.command import Command
+from flatout.running.rank_layout import RankLayout, check_command, fewer, layout, rotated
+
+
+def test_each_rank_begins_with_its_own_gpu_and_sees_its_peers() -> None:
+    gpus = ("0", "1", "2", "3")
+    assert [rotated(gpus, rank) for rank in range(4)] == [
+        "0,1,2,3",
+        "1,2,3,0",
+        "2,3,0,1",
+        "3,0,1,2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "present", "variable", "chosen"),
+    [
+        ("all", 4, None, ("0", "1", "2", "3")),
+        ("2", 4, None, ("0", "1")),
+        ("3,1", 4, None, ("1", "3")),  # in physical order
+        ("all", 4, "2,3", ("2", "3")),
+        ("2", 4, "3,1,0", ("3", "1")),
+        ("all", 2, "GPU-aa,GPU-bb", ("GPU-aa", "GPU-bb")),
+        ("all", 4, "1,0,-1,2", ("1", "0")),  # CUDA reads it up to the first bad entry
+    ],
+)
+def test_gpus(asked: str, present: int, variable: str | None, chosen: tuple[str, ...]) -> None:
+    environ = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
+    assert layout(None, asked, 8, present, environ).gpus == chosen
+
+
+@pytest.mark.parametrize(
+    ("ranks", "gpus", "cores", "present", "environ", "message", "cure"),
+    [
+        (None, "all", 8, 0, {}, "no NVIDIA GPU", "--ranks N"),
+        (None, "all", 8, 2, {"CUDA_VISIBLE_DEVICES": ""}, "no NVIDIA GPU", "--ranks N"),
+        (None, "all", 8, 1, {}, "only one GPU", "without --gpus"),
+        (None, "4", 8, 2, {}, "there are 2", "--gpus all"),
+        (None, "0,7", 8, 2, {}, "no GPU '7'", "--gpus all"),
+        (None, "1,1", 8, 2, {}, "twice", "--gpus all"),
+        (None, "some", 8, 2, {}, "no GPU 'some'", "--gpus all"),
+        (3, None, 2, 0, {}, "needs 3 CPU cores; this process may use 2", "--ranks 2"),
+        (4, None, 8, 2, {}, "there are 2 GPUs", "CUDA_VISIBLE_DEVICES= flatout run --ranks 4"),
+    ],
+)
+def test_what_is_not_there_is_refused(
+    ranks: int | None,
+    gpus: str | None,
+    cores: int,
+    present: int,
+    environ: dict[str, str],
+    message: str,
+    cure: str,
+) -> None:
+    with pytest.raises(UserError) as caught:
+        layout(ranks, gpus, cores, present, environ)
+    assert message in caught.value.message
+    assert cure in (caught.value.next_step or "")
+
+
+def test_ranks_on_a_machine_with_gpus_have_a_gpu_each() -> None:
+    assert layout(2, None, 8, 4, {}).gpus == ("0", "1")
+    assert layout(2, None, 8, 4, {"CUDA_VISIBLE_DEVICES": ""}).gpus == ()
+
+
+def test_cores_are_divided_unless_the_user_names_threads() -> None:
+    assert layout(3, None, 8, 0, {}).threads == 2
+    assert layout(3, None, 8, 0, {"OMP_NUM_THREADS": "1"}).threads is None
+    assert fewer(layout(4, None, 8, 0, {}), 2, 8).threads == 4
+
+
+def test_the_environment_of_a_rank() -> None:
+    base = {"PATH": "/bin", "RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_PORT": "1"}
+    ranks = RankLayout(2, 7, 3, ("4", "5"))
+    assert ranks.environment(1, base) == {
+        "PATH": "/bin",
+        "FLATOUT_RANK": "1",
+        "FLATOUT_RANKS": "2",
+        "PYTHONHASHSEED": "7",
+        "OMP_NUM_THREADS": "3",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "5,4",
+    }
+
+
+def test_what_the_user_names_stays() -> None:
+    base = {"PYTHONHASHSEED": "3", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1,0"}
+    own = RankLayout(2, 7, None, ("1", "0")).environment(1, base)
+    assert (own["PYTHONHASHSEED"], own["OMP_NUM_THREADS"]) == ("3", "1")
+    assert "CUDA_DEVICE_ORDER" not in own  # the user's numbers are in the user's order
+    random = RankLayout(2, 7).environment(0, {"PYTHONHASHSEED": "random"})
+    assert random["PYTHONHASHSEED"] == "7"  # else each rank would have other sets
+
+
+def test_a_launcher_starts_its_ranks_itself() -> None:
+    command = Command(("/bin/torchrun", "a.py"), None, "python", ("torchrun", "a.py"))
+    with pytest.raises(UserError, match="starts the ranks itself"):
+        check_command(command)
