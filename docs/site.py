@@ -33,6 +33,7 @@ ELSEWHERE = {
 """Where it stands in the repository -> where on the site."""
 GUIDE = [
     "guide-tune.md",
+    "guide-ranks.md",
     "guide-profile.md",
     "guide-doctor.md",
     "guide-explain.md",

@@ -191,9 +191,9 @@ sys.exit(78)
 
 WAIT = """
 print("ready", flush=True)
-open(f"ready-{rank}", "w").close()
 quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], **quiet)
+open(f"ready-{rank}", "w").close()
 train(1, 3)
 time.sleep(600)
 """

@@ -73,7 +73,7 @@ def test_what_does_not_pay_is_refused_with_what_limits_it() -> None:
     scaling = scaling_trial.chosen(2, 40.0, [row(38.0)])
     assert scaling.count is None
     assert "2 ranks are 1.05x as fast as one process" in scaling.refusal
-    assert "12.0 ms exchange gradients, 3.8 ms wait for data, 2.0 ms join" in scaling.refusal
+    assert "12.0 ms exchange gradients, 3.80 ms wait for data, 2.00 ms join" in scaling.refusal
     assert "every rank computes all of Net: fewer rows than ranks" in scaling.refusal
     error = scaling_trial.refused(scaling)
     assert error.exit_code == 1
