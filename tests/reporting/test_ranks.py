@@ -40,6 +40,12 @@ def test_what_became_of_the_others(size: int, ended: int, waiting: int, line: st
     assert ranks.others_line(failure).strip() == line
 
 
+def test_others_that_lost_it() -> None:
+    failure = RankFailure(1, 2, "error", 1, "x", lost=1)
+    line = "the other lost it in the exchange between ranks and ended"
+    assert ranks.others_line(failure).strip() == line
+
+
 def test_all_that_is_told_of_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     ranks.failed(ERROR)
     told = capsys.readouterr().err.splitlines()

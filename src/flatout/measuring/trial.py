@@ -40,6 +40,8 @@ class Bench:
     window_s: float = 3.0
     protect: Path = field(default_factory=Path.cwd)
     compile_cache: Path = field(default_factory=lambda: Path(".flatout/cache/inductor").absolute())
+    ranks: wire.RankOrders | None = None
+    """Of a group of one: it draws the same random numbers as a group of several."""
     crowded: bool = False
     """The device's memory does not hold two of these programs: they run one after the other."""
 
@@ -86,6 +88,7 @@ class Bench:
             trial=self.trial_orders(folder, **changes),
             profile=record,
             live=live,
+            ranks=self.ranks,
         )
         variables: dict[str, str] = {}
         for boost in boosts:

@@ -46,6 +46,8 @@ class RankFailure:
     """Others that were ended."""
     waiting: int = 0
     """Those among them that waited in the exchange with the other ranks."""
+    lost: int = 0
+    """Others that lost it in the exchange, and ended by themselves."""
     ended_after_s: float = 0.0
     log: str | None = None
     """Output of that rank; None: rank 0 wrote to the terminal."""

@@ -24,13 +24,15 @@ def failed(failure: RankFailure, console: Console | None = None) -> None:
     next_step = ""
     if failure.ending == "hang":
         next_step = f"read the stacks: {failure.stacks}" if failure.stacks else ""
+    elif failure.ending == "early":
+        next_step = f"read its output: {failure.log}" if failure.log else ""
     elif failure.log is not None:
         next_step = f"flatout explain {failure.log}"
     terminal.error(failure_line(failure), console=console)
     if others := others_line(failure):
         terminal.say(others, console)
     if failure.stacks and failure.ending != "hang":
-        terminal.say(f"  stacks of those that ran: {failure.stacks}", console)
+        terminal.say(f"stacks of those that ran: {failure.stacks}", console)
     if next_step:
         terminal.next_step(next_step, console)
 
@@ -47,6 +49,9 @@ def failure_line(failure: RankFailure) -> str:
 def others_line(failure: RankFailure) -> str:
     """What became of the others; empty: there was none to end."""
     count = failure.ended
+    if not count and failure.lost:
+        lost = "the other" if failure.size == 2 else f"{failure.lost} others"
+        return f"{lost} lost it in the exchange between ranks and ended"
     if not count:
         return ""
     who = "the other" if failure.size == 2 else f"the other {count}"
@@ -56,7 +61,7 @@ def others_line(failure: RankFailure) -> str:
         waited = "waited in the exchange between ranks and "
     elif failure.waiting:
         waited = f"({failure.waiting} of them waited in the exchange between ranks) "
-    return f"  {who} {waited}{were} ended {seconds}"
+    return f"{who} {waited}{were} ended {seconds}"
 
 
 def ended(end: RanksEnd, console: Console | None = None) -> None:

@@ -54,7 +54,7 @@ class RankLimits:
     """After such a signal no rank is blamed for ending for so long."""
     still_s: float = 30.0
     """A rank stands still after so long without a step, or 10 times a usual step."""
-    look_s: float = 2.0
+    look_s: float = 1.0
     """Between two looks at what it does."""
 
 
@@ -316,6 +316,7 @@ class StartedRanks:
             for answer in answers
             if answer.ring.header.rank != member.rank and rank_stacks.waits_for_others(answer.text)
         ]
+        lost = [other for other in self._members if other.code == wire.LOST_EXIT]
         text = stacks.together(answers)
         began = member.ended_at
         self._end(self._members)
@@ -330,6 +331,7 @@ class StartedRanks:
             step=step,
             place=place,
             ended=len(others),
+            lost=len(lost),
             waiting=len(waiting),
             ended_after_s=time.monotonic() - began,
             log=str(member.log) if member.log is not None else None,

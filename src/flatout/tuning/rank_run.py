@@ -50,7 +50,8 @@ def planned(
     run_folder = folder.fresh("ranks")
     root = folder.ROOT.absolute()
     cache = (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
-    bench = Bench(command, run_folder, seed=layout.seed, min_steps=8, compile_cache=cache)
+    alone = RankLayout(1, layout.seed).orders(0, Path(), "", str(Path.cwd()))
+    bench = Bench(command, run_folder, layout.seed, min_steps=8, compile_cache=cache, ranks=alone)
     scaling = scaling_trial.measure(
         bench, layout, boosts, RankMachine(cores, machine.memory_bytes), plan.job, report
     )
