@@ -8,7 +8,18 @@ from flatout.nouns.ranks import ModelCut, RankFailure, RanksEnd, Scaling, Scalin
 from flatout.reporting import ranks
 
 ERROR = RankFailure(
-    1, 2, "error", 1, "ValueError: no such label", 412, "train.py:88", 1, 1, 1.43, "run/rank1.log"
+    1,
+    2,
+    "error",
+    1,
+    "ValueError: no such label",
+    412,
+    "train.py:88",
+    1,
+    1,
+    0,
+    1.43,
+    "run/rank1.log",
 )
 
 

@@ -13,20 +13,20 @@ Thread 0x00007f01 (most recent call first):
 
 Current thread 0x00007f02 (most recent call first):
   File "/venv/lib/python3.11/site-packages/torch/autograd/graph.py", line 824 in _engine
-  File "/home/u/train.py", line 88 in main
-  File "/home/u/train.py", line 99 in <module>
+  File "/home/user/train.py", line 88 in main
+  File "/home/user/train.py", line 99 in <module>
 """
 INSIDE = """\
 Current thread 0x00007f02 (most recent call first):
-  File "/home/u/model.py", line 12 in forward
+  File "/home/user/model.py", line 12 in forward
   File "/venv/lib/python3.11/site-packages/flatout_agent/ranks/regions.py", line 70 in call
-  File "/home/u/train.py", line 88 in main
+  File "/home/user/train.py", line 88 in main
 """
 COLLECTIVE = """\
 Current thread 0x00007f02 (most recent call first):
   File "/v/site-packages/torch/distributed/distributed_c10d.py", line 3 in all_gather
   File "/v/site-packages/flatout_agent/ranks/group.py", line 70 in gather
-  File "/home/u/train.py", line 88 in main
+  File "/home/user/train.py", line 88 in main
 """
 
 
@@ -48,7 +48,7 @@ CRASH = """\
 Traceback (most recent call last):
   File "C:\\\\work\\\\train.py", line 88, in <module>
     main()
-  File "/home/u/data.py", line 5, in load
+  File "/home/user/data.py", line 5, in load
     raise ValueError("no such label")
   File "/usr/lib/python3.11/json/decoder.py", line 337, in decode
 ValueError: no such label

@@ -67,16 +67,12 @@ def command(
     several = _several(ranks, gpus, live)
     applied = _plan(target, plan, no_plan, quiet or live or several)
     request = _Request(target, applied, plan or PLAN, python, as_json, quiet)
-    if not live:
-        boosts = chosen.choose(applied.boosts, only or (), skip or ())
-        if several:
-            return _run_ranks(request, boosts, (ranks, gpus), not no_trial, not no_plan)
-        return _run(request, boosts, None)
-    from flatout.reporting.live import on_decision
-    from flatout.tuning.live_run import LiveTuning
-
-    tuning = LiveTuning(applied, (exact, only or (), skip or ()), steps_left, on_decision(quiet))
-    return _run(request, tuning.boosts, tuning)
+    if live:
+        return _run_live(request, (exact, only or (), skip or ()), steps_left)
+    boosts = chosen.choose(applied.boosts, only or (), skip or ())
+    if several:
+        return _run_ranks(request, boosts, (ranks, gpus), not no_trial, not no_plan)
+    return _run(request, boosts, None)
 
 
 class _Request(NamedTuple):
@@ -86,6 +82,20 @@ class _Request(NamedTuple):
     python: str | None
     as_json: bool
     quiet: bool
+
+
+def _run_live(
+    request: _Request,
+    selection: tuple[bool, Sequence[str], Sequence[str]],
+    steps_left: int | None,
+) -> int:
+    """Tune the script while it trains."""
+    from flatout.reporting.live import on_decision
+    from flatout.tuning.live_run import LiveTuning
+
+    decided = on_decision(request.quiet)
+    tuning = LiveTuning(request.applied, selection, steps_left, decided)
+    return _run(request, tuning.boosts, tuning)
 
 
 class _Ranks(NamedTuple):
@@ -152,17 +162,8 @@ def _run(
     watch = _watch(request, boosts)
     answer = tuned = None
     try:
-        ended = foreground.run(
-            request.target,
-            orders,
-            variables,
-            warn,
-            beside,
-            meanwhile=tuning,
-            live=live,
-            watch=watch,
-            ranks=ranks.group if ranks is not None else None,
-        )
+        settings = request.target, orders, variables, warn, beside, None, tuning, live, watch
+        ended = foreground.run(*settings, None if ranks is None else ranks.group)
         with harmless("the crash is not explained"):
             answer = _explained(ended, stderr.tail(), request.python, ranks)
             if answer is not None and not request.quiet:
@@ -178,8 +179,8 @@ def _run(
         if request.as_json:
             ending = request.target.display, ended.shell_code, answer, tuned
             typer.echo(json.dumps(document.run_document(end, *ending)))
-    if ranks is not None and (refusal := rank_summary.refusal(ended.records)) is not None:
-        raise refusal
+    if ranks is not None:
+        rank_summary.check_refusal(ended.records)
     return foreground.leave(ended.returncode)
 
 

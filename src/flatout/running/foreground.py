@@ -113,11 +113,10 @@ def run(
     with _ready() as signals:
         orders = _prepare(boosts, profile, live, warn, watch, ranks)
         env = None if orders is None else _environment(orders, boosts, boosts_environment)
-        # All file descriptors stay: `--data <(zcat data.gz)` is one.
-        options: dict[str, Any] = {"close_fds": False}
-        options |= {"stdout": STDERR} if stdout_to_stderr else {}
+        options: dict[str, Any] = {"stdout": STDERR} if stdout_to_stderr else {}
         own = env if env is None or ranks is None else ranks.environment(env)
-        process = start(command.argv, own, **options)
+        # All file descriptors stay: `--data <(zcat data.gz)` is one.
+        process = start(command.argv, own, close_fds=False, **options)
         signals.reach(process, ranks)
         WATCHDOG.watch(process.pid, str(orders or ""), session=False)
         if watch is not None:
@@ -128,8 +127,8 @@ def run(
             elif meanwhile is not None and orders is not None:
                 meanwhile(orders.parent / "records", process)
         finally:
-            returncode = process.wait()
-            returncode = returncode if ranks is None else ranks.returncode(returncode)
+            own_code = process.wait()
+            returncode = own_code if ranks is None else ranks.returncode(own_code)
             WATCHDOG.forget(process.pid)
             if watch is not None:
                 _safely(watch.end, warn, _shell_code(returncode))

@@ -16,6 +16,20 @@ TOOK_HOLD = ("applied", "engaged")
 """`applied` is the final state of a boost that cannot know whether it took hold."""
 
 
+LAST: dict[type[wire.Record], str] = {
+    wire.CrashScene: "scene",
+    wire.HistorySeen: "history",
+    wire.AtGate: "gate",
+    wire.LoopSeen: "loop",
+    wire.HostSeen: "host",
+    wire.LiveSummary: "live",
+    wire.RanksSeen: "ranks",
+    wire.RanksRefused: "refused",
+    wire.Ended: "ended",
+}
+"""Of these a process keeps the last one, under this name."""
+
+
 @dataclass
 class Process:
     """What one process has recorded so far."""
@@ -66,28 +80,12 @@ class Process:
                 self.faults.append(f"{record.where}: {record.message}")
             case wire.Crashed():
                 self.crashes.append(record.text)
-            case wire.CrashScene():
-                self.scene = record
-            case wire.HistorySeen():
-                self.history = record
-            case wire.AtGate():
-                self.gate = record
-            case wire.LoopSeen():
-                self.loop = record
-            case wire.HostSeen():
-                self.host = record
             case wire.Decided():
                 self.decisions.append(record)
             case wire.BlockRun():
                 self.blocks.append(record)
-            case wire.LiveSummary():
-                self.live = record
-            case wire.RanksSeen():
-                self.ranks = record
-            case wire.RanksRefused():
-                self.refused = record
-            case wire.Ended():
-                self.ended = record
+            case _:
+                setattr(self, LAST[type(record)], record)
 
     @property
     def step_count(self) -> int:

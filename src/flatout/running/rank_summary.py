@@ -42,11 +42,10 @@ def models(seen: wire.RanksSeen) -> tuple[ModelCut, ...]:
     )
 
 
-def refusal(records: Iterable[tuple[int, wire.Record]]) -> UserError | None:
-    """Why the ranks could not train this job together; None: none has refused."""
+def check_refusal(records: Iterable[tuple[int, wire.Record]]) -> None:
+    """Raise UserError where a rank has refused to train this job, with its reason."""
     for process in Processes(records).all:
         if process.refused is not None:
             refused = process.refused
             message = f"the ranks cannot train this script together: {refused.reason}"
-            return UserError(message, refused.next_step or None, 1)
-    return None
+            raise UserError(message, refused.next_step or None, 1)

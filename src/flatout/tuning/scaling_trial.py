@@ -81,10 +81,7 @@ def measure(
             tell(f"trial: {size} ranks")
             part = fewer(layout, size, machine.cores)
             outcome = rank_trial.run(bench, part, boosts, facts, LIMIT_S)
-            if outcome.refused is not None:
-                reason, step = outcome.refused.reason, outcome.refused.next_step
-                message = f"{size} ranks cannot train this script together: {reason}"
-                raise UserError(message, step or "run it without --ranks", 1)
+            _check_refusal(outcome, size)
             rows.append(compared(size, written, outcome, predict(size, written)))
             if outcome.measured is None or rows[-1].losses == "different":
                 break
@@ -92,6 +89,14 @@ def measure(
         end_all(bench.folder)
         raise
     return chosen(layout.size, written.step_ms, rows)
+
+
+def _check_refusal(outcome: RankOutcome, size: int) -> None:
+    """Raise UserError where the ranks have refused to train the script."""
+    if outcome.refused is not None:
+        reason, step = outcome.refused.reason, outcome.refused.next_step
+        message = f"{size} ranks cannot train this script together: {reason}"
+        raise UserError(message, step or "run it without --ranks and --gpus", 1)
 
 
 def sizes(most: int) -> list[int]:
