@@ -88,6 +88,8 @@ def test_every_kind_of_record_is_accounted_for() -> None:
         wire.CrashScene(),
         wire.HistorySeen((1,), (9,), "cpu"),
         wire.HostSeen(8, 0.1),
+        wire.RanksSeen(2, "gloo"),
+        wire.RanksRefused("batches differ"),
         ended(7)[1],
     ]
     assert {type(record) for record in records} == set(wire.KINDS.values())

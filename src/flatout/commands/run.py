@@ -53,23 +53,22 @@ def command(
     code are those of the script, and a crash is explained. Without a plan the script runs
     unchanged.
 
-    With --ranks or --gpus a script written for one device trains on several processes, after a
-    short trial whether that is faster and learns the same.
+    With --ranks or --gpus a script for one device trains on several, after a short trial of that.
 
     Examples:
       flatout run train.py --epochs 10
       flatout run --live train.py
-      flatout run --gpus all train.py
-      flatout run -m package.train
+      flatout run --gpus all -m package.train
       flatout run -- torchrun --nproc-per-node 2 train.py
     """
     target = resolve(*program(ctx.args), python)
     several = _several(ranks, gpus, live)
     applied = _plan(target, plan, no_plan, quiet or live or several)
     request = _Request(target, applied, plan or PLAN, python, as_json, quiet)
+    selected = only or (), skip or ()
     if live:
-        return _run_live(request, (exact, only or (), skip or ()), steps_left)
-    boosts = chosen.choose(applied.boosts, only or (), skip or ())
+        return _run_live(request, (exact, *selected), steps_left)
+    boosts = chosen.choose(applied.boosts, *selected)
     if several:
         return _run_ranks(request, boosts, (ranks, gpus), not no_trial, not no_plan)
     return _run(request, boosts, None)

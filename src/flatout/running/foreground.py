@@ -113,10 +113,10 @@ def run(
     with _ready() as signals:
         orders = _prepare(boosts, profile, live, warn, watch, ranks)
         env = None if orders is None else _environment(orders, boosts, boosts_environment)
-        options: dict[str, Any] = {"stdout": STDERR} if stdout_to_stderr else {}
+        stdout = STDERR if stdout_to_stderr else None
         own = env if env is None or ranks is None else ranks.environment(env)
         # All file descriptors stay: `--data <(zcat data.gz)` is one.
-        process = start(command.argv, own, close_fds=False, **options)
+        process = start(command.argv, own, close_fds=False, stdout=stdout)
         signals.reach(process, ranks)
         WATCHDOG.watch(process.pid, str(orders or ""), session=False)
         if watch is not None:
@@ -127,13 +127,17 @@ def run(
             elif meanwhile is not None and orders is not None:
                 meanwhile(orders.parent / "records", process)
         finally:
-            own_code = process.wait()
-            returncode = own_code if ranks is None else ranks.returncode(own_code)
-            WATCHDOG.forget(process.pid)
+            returncode = _returncode(process, ranks)
             if watch is not None:
                 _safely(watch.end, warn, _shell_code(returncode))
     records = _collect(orders.parent / "records", warn) if orders is not None else ()
     return Finished(returncode, records, orders is not None, orders.parent if orders else None)
+
+
+def _returncode(process: subprocess.Popen[bytes], ranks: OtherRanks | None) -> int:
+    own = process.wait()
+    WATCHDOG.forget(process.pid)
+    return own if ranks is None else ranks.returncode(own)
 
 
 def _environment(
