@@ -65,10 +65,9 @@ def command(
     several = _several(ranks, gpus, live)
     applied = _plan(target, plan, no_plan, quiet or live or several)
     request = _Request(target, applied, plan or PLAN, python, as_json, quiet)
-    selected = only or (), skip or ()
     if live:
-        return _run_live(request, (exact, *selected), steps_left)
-    boosts = chosen.choose(applied.boosts, *selected)
+        return _run_live(request, (exact, only or (), skip or ()), steps_left)
+    boosts = chosen.choose(applied.boosts, only or (), skip or ())
     if several:
         return _run_ranks(request, boosts, (ranks, gpus), not no_trial, not no_plan)
     return _run(request, boosts, None)
