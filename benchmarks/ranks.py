@@ -52,6 +52,7 @@ def main() -> None:
         for name in arguments.names:
             rows[name] = same(name)
             sys.stderr.write(f"{name}: {rows[name]}\n")
+            record.write("ranks", figures)  # the rows so far are not lost with the last one
     if "speed" in parts:
         figures["speed"] = {model: speed(model, arguments.pairs) for model in MODELS}
     record.write("ranks", figures)
