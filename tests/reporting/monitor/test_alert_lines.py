@@ -40,6 +40,15 @@ def test_any_room(width: int, room: int) -> None:
     told(replace(frames.eight_gpus(), notes=("node2 does not answer: timed out",)), width, room)
 
 
+def test_what_jobs_have_died_of_comes_last() -> None:
+    ends = tuple(
+        replace(frames.alert("END001", Severity.ERROR), job="7-5", subject=str(number))
+        for number in range(9)
+    )
+    frame = replace(frames.eight_gpus(), alerts=(*ends, frames.alert()))
+    assert told(frame, 80, 4)[0].startswith("WAIT001")
+
+
 def test_which_job_it_is_about() -> None:
     frame = replace(frames.eight_gpus(), alerts=(frames.alert(),))
     assert told(frame, 120, 1)[0].endswith("train.py --epochs 1")

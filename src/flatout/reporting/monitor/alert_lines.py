@@ -24,7 +24,7 @@ LEAST_WRAPPED = 20
 
 def lines(frame: Frame, width: int, room: int) -> list[Text]:
     """At most `room` lines of at most `width` cells: the notes, then the worst alerts first."""
-    firing = [alert for alert in frame.alerts if alert.state == "firing"]
+    firing = _firing(frame.alerts, frame)
     resolved = [alert for alert in frame.alerts if alert.state == "resolved"][:MOST_RESOLVED]
     notes = [Text(cut(plain.one_line(note), width), style="yellow") for note in frame.notes]
     count = len(notes) + len(firing) + len(resolved)
@@ -47,7 +47,7 @@ def lines(frame: Frame, width: int, room: int) -> list[Text]:
 def whole(alerts: Sequence[Alert], frame: Frame, width: int) -> list[Text]:
     """These alerts with all that is known; pending ones are not told."""
     shown: list[Text] = []
-    for alert in (alert for alert in alerts if alert.state == "firing"):
+    for alert in _firing(alerts, frame):
         about = words.about(alert, frame)
         named = [Text(cut(f"{INDENT}{about}", width), style="dim")] if about else []
         shown += [_title(alert, width), *named, *details(alert, width), Text()]
@@ -70,6 +70,13 @@ def details(alert: Alert, width: int, wrap: bool = True) -> list[Text]:
         line = cut(f"{INDENT}{prompt}{plain.one_line(command)}", width)
         shown.append(Text(line, style="cyan"))
     return shown
+
+
+def _firing(alerts: Sequence[Alert], frame: Frame) -> list[Alert]:
+    """Those that fire; what can still be helped comes before what jobs have died of."""
+    over = {job.id for job in frame.jobs if job.state == "ended"}
+    firing = [alert for alert in alerts if alert.state == "firing"]
+    return sorted(firing, key=lambda alert: alert.job in over)
 
 
 def _headline(alert: Alert, frame: Frame, width: int) -> Text:

@@ -39,8 +39,8 @@ p           processes              a       all alerts, each with its cure
 Tab         go to the next part    Space   pause
                                    q       quit; in a job: back
 
-A click on a job opens it; a click on a heading sorts. Jobs that ended in the last ten minutes
-stand below the others. flatout explain CODE tells more of an alert.
+A click chooses a job, the next one opens it; a click on a heading sorts. Jobs that ended in the
+last ten minutes stand below the others. flatout explain CODE tells more of an alert.
 
 time        median step of the last 10 s
 wait        the share of it spent waiting for the data loader
@@ -70,7 +70,12 @@ class MonitorApp(App[None]):
 
     CSS = """
     Screen { background: ansi_default; color: ansi_default; }
-    * { scrollbar-size-vertical: 1; }
+    * {
+        scrollbar-size-vertical: 1;
+        scrollbar-background: ansi_default; scrollbar-color: ansi_bright_black;
+        scrollbar-background-hover: ansi_default; scrollbar-color-hover: ansi_bright_black;
+        scrollbar-background-active: ansi_default; scrollbar-color-active: ansi_bright_black;
+    }
     #machine, #head, #details, #stacks { height: auto; }
     #details { margin-top: 1; }
     LiveTable { overflow-x: hidden; background: ansi_default; }
