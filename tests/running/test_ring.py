@@ -49,6 +49,18 @@ def test_what_was_written_over_is_counted(pulse: Pulse) -> None:
     assert ring.lost == 50
 
 
+def test_what_was_written_over_before_it_was_opened_is_not_counted(pulse: Pulse) -> None:
+    for step in range(1, layout.SLOTS + 51):
+        pulse.step(step, float(step))
+    ring = Ring(Path(pulse.path))
+    assert len(ring.new()) == layout.SLOTS
+    assert ring.lost == 0
+    for step in range(layout.SLOTS + 51, 2 * layout.SLOTS + 54):
+        pulse.step(step, float(step))
+    assert len(ring.new()) == layout.SLOTS
+    assert ring.lost == 3
+
+
 @settings(max_examples=60, deadline=None)
 @given(losses=st.lists(st.floats(), min_size=1, max_size=20))
 def test_any_loss_comes_through(

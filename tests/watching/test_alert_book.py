@@ -49,6 +49,17 @@ def test_an_alert_waits_as_long_as_its_rule_asks() -> None:
     assert (alert.since_s, alert.fired_s, alert.id) == (100.0, 105.0, "planned-rule")
 
 
+def test_since_when_where_the_rule_knows_it() -> None:
+    """A monitor that is opened later does not say that it began just now."""
+    rule = Planned([breach(since_s=40.0)])
+    book = AlertBook([rule])
+    states(book, 100.0)
+    rule.answers = [breach(since_s=45.0)]
+    states(book, 101.0)
+    (alert,) = book.firing
+    assert (alert.since_s, alert.fired_s) == (40.0, 100.0)
+
+
 def test_it_is_resolved_a_while_after_the_rule_has_held_last() -> None:
     rule = Planned([breach()])
     book = AlertBook([rule])

@@ -316,7 +316,8 @@ def _screen(
     frames: Iterator[Frame], source: _Source, stacks: Callable[[str], str] | None, told: bool
 ) -> int:
     """The application where textual is installed, else the plain screen."""
-    if sys.stdout.isatty() and sys.stdin.isatty():
+    drawn = sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM") != "dumb"
+    if drawn:
         if find_spec("textual") is not None:
             from flatout.reporting.monitor.app.monitor_app import show
 

@@ -58,6 +58,8 @@ class RankSample:
     gpu_memory_bytes: int | None = None
     device: str | None = None
     """cpu, cuda, xpu, mps."""
+    steps_lost: int | None = None
+    """Steps that were not seen: they were too many between two looks."""
 
 
 @dataclass(frozen=True)

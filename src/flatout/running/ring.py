@@ -25,9 +25,10 @@ class Ring:
         """Raises OSError where it cannot be read and ValueError where it is no ring of ours."""
         self.path = path
         self.lost = 0
-        """Steps written over before they were read."""
-        self._next = 1
-        self.header = _header(_read(path))
+        """Steps written over since it was opened, before they were read."""
+        data = _read(path)
+        self.header = _header(data)
+        self._next = min((slot.sequence for slot in _slots(data, 1)), default=1)
 
     def new(self) -> list[PulseStep]:
         """The steps since the last call, oldest first; what is damaged is left out."""

@@ -92,7 +92,7 @@ class AlertBook:
             return
         self._held[key] = self._watched_s
         began_s = self._began.setdefault(key, self._watched_s)
-        since_s = known.since_s if known is not None else view.now_s
+        since_s = known.since_s if known is not None else breach.since_s or view.now_s
         firing = known is not None and known.state == "firing"
         if not firing and breach.fires and self._watched_s - began_s >= breach.hold_s:
             firing = True

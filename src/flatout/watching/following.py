@@ -96,6 +96,7 @@ class FollowedRank:
             gpus=history.gpus,
             gpu_memory_bytes=self.gpu_memory_bytes,
             device=history.device,
+            steps_lost=self.ring.lost,
         )
 
 

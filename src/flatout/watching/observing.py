@@ -124,7 +124,9 @@ class JobsObserver:
 
     def _foreign_jobs(self, machine: MachineSample) -> list[JobSample]:
         on_gpu = [use.pid for gpu in machine.gpus for use in gpu.processes or ()]
-        own = set().union(*(job.history.pids for job in self._jobs.values()))
+        running = [job for job in self._jobs.values() if job.ended_s is None]
+        own = set().union(*(job.history.pids for job in running))
+        own |= {job.entry.pid for job in running}  # before they have rings
         found = self._foreign.find(own, on_gpu)
         self._trees = {job.pid: self._trees.get(job.pid) or TreeUse(job.pid) for job in found}
         return [self._foreign_sample(job, machine) for job in found]

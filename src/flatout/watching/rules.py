@@ -45,6 +45,8 @@ class Breach:
     where: str | None = None
     severity: Severity | None = None
     """None: the rule's."""
+    since_s: float | None = None
+    """Unix time at which it began, where that is known; None: when it was seen first."""
 
 
 @dataclass(frozen=True)

@@ -466,5 +466,6 @@ def test_a_job_that_flatout_did_not_start() -> None:
         found = {job.pid: job for job in ForeignJobs().find(())}
         assert "import os, torch" in found[pid].command
         assert pid not in {job.pid for job in ForeignJobs().find({pid})}
+        assert pid not in {job.pid for job in ForeignJobs().find({os.getpid()})}  # it started it
     finally:
         process.communicate("")  # the end of its input ends both

@@ -35,7 +35,7 @@ def test_a_machine_with_its_jobs() -> None:
     text = "\n".join(drawn(frames.eight_gpus()))
     for part in (
         "5 jobs, 2 alerts",
-        "NVIDIA H100",
+        "H100 80GB HBM3",
         "61G/80G",
         "512/700 W",
         "thermal",

@@ -157,6 +157,13 @@ def test_a_loss_that_is_lost(value: float, word: str) -> None:
     (breach,) = breaches(nan001_loss_not_finite, view(job(rank(lost))))
     assert breach.title == f"the loss is {word} since step 590"
     assert "2 at step 589" in breach.evidence
+    assert breach.since_s == next(step.time_s for step in lost if step.step == 590)
+
+
+def test_since_when_a_loss_is_lost_is_not_claimed_where_it_was_not_seen() -> None:
+    lost = steps(60, loss=lambda _: math.nan, first=100)
+    (breach,) = breaches(nan001_loss_not_finite, view(job(rank(lost))))
+    assert breach.title == "the loss is NaN since step 100 or longer"
 
 
 def test_one_loss_is_not_enough_and_losses_that_are_not_read_are_none() -> None:
@@ -272,6 +279,7 @@ def test_how_a_job_failed() -> None:
     assert not fires(end001_job_failed, view(job(ended_s=NOW, listed_itself=True)))
     assert fires(end001_job_failed, view(job(ended_s=NOW)))
     (breach,) = breaches(end001_job_failed, view(job(ended_s=NOW, exit_code=1)))
+    assert breach.since_s == NOW
     assert breach.title == "the job failed: exit code 1"
     (breach,) = breaches(end001_job_failed, view(job(ended_s=NOW, exit_code=137)))
     assert "signal 9" in breach.title

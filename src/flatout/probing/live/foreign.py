@@ -28,6 +28,7 @@ class ForeignJob:
     user: str | None
     command: str
     folder: str | None
+    ancestors: frozenset[int] = frozenset()
 
 
 class ForeignJobs:
@@ -40,12 +41,13 @@ class ForeignJobs:
         """Whether a process, by pid and start, has loaded torch. One that has not may yet do so."""
 
     def find(self, own: Collection[int], on_gpu: Collection[int] = ()) -> list[ForeignJob]:
-        """Those that run now. own: processes of jobs that are known already."""
+        """Those that run now. own: processes of known jobs; what these have started is theirs."""
         now_s = time.monotonic()
         if self._last_s is None or now_s - self._last_s >= EVERY_S:
             self._last_s = now_s
             self._found = self._look(set(on_gpu))
-        return [job for job in self._found if job.pid not in own]
+        known = set(own)
+        return [job for job in self._found if not known & {job.pid, *job.ancestors}]
 
     def _look(self, on_gpu: set[int]) -> list[ForeignJob]:
         torch = {process.pid: process for process in self._with_torch(on_gpu)}
@@ -85,6 +87,9 @@ def _maps_torch(pid: int) -> bool:
 def _job(process: psutil.Process) -> ForeignJob:
     user = folder = None
     words: list[str] = []
+    ancestors: frozenset[int] = frozenset()
+    with suppress(psutil.Error):
+        ancestors = frozenset(parent.pid for parent in process.parents())
     with suppress(psutil.Error):
         user = process.username()
     with suppress(psutil.Error):
@@ -92,4 +97,5 @@ def _job(process: psutil.Process) -> ForeignJob:
     with suppress(psutil.Error):
         folder = process.cwd()
     command = shlex.join(words) or process.name()
-    return ForeignJob(process.pid, process.create_time(), user, command[:MOST_LETTERS], folder)
+    began_s = process.create_time()
+    return ForeignJob(process.pid, began_s, user, command[:MOST_LETTERS], folder, ancestors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -19,6 +19,17 @@ SORTS: dict[str, Callable[[JobSample], float]] = {
     "waiting": lambda job: -(job.wait_share or 0.0),
     "memory": lambda job: -(job.memory_bytes or 0.0),
 }
+SORTED_BY = {"job": "begin", "time": "step time", "wait": "waiting", "memory": "memory"}
+"""Heading of a job's column -> the order that a click on it asks for."""
+
+
+def ordered(jobs: Iterable[JobSample], sort: str) -> list[JobSample]:
+    """Those that run in this order, others' after ours; then those that ended, the last first."""
+    every = sorted(jobs, key=SORTS[sort])
+    ours = [job for job in every if job.state not in ("ended", "foreign")]
+    others = [job for job in every if job.state == "foreign"]
+    ended = [job for job in every if job.state == "ended"]
+    return [*ours, *others, *sorted(ended, key=lambda job: -(job.ended_s or 0.0))]
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,8 @@ class TableColumn(Generic[T]):
     left: bool = False
     least: int = 0
     """It may be cut down to so many letters; 0: not at all."""
+    latest: bool = False
+    """Of a text that is cut the end stays, as of a curve."""
 
 
 def of_gpus(
@@ -39,39 +52,42 @@ def of_gpus(
     """GPUs. host: the name of the machine that each is in."""
 
     def last(gpu: GpuSample) -> str:
-        return words.curve(curves.of(f"{host(gpu)} GPU {gpu.index}", "utilization"), 20)
+        values = curves.of(f"{host(gpu)} GPU {gpu.index}", "utilization")
+        return words.curve(values, 20, 0.0, 1.0)
 
     hosts = [TableColumn[GpuSample]("host", host, 8, left=True, least=6)] if several_hosts else []
     return [
         *hosts,
         TableColumn("GPU", lambda gpu: str(gpu.index), 9),
-        TableColumn("name", lambda gpu: plain.one_line(gpu.name or "-"), 3, left=True, least=8),
+        TableColumn("name", _gpu_name, 3, left=True, least=8),
         TableColumn("busy", lambda gpu: words.share(gpu.utilization), 9),
-        TableColumn("last 20 s", last, 2, left=True),
+        TableColumn("last 20 s", last, 5, left=True, least=9, latest=True),
         TableColumn("memory", _gpu_memory, 8),
-        TableColumn("temp", _temperature, 6),
-        TableColumn("power", words.power, 7),
-        TableColumn("clock", _clock, 5),
-        TableColumn("SMs", lambda gpu: words.share(gpu.sm_active), 4),
-        TableColumn("tensor", lambda gpu: words.share(gpu.tensor_active), 3),
-        TableColumn("slowed by", words.slowed, 4, left=True, least=8),
+        TableColumn("temp", _temperature, 7),
+        TableColumn("power", words.power, 6),
+        TableColumn("clock", _clock, 4),
+        TableColumn("SMs", lambda gpu: words.share(gpu.sm_active), 3),
+        TableColumn("tensor", lambda gpu: words.share(gpu.tensor_active), 2),
+        TableColumn("slowed by", words.slowed, 7, left=True, least=9),
     ]
 
 
 def of_jobs(curves: Curves, several_hosts: bool) -> list[TableColumn[JobSample]]:
     """The jobs."""
     host = TableColumn[JobSample]("host", lambda job: job.hostname, 8, left=True, least=6)
+
+    def losses(job: JobSample) -> str:
+        return words.curve(curves.of(job.id, "loss"), 12)
+
     columns = [
-        TableColumn[JobSample](
-            "job", lambda job: plain.one_line(job.program), 9, left=True, least=24
-        ),
+        TableColumn[JobSample]("job", words.program, 10, left=True, least=24),
         TableColumn("state", words.state, 8, left=True),
         TableColumn("step", words.steps, 7),
         TableColumn("time", lambda job: words.milliseconds(job.step_s), 9),
         TableColumn("samples/s", lambda job: words.number(job.samples_per_s), 6),
         TableColumn("wait", lambda job: words.share(job.wait_share), 8),
         TableColumn("loss", lambda job: words.number(job.loss), 8),
-        TableColumn("", lambda job: words.curve(curves.of(job.id, "loss"), 12), 1, left=True),
+        TableColumn("loss curve", losses, 5, left=True, least=10, latest=True),
         TableColumn("memory", lambda job: words.size(job.memory_bytes), 6),
         TableColumn("GPUs", lambda job: words.gpus(job.gpus), 5),
         TableColumn("GPU mem", lambda job: words.size(job.gpu_memory_bytes), 4),
@@ -98,23 +114,30 @@ def of_ranks() -> list[TableColumn[RankSample]]:
     ]
 
 
-def of_processes() -> list[TableColumn[ProcessSample]]:
-    """The processes that train, or that use a GPU."""
+def of_processes(
+    host: Callable[[ProcessSample], str], several_hosts: bool = False
+) -> list[TableColumn[ProcessSample]]:
+    """The processes that train, or that use a GPU. host: the machine that each runs on."""
+    hosts = [TableColumn("host", host, 8, left=True, least=6)] if several_hosts else []
     return [
+        *hosts,
         TableColumn("process", lambda process: str(process.pid), 9),
         TableColumn("user", lambda process: plain.one_line(process.user or "-"), 5, left=True),
         TableColumn("cores", lambda process: words.cores(process.cpu_cores), 8),
         TableColumn("memory", lambda process: words.size(process.memory_bytes), 7),
         TableColumn("GPUs", lambda process: words.gpus(process.gpus), 6),
         TableColumn("GPU mem", lambda process: words.size(process.gpu_memory_bytes), 6),
-        TableColumn(
-            "command",
-            lambda process: plain.one_line(process.command or "-"),
-            9,
-            left=True,
-            least=24,
-        ),
+        TableColumn("command", _command, 9, left=True, least=24),
     ]
+
+
+def _command(process: ProcessSample) -> str:
+    return words.without_folder(plain.one_line(process.command or "-"))
+
+
+def _gpu_name(gpu: GpuSample) -> str:
+    """Without its maker, whom everybody knows."""
+    return plain.one_line(gpu.name or "-").removeprefix("NVIDIA ")
 
 
 def _gpu_memory(gpu: GpuSample) -> str:

@@ -21,6 +21,8 @@ class Curves:
         """One more frame."""
         self._frames += 1
         for machine in frame.machines:
+            if machine.cpu_cores is not None and machine.cores:
+                self._put(machine.hostname, "cores", machine.cpu_cores / machine.cores)
             for gpu in machine.gpus:
                 self._put(f"{machine.hostname} GPU {gpu.index}", "utilization", gpu.utilization)
         for job in frame.jobs:

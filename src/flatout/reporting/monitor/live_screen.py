@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -28,7 +28,7 @@ def show_once(frame: Frame, console: Console | None = None) -> None:
     curves = Curves()
     curves.add(frame)
     for line in screen.lines(frame, console.width, 10_000, curves):
-        console.print(line, markup=False, highlight=False, emoji=False, crop=True)
+        console.print(line, no_wrap=True, crop=True)
 
 
 def show(frames: Iterator[Frame], console: Console | None = None) -> None:
@@ -44,7 +44,7 @@ def show(frames: Iterator[Frame], console: Console | None = None) -> None:
                 view.press(key)
             view.take()
             lines = view.lines(console.width, console.height)
-            live.update(Group(*lines), refresh=True)
+            live.update(Text("\n", no_wrap=True).join(lines), refresh=True)
             time.sleep(TICK_S)
     view.feed.check()
 

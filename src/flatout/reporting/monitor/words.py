@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 import time
 from collections.abc import Sequence
+from statistics import fmean
 
 from flatout.nouns import throttles, units
 from flatout.nouns.alert import Alert
 from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample
 from flatout.nouns.machine_sample import GpuSample, MachineSample
+from flatout.reporting import plain
 
 UNKNOWN = "-"
+SAME = 1e-6
+"""Values that differ by less, as a share of them, are drawn as equal."""
+INTERPRETER = re.compile(r"^\S*/(python[0-9.]*)(?= |$)")
 BARS = "▁▂▃▄▅▆▇█"
-ASCII_BARS = "_.-=+*#@"
 
 
 def share(value: float | None) -> str:
@@ -63,22 +69,41 @@ def cores(value: float | None) -> str:
 
 
 def plot(values: Sequence[float | None], width: int, height: int) -> list[str]:
-    """The last values as rows of bars, between the least and the largest, the top row first."""
-    shown = list(values)[-width:]
-    known = [value for value in shown if value is not None and math.isfinite(value)]
-    least, top = min(known, default=0.0), max(known, default=0.0)
-    levels = []
-    for value in shown:
-        if value is None or not math.isfinite(value):
-            levels.append(0)
-        else:
-            share = (value - least) / (top - least) if top > least else 0.5
-            levels.append(1 + int(share * (8 * height - 1) + 0.5))
+    """The values as rows of bars, between the least and the largest, the top row first."""
+    shown = thinned(values, width)
+    levels = [0 if at is None else 1 + int(at * (8 * height - 1) + 0.5) for at in _levels(shown)]
     rows = []
     for row in reversed(range(height)):
         filled = (min(8, max(0, level - 8 * row)) for level in levels)
         rows.append("".join(BARS[level - 1] if level else " " for level in filled).rjust(width))
     return rows
+
+
+def thinned(values: Sequence[float | None], most: int) -> list[float | None]:
+    """At most so many values: each the mean of its part of them, as far as they are known."""
+    if len(values) <= most:
+        return list(values)
+    bounds = [round(index * len(values) / most) for index in range(most + 1)]
+    parts = (values[begin:end] for begin, end in itertools.pairwise(bounds))
+    knowns = ([v for v in part if v is not None and math.isfinite(v)] for part in parts)
+    return [fmean(known) if known else None for known in knowns]
+
+
+def _levels(
+    values: Sequence[float | None], least: float | None = None, top: float | None = None
+) -> list[float | None]:
+    """Where each value is between the least (0) and the largest (1)."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    least = min(known, default=0.0) if least is None else least
+    top = max(known, default=0.0) if top is None else top
+    span = top / 2 - least / 2  # never infinite
+    flat = span <= SAME * max(abs(top), abs(least))
+    return [
+        None
+        if value is None or not math.isfinite(value)
+        else max(0.0, min(1.0, 0.5 if flat else (value / 2 - least / 2) / span))
+        for value in values
+    ]
 
 
 def left(seconds: float | None) -> str:
@@ -107,28 +132,24 @@ def gpus(indices: Sequence[int]) -> str:
     return ",".join(parts) or UNKNOWN
 
 
-def curve(values: Sequence[float | None], width: int, plain: bool = False) -> str:
-    """The last values as bars, from 0 to the largest."""
-    shown = list(values)[-width:]
-    known = [value for value in shown if value is not None and math.isfinite(value)]
-    top = max(known, default=0.0)
-    bars = ASCII_BARS if plain else BARS
-    signs = []
-    for value in shown:
-        if value is None or not math.isfinite(value):
-            signs.append(" ")
-        else:
-            level = int(value / top * (len(bars) - 1) + 0.5) if top > 0 else 0
-            signs.append(bars[max(0, min(len(bars) - 1, level))])
+def curve(
+    values: Sequence[float | None],
+    width: int,
+    least: float | None = None,
+    top: float | None = None,
+) -> str:
+    """The last values as bars between `least` and `top` (None: those of the values)."""
+    levels = _levels(list(values)[-width:], least, top)
+    signs = (" " if level is None else BARS[int(7 * level + 0.5)] for level in levels)
     return "".join(signs).rjust(width)
 
 
-def machine(sample: MachineSample) -> str:
-    """One line: cores, memory, disk, network."""
-    parts = [sample.hostname]
+def machine(sample: MachineSample, busy: str = "") -> list[str]:
+    """Its name, cores, memory, disk, network. busy: the curve of its cores in use."""
+    parts = [plain.one_line(sample.hostname)]
     if sample.cores is not None:
         used = UNKNOWN if sample.cpu_cores is None else f"{sample.cpu_cores:.1f}"
-        parts.append(f"CPU {used}/{sample.cores:g} cores")
+        parts.append(f"CPU {used}/{sample.cores:g} cores {busy}".rstrip())
     parts.append(f"memory {size(sample.memory_used_bytes)}/{size(sample.memory_bytes)}")
     if sample.swap_used_bytes:
         parts.append(f"swap {size(sample.swap_used_bytes)}")
@@ -140,7 +161,7 @@ def machine(sample: MachineSample) -> str:
         f"network {rate(sample.network_received_bytes_per_s)} in "
         f"{rate(sample.network_sent_bytes_per_s)} out"
     )
-    return "  ".join(parts)
+    return parts
 
 
 def rate(value: float | None) -> str:
@@ -168,6 +189,17 @@ def steps(job: JobSample) -> str:
     return f"{job.step}/{job.steps_expected}" if job.steps_expected else str(job.step)
 
 
+def program(job: JobSample) -> str:
+    """As the user typed it; of a job that flatout did not start, without its Python's folder."""
+    text = plain.one_line(job.program)
+    return without_folder(text) if job.state == "foreign" else text
+
+
+def without_folder(command: str) -> str:
+    """/opt/venv/bin/python train.py as python train.py."""
+    return INTERPRETER.sub(r"\1", command)
+
+
 def state(job: JobSample) -> str:
     """In a word; of an end, with its exit code."""
     if job.state == "ended":
@@ -179,7 +211,18 @@ def alert(shown: Alert) -> str:
     """Code, subject and title."""
     subject = f" ({shown.subject})" if shown.subject else ""
     ended = "resolved: " if shown.state == "resolved" else ""
-    return f"{ended}{shown.code}{subject}: {shown.title}"
+    return plain.one_line(f"{ended}{shown.code}{subject}: {shown.title}")
+
+
+def about(shown: Alert, frame: Frame) -> str:
+    """The job and the machine that an alert is about, where there are several."""
+    jobs = {job.id: job for job in frame.jobs}
+    names = []
+    if shown.job in jobs and len(jobs) > 1:
+        names.append(program(jobs[shown.job]))
+    if len(frame.machines) > 1:
+        names.append(plain.one_line(shown.hostname))
+    return ", ".join(names)
 
 
 def clock(time_s: float) -> str:

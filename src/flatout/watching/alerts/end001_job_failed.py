@@ -51,6 +51,7 @@ def check(view: View) -> Iterator[Breach]:
             title="the job ended together with its flatout run",
             evidence="flatout run was killed before it could tell an exit code",
             cure=Cure("See who ended it: a time limit, the machine's memory, another user."),
+            since_s=job.ended_s,
         )
         return
     how = _how(job.exit_code)
@@ -61,6 +62,7 @@ def check(view: View) -> Iterator[Breach]:
             title=f"the job failed: {title}"[:100],
             evidence=f"{how}; {cause}",
             cure=Cure(" ".join(cures[:2]) or "See the last lines of its output."),
+            since_s=job.ended_s,
         )
         return
     yield Breach(
@@ -69,6 +71,7 @@ def check(view: View) -> Iterator[Breach]:
         cure=Cure("Use less memory: fewer loader workers, smaller caches, a smaller batch.")
         if memory
         else Cure("See the last lines of its output.", ("flatout explain LOG",)),
+        since_s=job.ended_s,
     )
 
 

@@ -33,6 +33,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.job_sample import PulseStep
 from flatout.watching.alerts import _windows
 from flatout.watching.rules import Breach, RankHistory, Rule, View
 from flatout_agent.wire import pulse
@@ -46,8 +47,7 @@ LEAST_SCALE, UPPER_SCALE = 1 / 256, 1 / 128
 """Of the first scale."""
 CURE = Cure(
     "Go back to the last checkpoint before, and lower the learning rate or clip the gradients. "
-    "Anomaly detection names the operator.",
-    ("torch.autograd.set_detect_anomaly(True)",),
+    "torch.autograd.set_detect_anomaly(True) names the operator.",
 )
 
 
@@ -60,25 +60,27 @@ def check(view: View) -> Iterator[Breach]:
 
 
 def _losses(rank: RankHistory, ranks: int) -> Iterator[Breach]:
-    bad: list[tuple[int, float]] = []
-    last: tuple[int, float] | None = None
+    bad: list[PulseStep] = []
+    last: PulseStep | None = None
     for step in islice(reversed(rank.steps), 2000):
         if step.loss is None:
             continue
         if math.isfinite(step.loss):
-            last = step.step, step.loss
+            last = step
             break
-        bad.append((step.step, step.loss))
+        bad.append(step)
     if len(bad) < IN_A_ROW:
         return
-    first, value = bad[-1]
-    word = "NaN" if math.isnan(value) else "infinite"
-    before = f"; {last[1]:.4g} at step {last[0]}" if last is not None else ""
+    first = bad[-1]
+    word = "NaN" if math.isnan(first.loss or 0.0) else "infinite"
+    before = f"; {last.loss:.4g} at step {last.step}" if last is not None else ""
+    since = f"since step {first.step}" + (" or longer" if last is None and first.step > 1 else "")
     yield Breach(
-        title=f"the loss is {word} since step {first}",
+        title=f"the loss is {word} {since}",
         evidence=f"{len(bad)} losses in a row are not finite{before}",
         cure=CURE,
         subject=f"rank {rank.rank}" if ranks > 1 else "",
+        since_s=first.time_s,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.text import Text
@@ -14,15 +16,19 @@ from textual.widgets import Footer, Static
 
 from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample
+from flatout.nouns.units import count
 from flatout.reporting import plain
-from flatout.reporting.monitor import words
-from flatout.reporting.monitor.app.alert_texts import detailed
+from flatout.reporting.monitor import alert_lines, words
 from flatout.reporting.monitor.app.live_table import LiveTable
 from flatout.reporting.monitor.columns import of_ranks
 from flatout.reporting.monitor.curves import Curves
+from flatout.reporting.monitor.fitting import GAP, padded
 
 Stacks = Callable[[str], str]
-ROWS = 4
+TALL = 32
+"""From this height on the curves have more rows."""
+LEAST_BESIDE = 24
+"""Curves stand beside each other where each has so many cells."""
 FIGURES: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
     ("loss", "loss", words.number),
     ("step", "step time", words.milliseconds),
@@ -30,6 +36,7 @@ FIGURES: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
 )
 ELSEWHERE = "Stacks can be asked for only where the job runs: flatout monitor there."
 GONE = "This job is no longer shown: it ended a while ago."
+FOREIGN = "Its steps are not known: flatout run has not started it."
 
 
 class JobScreen(Screen[None]):
@@ -46,21 +53,21 @@ class JobScreen(Screen[None]):
         self._frame: Frame | None = None
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll():
+        with VerticalScroll(can_focus=True):
             yield Static(id="head", markup=False)
+            yield Static(id="details", markup=False)
             yield Static(id="curves", markup=False)
             yield LiveTable(id="ranks")
-            yield Static(id="details", markup=False)
         yield Footer()
 
     def on_mount(self) -> None:
-        self.query_one("#ranks").focus()
+        self.query_one(VerticalScroll).focus()
         if self._frame is not None:
             self.show(self._frame)
 
     def on_resize(self) -> None:
         if self._frame is not None:
-            self.show(self._frame)
+            self.call_after_refresh(self.show, self._frame)
 
     def show(self, frame: Frame) -> None:
         """The job as it is in this frame."""
@@ -71,29 +78,39 @@ class JobScreen(Screen[None]):
         if job is None:
             self.query_one("#head", Static).update(Text(GONE))
             return
+        width = self.app.size.width - GAP
         self.query_one("#head", Static).update(_head(job))
-        self.query_one("#curves", Static).update(self._plots(self.size.width - 4))
+        alerts = [alert for alert in frame.alerts if alert.job == job.id]
+        alone = replace(frame, jobs=(job,))
+        told = Text("\n").join(alert_lines.whole(alerts, alone, width))
+        told.rstrip()
+        self._put("#details", told)
+        self._put("#curves", self._plots(width))
         ranks = self.query_one("#ranks", LiveTable)
         ranks.show(of_ranks(), job.ranks, [str(rank.pid) for rank in job.ranks])
         ranks.display = bool(job.ranks)
-        alerts = [alert for alert in frame.alerts if alert.job == job.id]
-        self.query_one("#details", Static).update(detailed(alerts))
+
+    def _put(self, part: str, text: Text) -> None:
+        shown = self.query_one(part, Static)
+        shown.display = bool(text)
+        shown.update(text)
 
     def action_stacks(self) -> None:
         self.app.push_screen(StacksScreen(self._job_id, self._stacks))
 
     def _plots(self, width: int) -> Text:
-        """The curves that have values, each under its name and range."""
-        text = Text()
-        for figure, name, said in FIGURES:
-            values = self._curves.of(self._job_id, figure)[-max(10, width) :]
-            known = [value for value in values if value is not None]
-            if len(known) < 2:
-                continue
-            text.append(f"{name}  {said(known[-1])}", style="bold")
-            text.append(f"  between {said(min(known))} and {said(max(known))}\n", style="dim")
-            text.append("\n".join(words.plot(values, max(10, width), ROWS)) + "\n\n", style="green")
-        return text
+        """The curves that have values, beside each other where there is room."""
+        every = ((name, said, self._curves.of(self._job_id, key)) for key, name, said in FIGURES)
+        known = [each for each in every if sum(value is not None for value in each[2]) > 1]
+        if not known:
+            return Text()
+        beside = (width + GAP) // len(known) - GAP
+        rows = 6 if self.app.size.height >= TALL else 3
+        if beside < LEAST_BESIDE:
+            return Text("\n").join(line for each in known for line in _plot(*each, width, rows))
+        plots = (_plot(*each, beside, rows) for each in known)
+        lines = (Text(" " * GAP).join(parts) for parts in zip(*plots, strict=True))
+        return Text("\n").join(lines)
 
 
 class StacksScreen(Screen[None]):
@@ -122,24 +139,61 @@ class StacksScreen(Screen[None]):
         self.app.call_from_thread(self.query_one("#stacks", Static).update, Text(lines))
 
 
+def _plot(
+    name: str, said: Callable[[float | None], str], values: Sequence[float | None], *size: int
+) -> list[Text]:
+    """A curve under its name, its last value and its range; size: cells and rows."""
+    width, rows = size
+    known = [value for value in values if value is not None]
+    finite = [value for value in known if math.isfinite(value)]
+    span = f"{said(min(finite))} to {said(max(finite))}" if finite else ""
+    return [
+        Text(padded(f"{name}  {said(known[-1])}", width, left=True), style="bold"),
+        Text(padded(span, width, left=True), style="dim"),
+        *(Text(row, style="green") for row in words.plot(values, width, rows)),
+    ]
+
+
 def _head(job: JobSample) -> Text:
     """What it is, how far it is, and where its files are."""
-    parts = [words.state(job), f"step {words.steps(job)}"]
+    rows = [
+        ("user", job.user),
+        ("host", f"{job.hostname}, process {job.pid}"),
+        ("folder", job.folder),
+        ("run", job.run_folder),
+        ("boosts", ", ".join(job.boosts)),
+    ]
+    text = Text().append(plain.one_line(job.program) + "\n", style="bold")
+    text.append("  ".join(_figures(job)) + "\n")
+    for name, value in rows:
+        if value:
+            text.append(f"{name:8}", style="dim").append(plain.one_line(value) + "\n")
+    if job.state == "foreign":
+        text.append(FOREIGN + "\n", style="dim")
+    text.rstrip()
+    return text
+
+
+def _figures(job: JobSample) -> list[str]:
+    """State, steps, time left; of a job without ranks what it uses."""
+    parts = [words.state(job)]
+    if job.ended_s is not None:
+        parts[0] += f" at {words.clock(job.ended_s)}"
+    if job.step is not None:
+        parts.append(f"step {words.steps(job)}")
     if job.step_s is not None:
         parts.append(f"{words.milliseconds(job.step_s)} a step")
     if job.samples_per_s is not None:
         parts.append(f"{words.number(job.samples_per_s)} samples/s")
     if job.left_s is not None:
         parts.append(f"{words.left(job.left_s)} left")
-    rows = [
-        ("host", f"{job.hostname}, process {job.pid}"),
-        ("folder", job.folder),
-        ("run", job.run_folder),
-        ("boosts", ", ".join(job.boosts)),
-    ]
-    text = Text(plain.one_line(job.program) + "\n", style="bold")
-    text.append("  ".join(parts) + "\n", style="none")
-    for name, value in rows:
-        if value:
-            text.append(f"{name:8}", style="dim").append(plain.one_line(value) + "\n", "none")
-    return text
+    lost = sum(rank.steps_lost or 0 for rank in job.ranks)
+    if lost:
+        parts.append(f"{count(lost, 'step')} not seen")
+    if job.cpu_cores is not None and not job.ranks:
+        parts.append(f"{words.cores(job.cpu_cores)} cores")
+    if job.memory_bytes is not None and not job.ranks:
+        parts.append(f"{words.size(job.memory_bytes)} memory")
+    if job.gpus and not job.ranks:
+        parts.append(f"GPU {words.gpus(job.gpus)}: {words.size(job.gpu_memory_bytes)}")
+    return parts

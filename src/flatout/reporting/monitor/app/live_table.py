@@ -9,17 +9,24 @@ from rich.text import Text
 from textual.widgets import DataTable
 
 from flatout.reporting.monitor.columns import TableColumn
+from flatout.reporting.monitor.fitting import GAP, FittedColumn, fit
 
 T = TypeVar("T")
+BARS = 2
+"""Cells for the scroll bars of the table and of what it stands in."""
+Cell = tuple[str, str]
+"""Text and style."""
 
 
 class LiveTable(DataTable[Text]):
     """Shows one frame after the other; changes only the cells that have changed."""
 
     def __init__(self, **more: Any) -> None:
-        super().__init__(cursor_type="row", zebra_stripes=False, **more)
-        self._headings: list[str] = []
-        self._cells: dict[str, list[tuple[str, str]]] = {}
+        super().__init__(cursor_type="row", zebra_stripes=False, cell_padding=GAP // 2, **more)
+        self._shape: list[tuple[str, int]] = []
+        self._rows: dict[str, list[Cell]] = {}
+        self._floors: dict[str, int] = {}
+        self._width = 0
 
     def show(
         self,
@@ -29,58 +36,55 @@ class LiveTable(DataTable[Text]):
         styles: Sequence[str] = (),
     ) -> None:
         """These items, one a row. keys: what names each of them from frame to frame."""
-        texts = [[column.text(item) for item in items] for column in columns]
-        shown = [
-            (column, cells)
-            for column, cells in zip(columns, texts, strict=True)
-            if any(cell.strip(" -") for cell in cells)
-        ]
-        headings = [column.heading for column, _ in shown]
+        if self.app.size.width != self._width:
+            self._width, self._floors = self.app.size.width, {}
+        fitted = fit(columns, items, self._width - GAP - BARS, self._floors)
+        self._floors |= {each.heading: each.width for each in fitted if not each.left}
         rows = {
-            key: [
-                (cells[number], styles[number] if number < len(styles) else "")
-                for _, cells in shown
-            ]
-            for number, key in enumerate(keys)
+            key: [(each.cells[row], styles[row] if row < len(styles) else "") for each in fitted]
+            for row, key in enumerate(keys)
         }
-        rights = [not column.left for column, _ in shown]
-        if headings != self._headings or list(rows) != list(self._cells):
-            self._rebuild(headings, rows, rights)
+        shape = [(each.heading, each.width) for each in fitted]
+        if shape != self._shape or list(rows) != list(self._rows):
+            self._rebuild(fitted, shape, rows)
         else:
-            self._change(rows, rights)
-        self._headings, self._cells = headings, rows
+            self._change(fitted, rows)
+        self._shape, self._rows = shape, rows
 
     @property
     def chosen(self) -> str | None:
         """The key of the row under the cursor; None: there is no row."""
-        keys = list(self._cells)
+        keys = list(self._rows)
         return keys[self.cursor_row] if 0 <= self.cursor_row < len(keys) else None
 
     def _rebuild(
-        self, headings: list[str], rows: dict[str, list[tuple[str, str]]], rights: list[bool]
+        self,
+        fitted: Sequence[FittedColumn],
+        shape: list[tuple[str, int]],
+        rows: dict[str, list[Cell]],
     ) -> None:
         chosen, offset = self.chosen, self.scroll_offset
-        if headings != self._headings:
+        if shape != self._shape:
             self.clear(columns=True)
-            for heading, right in zip(headings, rights, strict=True):
-                self.add_column(_text(heading, "", right), key=heading)
+            for each in fitted:
+                heading = _text(each.heading, "", each.left)
+                self.add_column(heading, key=each.heading, width=each.width)
         else:
             self.clear()
         for key, cells in rows.items():
-            texts = (_text(*cell, right) for cell, right in zip(cells, rights, strict=True))
+            texts = (_text(*cell, each.left) for cell, each in zip(cells, fitted, strict=True))
             self.add_row(*texts, key=key)
         if chosen in rows:
             self.move_cursor(row=list(rows).index(chosen), animate=False, scroll=False)
         self.scroll_to(offset.x, offset.y, animate=False)
 
-    def _change(self, rows: dict[str, list[tuple[str, str]]], rights: list[bool]) -> None:
+    def _change(self, fitted: Sequence[FittedColumn], rows: dict[str, list[Cell]]) -> None:
         for key, cells in rows.items():
-            for number, cell in enumerate(cells):
-                if cell != self._cells[key][number]:
-                    text = _text(*cell, rights[number])
-                    self.update_cell(key, self._headings[number], text, update_width=True)
+            for cell, before, each in zip(cells, self._rows[key], fitted, strict=True):
+                if cell != before:
+                    self.update_cell(key, each.heading, _text(*cell, each.left))
 
 
-def _text(text: str, style: str, right: bool) -> Text:
+def _text(text: str, style: str, left: bool) -> Text:
     """As it is: what programs are called is no markup."""
-    return Text(text, style=style, justify="right" if right else "left", no_wrap=True)
+    return Text(text, style=style, justify="left" if left else "right", no_wrap=True)

@@ -15,26 +15,44 @@ from textual.widgets import DataTable, Footer, Input, Static
 from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample
 from flatout.nouns.machine_sample import ProcessSample
-from flatout.reporting.monitor import words
-from flatout.reporting.monitor.app.alert_texts import detailed
+from flatout.reporting.monitor import alert_lines, words
+from flatout.reporting.monitor.app.alerts_screen import AlertsPart, AlertsScreen
 from flatout.reporting.monitor.app.job_screen import JobScreen, Stacks
 from flatout.reporting.monitor.app.live_table import LiveTable
-from flatout.reporting.monitor.columns import SORTS, of_gpus, of_jobs, of_processes
+from flatout.reporting.monitor.columns import (
+    SORTED_BY,
+    SORTS,
+    of_gpus,
+    of_jobs,
+    of_processes,
+    ordered,
+)
 from flatout.reporting.monitor.curves import Curves
 from flatout.reporting.monitor.feed import FrameFeed
+from flatout.reporting.monitor.screen import NO_JOB, STATE_STYLES, machine_lines
 
 TICK_S = 0.1
-STATE_STYLES = {"stalled": "bold red", "training": "green", "tuning": "cyan", "ended": "dim"}
-NO_JOB = "No job runs. flatout run train.py starts one."
 HELP = """\
-Up, Down    choose a job           Enter   open it: curves, ranks, alerts, stacks
+Up, Down    choose a job           Enter   open it: alerts, curves, ranks, stacks
 s           sort the jobs          /       show only what contains a text; Escape ends that
-p           processes              Space   pause
-Tab         go to the next table   q       quit
+p           processes              a       all alerts, each with its cure
+Tab         go to the next part    Space   pause
+                                   q       quit; in a job: back
 
-Alerts stand at the bottom, the worst first, each with its cure; flatout explain CODE tells more.
-The columns: time is the median step of the last 10 s, wait the share of it spent waiting for the
-data loader, left the time to the end where an earlier run of the program tells the steps."""
+A click chooses a job, the next one opens it; a click on a heading sorts. Jobs that ended in the
+last ten minutes stand below the others. flatout explain CODE tells more of an alert.
+
+time        median step of the last 10 s
+wait        the share of it spent waiting for the data loader
+left        time to the end, where an earlier run of the program tells the number of steps
+last 20 s   how busy the GPU was, from 0 to 100%
+loss curve  the last 12 s, between its least and its largest value
+-           not known
+The curves of a job show what was seen since the monitor began, at most 900 frames."""
+GPUS_SHARE = 0.4
+"""Of the height, at most, as in the style sheet."""
+HOME_ONLY = ("sort", "filter", "processes", "alerts", "help")
+"""Actions that mean nothing while a job is open."""
 
 
 def show(frames: Iterator[Frame], stacks: Stacks | None = None) -> None:
@@ -52,12 +70,28 @@ class MonitorApp(App[None]):
 
     CSS = """
     Screen { background: ansi_default; color: ansi_default; }
-    #machine, #head, #curves, #details, #alerts, #stacks { height: auto; }
+    * {
+        scrollbar-size-vertical: 1;
+        scrollbar-background: ansi_default; scrollbar-color: ansi_bright_black;
+        scrollbar-background-hover: ansi_default; scrollbar-color-hover: ansi_bright_black;
+        scrollbar-background-active: ansi_default; scrollbar-color-active: ansi_bright_black;
+    }
+    #machine, #head, #details, #stacks { height: auto; }
+    #details { margin-top: 1; }
+    LiveTable { overflow-x: hidden; background: ansi_default; }
+    LiveTable > .datatable--header {
+        background: ansi_default; color: ansi_default; text-style: underline;
+    }
+    LiveTable > .datatable--cursor, LiveTable:focus > .datatable--cursor {
+        background: ansi_default; color: ansi_default; text-style: none;
+    }
+    LiveTable:focus > .datatable--cursor { text-style: reverse; }
     #gpus { height: auto; max-height: 40%; }
-    #jobs { height: auto; max-height: 50%; }
+    #jobs { height: auto; }
     #processes { height: auto; max-height: 40%; margin-top: 1; }
+    #curves { height: auto; margin-top: 1; }
     #ranks { height: auto; max-height: 12; }
-    #alerts-part { height: 1fr; margin-top: 1; }
+    #alerts { height: 1fr; margin-top: 1; }
     #none { height: auto; }
     #filter { height: 1; border: none; padding: 0 1; }
     """
@@ -68,6 +102,7 @@ class MonitorApp(App[None]):
         Binding("s", "sort", "Sort"),
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("p", "processes", "Processes"),
+        Binding("a", "alerts", "Alerts"),
         Binding("space", "pause", "Pause"),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("escape", "no_filter", show=False),
@@ -86,11 +121,10 @@ class MonitorApp(App[None]):
     def compose(self) -> ComposeResult:
         yield Static("flatout monitor: reading ...", id="machine", markup=False)
         yield LiveTable(id="gpus")
-        yield Static(NO_JOB, id="none", markup=False)
+        yield Static(id="none", markup=False)
         yield LiveTable(id="jobs")
         yield LiveTable(id="processes")
-        with VerticalScroll(id="alerts-part"):
-            yield Static(id="alerts", markup=False)
+        yield AlertsPart(id="alerts", markup=False)
         yield Input(placeholder="program, user, host or state", id="filter", compact=True)
         yield Footer()
 
@@ -119,13 +153,15 @@ class MonitorApp(App[None]):
         if frame is None:
             return
         home = self.screen_stack[0]
-        home.query_one("#machine", Static).update(self._head(frame))
+        head = self._head(frame)
+        home.query_one("#machine", Static).update(head)
         self._draw_gpus(home, frame)
+        self._share_room(home, frame, head.plain.count("\n") + 1)
         self._draw_jobs(home, frame)
         self._draw_processes(home, frame)
-        home.query_one("#alerts", Static).update(detailed(frame.alerts, frame.notes))
-        if isinstance(self.screen, JobScreen):
+        if isinstance(self.screen, (JobScreen, AlertsScreen)):
             self.screen.show(frame)
+        home.query_one("#alerts", AlertsPart).show(frame)
 
     def _head(self, frame: Frame) -> Text:
         notes = [f"sorted by {self._sort}"] if self._sort != next(iter(SORTS)) else []
@@ -133,11 +169,12 @@ class MonitorApp(App[None]):
         notes += ["paused"] if self._paused else []
         notes += ["the last frame"] if self._over else []
         title = f"flatout monitor  {words.clock(frame.time_s)}  {words.counts(frame)}"
-        text = Text(title, style="bold")
+        text = Text().append(title, style="bold")
         if notes:
             text.append(f"  ({', '.join(notes)})", style="yellow")
         for machine in frame.machines:
-            text.append("\n" + words.machine(machine), style="none")
+            for line in machine_lines(machine, self.size.width, self._curves):
+                text.append("\n" + line)
         return text
 
     def _draw_gpus(self, home: Screen[None], frame: Frame) -> None:
@@ -149,11 +186,17 @@ class MonitorApp(App[None]):
         keys = [f"{machine.hostname} {gpu.index}" for machine, gpu in pairs]
         table.show(columns, [gpu for _, gpu in pairs], keys)
 
+    def _share_room(self, home: Screen[None], frame: Frame, head: int) -> None:
+        """Let the jobs leave room for the alerts: as much as they want, at most half of it."""
+        gpus = sum(len(machine.gpus) for machine in frame.machines)
+        above = head + (min(gpus + 1, int(self.size.height * GPUS_SHARE)) if gpus else 0)
+        room = self.size.height - above - 1
+        wanted = len(alert_lines.lines(frame, self.size.width, self.size.height))
+        most = max(3, room - min(wanted + 1, room // 2))
+        home.query_one("#jobs", LiveTable).styles.max_height = most
+
     def _draw_jobs(self, home: Screen[None], frame: Frame) -> None:
-        ended = [job for job in frame.jobs if job.state == "ended"]
-        running = [job for job in frame.jobs if job.state != "ended"]
-        every = [*sorted(running, key=SORTS[self._sort]), *ended]
-        jobs = [job for job in every if self._matches(job)]
+        jobs = [job for job in ordered(frame.jobs, self._sort) if self._matches(job)]
         several = len({machine.hostname for machine in frame.machines}) > 1
         table = home.query_one("#jobs", LiveTable)
         styles = [STATE_STYLES.get(job.state, "") for job in jobs]
@@ -164,13 +207,23 @@ class MonitorApp(App[None]):
                 table.focus()
         nothing = home.query_one("#none", Static)
         nothing.display = not jobs
-        nothing.update(Text(f"No job contains {self._wanted!r}." if every else NO_JOB))
+        nothing.update(Text(f"No job contains {self._wanted!r}." if frame.jobs else NO_JOB))
 
     def _draw_processes(self, home: Screen[None], frame: Frame) -> None:
-        every = [process for machine in frame.machines for process in machine.processes]
-        shown = [process for process in every if self._matches(process)]
-        keys = [f"{number} {process.pid}" for number, process in enumerate(shown)]
-        home.query_one("#processes", LiveTable).show(of_processes(), shown, keys)
+        pairs = [
+            (machine.hostname, process)
+            for machine in frame.machines
+            for process in machine.processes
+            if self._matches(process)
+        ]
+        pairs.sort(
+            key=lambda pair: (-(pair[1].gpu_memory_bytes or 0), -(pair[1].memory_bytes or 0))
+        )
+        hosts = {id(process): hostname for hostname, process in pairs}
+        columns = of_processes(lambda process: hosts[id(process)], len(frame.machines) > 1)
+        shown = [process for _, process in pairs]
+        keys = [f"{process.pid} {hostname}" for hostname, process in pairs]
+        home.query_one("#processes", LiveTable).show(columns, shown, keys)
 
     def _matches(self, item: JobSample | ProcessSample) -> bool:
         if isinstance(item, JobSample):
@@ -182,11 +235,27 @@ class MonitorApp(App[None]):
     # Keys -------------------------------------------------------------------------------------
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        if event.data_table.id == "jobs" and event.row_key.value is not None:
-            screen = JobScreen(event.row_key.value, self._curves, self._stacks)
-            if self._frame is not None:
-                screen.show(self._frame)
+        key = event.row_key.value
+        if key is None or self._frame is None:
+            return
+        if event.data_table.id == "processes":
+            key = _job_of(self._frame, *key.split(" ", 1))
+        if event.data_table.id in ("jobs", "processes") and key is not None:
+            screen = JobScreen(key, self._curves, self._stacks)
+            screen.show(self._frame)
             self.push_screen(screen)
+
+    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        if event.data_table.id == "jobs":
+            self._sort = SORTED_BY.get(event.column_key.value or "", self._sort)
+            self._draw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The footer and the keys of an opened job are its own."""
+        return len(self.screen_stack) == 1 or action not in HOME_ONLY
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._draw)  # the new size holds from then on
 
     def action_sort(self) -> None:
         sorts = list(SORTS)
@@ -200,6 +269,14 @@ class MonitorApp(App[None]):
     def action_processes(self) -> None:
         table = self.screen_stack[0].query_one("#processes", LiveTable)
         table.display = not table.display
+        self.screen_stack[0].query_one("#processes" if table.display else "#jobs").focus()
+        self._draw()
+
+    def action_alerts(self) -> None:
+        screen = AlertsScreen()
+        if self._frame is not None:
+            screen.show(self._frame)
+        self.push_screen(screen)
 
     def action_filter(self) -> None:
         box = self.screen_stack[0].query_one("#filter", Input)
@@ -226,6 +303,15 @@ class MonitorApp(App[None]):
         self.push_screen(HelpScreen())
 
 
+def _job_of(frame: Frame, pid: str, hostname: str) -> str | None:
+    """The job that a process belongs to."""
+    for job in frame.jobs:
+        pids = {job.pid, *(rank.pid for rank in job.ranks)}
+        if job.hostname == hostname and int(pid) in pids:
+            return job.id
+    return None
+
+
 class HelpScreen(Screen[None]):
     """The keys, and what the columns mean."""
 
@@ -234,5 +320,6 @@ class HelpScreen(Screen[None]):
     ]
 
     def compose(self) -> ComposeResult:
-        yield Static(HELP, markup=False)
+        with VerticalScroll():
+            yield Static(HELP, markup=False)
         yield Footer()

@@ -1,0 +1,104 @@
+"""Alerts as lines of text: all in a line each, and of as many as there is room for the cure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from flatout.nouns.alert import Alert
+from flatout.nouns.frame import Frame
+from flatout.reporting import plain
+from flatout.reporting.monitor import words
+from flatout.reporting.monitor.fitting import cut
+
+SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+MOST_RESOLVED = 3
+INDENT = "  "
+LEAST_ABOUT = 8
+"""In less, a job's name says nothing."""
+LEAST_WRAPPED = 20
+"""Narrower texts are cut: they would be a word a line."""
+
+
+def lines(frame: Frame, width: int, room: int) -> list[Text]:
+    """At most `room` lines of at most `width` cells: the notes, then the worst alerts first."""
+    firing = _firing(frame.alerts, frame)
+    resolved = [alert for alert in frame.alerts if alert.state == "resolved"][:MOST_RESOLVED]
+    notes = [Text(cut(plain.one_line(note), width), style="yellow") for note in frame.notes]
+    count = len(notes) + len(firing) + len(resolved)
+    if count > room:
+        shown = [*notes, *(_headline(alert, frame, width) for alert in firing)]
+        shown = shown[: max(0, room - 1)]
+        hidden = cut(f"and {count - len(shown)} more", width)
+        return [*shown, Text(hidden, style="dim")][:room]
+    spare = room - count
+    shown = notes
+    for alert in firing:
+        told = details(alert, width)
+        if len(told) > spare:
+            told = details(alert, width, wrap=False)[:spare]
+        spare -= len(told)
+        shown += [_headline(alert, frame, width), *told]
+    return [*shown, *(_headline(alert, frame, width) for alert in resolved)]
+
+
+def whole(alerts: Sequence[Alert], frame: Frame, width: int) -> list[Text]:
+    """These alerts with all that is known; pending ones are not told."""
+    shown: list[Text] = []
+    for alert in _firing(alerts, frame):
+        about = words.about(alert, frame)
+        named = [Text(cut(f"{INDENT}{about}", width), style="dim")] if about else []
+        shown += [_title(alert, width), *named, *details(alert, width), Text()]
+    resolved = [alert for alert in alerts if alert.state == "resolved"]
+    return [*shown, *(_headline(alert, frame, width) for alert in resolved)]
+
+
+def details(alert: Alert, width: int, wrap: bool = True) -> list[Text]:
+    """Since when, evidence, cure and commands."""
+    boost = f" Boost: {alert.boost}." if alert.boost else ""
+    where = f" ({alert.where})" if alert.where else ""
+    since = f"since {words.clock(alert.since_s)}: {alert.evidence}{where}"
+    shown = [
+        Text(line)
+        for text in (since, f"{alert.cure.text}{boost}")
+        for line in _lines(text, width, wrap)
+    ]
+    for command in (*alert.cure.commands, f"flatout explain {alert.code}"):
+        prompt = "" if command.startswith("#") else "$ "
+        line = cut(f"{INDENT}{prompt}{plain.one_line(command)}", width)
+        shown.append(Text(line, style="cyan"))
+    return shown
+
+
+def _firing(alerts: Sequence[Alert], frame: Frame) -> list[Alert]:
+    """Those that fire; what can still be helped comes before what jobs have died of."""
+    over = {job.id for job in frame.jobs if job.state == "ended"}
+    firing = [alert for alert in alerts if alert.state == "firing"]
+    return sorted(firing, key=lambda alert: alert.job in over)
+
+
+def _headline(alert: Alert, frame: Frame, width: int) -> Text:
+    """One line: what, and of which job."""
+    text = _title(alert, width)
+    about = words.about(alert, frame)
+    room = width - text.cell_len - len(INDENT)
+    return (
+        text.append(f"{INDENT}{cut(about, room)}", "not bold dim") if about and room > 8 else text
+    )
+
+
+def _title(alert: Alert, width: int) -> Text:
+    style = SEVERITY_STYLES.get(alert.severity, "") if alert.state == "firing" else "dim"
+    return Text(cut(words.alert(alert), width), style=style)
+
+
+def _lines(text: str, width: int, wrap: bool) -> list[str]:
+    line = plain.one_line(text)
+    if not wrap or width < LEAST_WRAPPED:
+        return [cut(f"{INDENT}{line}", width)]
+    broken = textwrap.wrap(
+        line, width, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False
+    )
+    return [cut(part, width) for part in broken]

@@ -1,0 +1,203 @@
+"""The application on a real terminal, which is tmux: sizes, colours, keys, mouse, its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("textual")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
+]
+
+TESTS = Path(__file__).parents[3]
+LIMIT_S = 120.0
+PROGRAM = """
+import sys, time
+from reporting.monitor import frames
+if sys.argv[1] == "rich":
+    from flatout.reporting.monitor.live_screen import show
+else:
+    from flatout.reporting.monitor.app.monitor_app import show
+
+def source():
+    while True:
+        yield frames.eight_gpus()
+        time.sleep(0.2)
+
+show(source())
+print("it has ended")
+"""
+TRAINS = """
+import time, torch
+weight = torch.ones(4, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.01)
+for step in range(100_000):
+    loss = weight.square().sum() * (float("nan") if step > 50 else 1.0)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    time.sleep(0.02)
+"""
+COLOUR = re.compile(r"\x1b\[([0-9]+;)*(3[0-8]|4[0-8]|9[0-7]|10[0-7])(;[0-9]+)*m")
+CHOSEN = re.compile(r"\x1b\[(0;)?7m(\x1b\[[0-9]+m)*\n? train\.py --epochs 4")
+"""The row under the cursor, reversed."""
+BACKGROUND = re.compile(r"\x1b\[([0-9]+;)*(4[0-8]|10[0-7])(;[0-9]+)*m")
+
+
+class Tmux:
+    """A server of its own, with one window."""
+
+    def __init__(self, folder: Path) -> None:
+        self._command = ["tmux", "-S", str(folder / "tmux"), "-f", os.devnull]
+        self._folder = folder
+
+    def __call__(self, *words: str) -> str:
+        done = subprocess.run(
+            [*self._command, *words], capture_output=True, text=True, timeout=60, check=True
+        )
+        return done.stdout
+
+    def start(self, *command: str, size: str = "80x24", **environ: str) -> None:
+        """Run the command in a shell, so that the window stays when it has ended."""
+        width, height = size.split("x")
+        path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+        settings = {"PYTHONPATH": path, "XDG_RUNTIME_DIR": str(self._folder), **environ}
+        unset = ("-u", "COLUMNS", "-u", "LINES", "-u", "NO_COLOR")  # those of the tests
+        words = ["env", *unset, *(f"{name}={value}" for name, value in settings.items()), *command]
+        line = f"cd {shlex.quote(str(self._folder))}; {shlex.join(words)}; cat"
+        self("new-session", "-d", "-x", width, "-y", height, line)
+
+    def press(self, *keys: str) -> None:
+        self("send-keys", *keys)
+
+    def click(self, column: int, row: int) -> None:
+        """With the left button; both from 0."""
+        for end in "Mm":
+            self("send-keys", "-l", f"\x1b[<0;{column + 1};{row + 1}{end}")
+
+    def lines(self, *words: str) -> list[str]:
+        return self("capture-pane", "-p", *words).splitlines()
+
+    def until(self, holds: Callable[[str], object]) -> str:
+        """The screen as soon as it is so."""
+        deadline = time.monotonic() + LIMIT_S
+        while not holds(text := "\n".join(self.lines())):
+            assert time.monotonic() < deadline, text
+            time.sleep(0.1)
+        return text
+
+
+@pytest.fixture
+def tmux(tmp_path: Path) -> Iterator[Tmux]:
+    tmux = Tmux(tmp_path)
+    yield tmux
+    subprocess.run([*tmux._command, "kill-server"], check=False, capture_output=True)
+
+
+@pytest.mark.parametrize("screen", ["textual", "rich"])
+@pytest.mark.parametrize("size", ["80x24", "120x40", "200x50"])
+def test_all_is_there_at_any_size(tmux: Tmux, size: str, screen: str) -> None:
+    tmux.start(sys.executable, "-c", PROGRAM, screen, size=size)
+    parts = ("HANG001", "WAIT001", "Sort" if screen == "textual" else "sort")
+    text = tmux.until(lambda text: all(part in text for part in parts))
+    assert "5 jobs, 2 alerts" in text
+    assert text.count("61G/80G") == 8
+    for number in (3, 4) if size == "80x24" else range(5):
+        row = rf"train.py --epochs {number} .* 1234/20000 .* 201 ms .* 41% .* 2\.317"
+        assert re.search(row, text)
+    if size != "80x24":
+        assert "1h02" in text
+        assert "thermal" in text
+        assert "exit 1" in text
+        assert "$ flatout run --live S" in text
+
+
+def test_keys_and_the_end(tmux: Tmux) -> None:
+    tmux.start(sys.executable, "-c", PROGRAM, "textual", size="80x24")
+    tmux.until(lambda text: "HANG001" in text)
+    tmux.press("Enter")
+    tmux.until(lambda text: "Stacks" in text and "process 11" in text)
+    tmux("resize-window", "-x", "120", "-y", "40")
+    text = tmux.until(lambda text: max(map(len, text.splitlines())) > 80)
+    assert "Sort" not in text  # the keys of the list mean nothing here
+    tmux.press("Escape")
+    tmux.until(lambda text: "5 jobs" in text)
+    tmux.press("/")
+    tmux.until(lambda text: "program, user" in text)
+    tmux.press(*"exit")
+    tmux.until(lambda text: "only 'exit'" in text)
+    tmux.press("Escape")
+    tmux.until(lambda text: "only 'exit'" not in text)  # else it is Alt and the next key
+    tmux.press("a")
+    tmux.until(lambda text: text.count("flatout explain") == 2 and "5 jobs" not in text)
+    tmux.press("Escape")
+    tmux.until(lambda text: "5 jobs" in text)
+    tmux.press("q")
+    text = tmux.until(lambda text: "it has ended" in text)
+    assert "flatout monitor" not in text  # the terminal is as it was
+
+
+def test_the_mouse(tmux: Tmux) -> None:
+    tmux.start(sys.executable, "-c", PROGRAM, "textual", size="120x40")
+    lines = tmux.until(lambda text: "HANG001" in text).splitlines()
+    row = next(number for number, line in enumerate(lines) if "--epochs 2" in line)
+    heading = next(number for number, line in enumerate(lines) if "samples/s" in line)
+    tmux.click(lines[heading].index("wait"), heading)
+    tmux.until(lambda text: "sorted by waiting" in text)
+    for _ in range(2):  # the first one chooses it
+        tmux.click(4, row)
+    tmux.until(lambda text: "process 9" in text)
+
+
+def test_the_terminals_own_colours(tmux: Tmux) -> None:
+    """On a light terminal as on a dark one: nothing has a background of its own."""
+    tmux.start(sys.executable, "-c", PROGRAM, "textual")
+    tmux.until(lambda text: "HANG001" in text)
+    drawn = "\n".join(tmux.lines("-e"))
+    assert COLOUR.search(drawn)
+    assert not BACKGROUND.search(drawn)
+
+
+def test_without_colours(tmux: Tmux) -> None:
+    tmux.start(sys.executable, "-c", PROGRAM, "textual", NO_COLOR="1")
+    tmux.until(lambda text: "HANG001" in text)
+    drawn = "\n".join(tmux.lines("-e"))
+    assert not COLOUR.search(drawn)
+    assert CHOSEN.search(drawn)
+
+
+def test_a_real_job(tmux: Tmux, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINS)
+    flatout = [sys.executable, "-m", "flatout"]
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [*flatout, "run", "train.py", "in-tmux"], cwd=tmp_path, env=environ,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as job:  # fmt: skip
+        try:
+            tmux.start(*flatout, "monitor", size="120x40")
+            tmux.until(lambda text: "flatout monitor  " in text)
+            tmux.press("/")
+            tmux.until(lambda text: "program, user" in text)
+            tmux.press(*"in-tmux", "Enter")  # other jobs may run, or have ended just now
+            tmux.until(lambda text: re.search("in-tmux +training", text) and "NAN001" in text)
+            job.terminate()
+            tmux.until(lambda text: re.search("in-tmux +exit 143", text))
+        finally:
+            job.kill()
+
+
+def test_a_terminal_that_cannot_be_drawn_over(tmux: Tmux) -> None:
+    tmux.start(sys.executable, "-m", "flatout", "monitor", TERM="dumb")
+    tmux.until(lambda _: re.search(r"flatout monitor  .*\n.*CPU", "\n".join(tmux.lines("-S", "-"))))

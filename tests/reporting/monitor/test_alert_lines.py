@@ -1,0 +1,66 @@
+"""Alerts as lines: none is left out unsaid, whatever room there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.frame import Frame
+from flatout.reporting.monitor import alert_lines
+from reporting.monitor import frames
+
+
+def told(frame: Frame, width: int, room: int) -> list[str]:
+    lines = [line.plain for line in alert_lines.lines(frame, width, room)]
+    assert len(lines) <= room
+    assert all(cell_len(line) <= width for line in lines)
+    return lines
+
+
+def test_all_headlines_before_any_cure() -> None:
+    one, two, three = told(frames.eight_gpus(), 80, 3)
+    assert one.startswith("HANG001")
+    assert "since" in two
+    assert three.startswith("WAIT001")
+
+
+def test_what_has_no_room_is_counted() -> None:
+    alerts = tuple(replace(frames.alert(), subject=f"rank {number}") for number in range(9))
+    lines = told(replace(frames.eight_gpus(), alerts=alerts), 80, 4)
+    assert lines[2].startswith("WAIT001 (rank 2)")
+    assert lines[3] == "and 6 more"
+
+
+@pytest.mark.parametrize("room", range(12))
+@pytest.mark.parametrize("width", [5, 20, 80])
+def test_any_room(width: int, room: int) -> None:
+    told(replace(frames.eight_gpus(), notes=("node2 does not answer: timed out",)), width, room)
+
+
+def test_what_jobs_have_died_of_comes_last() -> None:
+    ends = tuple(
+        replace(frames.alert("END001", Severity.ERROR), job="7-5", subject=str(number))
+        for number in range(9)
+    )
+    frame = replace(frames.eight_gpus(), alerts=(*ends, frames.alert()))
+    assert told(frame, 80, 4)[0].startswith("WAIT001")
+
+
+def test_which_job_it_is_about() -> None:
+    frame = replace(frames.eight_gpus(), alerts=(frames.alert(),))
+    assert told(frame, 120, 1)[0].endswith("train.py --epochs 1")
+    alone = replace(frame, jobs=frame.jobs[1:2])
+    assert told(alone, 120, 1)[0].endswith("41% of the time")
+
+
+def test_remarks_are_no_commands() -> None:
+    cure = Cure("Do it.", ("# as root", "nvidia-smi -r"))
+    shown = alert_lines.details(replace(frames.alert("FAULT001", Severity.ERROR), cure=cure), 80)
+    assert [line.plain.strip() for line in shown][-3:] == [
+        "# as root",
+        "$ nvidia-smi -r",
+        "$ flatout explain FAULT001",
+    ]
