@@ -34,9 +34,10 @@ def shared(group: RankGroup, active: Callable[[], bool]) -> Undo:
         mean, variance, count = _statistics(input, group)
         if running_mean is not None and running_var is not None:
             with torch.no_grad():
-                running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+                # Through .data, as torch's own kernel: graphs of earlier calls hold the buffers.
+                running_mean.data.lerp_(mean.to(running_mean.dtype), momentum)
                 unbiased = variance * (count / max(count - 1.0, 1.0))
-                running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+                running_var.data.lerp_(unbiased.to(running_var.dtype), momentum)
         normalised: torch.Tensor = _Normalised.apply(
             input, weight, bias, mean, variance, count, eps, group
         )  # type: ignore[no-untyped-call]

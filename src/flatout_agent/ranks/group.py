@@ -93,7 +93,7 @@ class RankGroup:
         else:
             joined = torch.cat([whole[rank, :count] for rank, count in enumerate(counts)])
         self._account(own, began)
-        return joined.movedim(0, dim)
+        return joined.movedim(0, dim).contiguous()  # as the whole would be: a script may view it
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
         """Make `tensor` (contiguous) rank 0's, in place."""

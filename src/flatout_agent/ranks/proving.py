@@ -8,6 +8,7 @@ rounding. The model is then put back as it was.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -272,7 +273,7 @@ class Prover:
             size = float(true.double().square().sum()) ** 0.5
             all_away += away**2
             largest = max(largest, away / max(size, 1e-2 * total**0.5, 1e-30))
-        error = (all_away / max(total, 1e-60)) ** 0.5
+        error = math.sqrt(all_away / max(total, 1e-60))
         return error if largest <= ONE_TOLERANCE * self._coarseness() else max(error, largest)
 
     def _coarseness(self) -> float:

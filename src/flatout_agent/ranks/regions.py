@@ -70,6 +70,7 @@ class Regions:
                 batch_norm.shared(self.group, lambda: self.split is not None),
                 losses.shared(lambda: self.split),
                 self._watch_checkpointing(),
+                self._watch_functional_calls(),
             ]
         )
 
@@ -92,6 +93,25 @@ class Regions:
             return original(as_before, *args, **kwargs)
 
         return replaced(checkpointing, "checkpoint", checkpoint)
+
+    def _watch_functional_calls(self) -> Undo:
+        """A model that is called with weights which were computed is not cut.
+
+        The gradient of such a weight would be that of this rank's rows.
+        """
+        from torch.nn.utils import stateless
+
+        original = stateless._functional_call
+        regions = self
+
+        def functional_call(*args: Any, **kwargs: Any) -> Any:
+            before, regions._busy = regions._busy, True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                regions._busy = before
+
+        return replaced(stateless, "_functional_call", functional_call)
 
     def leave(self) -> None:
         """Cut nothing any more."""

@@ -290,17 +290,53 @@ def wgan_gp():
         yield loss.item()
 
 
-def second_order():
+def second_order(steps=1):
     """A step within the step, through its own gradient (MAML)."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = data(40)
     for inner, outer in zip(x.split(10), y.split(10), strict=True):
-        weights = dict(model.named_parameters())
-        loss = F.cross_entropy(model(inner), outer)
-        slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
-        fast = {name: w - 0.1 * g for (name, w), g in zip(weights.items(), slopes, strict=True)}
+        fast = dict(model.named_parameters())
+        for _ in range(steps):
+            loss = F.cross_entropy(torch.func.functional_call(model, fast, (inner,)), outer)
+            slopes = torch.autograd.grad(loss, list(fast.values()), create_graph=True)
+            fast = {name: w - 0.1 * g for (name, w), g in zip(fast.items(), slopes, strict=True)}
         loss = F.cross_entropy(torch.func.functional_call(model, fast, (inner,)), outer)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+def second_order_twice():
+    return second_order(steps=2)
+
+
+def first_order():
+    """The inner step is the model's own call, the outer one goes through its gradient."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = data(40)
+    for inner, outer in zip(x.split(10), y.split(10), strict=True):
+        loss = F.cross_entropy(model(inner), outer)
+        slopes = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+        loss = loss + sum(slope.square().sum() for slope in slopes)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+def views_and_calls_twice():
+    """Two calls before one backward pass, what comes out is viewed, BatchNorm inside."""
+    model = nn.Sequential(nn.Conv1d(3, 8, 3), nn.BatchNorm1d(8), nn.ReLU(), nn.Flatten())
+    head = nn.LSTM(6, 8)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+    x, _ = data(60)
+    for rows in x.view(5, 12, 3, 4).split(1):
+        a, b = model(rows[0]), model(rows[0].flip(0))
+        hidden, _ = head((a + b).view(12, 2, 8).transpose(0, 1)[..., :6])
+        loss = hidden.view(-1, 16).square().mean() + (a - b).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -661,7 +697,8 @@ CASES = [
     loss_in_model, loss_in_model_own_pad, loss_in_model_late_padding, loss_in_model_sum,
     masked_mean, summed_loss, sequence_first, transformer_sequence_first, tied_weights,
     weight_used_outside, unused_by_chance, checkpointed, reentrant_checkpoint, wgan_gp,
-    second_order, unfreeze, optimizer_before_double, own_clipping, ragged_accumulation,
+    second_order, second_order_twice, first_order, views_and_calls_twice, unfreeze,
+    optimizer_before_double, own_clipping, ragged_accumulation,
     plateau_and_early_stop, break_on_loss, unseeded, set_vocabulary, pass_before_training,
     weighted_sampler, mixup, data_parallel, saved_and_copied, folds, keeps_a_tensor, own_buffer,
     hooked, adversarial, distillation, hypernetwork,
