@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flatout_train.errors import UsageError as UsageError
     from flatout_train.images.image_loader import image_loader as image_loader
     from flatout_train.loader.loader import loader as loader
+    from flatout_train.parallel.parallelize import parallelize as parallelize
     from flatout_train.step.batch_size import find_batch_size as find_batch_size
     from flatout_train.step.train_step import train_step as train_step
 
@@ -31,6 +32,7 @@ __all__ = [
     "image_loader",
     "loader",
     "memory",
+    "parallelize",
     "to_device",
     "train_step",
 ]
@@ -44,6 +46,7 @@ _MODULES = {
     "image_loader": "images.image_loader",
     "loader": "loader.loader",
     "memory": "memory",
+    "parallelize": "parallel.parallelize",
     "to_device": "devices",
     "train_step": "step.train_step",
 }

@@ -55,6 +55,11 @@ def _watcher(orders: wire.Orders, job: Job, booster: Booster, recorder: Recorder
         if orders.trial is not None:  # profiled with all that it saves kept off the user's files
             seed_everything(orders.trial.seed)
         watcher = ProfileWatch(job, booster, recorder, orders.profile)
+    elif orders.memory is not None:
+        from flatout_agent.watch.memory import MemoryWatch
+
+        seed_everything(orders.trial.seed if orders.trial is not None else 0)
+        watcher = MemoryWatch(job, recorder, orders.memory)
     elif orders.live is not None:
         from flatout_agent.watch.live import LiveWatch
 

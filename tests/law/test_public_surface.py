@@ -25,6 +25,7 @@ NAMES = [
     "image_loader",
     "loader",
     "memory",
+    "parallelize",
     "to_device",
     "train_step",
 ]
@@ -43,6 +44,7 @@ OPTIONS = {
     "env install": INSTALL,
     "env tensorflow": INSTALL,
     "explain": ["--json", "--lang", "--python"],
+    "memory": ["--gpus", "--json", "--limit", "--memory", "--nodes", "--python"],
     "monitor": [
         "--every",
         "--exec",

@@ -59,6 +59,9 @@ from flatout_agent.wire.live import LiveSummary as LiveSummary
 from flatout_agent.wire.live import LiveVerdict as LiveVerdict
 from flatout_agent.wire.live import Params as Params
 from flatout_agent.wire.live import WhyUntried as WhyUntried
+from flatout_agent.wire.memory import MemoryOrders as MemoryOrders
+from flatout_agent.wire.memory import MemoryPoint as MemoryPoint
+from flatout_agent.wire.memory import MemorySeen as MemorySeen
 from flatout_agent.wire.profile import SHORT_RUN as SHORT_RUN
 from flatout_agent.wire.profile import CallSeen as CallSeen
 from flatout_agent.wire.profile import LoopSeen as LoopSeen
@@ -121,6 +124,7 @@ class Orders:
     trial: TrialOrders | None = None
     profile: ProfileOrders | None = None
     live: LiveOrders | None = None
+    memory: MemoryOrders | None = None
     pulse: str = ""
     """Folder into which each process that trains writes its ring; empty: none is wanted."""
     ranks: RankOrders | None = None
@@ -383,6 +387,7 @@ Record = (
     | HistorySeen
     | RanksSeen
     | RanksRefused
+    | MemorySeen
     | Ended
 )
 KINDS: dict[str, type[Any]] = {

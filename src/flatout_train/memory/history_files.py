@@ -85,7 +85,7 @@ def _on_cpu(history: History, device: torch.device) -> End:
 
 def _write_json(path: Path, allocations: list[Allocation], before: int) -> None:
     document = {
-        "schema": "flatout.memory/1",
+        "schema": "flatout.memory-history/1",
         "before": before,
         "allocations": [asdict(allocation) for allocation in allocations],
     }

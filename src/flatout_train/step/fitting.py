@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from flatout_agent.speedups import nests
+from flatout_agent.speedups.repeated_blocks import repeated_blocks
 from flatout_train.errors import UsageError
 from flatout_train.out_of_memory import is_out_of_memory as is_out_of_memory
 from flatout_train.out_of_memory import let_go
@@ -163,7 +164,7 @@ class Fit:
         return True
 
     def _blocks(self) -> list[nn.Module]:
-        return recomputation.blocks_to_recompute(self._model)
+        return repeated_blocks(self._model)
 
     def _is_candidate(self, way: Way) -> bool:
         """Whether its errors may be its own: the user's show when the way as written fails too."""

@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from flatout_agent.speedups.repeated_blocks import repeated_blocks
 from flatout_train.errors import UsageError
 
 Policy = Literal["all", "alternate", "selective"]
@@ -29,7 +30,6 @@ Policy = Literal["all", "alternate", "selective"]
 matrix products, convolutions and attention are stored: only the cheap rest is recomputed."""
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
-_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _SAVED = (
     "mm",
     "addmm",
@@ -43,35 +43,6 @@ _SAVED = (
 )
 
 
-def blocks_to_recompute(model: nn.Module) -> list[nn.Module]:
-    """The repeated blocks of a model (transformer layers, residual blocks), in order, each once.
-
-    Blocks are two or more modules of one class with submodules and parameters of their own, side by
-    side in one parent. Where such modules hold longer rows of such modules (stages of blocks,
-    encoder and decoder stacks), the inner ones are the blocks.
-    """
-    rows: dict[Any, list[nn.Module]] = {}
-    for child in model.children():
-        rows.setdefault(_kind(child), []).append(child)
-    blocks: list[nn.Module] = []
-    for row in rows.values():
-        inner = [blocks_to_recompute(module) for module in row]
-        longest = max(len(nested) for nested in inner)
-        outer = len(row) > 1 and any(row[0].children()) and any(True for _ in row[0].parameters())
-        if outer and len(row) > longest and not (longest and isinstance(row[0], _CONTAINERS)):
-            blocks += row
-        else:
-            blocks += [block for nested in inner for block in nested]
-    return list(dict.fromkeys(blocks))
-
-
-def _kind(module: nn.Module) -> Any:
-    """The key under which modules are equivalent: the class, for containers also their contents."""
-    if isinstance(module, _CONTAINERS):
-        return type(module), tuple(type(child) for child in module.children())
-    return type(module)
-
-
 def recompute(model: nn.Module, policy: Policy = "all") -> Callable[[], None]:
     """Checkpoint the activations of the model's repeated blocks in training; returns the undo.
 
@@ -83,7 +54,7 @@ def recompute(model: nn.Module, policy: Policy = "all") -> Callable[[], None]:
 
     Raises UsageError where there is no repeated block.
     """
-    blocks = [block for block in blocks_to_recompute(model) if _can_change(block)]
+    blocks = [block for block in repeated_blocks(model) if _can_change(block)]
     if policy == "alternate":
         blocks = blocks[::2]
     if not blocks:

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import forked
+from flatout_agent.speedups.repeated_blocks import repeated_blocks
 from flatout_train.errors import UsageError
 from flatout_train.step.buffers import Buffers
 from flatout_train.step.fitting import Fit
-from flatout_train.step.recomputation import blocks_to_recompute
 from flatout_train.step.splitting import batch_size
 from flatout_train.step.ways_to_fit import TIMED, WARM_UP
 from train.step.limited_memory import Block, Blocks, Held, Memory
@@ -398,7 +398,7 @@ def test_recompute_true_does_so_from_the_start() -> None:
     assert loop.tries == [[16]]
     assert loop.fit.note == "recomputes every block: requested"
     loop.fit.close()
-    assert [type(block) for block in blocks_to_recompute(loop.model)] == [Block] * 4
+    assert [type(block) for block in repeated_blocks(loop.model)] == [Block] * 4
 
 
 def test_wrong_recompute_is_named() -> None:

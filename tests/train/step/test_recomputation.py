@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flatout_agent.speedups.repeated_blocks import repeated_blocks
 from flatout_train.errors import UsageError
-from flatout_train.step.recomputation import Policy, blocks_to_recompute, recompute
+from flatout_train.step.recomputation import Policy, recompute
 from train.step.limited_memory import Block, Blocks, Memory
 
 POLICIES: tuple[Policy, ...] = ("all", "alternate", "selective")
@@ -216,7 +217,7 @@ def convolution() -> nn.Sequential:
     ],
 )
 def test_which_blocks_are_recomputed(model: nn.Module, kinds: list[type[nn.Module]]) -> None:
-    assert [type(block) for block in blocks_to_recompute(model)] == kinds
+    assert [type(block) for block in repeated_blocks(model)] == kinds
 
 
 def test_a_model_without_blocks_is_told() -> None:

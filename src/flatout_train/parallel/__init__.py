@@ -1,0 +1,1 @@
+"""Training one model on several devices: which strategy fits into their memory, and applying it."""
