@@ -113,7 +113,8 @@ def ranks(results: dict[str, Any]) -> str:
         " with the same random numbers.",
         "",
         "*Rows*: each rank computes its own rows of the batch. *Partly*: of some models. *Whole*:"
-        " every rank computes everything, for the reason named. *Difference*: the largest relative"
+        " every rank computes everything, for the reason named. *No model*: none is called with its"
+        " own weights, and every rank computes everything. *Difference*: the largest relative"
         " one between the losses of the first steps. Where a model draws random numbers (dropout)"
         " each rank draws its own, and losses differ as with another seed; the gradient is then"
         " compared without them. *Gradient*: the relative error of the ranks' gradient together"
