@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flatout_agent.wire.memory import MemoryPoint as MemoryPoint
+from flatout_agent.wire.memory import MemoryAtRows as MemoryAtRows
 from flatout_agent.wire.memory import MemorySeen as MemorySeen
 
 MARGIN = 0.1
@@ -88,7 +88,7 @@ class Need:
         return self.peak + self.margin <= self.memory_bytes
 
 
-def line(points: Sequence[MemoryPoint], of: Callable[[MemoryPoint], int]) -> tuple[float, float]:
+def line(points: Sequence[MemoryAtRows], of: Callable[[MemoryAtRows], int]) -> tuple[float, float]:
     """`a, b` of a + b x rows through the points with fewest and most rows.
 
     Of a single point all is taken to grow with the rows.
@@ -102,7 +102,7 @@ def line(points: Sequence[MemoryPoint], of: Callable[[MemoryPoint], int]) -> tup
     return of(first) - slope * first.rows, slope
 
 
-def at(seen: MemorySeen, rows: int, of: Callable[[MemoryPoint], int]) -> int:
+def at(seen: MemorySeen, rows: int, of: Callable[[MemoryAtRows], int]) -> int:
     """What a figure of the points comes to with so many rows."""
     start, slope = line(seen.points, of)
     return max(0, math.ceil(start + slope * rows))

@@ -8,15 +8,15 @@ import pytest
 
 from flatout_agent import parallelism
 from flatout_agent.parallelism import Devices, Strategy
-from flatout_agent.wire.memory import MemoryPoint, MemorySeen
+from flatout_agent.wire.memory import MemoryAtRows, MemorySeen
 
 MIB = 2**20
 
 
-def point(rows: int) -> MemoryPoint:
+def point(rows: int) -> MemoryAtRows:
     """8 MiB of activations, and 2 for each sample, of which the blocks keep 1.5."""
     activations = (8 + 2 * rows) * MIB
-    return MemoryPoint(
+    return MemoryAtRows(
         rows,
         peak_bytes=activations + MIB,
         activations_bytes=activations,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups.repeated_blocks import repeated_blocks
 from flatout_agent.speedups.tensor_bytes import TensorBytes
-from flatout_agent.wire.memory import MemoryPoint, MemorySeen
+from flatout_agent.wire.memory import MemoryAtRows, MemorySeen
 
 if TYPE_CHECKING:
     import torch
@@ -33,11 +33,11 @@ class _Forward:
 
 
 class StepMemory:
-    """Measures the steps of some models, one after the other; each gives a `MemoryPoint`."""
+    """Measures the steps of some models, one after the other; each gives a `MemoryAtRows`."""
 
     def __init__(self, device_type: str) -> None:
         self.tensors = TensorBytes(device_type)
-        self.points: list[MemoryPoint] = []
+        self.points: list[MemoryAtRows] = []
         self.gradients_bytes = 0
         self.state_bytes = 0
         self.largest_total = 0
@@ -105,7 +105,7 @@ class StepMemory:
         peak, activations, gradients, kept = self._pass
         self.largest_total = max(self.largest_total, self._held() + self.tensors.peak)
         self.points.append(
-            MemoryPoint(
+            MemoryAtRows(
                 rows=self._rows,
                 peak_bytes=peak,
                 activations_bytes=activations,
@@ -133,7 +133,7 @@ class StepMemory:
     ) -> MemorySeen:
         """All that was measured; of each number of rows the step that took most."""
         sizes = [_bytes(block.parameters()) for block in self._blocks]
-        most: dict[int, MemoryPoint] = {}
+        most: dict[int, MemoryAtRows] = {}
         for point in self.points:
             if point.rows not in most or point.peak_bytes > most[point.rows].peak_bytes:
                 most[point.rows] = point

@@ -59,8 +59,8 @@ from flatout_agent.wire.live import LiveSummary as LiveSummary
 from flatout_agent.wire.live import LiveVerdict as LiveVerdict
 from flatout_agent.wire.live import Params as Params
 from flatout_agent.wire.live import WhyUntried as WhyUntried
+from flatout_agent.wire.memory import MemoryAtRows as MemoryAtRows
 from flatout_agent.wire.memory import MemoryOrders as MemoryOrders
-from flatout_agent.wire.memory import MemoryPoint as MemoryPoint
 from flatout_agent.wire.memory import MemorySeen as MemorySeen
 from flatout_agent.wire.profile import SHORT_RUN as SHORT_RUN
 from flatout_agent.wire.profile import CallSeen as CallSeen

@@ -14,7 +14,7 @@ class MemoryOrders:
 
 
 @dataclass(frozen=True)
-class MemoryPoint:
+class MemoryAtRows:
     """What one step took, in bytes beyond weights and optimizer state.
 
     A block is one of the model's repeated modules, such as a transformer layer.
@@ -60,7 +60,7 @@ class MemorySeen:
     blocks_bytes: int
     """Parameters of all blocks."""
     largest_block_bytes: int
-    points: tuple[MemoryPoint, ...]
+    points: tuple[MemoryAtRows, ...]
     """Steps with different numbers of rows, as far as that could be had; fewest rows first."""
     batch_rows: int
     """Rows in a batch of the program as it is written."""

@@ -39,52 +39,45 @@ def parallelize(
     """Train `model` on all ranks of this job, in the first way that fits into the devices' memory.
 
         parallel = flatout.parallelize(model, optimizer, sample=batch, loss=loss_function)
-        print(parallel.why)
-        for inputs, targets in loader:      # each rank its own rows: see `data_rank`
-            loss = loss_function(parallel.model(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
 
-    Start it with `torchrun --nproc-per-node 8 train.py`. In a single process nothing is divided;
-    activations may still be recomputed.
+    Start it with `torchrun --nproc-per-node 8 train.py`; each rank gets its own rows (`data_rank`).
 
     Args:
-        model: on any device, the same on all ranks; rank 0's weights count. A model that does not
-            fit into a device stays on the CPU until its parts are there.
-        optimizer: made from the model's parameters, before its first step; it goes on with those
-            that take their place.
-        plan: "auto" tries, in this order: the whole model on each rank ("dp"), the same with its
-            blocks' activations recomputed ("dp+recompute"), weights, gradients and optimizer state
-            sharded by FSDP2 ("fsdp", across nodes "hsdp": sharded within each node), the same with
-            recomputation, tensor parallel within the node ("tp"). A pipeline ("pp") runs forward
-            and backward by itself, so it must be asked for by name.
-        sample: one rank's batch, for the estimate: the model's inputs (a tensor, a tuple of
-            positional or a dict of keyword arguments), or with `loss` a pair of inputs and targets.
-            Needed for "auto" and "pp".
-        loss: a function of the model's output and the targets. Without it the output's `loss`
-            counts, or the mean of the outputs. Needed for "pp".
-        memory: bytes of each device; None: what the device has, on the CPU an equal part of what is
-            available.
-        tensor_plan: for "tp": names of modules, with `*` for a number, and DTensor's styles for
-            them. None: that of a Transformers model.
+        model: on any device, the same on all ranks; rank 0's weights count.
+        optimizer: made from the model's parameters, before its first step.
+        plan: "auto" tries "dp", "dp+recompute", "fsdp" (across nodes "hsdp"), the same with
+            recomputation, "tp" within a node; "pp" must be asked for.
+        sample: one rank's batch, for "auto" and "pp": the inputs, or with `loss` (inputs, targets).
+        loss: of the output and the targets; None: the output's `loss`, or the mean.
+        memory: bytes of each device; None: what it has.
+        tensor_plan: for "tp": DTensor's styles by module name; None: Transformers' own.
         micro_batches: for "pp"; None: as many as ranks.
-        methods: names of methods other than `forward` by which FSDP2's model is called.
+        methods: other methods than `forward` by which FSDP2's model is called.
 
-    Returns:
-        A Parallel: `model` to call, `plan`, `why` with the numbers, `full_state` to save.
+    Returns: a Parallel: `model` to call, `plan`, `why` with the numbers, `full_state` to save.
 
-    Raises:
-        UsageError: nothing fits, or the model or optimizer cannot be divided in that way; the
-            message says why.
+    Raises UsageError where nothing fits, or the model or optimizer cannot be divided so.
     """
     device = devices.device()
     _join(device)
-    ranks = dist.get_world_size() if dist.is_initialized() else 1
     if plan == "pp":
         return _pipelined(model, optimizer, sample, loss, device, micro_batches)
-    if tensor_plan is None:
-        tensor_plan = tensor_plans.plan_of(model)
+    tensor_plan = tensor_plan or tensor_plans.plan_of(model)
+    return _divided(model, optimizer, plan, (sample, loss, memory), device, tensor_plan, methods)
+
+
+def _divided(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    plan: Plan,
+    estimate: tuple[Any, Callable[..., Tensor] | None, int | None],
+    device: torch.device,
+    tensor_plan: TensorPlan | None,
+    methods: Sequence[str],
+) -> Parallel:
+    """Everything but a pipeline. estimate: sample, loss and bytes of each device."""
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    sample, loss, memory = estimate
     needs: tuple[Need, ...] = ()
     if plan == "auto":
         places = _devices(device, ranks, memory)
@@ -153,7 +146,7 @@ def _pipelined(
         raise UsageError('plan="pp" needs sample=(inputs, targets) and loss=')
     if not dist.is_initialized() or dist.get_world_size() == 1:
         raise UsageError('plan="pp" needs several ranks: torchrun --nproc-per-node 2 train.py')
-    from flatout_train.parallel.pipelining import Pipeline
+    from flatout_train.parallel.pipelining import ModelPipeline
 
     if optimizer is not None:
         ownership.check(optimizer, model, moves=True)
@@ -165,7 +158,7 @@ def _pipelined(
         )
     sharding.send_from_first(model, device)
     names_before = ownership.names_of(model)
-    pipe = Pipeline(model, sample, loss, device, micro_batches)
+    pipe = ModelPipeline(model, sample, loss, device, micro_batches)
     if optimizer is not None:
         ownership.point(optimizer, names_before, pipe.module)
     why = f"pp: asked for; {dist.get_world_size()} stages, {pipe.micro_batches} micro-batches"

@@ -15,7 +15,7 @@ from flatout_train.errors import UsageError
 from flatout_train.step.splitting import batch_size, split
 
 
-class Pipeline:
+class ModelPipeline:
     """One rank's stage of a model, and the step that all ranks make together."""
 
     def __init__(
