@@ -24,6 +24,7 @@ LAST: dict[type[wire.Record], str] = {
     wire.HostSeen: "host",
     wire.LiveSummary: "live",
     wire.RanksSeen: "ranks",
+    wire.MemorySeen: "memory",
     wire.RanksRefused: "refused",
     wire.Ended: "ended",
 }
@@ -56,6 +57,7 @@ class Process:
     blocks: list[wire.BlockRun] = field(default_factory=list)
     live: wire.LiveSummary | None = None
     ranks: wire.RanksSeen | None = None
+    memory: wire.MemorySeen | None = None
     refused: wire.RanksRefused | None = None
     ended: wire.Ended | None = None
 

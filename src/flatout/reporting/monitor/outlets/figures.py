@@ -392,6 +392,7 @@ LEFT_OUT = {
     "JobSample.pid": "part of the job's id, which is a label",
     "JobSample.ended_s": "the figures of a job that has ended stop",
     "RankSample.rank": "a label",
+    "RankSample.steps_lost": "of the look, not of the job",
     "RankSample.pid": "a process has figures of its own, with its pid as a label",
 }
 """Number fields of the nouns that are no figure, and why."""
