@@ -126,7 +126,7 @@ class JobsObserver:
         on_gpu = [use.pid for gpu in machine.gpus for use in gpu.processes or ()]
         running = [job for job in self._jobs.values() if job.ended_s is None]
         own = set().union(*(job.history.pids for job in running))
-        own |= {job.entry.pid for job in running}  # before they have rings
+        own |= {job.entry.pid for job in running if jobs.owner_alive(job.entry)}  # no ring yet
         found = self._foreign.find(own, on_gpu)
         self._trees = {job.pid: self._trees.get(job.pid) or TreeUse(job.pid) for job in found}
         return [self._foreign_sample(job, machine) for job in found]
