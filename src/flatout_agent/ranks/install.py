@@ -33,6 +33,7 @@ class RankRuntime:
         self.regions = Regions(self.group, self.reducer, orders.seed, self.guarded)
         self._backwards = 0
         self._steps = 0
+        self._write_at = 2
         self._began: tuple[float, float, float] | None = None
 
     def install(self) -> None:
@@ -69,10 +70,15 @@ class RankRuntime:
             raise Refused("the weights of the ranks have drifted apart")
 
     def step(self) -> None:
-        """A step of the job has ended: the second one is the first that is cut."""
+        """A step of the job has ended: the second one is the first that is cut.
+
+        A trial ends without warning: what was seen is written now and then, each time later.
+        """
         self._steps += 1
         if self._steps == 2:
             self._began = self._spent()
+        if self._steps == self._write_at:
+            self._write_at *= 2
             self.recorder.write(self.seen())
 
     def _spent(self) -> tuple[float, float, float]:

@@ -169,7 +169,6 @@ def test_the_terminals_own_colours(tmux: Tmux) -> None:
     assert not BACKGROUND.search(drawn)
 
 
-@pytest.mark.thorough
 def test_without_colours(tmux: Tmux) -> None:
     tmux.start(sys.executable, "-c", PROGRAM, "textual", NO_COLOR="1")
     tmux.until(lambda text: "HANG001" in text)
