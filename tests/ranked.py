@@ -67,7 +67,9 @@ def _start(
         protect=str(folder),
         timeout_s=timeout_s,
     )
-    orders = wire.Orders(str(records), ranks=ranks)
+    pulse = folder / f"pulse-{size}"
+    pulse.mkdir(exist_ok=True)
+    orders = wire.Orders(str(records), ranks=ranks, pulse=str(pulse))
     if size == 1:
         orders = replace(orders, ranks=replace(ranks, store=""))
     path = folder / f"orders-{size}-{rank}.json"

@@ -61,6 +61,11 @@ class Pulse:
         self.forked = True
 
     @property
+    def rank(self) -> int:
+        """Of this process, as the environment tells."""
+        return self._header.rank
+
+    @property
     def world_size(self) -> int:
         """Ranks of the job, as the environment tells."""
         return self._header.world_size

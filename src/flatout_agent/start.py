@@ -93,7 +93,7 @@ def _install_scratch(
         from flatout_agent import overlay
 
         report = recorder.write if recorder is not None else lambda record: None
-        overlay.install(trial, report, keep=(orders.records,))
+        overlay.install(trial, report, keep=(orders.records, orders.pulse))
         return dict(overlay.modules())
     except Exception as error:
         sys.stderr.write(f"flatout: this trial cannot be kept off the user's files: {error!r}\n")

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from flatout_agent import wire
 from flatout_agent.job import Job
 from flatout_agent.pulse import UNKNOWN, Pulse
 from flatout_agent.recorder import Recorder
@@ -82,6 +83,8 @@ class Beat:
         """Of torch.compile, once torch has loaded it."""
         self._one_of_several = pulse.world_size > 1
         """There are other ranks."""
+        self._whole_batches = pulse.world_size if wire.RANK_ENV in os.environ else 1
+        """Ranks that count the same batch, each as a whole: they are shown together."""
         self._samples = 0
         """Of a usual step: the first one of a new loader does not count its own."""
         self._scaler: Any = None
@@ -95,6 +98,11 @@ class Beat:
         self._last_s = 0.0
         """When the last step ended."""
         self._undo = in_reverse([watch_saving(self._saved, self._written), self._watch_scaler()])
+
+    def _own_samples(self, samples: int) -> int:
+        """The part of this rank: the ranks' samples together are those of the batch."""
+        ranks = self._whole_batches
+        return samples // ranks + (self.pulse.rank < samples % ranks)
 
     def flag(self, flag: int) -> None:
         """Something happened since the last step."""
@@ -156,7 +164,7 @@ class Beat:
                     self._graphs = graphs
                     pulse.flags |= COMPILED
             if step.samples:
-                self._samples = step.samples
+                self._samples = self._own_samples(step.samples)
             if self._shapes:
                 self._usual_shapes, self._shapes = self._shapes, 0
             pulse.step(

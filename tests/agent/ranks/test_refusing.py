@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import ranked
+from flatout.running.ring import Ring, rings
 from flatout_agent import wire
 
 pytestmark = pytest.mark.slow
@@ -91,6 +92,20 @@ print("step", float(back["weight"].sum()), open("log.txt").read().count("rank"))
     assert (tmp_path / "log.txt").read_text() == "rank 0\n"
     assert done.outputs[0] == done.outputs[1]
     assert (tmp_path / "weights.pt").exists()
+
+
+def test_the_ranks_samples_together_are_the_batchs(tmp_path: Path) -> None:
+    program = """
+from torch.utils.data import DataLoader
+for x in DataLoader(torch.randn(18, 4), batch_size=9):
+    train(1)
+"""
+    done = run(tmp_path, program)
+    assert done.codes == (0, 0), done.errors
+    samples = {}
+    for ring in map(Ring, rings(tmp_path / "pulse-2")):
+        samples[ring.header.rank] = [step.samples for step in ring.new()]
+    assert samples == {0: [5, 5], 1: [4, 4]}
 
 
 def test_exchange_is_not_joined_by_libraries(tmp_path: Path) -> None:
