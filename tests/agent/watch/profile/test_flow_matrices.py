@@ -13,15 +13,16 @@ from torch.distributions import Independent, MultivariateNormal, Normal, kl_dive
 from agent.watch.profile import flow_steps
 from agent.watch.profile.flow_steps import mark
 from flatout_agent import wire
-from flatout_agent.watch.profile import flow_matrix_rows
+from flatout_agent.watch.profile import flow, flow_matrix_rows
 
 ROWS, LENGTH = 32, 256
 X = torch.randn(ROWS, LENGTH)
 
 
 @pytest.fixture(autouse=True)
-def _all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def _not_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_matrix_rows, "LEAST", 0.0)
+    monkeypatch.setattr(flow, "LEAST_S", 60.0)
 
 
 def followed(

@@ -89,10 +89,10 @@ class Tmux:
     def lines(self, *words: str) -> list[str]:
         return self("capture-pane", "-p", *words).splitlines()
 
-    def until(self, holds: Callable[[str], object]) -> str:
+    def until(self, holds: Callable[[str], object], *words: str) -> str:
         """The screen as soon as it is so."""
         deadline = time.monotonic() + LIMIT_S
-        while not holds(text := "\n".join(self.lines())):
+        while not holds(text := "\n".join(self.lines(*words))):
             assert time.monotonic() < deadline, text
             time.sleep(0.1)
         return text
@@ -163,18 +163,15 @@ def test_the_mouse(tmux: Tmux) -> None:
 def test_the_terminals_own_colours(tmux: Tmux) -> None:
     """On a light terminal as on a dark one: nothing has a background of its own."""
     tmux.start(sys.executable, "-c", PROGRAM, "textual")
-    tmux.until(lambda text: "HANG001" in text)
-    drawn = "\n".join(tmux.lines("-e"))
+    drawn = tmux.until(lambda text: "HANG001" in text, "-e")
     assert COLOUR.search(drawn)
     assert not BACKGROUND.search(drawn)
 
 
 def test_without_colours(tmux: Tmux) -> None:
     tmux.start(sys.executable, "-c", PROGRAM, "textual", NO_COLOR="1")
-    tmux.until(lambda text: "HANG001" in text)
-    drawn = "\n".join(tmux.lines("-e"))
+    drawn = tmux.until(lambda text: "HANG001" in text and CHOSEN.search(text), "-e")
     assert not COLOUR.search(drawn)
-    assert CHOSEN.search(drawn)
 
 
 def test_a_real_job(tmux: Tmux, tmp_path: Path) -> None:
@@ -200,4 +197,4 @@ def test_a_real_job(tmux: Tmux, tmp_path: Path) -> None:
 
 def test_a_terminal_that_cannot_be_drawn_over(tmux: Tmux) -> None:
     tmux.start(sys.executable, "-m", "flatout", "monitor", TERM="dumb")
-    tmux.until(lambda _: re.search(r"flatout monitor  .*\n.*CPU", "\n".join(tmux.lines("-S", "-"))))
+    tmux.until(lambda text: re.search(r"flatout monitor  .*\n.*CPU", text), "-S", "-")
