@@ -6,7 +6,6 @@ stays False, so that libraries which ask for it do not begin to synchronise by t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -22,8 +21,21 @@ HERE = "127.0.0.1"
 """All ranks are on this machine; the loopback device is there without a network too."""
 
 
+class Sent:
+    """What this rank has put into exchanges so far."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.summed_bytes = 0
+        self.joined_bytes = 0
+        """This rank's own parts."""
+
+
 class RankGroup:
     """Exchanges tensors of any device among the ranks: gloo on CPUs, NCCL on CUDA devices."""
+
+    alone = False
+    """There are no other ranks: nothing that they compute can be compared."""
 
     def __init__(self, orders: wire.RankOrders) -> None:
         self.rank = orders.rank
@@ -39,9 +51,7 @@ class RankGroup:
             dist.PrefixStore("gloo", store), self.rank, self.size, options
         )
         self._nccl: Any = None
-        self.waited_s = 0.0
-        """Spent in exchanges so far, waits for other ranks included."""
-        self.sent_bytes = 0
+        self.sent = Sent()
 
     @property
     def backend(self) -> str:
@@ -68,16 +78,15 @@ class RankGroup:
         return self._reduce(tensor, dist.ReduceOp.MAX)
 
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
-        began = time.perf_counter()
         options = dist.AllreduceOptions()
         options.reduceOp = operation
         self._of(tensor).allreduce([tensor], options).wait()
-        self._account(tensor, began)
+        self.sent.messages += 1
+        self.sent.summed_bytes += tensor.numel() * tensor.element_size()
         return tensor
 
     def joined(self, part: torch.Tensor, dim: int, counts: Sequence[int]) -> torch.Tensor:
         """The ranks' parts one after the other along `dim`; counts: the length of each there."""
-        began = time.perf_counter()
         rows = part.movedim(dim, 0).contiguous()
         most = max(counts)
         if rows.shape[0] < most:
@@ -92,7 +101,8 @@ class RankGroup:
             joined = whole.reshape(self.size * most, *rows.shape[1:])
         else:
             joined = torch.cat([whole[rank, :count] for rank, count in enumerate(counts)])
-        self._account(own, began)
+        self.sent.messages += 1
+        self.sent.joined_bytes += own.numel()
         return joined.movedim(0, dim).contiguous()  # as the whole would be: a script may view it
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
@@ -111,7 +121,3 @@ class RankGroup:
         own = torch.tensor(values, dtype=torch.float64).nan_to_num(nan=1.2345e300)
         both = self.max_(torch.cat([own, -own]))
         return bool((both[: len(values)] == -both[len(values) :]).all())
-
-    def _account(self, tensor: torch.Tensor, began: float) -> None:
-        self.waited_s += time.perf_counter() - began
-        self.sent_bytes += tensor.numel() * tensor.element_size()
