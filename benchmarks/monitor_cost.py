@@ -287,7 +287,7 @@ def aged_job(number: int, now_s: float, rate: float = 20.0) -> JobHistory:
     )
     for second in range(3600):
         memory = 2**30 + dice.randrange(2**20)
-        rank.add_tree(TreeSample(now_s - 3600 + second, 1.0, memory, 2**30))
+        rank.add_tree(TreeSample(now_s - 3600 + second, 1.0, memory))
     rank.history.gpus = (number,)
     return JobHistory(str(number), 100 + number, now_s - 3600, ranks=[rank.history])
 
