@@ -40,7 +40,9 @@ def ranks_end(
 def write_trial(scaling: Scaling, run_folder: Path) -> None:
     """Keep the trial before a run, for `flatout report`. Raises OSError."""
     text = json.dumps(dataclasses.asdict(scaling), indent=2)
-    (run_folder / RANKS_TRIAL).write_text(text, encoding="utf-8")
+    partial = run_folder / f"{RANKS_TRIAL}.partial"
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(run_folder / RANKS_TRIAL)
 
 
 def models(seen: wire.RanksSeen) -> tuple[ModelCut, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan, PlannedBoost, PlannedRanks
 from flatout.nouns.ranks import Scaling
 from flatout.nouns.scaling import Link
-from flatout.running import folder
+from flatout.running import folder, rank_summary
 from flatout.running.command import Command, script_sha256
 from flatout.running.rank_layout import RankLayout, fewer
 from flatout.tuning import plan_file, scaling_trial
@@ -63,6 +64,8 @@ def planned(
     if measured is None:
         warn(TOO_SHORT)
         return RankPlan(layout)
+    with suppress(OSError):
+        rank_summary.write_trial(measured, run_folder)
     count = measured.count
     return RankPlan(layout if count is None else fewer(layout, count, cores), measured)
 
