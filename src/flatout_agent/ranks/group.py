@@ -6,7 +6,7 @@ stays False, so that libraries which ask for it do not begin to synchronise by t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -37,7 +37,11 @@ class RankGroup:
     alone = False
     """There are no other ranks: nothing that they compute can be compared."""
 
-    def __init__(self, orders: wire.RankOrders) -> None:
+    def __init__(
+        self, orders: wire.RankOrders, lost: Callable[[Exception], None] = lambda error: None
+    ) -> None:
+        """lost: called with the error of an exchange before it is raised; need not return."""
+        self._lost = lost
         self.rank = orders.rank
         self.size = orders.size
         self._orders = orders
@@ -69,6 +73,13 @@ class RankGroup:
             )
         return self._nccl
 
+    def _exchange(self, begun: Callable[[], Any]) -> None:
+        try:
+            begun().wait()
+        except Exception as error:
+            self._lost(error)
+            raise
+
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Make `tensor` (contiguous) the sum over the ranks, in place."""
         return self._reduce(tensor, dist.ReduceOp.SUM)
@@ -80,7 +91,7 @@ class RankGroup:
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
         options = dist.AllreduceOptions()
         options.reduceOp = operation
-        self._of(tensor).allreduce([tensor], options).wait()
+        self._exchange(lambda: self._of(tensor).allreduce([tensor], options))
         self.sent.messages += 1
         self.sent.summed_bytes += tensor.numel() * tensor.element_size()
         return tensor
@@ -95,7 +106,7 @@ class RankGroup:
         # As bytes: every type of number is joined alike.
         own = rows.reshape(-1).view(torch.uint8)
         everything = own.new_empty(self.size * own.numel())
-        self._of(own)._allgather_base(everything, own).wait()
+        self._exchange(lambda: self._of(own)._allgather_base(everything, own))
         whole = everything.view(part.dtype).view(self.size, most, *rows.shape[1:])
         if min(counts) == most:
             joined = whole.reshape(self.size * most, *rows.shape[1:])
@@ -109,7 +120,7 @@ class RankGroup:
         """Make `tensor` (contiguous) rank 0's, in place."""
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
-        self._of(tensor).broadcast([tensor], options).wait()
+        self._exchange(lambda: self._of(tensor).broadcast([tensor], options))
 
     def agreed(self, holds: bool) -> bool:
         """Whether something holds in all ranks."""

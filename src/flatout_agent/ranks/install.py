@@ -12,7 +12,7 @@ from flatout_agent import wire
 from flatout_agent.ranks import reducer, same_numbers
 from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.lone import LoneGroup
-from flatout_agent.ranks.refusal import Refused, guarding
+from flatout_agent.ranks.refusal import Refused, guarding, losing
 from flatout_agent.ranks.regions import Regions, fingerprint
 from flatout_agent.recorder import Recorder
 from flatout_agent.replacing import replaced
@@ -29,7 +29,7 @@ class RankRuntime:
         self.orders, self.recorder = orders, recorder
         self.guarded = guarding(recorder)
         kind = LoneGroup if orders.rehearsal else RankGroup
-        self.group: RankGroup = self.guarded(kind, orders)
+        self.group: RankGroup = self.guarded(kind, orders, losing(recorder))
         self.reducer = reducer.Reducer(self.group)
         self.regions = Regions(self.group, self.reducer, orders.seed, self.guarded)
         self._backwards = 0

@@ -20,7 +20,7 @@ class LoneGroup(RankGroup):
 
     alone = True
 
-    def __init__(self, orders: wire.RankOrders) -> None:
+    def __init__(self, orders: wire.RankOrders, lost: object = None) -> None:
         self.rank, self.size = orders.rank, orders.size
         self.sent = Sent()
 
