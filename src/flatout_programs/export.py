@@ -22,9 +22,9 @@ def main(arguments: list[str], tell: Tell) -> None:
     if order.get("overlay"):
         sys.path.append(order["overlay"])  # behind the interpreter's own packages
     try:
-        {"prepare": _prepare, "packages": _packages, "build": _build, "serve": _serve}[
-            order["do"]
-        ](order, tell)
+        {"prepare": _prepare, "packages": _packages, "build": _build, "serve": _serve}[order["do"]](
+            order, tell
+        )
     except BaseException as error:
         tell(failure(error))
         if not isinstance(error, Exception):

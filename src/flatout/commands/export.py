@@ -64,7 +64,9 @@ Skip = Annotated[
 Capture = Annotated[
     Path | None,
     typer.Option(
-        "--capture", metavar="FOLDER", help="Export what an earlier export captured; no script runs."
+        "--capture",
+        metavar="FOLDER",
+        help="Export what an earlier export captured; no script runs.",
     ),
 ]
 Limit = Annotated[str, typer.Option("--limit", metavar="TIME", help="Time for each build.")]

@@ -189,7 +189,10 @@ class Export:
         folder.mkdir(parents=True)
         began = time.monotonic()
         order = self._order(
-            "build", folder=str(folder.resolve()), backend=plan.backend.id, variant=plan.variant.name
+            "build",
+            folder=str(folder.resolve()),
+            backend=plan.backend.id,
+            variant=plan.variant.name,
         )
         limit_s = self.settings.build_limit_s + self.settings.tune_s * plan.variant.searches
         options = self._once(order, limit_s)["options"]
@@ -210,7 +213,7 @@ class Export:
         self._verify(plan, row, folder, processes)
 
     def _verify(self, plan: Plan, row: Candidate, folder: Path, processes: ExitStack) -> None:
-        """Load the artefact in a process of its own, which stays for the measurement if it holds."""
+        """Load the artefact in its own process, which stays for the measurement if it holds."""
         order = self._order("serve", folder=str(folder.resolve()))
         with ExitStack() as own:
             process = own.enter_context(

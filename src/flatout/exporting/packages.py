@@ -66,7 +66,7 @@ def existing(python: str) -> Path | None:
 
 
 def cache_root() -> Path:
-    """flatout's own folder among the user's caches."""
+    """Flatout's own folder among the user's caches."""
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData/Local")
     elif sys.platform == "darwin":
@@ -87,9 +87,7 @@ def missing(settings: ExportSettings, cuda: bool) -> tuple[Package, ...]:
         if not candidates.why_not(plan, settings, facts)
         for package in plan.backend.packages(plan.variant)
     ]
-    return tuple(
-        package for package in dict.fromkeys(wanted) if _normal(package.pip) not in there
-    )
+    return tuple(package for package in dict.fromkeys(wanted) if _normal(package.pip) not in there)
 
 
 def plan(python: str, packages: Sequence[Package]) -> Installation:

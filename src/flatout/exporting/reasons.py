@@ -9,7 +9,8 @@ from typing import Any
 MOST = 160
 KNOWN: tuple[tuple[str, str], ...] = (
     (
-        r"InvalidCxxCompiler|No working C\+\+ compiler|g\+\+.*not found|CppCompileError: .*not found",
+        r"InvalidCxxCompiler|No working C\+\+ compiler|g\+\+.*not found|CppCompileError: .*not "
+        r"not found",
         "there is no C++ compiler: install g++ (apt install g++) or clang",
     ),
     (

@@ -136,9 +136,7 @@ def latency(build: Timed, batch: int) -> Latency | None:
     )
 
 
-def ratio(
-    slow: Sequence[float], fast: Sequence[float]
-) -> tuple[float, tuple[float, float]] | None:
+def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, tuple[float, float]] | None:
     """How many times as fast, from rounds in which both took turns, and its 95 % interval."""
     pairs = [math.log(a / b) for a, b in zip(slow, fast, strict=False) if a > 0 and b > 0]
     if not pairs:

@@ -69,7 +69,7 @@ def names() -> list[str]:
 
 def load(backend: str) -> Any:
     """The module of a backend."""
-    return importlib.import_module("%s.%s" % (__name__, backend.replace("-", "_")))
+    return importlib.import_module("{}.{}".format(__name__, backend.replace("-", "_")))
 
 
 def variant(backend: str, name: str) -> Variant | None:

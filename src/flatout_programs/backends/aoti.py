@@ -23,7 +23,8 @@ Fused kernels take sums in another order. The `bf16` variant rounds as autocast 
 ## By hand
 
 ```python
-program = torch.export.export(model.eval(), (batch,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+shapes = ({0: torch.export.Dim.DYNAMIC},)
+program = torch.export.export(model.eval(), (batch,), dynamic_shapes=shapes)
 torch._inductor.aoti_compile_and_package(program, package_path="model.pt2")
 runner = torch._inductor.aoti_load_package("model.pt2")
 output = runner(batch)

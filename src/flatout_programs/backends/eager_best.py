@@ -72,5 +72,7 @@ def build(
     ]
     found = trying.fastest(captured, folder, loading, combinations, settings["threads"])
     if variant and not found["changes"]:
-        raise RuntimeError("bfloat16 changes nothing: the model has no products that it would round")
+        raise RuntimeError(
+            "bfloat16 changes nothing: the model has no products that it would round"
+        )
     return found["options"]

@@ -2,8 +2,8 @@
 
 ## What it is
 
-The exported program converted by OpenVINO, which picks kernels and layouts for the CPU (oneDNN, AMX)
-or for Intel's GPUs. The precision is always named: left alone, OpenVINO computes in bfloat16
+The exported program converted by OpenVINO, which picks kernels and layouts for the CPU (oneDNN,
+AMX) or for Intel's GPUs. The precision is always named: left alone, OpenVINO computes in bfloat16
 wherever the CPU can. Weights are saved in float32 (it halves them by default). `bf16` allows
 bfloat16 inside; `int8` is quantised by NNCF.
 

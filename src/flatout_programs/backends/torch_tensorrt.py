@@ -69,9 +69,7 @@ def build(
     precisions = {torch.float32} | ({torch.float16} if variant == "fp16" else set())
     compiled = torch_tensorrt.dynamo.compile(
         program,
-        inputs=[
-            _input(captured, at, item, torch_tensorrt) for at, item in enumerate(sample)
-        ],
+        inputs=[_input(captured, at, item, torch_tensorrt) for at, item in enumerate(sample)],
         enabled_precisions=precisions,
         use_explicit_typing=False,
         disable_tf32=True,

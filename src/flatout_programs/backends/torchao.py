@@ -106,7 +106,7 @@ def linear_layers(module: Any) -> int:
         if bias is not None:
             held = module.get_parameter(bias.target)
             layer.bias = torch.nn.Parameter(held.detach(), requires_grad=False)
-        name = "flatout_linear_%d" % count
+        name = f"flatout_linear_{count}"
         module.add_submodule(name, layer)
         with module.graph.inserting_before(node):
             call = module.graph.call_module(name, (node.args[0],))

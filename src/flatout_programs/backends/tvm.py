@@ -91,7 +91,7 @@ def _single(captured: Captured, module: Any, target: Any, folder: Path, seconds:
     from tvm.relax.pipeline import static_shape_tuning_pipeline
 
     names = _symbols(module)
-    fixed = relax.transform.BindSymbolicVars({name: 1 for name in names})(module)
+    fixed = relax.transform.BindSymbolicVars(dict.fromkeys(names, 1))(module)
     with tempfile.TemporaryDirectory() as work:
         began, longest = time.monotonic(), 0.0
         while time.monotonic() - began + ROUND_SHARE * longest < seconds:

@@ -41,7 +41,7 @@ class Calls:
     def _read(self, group: str, at: int, name: str) -> Any:
         import numpy
 
-        return numpy.load(self.folder / group / ("%d-%s.npy" % (at, name)), allow_pickle=False)
+        return numpy.load(self.folder / group / f"{at}-{name}.npy", allow_pickle=False)
 
 
 class Writer:
@@ -56,8 +56,8 @@ class Writer:
     ) -> None:
         """One call; torch tensors."""
         at = len(self.index[group])
-        names_in = ["in%d" % place for place in range(len(inputs))]
-        names_out = ["out%d" % place for place in range(len(outputs))]
+        names_in = [f"in{place}" for place in range(len(inputs))]
+        names_out = [f"out{place}" for place in range(len(outputs))]
         for name, item in [*zip(names_in, inputs), *zip(names_out, outputs)]:
             self._write(group, at, name, item)
         if target is not None:
@@ -80,4 +80,4 @@ class Writer:
 
         folder = self.folder / "calls" / group
         folder.mkdir(parents=True, exist_ok=True)
-        numpy.save(folder / ("%d-%s.npy" % (at, name)), tensor.detach().cpu().contiguous().numpy())
+        numpy.save(folder / f"{at}-{name}.npy", tensor.detach().cpu().contiguous().numpy())

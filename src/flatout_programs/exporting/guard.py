@@ -78,7 +78,7 @@ class Valued:
 
     def _call(self, group: str, at: int) -> None:
         rows = self.calls.rows(group, at)
-        where = "with batch %d" % rows
+        where = f"with batch {rows}"
         inputs = self.calls.inputs(group, at)
         kept = [item.copy() for item in inputs]
         outputs = self.run(inputs)
@@ -105,7 +105,7 @@ class Valued:
         error = relative(found, reference)
         self.error = max(self.error, error)
         if error > limit:
-            raise Refused("%s: %s off by %.1e, %.1e is allowed" % (where, name, error, limit))
+            raise Refused(f"{where}: {name} off by {error:.1e}, {limit:.1e} is allowed")
         axis = self.facts["output_axes"][place]
         if axis is None or reference.ndim <= axis:
             worst = error
@@ -113,7 +113,7 @@ class Valued:
             worst = _worst_row(*(numpy.moveaxis(part, axis, 0) for part in (found, reference)))
         if worst > ROW * limit:
             raise Refused(
-                "%s: a row of %s off by %.1e, %.1e is allowed" % (where, name, worst, ROW * limit)
+                f"{where}: a row of {name} off by {worst:.1e}, {ROW * limit:.1e} is allowed"
             )
         self._count_top1(place, found, reference, limit)
 
@@ -132,8 +132,8 @@ class Valued:
         least = 1.0 if self.precision == "exact" else ROUNDING_TOP1
         if share < least:
             raise Refused(
-                "the most likely class is another one in %d of %d rows"
-                % (self.decided - self.same, self.decided)
+                f"the most likely class is another one in {self.decided - self.same} of"
+                f" {self.decided} rows"
             )
 
     def _as_dict(self, passed: bool, reason: str) -> dict[str, Any]:
@@ -186,8 +186,11 @@ class Quantised:
             return self._as_dict(False, str(reason), None, None, None)
         if not self.sizes:
             return self._as_dict(
-                False, "not proven: too few samples to judge by beside those of the calibration",
-                None, None, None,
+                False,
+                "not proven: too few samples to judge by beside those of the calibration",
+                None,
+                None,
+                None,
             )
         return self._judge()
 
@@ -195,11 +198,11 @@ class Quantised:
         rows = self.calls.rows("unseen", at)
         outputs = self.run(self.calls.inputs("unseen", at))
         wanted = self.calls.outputs("unseen", at)
-        check_form(outputs, wanted, "with batch %d" % rows)
+        check_form(outputs, wanted, f"with batch {rows}")
         self.sizes.add(rows)
         for found, reference, name in zip(outputs, wanted, self.facts["output_names"]):
             if reference.dtype.kind == "f":
-                values = _finite_parts(found, reference, name, "with batch %d" % rows)
+                values = _finite_parts(found, reference, name, f"with batch {rows}")
                 self.error = max(self.error, relative(*values))
         place = self.facts["class_output"]
         if place is not None:
@@ -238,11 +241,11 @@ class Quantised:
             outputs = self.run(self.calls.inputs("single", at))
             wanted = self.calls.outputs("single", at)
             rows = self.calls.rows("single", at)
-            check_form(outputs, wanted, "with batch %d" % rows)
+            check_form(outputs, wanted, f"with batch {rows}")
             self.sizes.add(rows)
             for found, reference, name in zip(outputs, wanted, self.facts["output_names"]):
                 if reference.dtype.kind == "f":
-                    _finite_parts(found, reference, name, "with batch %d" % rows)
+                    _finite_parts(found, reference, name, f"with batch {rows}")
 
     def _judge(self) -> dict[str, Any]:
         count = len(self.right) or len(self.good)
@@ -253,11 +256,12 @@ class Quantised:
         if lower >= QUANTISED and count >= PROOF_ROWS:
             return self._as_dict(True, "", value, reference, lower)
         if count < PROOF_ROWS:
-            reason = "not proven: %d rows beside the calibration, %d are needed" % (
-                count, PROOF_ROWS)
+            reason = f"not proven: {count} rows beside the calibration, {PROOF_ROWS} are needed"
         else:
-            reason = "not proven: with 95 %% confidence %s is at least %.1f %% of the reference" % (
-                self.metric, 100 * lower)
+            reason = (
+                f"not proven: with 95 % confidence {self.metric} is at least {100 * lower:.1f} %"
+                " of the reference"
+            )
         return self._as_dict(False, reason, value, reference, lower)
 
     def _as_dict(
@@ -282,9 +286,7 @@ class Quantised:
         }
 
 
-def paired_bound(
-    right: list[bool], right_reference: list[bool]
-) -> tuple[float, float, float]:
+def paired_bound(right: list[bool], right_reference: list[bool]) -> tuple[float, float, float]:
     """Share of right answers of the build and of the reference, and the lower 95 % bound of their
     ratio, from the rows where they differ (Agresti and Min: half a row is added to each kind).
     """
@@ -310,17 +312,15 @@ def error_bound(errors: list[float]) -> tuple[float, float, float]:
 def check_form(outputs: Any, wanted: Any, where: str) -> None:
     """Number, shapes and kinds of the outputs. Raises Refused."""
     if len(outputs) != len(wanted):
-        raise Refused("%s: %d outputs instead of %d" % (where, len(outputs), len(wanted)))
+        raise Refused(f"{where}: {len(outputs)} outputs instead of {len(wanted)}")
     for at, (found, reference) in enumerate(zip(outputs, wanted)):
         if tuple(found.shape) != tuple(reference.shape):
             raise Refused(
-                "%s: output %d has the shape %s instead of %s"
-                % (where, at, tuple(found.shape), tuple(reference.shape))
+                f"{where}: output {at} has the shape {tuple(found.shape)} instead of"
+                f" {tuple(reference.shape)}"
             )
         if found.dtype != reference.dtype:
-            raise Refused(
-                "%s: output %d is %s instead of %s" % (where, at, found.dtype, reference.dtype)
-            )
+            raise Refused(f"{where}: output {at} is {found.dtype} instead of {reference.dtype}")
 
 
 def relative(found: Any, reference: Any) -> float:
@@ -352,10 +352,10 @@ def _finite_parts(found: Any, reference: Any, name: str, where: str) -> tuple[An
     odd = ~numpy.isfinite(reference)
     if odd.any():
         if not numpy.array_equal(found[odd], reference[odd], equal_nan=True):
-            raise Refused("%s: %s is not infinite or NaN where the model is" % (where, name))
+            raise Refused(f"{where}: {name} is not infinite or NaN where the model is")
         found, reference = numpy.where(odd, 0, found), numpy.where(odd, 0, reference)
     if not numpy.isfinite(found).all():
-        raise Refused("%s: %s has NaN or infinite values" % (where, name))
+        raise Refused(f"{where}: {name} has NaN or infinite values")
     return found, reference
 
 
@@ -365,7 +365,7 @@ def _same_numbers(found: Any, reference: Any, name: str, where: str, precision: 
 
     share = float(numpy.equal(found, reference).mean()) if reference.size else 1.0
     if share < (1.0 if precision == "exact" else ROUNDING_TOP1):
-        raise Refused("%s: %s differs in %.1f %% of its values" % (where, name, 100 * (1 - share)))
+        raise Refused(f"{where}: {name} differs in {100 * (1 - share):.1f} % of its values")
 
 
 def _untouched(inputs: Any, kept: Any) -> None:
@@ -373,4 +373,4 @@ def _untouched(inputs: Any, kept: Any) -> None:
 
     for at, (item, copy) in enumerate(zip(inputs, kept)):
         if not numpy.array_equal(item, copy, equal_nan=item.dtype.kind in "fc"):
-            raise Refused("it writes into input %d" % at)
+            raise Refused(f"it writes into input {at}")

@@ -109,27 +109,28 @@ class Preparation:
         for item in [*self.captured["inputs"], *self.captured["outputs"]]:
             if item["dtype"] in ("bfloat16", "complex32") or item["dtype"].startswith("float8"):
                 raise Unfit(
-                    "%s is %s, which numpy has not: convert it to float32 outside the model"
-                    % (item["name"], item["dtype"])
+                    f"{item['name']} is {item['dtype']}, which numpy has not: convert it to float32"
+                    " outside the model"
                 )
 
     def _reference(self, at: int) -> list[Any]:
         inputs, given, _ = self.calls[at]
         outputs, again = self.run(inputs), self.run(inputs)
         if len(outputs) != len(given):
-            raise Unfit("the exported program has %d outputs, the model %d" % (
-                len(outputs), len(given)))
+            raise Unfit(f"the exported program has {len(outputs)} outputs, the model {len(given)}")
         names = [item["name"] for item in self.captured["outputs"]]
         for name, found, second, wanted in zip(names, outputs, again, given):
             if found.shape != wanted.shape:
-                raise Unfit("%s of the exported program has the shape %s, that of the model %s" % (
-                    name, tuple(found.shape), tuple(wanted.shape)))
+                raise Unfit(
+                    f"{name} of the exported program has the shape {tuple(found.shape)}, that of the"
+                    f" model {tuple(wanted.shape)}"
+                )
             for other, what in ((second, "at the second call"), (wanted, "in the script")):
                 error = difference(found, other)
                 if not error <= REPEATS:
                     raise Unfit(
-                        "%s is not what it was %s (relative error %.1e): the model draws random"
-                        " numbers, or keeps a state between calls" % (name, what, error)
+                        f"{name} is not what it was {what} (relative error {error:.1e}): the model"
+                        " draws random numbers, or keeps a state between calls"
                     )
         return outputs
 
@@ -188,7 +189,7 @@ class Preparation:
 
     def _classes(self, references: list[Any]) -> tuple[int | None, int]:
         """The output that holds a value for each class, and its axis of classes."""
-        inputs, _, target = self.calls[0]
+        _, _, target = self.calls[0]
         first = references[0]
         labels = None if target is None or target.is_floating_point() else target
         for place, output in enumerate(first):
@@ -241,8 +242,12 @@ def difference(found: Any, wanted: Any) -> float:
         return 0.0
     if not found.is_floating_point() and not found.is_complex():
         return float((found != wanted).float().mean())
-    left, right = (torch.nan_to_num(item.to(torch.complex128)) if item.is_complex()
-                   else torch.nan_to_num(item.double()) for item in (found, wanted))
+    left, right = (
+        torch.nan_to_num(item.to(torch.complex128))
+        if item.is_complex()
+        else torch.nan_to_num(item.double())
+        for item in (found, wanted)
+    )
     norm = float(right.abs().pow(2).sum().sqrt())
     off = float((left - right).abs().pow(2).sum().sqrt())
     return off / norm if norm else (0.0 if off == 0 else float("inf"))

@@ -38,7 +38,11 @@ class Server:
         loaded = time.perf_counter()
         self.model(*call)
         first_ms = (time.perf_counter() - loaded) * 1e3
-        return {"load_s": loaded - began, "first_call_ms": first_ms, "torch": "torch" in sys.modules}
+        return {
+            "load_s": loaded - began,
+            "first_call_ms": first_ms,
+            "torch": "torch" in sys.modules,
+        }
 
     def verify(self, order: dict[str, Any]) -> dict[str, Any]:
         """The guard's verdict."""
@@ -53,7 +57,9 @@ class Server:
         """Call until the time of a call falls no more."""
         arrays, began, before, calls = self.cycle(order["batch"]), time.perf_counter(), None, 0
         while time.perf_counter() - began < WARM_MOST_S:
-            times = sorted(self._timed(arrays[(calls + at) % len(arrays)]) for at in range(WARM_CALLS))
+            times = sorted(
+                self._timed(arrays[(calls + at) % len(arrays)]) for at in range(WARM_CALLS)
+            )
             calls += WARM_CALLS
             median = times[len(times) // 2]
             if before is not None and median * STABLE >= before:
@@ -113,7 +119,9 @@ def peak_bytes() -> int | None:
     """Highest resident memory of this process; None: this system does not say."""
     try:
         # Not ru_maxrss: after a fork it starts with what the parent had.
-        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+        for line in (
+            Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        ):
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     except OSError:

@@ -65,5 +65,8 @@ def _reset() -> None:
 
 
 def _differ(left: list[Any], right: list[Any]) -> bool:
-    return any(abs(a - b).max() > SAME * max(1e-30, abs(b).max()) for a, b in zip(left, right)
-               if a.size and a.dtype.kind == "f")
+    return any(
+        abs(a - b).max() > SAME * max(1e-30, abs(b).max())
+        for a, b in zip(left, right)
+        if a.size and a.dtype.kind == "f"
+    )

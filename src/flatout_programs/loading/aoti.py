@@ -20,13 +20,13 @@ def start(folder: Path, options: dict[str, Any], threads: int) -> Any:
         built in order and here in order and order.index(here) > order.index(built)
     ):
         raise RuntimeError(
-            "this package was compiled for a CPU with %s, and this one has %s: export it here"
-            % (built, here)
+            f"this package was compiled for a CPU with {built}, and this one has {here}: export"
+            " it here"
         )
     if options["torch"].split("+")[0].split(".")[:2] != torch.__version__.split(".")[:2]:
         raise RuntimeError(
-            "this package was compiled with torch %s, and this is %s: install that, or export again"
-            % (options["torch"], torch.__version__)
+            f"this package was compiled with torch {options['torch']}, and this is"
+            f" {torch.__version__}: install that, or export again"
         )
     torch.set_num_threads(threads)
     package = torch._inductor.aoti_load_package(str(folder / "model.pt2"))

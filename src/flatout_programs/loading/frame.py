@@ -36,8 +36,8 @@ class Model:
             arrays = self._in_order(arrays, named)
         if len(arrays) != len(self._wanted):
             raise ValueError(
-                "the model takes %d arrays (%s), not %d"
-                % (len(self._wanted), ", ".join(self._names), len(arrays))
+                f"the model takes {len(self._wanted)} arrays ({', '.join(self._names)}), not"
+                f" {len(arrays)}"
             )
         outputs = self._run([self._checked(*pair) for pair in zip(arrays, self._wanted)])
         return dict(zip(self._output_names, outputs))
@@ -47,13 +47,12 @@ class Model:
         missing = [name for name in self._names[len(arrays) :] if name not in named]
         if unknown or missing:
             raise ValueError(
-                "the model takes %s; %s"
-                % (
+                "the model takes {}; {}".format(
                     ", ".join(self._names),
                     "; ".join(
                         [
-                            *("%s is not among them, or given twice" % name for name in unknown),
-                            *("%s is missing" % name for name in missing),
+                            *(f"{name} is not among them, or given twice" for name in unknown),
+                            *(f"{name} is missing" for name in missing),
                         ]
                     ),
                 )
@@ -65,7 +64,7 @@ class Model:
         array = self._asarray(array) if shape else numpy_scalar(array)
         if array.dtype != dtype:
             if not self._can_cast(array.dtype, dtype, "same_kind"):
-                raise ValueError("%s takes %s, not %s" % (name, dtype, array.dtype))
+                raise ValueError(f"{name} takes {dtype}, not {array.dtype}")
             array = array.astype(dtype)
         if not array.flags.writeable:
             array = array.copy()  # torch shares memory with none that it must not write to
@@ -73,9 +72,11 @@ class Model:
             size is not None and size != there for size, there in zip(shape, array.shape)
         ):
             raise ValueError(
-                "%s has the shape (%s), not %s"
-                % (name, ", ".join("any" if size is None else str(size) for size in shape),
-                   tuple(array.shape))
+                "{} has the shape ({}), not {}".format(
+                    name,
+                    ", ".join("any" if size is None else str(size) for size in shape),
+                    tuple(array.shape),
+                )
             )
         return array
 
@@ -87,9 +88,7 @@ def numpy_scalar(value: Any) -> Any:
     return numpy.asarray(value)
 
 
-def load(
-    folder: Any = None, threads: int | None = None, check: bool = False
-) -> Model:
+def load(folder: Any = None, threads: int | None = None, check: bool = False) -> Model:
     """The model of this folder.
 
     threads: those of one call; None: the cores that this process may use. check: compare the files
@@ -103,7 +102,7 @@ def load(
         run = start(folder, manifest["options"], threads or cores())  # noqa: F821 - of the backend
     except ImportError as error:
         raise RuntimeError(
-            "this model needs %s (%s): %s" % (error.name, error, manifest.get("install", ""))
+            "this model needs {} ({}): {}".format(error.name, error, manifest.get("install", ""))
         ) from error
     return Model(manifest, run)
 
@@ -113,7 +112,7 @@ def check_files(folder: Path, manifest: dict[str, Any]) -> None:
     for name, wanted in manifest["files"].items():
         found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         if found != wanted:
-            raise RuntimeError("%s is not the file that was exported (sha256 %s)" % (name, found))
+            raise RuntimeError(f"{name} is not the file that was exported (sha256 {found})")
 
 
 def cores() -> int:

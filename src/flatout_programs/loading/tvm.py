@@ -21,8 +21,7 @@ def start(folder: Path, options: dict[str, Any], threads: int) -> Any:
     here = str(codegen.llvm_get_system_cpu())
     if here != options["cpu"]:
         raise RuntimeError(
-            "this library was compiled for %s, and this is %s: export it here"
-            % (options["cpu"], here)
+            f"this library was compiled for {options['cpu']}, and this is {here}: export it here"
         )
 
     def function(name: str) -> Any:

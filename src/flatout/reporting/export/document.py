@@ -1,4 +1,4 @@
-"""JSON of `flatout export`: `flatout.export/1`. A field once published keeps its name and meaning."""
+"""JSON of `flatout export`, `flatout.export/1`: a field once published keeps its meaning."""
 
 from __future__ import annotations
 

@@ -44,7 +44,12 @@ def _batches(result: ExportResult) -> Chart | None:
         " samples per second. Both axes are logarithmic."
     )
     layout = {
-        "xaxis": {"title": {"text": "batch"}, "type": "log", "dtick": "L1", "tickvals": _sizes(items)},
+        "xaxis": {
+            "title": {"text": "batch"},
+            "type": "log",
+            "dtick": "L1",
+            "tickvals": _sizes(items),
+        },
         "yaxis": {"title": {"text": "time of a call (ms)"}, "type": "log"},
         "showlegend": True,
         "height": 420,

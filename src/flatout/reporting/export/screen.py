@@ -1,4 +1,4 @@
-"""What `flatout export` prints: the table of all builds, the one that was kept, and what is next."""
+"""What `flatout export` prints: the table of all builds, the one that was kept, what is next."""
 
 from __future__ import annotations
 
@@ -41,15 +41,18 @@ def _lines(result: ExportResult, width: int, whole_width: int) -> Iterator[Line]
     yield from paragraph("model", _model(result), width, "bold")
     for item in (*result.inputs, *result.outputs):
         arrow = "in " if item in result.inputs else "out"
-        yield Line(plain.one_line(f"          {arrow} {item.name}: {words.shape(item.shape)}"
-                                  f" {item.dtype}"))
+        yield Line(
+            plain.one_line(f"          {arrow} {item.name}: {words.shape(item.shape)} {item.dtype}")
+        )
     yield Line("")
     measured = [item for item in result.candidates if item.state in MEASURED]
     yield styled(f"  {'':{NAME}}" + "".join(f"{head:>{NUMBER}}" for head in HEADS), "dim")
     for item in measured:
         row = styled(_row(item), STYLES[item.state])
-        yield row if len(row.text) <= whole_width else styled(
-            plain.cut(row.text, whole_width), STYLES[item.state]
+        yield (
+            row
+            if len(row.text) <= whole_width
+            else styled(plain.cut(row.text, whole_width), STYLES[item.state])
         )
     yield Line("")
     for item in result.candidates:
@@ -101,4 +104,4 @@ def _verdict(result: ExportResult, width: int) -> Iterator[Line]:
     text = f"{words.headline(result)}; {result.why}; {words.guard(winner.guard)}"
     yield from paragraph("verdict", text, width, "bold green")
     yield whole("artefact", str(result.artefact), "bold")
-    yield whole("next", f"python -c \"import sys; sys.path.insert(0, '{result.artefact}'); import load; print(load.load().inputs)\"", "bold cyan")
+    yield whole("next", f"{result.artefact}/load.py: model = load(); model(array)", "bold cyan")
