@@ -1,4 +1,4 @@
-"""Wrong builds and sound ones, from the outputs of a right one: what the guard of an export must tell.
+"""Wrong builds and sound ones, from the outputs of a right one: the guard must tell them apart.
 
 Each takes `run`, a function from input arrays to output arrays, and returns another such function.
 `WRONG` has, for each, the precisions under which it must be refused.
@@ -49,9 +49,7 @@ def shuffled_rows(run: Run) -> Run:
 
 def first_row_everywhere(run: Run) -> Run:
     """Batch 1 was baked in: every row gets the first one's result."""
-    return lambda inputs: [
-        numpy.repeat(output[:1], len(output), axis=0) for output in run(inputs)
-    ]
+    return lambda inputs: [numpy.repeat(output[:1], len(output), axis=0) for output in run(inputs)]
 
 
 def last_row_lost(run: Run) -> Run:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,18 +109,30 @@ def command(
 ) -> int:
     """Compile a script's model for serving, and keep the fastest build that is right.
 
-    Takes the model and real inputs out of the running script, builds it with every backend that is
-    installed here, compares the results with eager float32, times each build in a process of its
-    own, and keeps the fastest: a folder with the model, load.py and a report. Rounding to bfloat16
-    is allowed unless --exact is given; quantisation is not unless --allow int8 is.
+    Takes model and inputs out of the running script, builds it with every backend installed here,
+    compares with eager float32, times each build, and keeps one: a folder with load.py and report.
 
     Examples:
       flatout export train.py
-      flatout export --exact --for throughput train.py --epochs 1
-      flatout export --only openvino --only onnxruntime --install train.py
+      flatout export --exact --for throughput --install train.py --epochs 1
 
     Exit code: 0 if a build was kept, 1 if none could be verified, 2 for wrong usage.
     """
+    words = (allow or (), only or (), skip or ())
+    settings = _settings(python, out, goal, exact, words)
+    times = {"build_limit_s": duration("--limit", limit), "tune_s": duration("--tune", tune, True)}
+    settings = replace(settings, threads=threads, **times)
+    if install:
+        settings = _installed(settings, yes)
+        if not ctx.args and capture is None:
+            return 0
+    return _report(_exported(ctx.args, capture, settings, python), as_json)
+
+
+def _settings(
+    python: str | None, out: Path, goal: str, exact: bool, words: tuple[Sequence[str], ...]
+) -> ExportSettings:
+    """Settings from the options; words: those of --allow, --only and --skip."""
     from flatout.exporting import packages
     from flatout.nouns.exported import ExportSettings, Goal
     from flatout.running.command import chosen_python
@@ -126,24 +140,9 @@ def command(
     if goal not in set(Goal):
         raise UserError(f"--for {goal!r} is not a goal", "--for latency, throughput or size")
     executable = chosen_python(python)
-    settings = ExportSettings(
-        python=executable,
-        out=out,
-        goal=Goal(goal),
-        exact=exact,
-        allow=tuple(allow or ()),
-        only=tuple(only or ()),
-        skip=tuple(skip or ()),
-        build_limit_s=duration("--limit", limit),
-        tune_s=duration("--tune", tune, zero=True),
-        threads=threads,
-        overlay=packages.existing(executable),
-    )
-    if install:
-        settings = _installed(settings, yes)
-        if not ctx.args and capture is None:
-            return 0
-    return _report(_exported(ctx.args, capture, settings, python), as_json)
+    allow, only, skip = map(tuple, words)
+    overlay = packages.existing(executable)
+    return ExportSettings(executable, out, Goal(goal), exact, allow, only, skip, overlay=overlay)
 
 
 def _exported(
@@ -174,8 +173,6 @@ def _captured(words: list[str], python: str | None) -> Path:
 
 def _installed(settings: ExportSettings, yes: bool) -> ExportSettings:
     """The settings with a folder that has what was missing; unchanged where the user says no."""
-    from dataclasses import replace
-
     from flatout.exporting import packages
 
     absent = packages.missing(settings, cuda=False)

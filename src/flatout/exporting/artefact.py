@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flatout.exporting.candidates import Plan
+from flatout.exporting.candidates import BuildPlan
 from flatout.nouns.errors import UserError
-from flatout.nouns.exported import Candidate, TensorSpec
+from flatout.nouns.exported import ExportCandidate, TensorSpec
 
 SCHEMA = "flatout.artefact/1"
 MANIFEST = "manifest.json"
@@ -29,7 +29,7 @@ MARK = re.compile(r"  # noqa:.*$", re.MULTILINE)
 
 def write(
     folder: Path,
-    plan: Plan,
+    plan: BuildPlan,
     options: Mapping[str, Any],
     capture: Mapping[str, Any],
     facts: Mapping[str, Any],
@@ -37,10 +37,7 @@ def write(
 ) -> None:
     """`load.py` and the first manifest beside the files that a build left in `folder`."""
     (folder / LOAD).write_text(program(plan.backend.loading), encoding="utf-8", newline="\n")
-    serving = [package.pip for package in plan.backend.serving]
-    if not plan.backend.torch_free:
-        serving = ["torch", *serving]
-    pinned = [f"{name}=={_public(versions[name])}" for name in serving if name in versions]
+    requires = _requires(plan, versions)
     manifest = {
         "schema": SCHEMA,
         "model": capture["model"],
@@ -58,8 +55,8 @@ def write(
         "output_axes": facts["output_axes"],
         "options": dict(options),
         "torch_free": plan.backend.torch_free,
-        "requires": [*pinned, "numpy"],
-        "install": f"pip install {' '.join([*pinned, 'numpy'])}",
+        "requires": requires,
+        "install": f"pip install {' '.join(requires)}",
         "versions": dict(versions),
         "isa": facts["isa"],
         "architecture": facts["architecture"],
@@ -68,6 +65,15 @@ def write(
         "files": hashes(folder),
     }
     _save(folder / MANIFEST, manifest)
+
+
+def _requires(plan: BuildPlan, versions: Mapping[str, str]) -> list[str]:
+    """What the artefact needs, as pip takes it."""
+    serving = [package.pip for package in plan.backend.serving]
+    if not plan.backend.torch_free:
+        serving = ["torch", *serving]
+    pinned = [f"{name}=={_public(versions[name])}" for name in serving if name in versions]
+    return [*pinned, "numpy"]
 
 
 def program(backend: str) -> str:
@@ -99,8 +105,8 @@ def hashes(folder: Path) -> dict[str, str]:
 def keep(
     built: Path,
     out: Path,
-    chosen: Candidate,
-    candidates: Sequence[Candidate],
+    chosen: ExportCandidate,
+    candidates: Sequence[ExportCandidate],
     more: Mapping[str, Any],
 ) -> None:
     """Put the chosen build into `out`, its manifest completed with what was measured.

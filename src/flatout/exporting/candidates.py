@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flatout.knowledge import backends
 from flatout.knowledge.backends import KnownBackend
 from flatout.nouns.errors import UserError
-from flatout.nouns.exported import Candidate, ExportSettings, Precision, State
+from flatout.nouns.exported import BuildPrecision, BuildState, ExportCandidate, ExportSettings
 from flatout_programs.backends import Variant
 
 EAGER = "eager"
@@ -17,7 +17,7 @@ ALL_WORDS = frozenset({QUANTISED})
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """A build that may be tried."""
 
     backend: KnownBackend
@@ -28,22 +28,22 @@ class Plan:
         return f"{self.backend.id}-{self.variant.name}" if self.variant.name else self.backend.id
 
     @property
-    def precision(self) -> Precision:
-        return Precision(self.variant.precision)
+    def precision(self) -> BuildPrecision:
+        return BuildPrecision(self.variant.precision)
 
     @property
     def order(self) -> tuple[int, int]:
         """The simpler one first."""
         return self.backend.rank, self.backend.variants.index(self.variant)
 
-    def row(self, state: State, reason: str = "", install: str = "") -> Candidate:
+    def row(self, state: BuildState, reason: str = "", install: str = "") -> ExportCandidate:
         """Its row of the table before anything was measured."""
-        return Candidate(
+        return ExportCandidate(
             self.id, self.backend.id, self.variant.title, self.precision, state, reason, install
         )
 
 
-def plans(settings: ExportSettings) -> list[Plan]:
+def plans(settings: ExportSettings) -> list[BuildPlan]:
     """All builds that the options ask for, the simplest first; eager is always among them.
 
     Raises UserError for a backend that there is not.
@@ -56,29 +56,31 @@ def plans(settings: ExportSettings) -> list[Plan]:
     for word in settings.allow:
         if word not in ALL_WORDS:
             raise UserError(f"--allow {word!r} is not known", f"--allow {QUANTISED}")
-    found = [Plan(backend, variant) for backend in backends.every() for variant in backend.variants]
+    found = [
+        BuildPlan(backend, variant) for backend in backends.every() for variant in backend.variants
+    ]
     return sorted((plan for plan in found if _wanted(plan, settings)), key=lambda plan: plan.order)
 
 
-def why_not(plan: Plan, settings: ExportSettings, facts: dict[str, object]) -> str:
+def why_not(plan: BuildPlan, settings: ExportSettings, facts: dict[str, object]) -> str:
     """Why a build is not tried on this machine; empty: it is."""
     if "cuda" in (plan.backend.device, plan.variant.device) and not facts["cuda"]:
         return "it needs an NVIDIA GPU"
     if plan.variant.searches and not settings.tune_s:
         return "it searches for schedules: give it time with --tune 10m"
-    if settings.exact and plan.precision is not Precision.EXACT:
+    if settings.exact and plan.precision is not BuildPrecision.EXACT:
         return "--exact keeps float32 arithmetic"
-    if plan.precision is Precision.QUANTISED and QUANTISED not in settings.allow:
+    if plan.precision is BuildPrecision.QUANTISED and QUANTISED not in settings.allow:
         return "quantisation changes results: allow it with --allow int8"
     return ""
 
 
 def _words() -> set[str]:
-    ids = {Plan(backend, item).id for backend in backends.every() for item in backend.variants}
+    ids = {BuildPlan(backend, item).id for backend in backends.every() for item in backend.variants}
     return ids | set(backends.ids())
 
 
-def _wanted(plan: Plan, settings: ExportSettings) -> bool:
+def _wanted(plan: BuildPlan, settings: ExportSettings) -> bool:
     if plan.id == EAGER:
         return True
     names = {plan.id, plan.backend.id}

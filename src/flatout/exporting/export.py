@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from flatout.exporting import artefact, candidates, choosing, timing, worker
-from flatout.exporting.candidates import EAGER, Plan
-from flatout.exporting.timing import Timed
+from flatout.exporting.candidates import EAGER, BuildPlan
+from flatout.exporting.timing import TimedBuild
 from flatout.exporting.worker import Broken
 from flatout.nouns.errors import UserError
 from flatout.nouns.exported import (
-    Candidate,
+    BuildState,
+    ExportCandidate,
+    ExportGuard,
     ExportResult,
     ExportSettings,
     Goal,
-    Guard,
-    State,
 )
 from flatout.running import folder as run_folders
 from flatout_agent import limits
@@ -87,10 +87,10 @@ def _silent(step: str) -> None:
 class Attempt:
     """A candidate that was built and verified, and its running process."""
 
-    plan: Plan
-    row: Candidate
+    plan: BuildPlan
+    row: ExportCandidate
     folder: Path
-    timed: Timed
+    timed: TimedBuild
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Export:
     folder: Path = field(default_factory=lambda: run_folders.fresh("export"))
     facts: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str | None] = field(default_factory=dict)
-    rows: dict[str, Candidate] = field(default_factory=dict)
+    rows: dict[str, ExportCandidate] = field(default_factory=dict)
     verified: list[Attempt] = field(default_factory=list)
     why: str = ""
 
@@ -148,10 +148,10 @@ class Export:
                 1,
             ) from reason
 
-    def attempt(self, plan: Plan, processes: ExitStack) -> None:
+    def attempt(self, plan: BuildPlan, processes: ExitStack) -> None:
         """Build, load and verify one candidate; whatever becomes of it is a row."""
         self.rows[plan.id] = row = self._before(plan)
-        if row.state is not State.FAILED:
+        if row.state is not BuildState.FAILED:
             return
         self.tell(plan.variant.title)
         try:
@@ -162,14 +162,14 @@ class Export:
     def check_eager(self) -> None:
         """Raises UserError where the measure of all others, the first that is tried, fails."""
         eager = self.rows[EAGER]
-        if eager.state is not State.VERIFIED:
+        if eager.state is not BuildState.VERIFIED:
             raise UserError(
                 f"the captured model does not run in eager float32: {eager.reason}",
                 "capture it again: flatout export train.py",
                 1,
             )
 
-    def _before(self, plan: Plan) -> Candidate:
+    def _before(self, plan: BuildPlan) -> ExportCandidate:
         """Its row where it is not even tried; else that of a failure, until it is none."""
         missing = [
             package.pip
@@ -178,13 +178,13 @@ class Export:
         ]
         reason = candidates.why_not(plan, self.settings, self.facts)
         if reason:
-            return plan.row(State.SKIPPED, reason)
+            return plan.row(BuildState.SKIPPED, reason)
         if missing:
             line = f"{self.settings.python} -m pip install {' '.join(missing)}"
-            return plan.row(State.ABSENT, f"{' and '.join(missing)} not installed", line)
-        return plan.row(State.FAILED)
+            return plan.row(BuildState.ABSENT, f"{' and '.join(missing)} not installed", line)
+        return plan.row(BuildState.FAILED)
 
-    def _build(self, plan: Plan, row: Candidate, processes: ExitStack) -> None:
+    def _build(self, plan: BuildPlan, row: ExportCandidate, processes: ExitStack) -> None:
         folder = self.folder / "candidates" / plan.id
         folder.mkdir(parents=True)
         began = time.monotonic()
@@ -212,7 +212,9 @@ class Export:
         self.rows[plan.id] = row
         self._verify(plan, row, folder, processes)
 
-    def _verify(self, plan: Plan, row: Candidate, folder: Path, processes: ExitStack) -> None:
+    def _verify(
+        self, plan: BuildPlan, row: ExportCandidate, folder: Path, processes: ExitStack
+    ) -> None:
         """Load the artefact in its own process, which stays for the measurement if it holds."""
         order = self._order("serve", folder=str(folder.resolve()))
         with ExitStack() as own:
@@ -222,8 +224,8 @@ class Export:
             process.wait(LOAD_LIMIT_S)
             loaded = process.ask({"do": "load"}, LOAD_LIMIT_S)
             found = process.ask({"do": "verify", "precision": plan.precision.value}, VERIFY_LIMIT_S)
-            guard = Guard(**{**found, "batch_sizes": tuple(found["batch_sizes"])})
-            state = State.VERIFIED if guard.passed else State.REFUSED
+            guard = ExportGuard(**{**found, "batch_sizes": tuple(found["batch_sizes"])})
+            state = BuildState.VERIFIED if guard.passed else BuildState.REFUSED
             self.rows[plan.id] = row = replace(
                 row,
                 state=state,
@@ -233,7 +235,7 @@ class Export:
                 first_call_ms=loaded["first_call_ms"],
             )
             if guard.passed:
-                self.verified.append(Attempt(plan, row, folder, Timed(plan.id, process)))
+                self.verified.append(Attempt(plan, row, folder, TimedBuild(plan.id, process)))
                 processes.push(own.pop_all())
 
     def measure(self) -> None:
@@ -260,7 +262,7 @@ class Export:
         latency = timing.latency(timed, batch)
         row = self.rows[timed.id]
         if latency is None:
-            row = replace(row, state=State.FAILED, reason=timed.broken or "no call was timed")
+            row = replace(row, state=BuildState.FAILED, reason=timed.broken or "no call was timed")
             self.rows[timed.id] = row
             return
         ratio = timing.ratio(eager, timed.medians(batch))
@@ -286,7 +288,7 @@ class Export:
             kept = choosing.by_id(contenders)[name]
             for item in contenders:
                 reason = "" if item is kept else choosing.why_not(item, kept, self.settings.goal)
-                state = State.CHOSEN if item is kept else State.VERIFIED
+                state = BuildState.CHOSEN if item is kept else BuildState.VERIFIED
                 self.rows[item.id] = replace(self.rows[item.id], state=state, reason=reason)
         costs = {item.id: item.cost for item in contenders}
         rows = sorted(self.rows.values(), key=lambda row: _place(row, costs))
@@ -318,7 +320,7 @@ class Export:
         return choosing.Contender(plan.id, plan.order, plan.variant.title, cost, tuple(rounds))
 
     def _result(
-        self, rows: tuple[Candidate, ...], chosen: str | None, wall_s: float
+        self, rows: tuple[ExportCandidate, ...], chosen: str | None, wall_s: float
     ) -> ExportResult:
         captured, facts = self.captured, self.facts
         return ExportResult(
@@ -362,27 +364,27 @@ class Export:
         return notes
 
 
-def _winner(result: ExportResult) -> Candidate:
+def _winner(result: ExportResult) -> ExportCandidate:
     assert result.winner is not None
     return result.winner
 
 
-def _best_batch(build: Timed) -> int:
+def _best_batch(build: TimedBuild) -> int:
     return max(build.points, key=lambda point: point.samples_per_s).batch
 
 
-def _most(build: Timed) -> float:
+def _most(build: TimedBuild) -> float:
     return max(point.samples_per_s for point in build.points)
 
 
-def _place(row: Candidate, costs: dict[str, float]) -> tuple[int, float, str]:
+def _place(row: ExportCandidate, costs: dict[str, float]) -> tuple[int, float, str]:
     """The chosen first, then by cost, then those that came less far."""
     order = (
-        State.CHOSEN,
-        State.VERIFIED,
-        State.REFUSED,
-        State.FAILED,
-        State.ABSENT,
-        State.SKIPPED,
+        BuildState.CHOSEN,
+        BuildState.VERIFIED,
+        BuildState.REFUSED,
+        BuildState.FAILED,
+        BuildState.ABSENT,
+        BuildState.SKIPPED,
     )
     return order.index(row.state), costs.get(row.id, 0.0), row.id

@@ -23,7 +23,7 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.exported import ExportSettings
 from flatout.nouns.listing import Listing
 from flatout.probing import packages as probing
-from flatout_programs.backends import Package
+from flatout_programs.backends import RuntimePackage
 
 LIMIT_S = 1800.0
 KEPT = ("torch", "numpy")
@@ -31,12 +31,12 @@ KEPT = ("torch", "numpy")
 
 
 @dataclass(frozen=True)
-class Installation:
+class OverlayInstallation:
     """What would be installed, and where."""
 
     python: str
     folder: Path
-    packages: tuple[Package, ...]
+    packages: tuple[RuntimePackage, ...]
     """Those that builds name."""
     pinned: tuple[str, ...]
     """They and what they bring along, `name==version` each."""
@@ -76,7 +76,7 @@ def cache_root() -> Path:
     return Path(base, "flatout")
 
 
-def missing(settings: ExportSettings, cuda: bool) -> tuple[Package, ...]:
+def missing(settings: ExportSettings, cuda: bool) -> tuple[RuntimePackage, ...]:
     """What the builds that the options ask for lack, each package once."""
     listing = probing.look(settings.python)
     there = {_normal(item.name) for item in listing.packages} | _in(overlay(settings.python))
@@ -90,7 +90,7 @@ def missing(settings: ExportSettings, cuda: bool) -> tuple[Package, ...]:
     return tuple(package for package in dict.fromkeys(wanted) if _normal(package.pip) not in there)
 
 
-def plan(python: str, packages: Sequence[Package]) -> Installation:
+def plan(python: str, packages: Sequence[RuntimePackage]) -> OverlayInstallation:
     """What pip would install beside what is there.
 
     Raises UserError where it would have to replace torch or numpy, or where pip fails.
@@ -112,10 +112,10 @@ def plan(python: str, packages: Sequence[Package]) -> Installation:
             1,
         )
     pinned = tuple(f"{item['name']}=={item['version']}" for item in entries)
-    return Installation(python, overlay(python), tuple(packages), pinned)
+    return OverlayInstallation(python, overlay(python), tuple(packages), pinned)
 
 
-def install(installation: Installation) -> None:
+def install(installation: OverlayInstallation) -> None:
     """Install it. Raises UserError where pip fails; the folder then holds what it held before."""
     installation.folder.mkdir(parents=True, exist_ok=True)
     target = ["--no-deps", "--upgrade", "--target", str(installation.folder)]

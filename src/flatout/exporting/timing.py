@@ -30,7 +30,7 @@ SEED = 0
 
 
 @dataclass
-class Timed:
+class TimedBuild:
     """A build that is loaded, and what was measured of it."""
 
     id: str
@@ -68,7 +68,9 @@ class Timed:
         return times[COLD_CALLS:] or times[-1:]
 
 
-def in_rounds(builds: Sequence[Timed], batch: Callable[[Timed], int], seconds: float) -> None:
+def in_rounds(
+    builds: Sequence[TimedBuild], batch: Callable[[TimedBuild], int], seconds: float
+) -> None:
     """Time every build for `seconds` altogether, in turns of which the order changes."""
     for build in builds:
         build.warm(batch(build))
@@ -84,7 +86,7 @@ def in_rounds(builds: Sequence[Timed], batch: Callable[[Timed], int], seconds: f
                 build.rounds.setdefault(size, []).append(times)
 
 
-def over_batches(builds: Sequence[Timed], seconds: float, first_ms: dict[str, float]) -> None:
+def over_batches(builds: Sequence[TimedBuild], seconds: float, first_ms: dict[str, float]) -> None:
     """Speed with batches 1, 2, 4 ... of each build, until a larger one brings little."""
     active = list(builds)
     for build in active:
@@ -103,7 +105,7 @@ def over_batches(builds: Sequence[Timed], seconds: float, first_ms: dict[str, fl
         batch *= 2
 
 
-def _grows(build: Timed, batch: int, times: list[float]) -> bool:
+def _grows(build: TimedBuild, batch: int, times: list[float]) -> bool:
     """Account for a batch size; whether a larger one is worth trying."""
     if build.broken or not times:
         # What was measured holds: too large a batch is no fault of the smaller ones.
@@ -118,7 +120,7 @@ def _point(batch: int, ms: float) -> BatchPoint:
     return BatchPoint(batch, ms, batch / ms * 1e3)
 
 
-def latency(build: Timed, batch: int) -> Latency | None:
+def latency(build: TimedBuild, batch: int) -> Latency | None:
     """Percentiles of all calls, and the interval of the median over rounds."""
     medians = build.medians(batch)
     if not medians:

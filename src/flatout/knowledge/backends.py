@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from flatout_programs import backends as programs
-from flatout_programs.backends import Package, Variant
+from flatout_programs.backends import RuntimePackage, Variant
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,15 @@ class KnownBackend:
     """Its documentation, Markdown."""
     variants: tuple[Variant, ...]
     rank: int
-    building: tuple[Package, ...]
-    serving: tuple[Package, ...]
+    building: tuple[RuntimePackage, ...]
+    serving: tuple[RuntimePackage, ...]
     device: str
     on_demand: bool
     torch_free: bool
     loading: str
     """The file of `flatout_programs.loading` that runs its artefacts."""
 
-    def packages(self, variant: Variant) -> tuple[Package, ...]:
+    def packages(self, variant: Variant) -> tuple[RuntimePackage, ...]:
         """All that one build needs beside torch, each once."""
         return tuple(dict.fromkeys((*self.building, *self.serving, *variant.packages)))
 

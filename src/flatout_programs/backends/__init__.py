@@ -13,7 +13,7 @@ import pkgutil
 from typing import Any, NamedTuple
 
 
-class Package(NamedTuple):
+class RuntimePackage(NamedTuple):
     """A package that a backend imports."""
 
     pip: str
@@ -31,7 +31,7 @@ class Variant(NamedTuple):
     precision: str
     """exact, rounding, quantised."""
     title: str
-    packages: tuple[Package, ...] = ()
+    packages: tuple[RuntimePackage, ...] = ()
     """Beside those of the backend."""
     searches: bool = False
     """It takes the time that `--tune` gives it; without, it is skipped."""
@@ -39,15 +39,15 @@ class Variant(NamedTuple):
     """cuda: this variant needs one."""
 
 
-class Backend(NamedTuple):
+class ExportBackend(NamedTuple):
     """What a backend is and needs."""
 
     variants: tuple[Variant, ...]
     rank: int
     """Of two that are equally fast the one with the smaller rank is kept."""
-    building: tuple[Package, ...] = ()
+    building: tuple[RuntimePackage, ...] = ()
     """Packages to build with ..."""
-    serving: tuple[Package, ...] = ()
+    serving: tuple[RuntimePackage, ...] = ()
     """... and those that the artefact needs."""
     device: str = ""
     """cuda: it needs one."""

@@ -37,14 +37,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_programs.backends import Backend, Variant
+from flatout_programs.backends import ExportBackend, Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flatout_programs.exporting.captured import Captured
 
-BACKEND = Backend(
+BACKEND = ExportBackend(
     variants=(
         Variant("", "exact", "torch.compile"),
         Variant("bf16", "rounding", "torch.compile, bfloat16"),

@@ -38,14 +38,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_programs.backends import Backend, Variant
+from flatout_programs.backends import ExportBackend, Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flatout_programs.exporting.captured import Captured
 
-BACKEND = Backend(
+BACKEND = ExportBackend(
     variants=(
         Variant("", "exact", "eager, best settings"),
         Variant("bf16", "rounding", "eager, bfloat16"),

@@ -35,15 +35,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_programs.backends import Backend, Package, Variant
+from flatout_programs.backends import ExportBackend, RuntimePackage, Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flatout_programs.exporting.captured import Captured
 
-EXECUTORCH = Package("executorch", "executorch", 350)
-BACKEND = Backend(
+EXECUTORCH = RuntimePackage("executorch", "executorch", 350)
+BACKEND = ExportBackend(
     variants=(Variant("", "exact", "ExecuTorch"),),
     rank=8,
     building=(EXECUTORCH,),

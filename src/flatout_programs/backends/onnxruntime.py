@@ -39,21 +39,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_programs.backends import Backend, Package, Variant
+from flatout_programs.backends import ExportBackend, RuntimePackage, Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flatout_programs.exporting.captured import Captured
 
-BACKEND = Backend(
+BACKEND = ExportBackend(
     variants=(
         Variant("", "exact", "ONNX Runtime"),
         Variant("int8", "quantised", "ONNX Runtime, int8"),
     ),
     rank=4,
-    building=(Package("onnx", "onnx", 33), Package("onnxscript", "onnxscript", 10)),
-    serving=(Package("onnxruntime", "onnxruntime", 78),),
+    building=(RuntimePackage("onnx", "onnx", 33), RuntimePackage("onnxscript", "onnxscript", 10)),
+    serving=(RuntimePackage("onnxruntime", "onnxruntime", 78),),
     torch_free=True,
 )
 

@@ -39,23 +39,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_programs.backends import Backend, Package, Variant
+from flatout_programs.backends import ExportBackend, RuntimePackage, Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flatout_programs.exporting.captured import Captured
 
-NNCF = Package("nncf", "nncf", 60)
-BACKEND = Backend(
+NNCF = RuntimePackage("nncf", "nncf", 60)
+BACKEND = ExportBackend(
     variants=(
         Variant("", "exact", "OpenVINO"),
         Variant("bf16", "rounding", "OpenVINO, bfloat16"),
         Variant("int8", "quantised", "OpenVINO, int8", (NNCF,)),
     ),
     rank=5,
-    building=(Package("openvino", "openvino", 180),),
-    serving=(Package("openvino", "openvino", 180),),
+    building=(RuntimePackage("openvino", "openvino", 180),),
+    serving=(RuntimePackage("openvino", "openvino", 180),),
     torch_free=True,
 )
 

@@ -35,21 +35,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_programs.backends import Backend, Package, Variant
+from flatout_programs.backends import ExportBackend, RuntimePackage, Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flatout_programs.exporting.captured import Captured
 
-TENSORRT = Package("tensorrt", "tensorrt", 4000)
-BACKEND = Backend(
+TENSORRT = RuntimePackage("tensorrt", "tensorrt", 4000)
+BACKEND = ExportBackend(
     variants=(
         Variant("", "exact", "TensorRT"),
         Variant("fp16", "rounding", "TensorRT, float16"),
     ),
     rank=9,
-    building=(Package("onnx", "onnx", 33), Package("onnxscript", "onnxscript", 10), TENSORRT),
+    building=(
+        RuntimePackage("onnx", "onnx", 33),
+        RuntimePackage("onnxscript", "onnxscript", 10),
+        TENSORRT,
+    ),
     serving=(TENSORRT,),
     device="cuda",
 )

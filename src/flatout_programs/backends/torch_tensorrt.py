@@ -35,15 +35,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_programs.backends import Backend, Package, Variant
+from flatout_programs.backends import ExportBackend, RuntimePackage, Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flatout_programs.exporting.captured import Captured
 
-TORCH_TENSORRT = Package("torch-tensorrt", "torch_tensorrt", 4100)
-BACKEND = Backend(
+TORCH_TENSORRT = RuntimePackage("torch-tensorrt", "torch_tensorrt", 4100)
+BACKEND = ExportBackend(
     variants=(
         Variant("", "exact", "Torch-TensorRT"),
         Variant("fp16", "rounding", "Torch-TensorRT, float16"),

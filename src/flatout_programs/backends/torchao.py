@@ -37,21 +37,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_programs.backends import Backend, Package, Variant
+from flatout_programs.backends import ExportBackend, RuntimePackage, Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flatout_programs.exporting.captured import Captured
 
-BACKEND = Backend(
+BACKEND = ExportBackend(
     variants=(
         Variant("int8", "quantised", "torchao, int8"),
         Variant("int4", "quantised", "torchao, int4", device="cuda"),
         Variant("fp8", "quantised", "torchao, float8", device="cuda"),
     ),
     rank=7,
-    building=(Package("torchao", "torchao", 26),),
+    building=(RuntimePackage("torchao", "torchao", 26),),
     loading="aoti",
 )
 CONFIGURATIONS = {

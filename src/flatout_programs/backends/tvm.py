@@ -42,16 +42,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from flatout_programs.backends import Backend, Package, Variant
+from flatout_programs.backends import ExportBackend, RuntimePackage, Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flatout_programs.exporting.captured import Captured
 
-TVM = Package("apache-tvm", "tvm", 320)
-XGBOOST = Package("xgboost", "xgboost", 330)
-BACKEND = Backend(
+TVM = RuntimePackage("apache-tvm", "tvm", 320)
+XGBOOST = RuntimePackage("xgboost", "xgboost", 330)
+BACKEND = ExportBackend(
     variants=(
         Variant("", "exact", "TVM, untuned"),
         Variant("tuned", "exact", "TVM, tuned", (XGBOOST,), searches=True),

@@ -13,7 +13,7 @@ from typing import Any
 GROUPS = ("seen", "single", "unseen", "calibration")
 
 
-class Calls:
+class CallFiles:
     """Reads what `Writer` wrote."""
 
     def __init__(self, folder: Path) -> None:

@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING:
-    from flatout_programs.exporting.calls import Calls
+    from flatout_programs.exporting.calls import CallFiles
 
 EXACT = 1e-5
 """Least relative L2 error that is allowed of an exact build ..."""
@@ -44,21 +44,21 @@ def limit_of(precision: str, own_error: float | None) -> float:
     return ROUNDING
 
 
-def verify(calls: Calls, facts: dict[str, Any], run: Run, precision: str) -> dict[str, Any]:
+def verify(calls: CallFiles, facts: dict[str, Any], run: Run, precision: str) -> dict[str, Any]:
     """The verdict, as `flatout.nouns.exported.Guard` has it."""
     if precision == "quantised":
         return Quantised(calls, facts, run).verdict()
     return Valued(calls, facts, run, precision).verdict()
 
 
-class Refused(Exception):  # noqa: N818 - the guard's answer with its reason, not an error
+class WrongBuild(Exception):  # noqa: N818 - the guard's answer with its reason, not an error
     """The build is wrong, and why."""
 
 
 class Valued:
     """Of an exact or a rounding build."""
 
-    def __init__(self, calls: Calls, facts: dict[str, Any], run: Run, precision: str) -> None:
+    def __init__(self, calls: CallFiles, facts: dict[str, Any], run: Run, precision: str) -> None:
         self.calls, self.facts, self.run, self.precision = calls, facts, run, precision
         errors = facts["own_errors"]
         self.limits = [limit_of(precision, error) for error in errors]
@@ -72,7 +72,7 @@ class Valued:
                 for at in range(self.calls.count(group)):
                     self._call(group, at)
             self._top1()
-        except Refused as reason:
+        except WrongBuild as reason:
             return self._as_dict(False, str(reason))
         return self._as_dict(True, "")
 
@@ -105,14 +105,14 @@ class Valued:
         error = relative(found, reference)
         self.error = max(self.error, error)
         if error > limit:
-            raise Refused(f"{where}: {name} off by {error:.1e}, {limit:.1e} is allowed")
+            raise WrongBuild(f"{where}: {name} off by {error:.1e}, {limit:.1e} is allowed")
         axis = self.facts["output_axes"][place]
         if axis is None or reference.ndim <= axis:
             worst = error
         else:
             worst = _worst_row(*(numpy.moveaxis(part, axis, 0) for part in (found, reference)))
         if worst > ROW * limit:
-            raise Refused(
+            raise WrongBuild(
                 f"{where}: a row of {name} off by {worst:.1e}, {ROW * limit:.1e} is allowed"
             )
         self._count_top1(place, found, reference, limit)
@@ -131,7 +131,7 @@ class Valued:
         share = self.same / self.decided
         least = 1.0 if self.precision == "exact" else ROUNDING_TOP1
         if share < least:
-            raise Refused(
+            raise WrongBuild(
                 f"the most likely class is another one in {self.decided - self.same} of"
                 f" {self.decided} rows"
             )
@@ -165,7 +165,7 @@ def classes(found: Any, reference: Any, axis: int) -> tuple[Any, Any, Any, Any]:
 class Quantised:
     """Of a build that is judged by what the model is for."""
 
-    def __init__(self, calls: Calls, facts: dict[str, Any], run: Run) -> None:
+    def __init__(self, calls: CallFiles, facts: dict[str, Any], run: Run) -> None:
         self.calls, self.facts, self.run = calls, facts, run
         self.good: list[float] = []
         """What each row of the build is worth ..."""
@@ -182,7 +182,7 @@ class Quantised:
             for at in range(self.calls.count("unseen")):
                 self._call(at)
             self._single()
-        except Refused as reason:
+        except WrongBuild as reason:
             return self._as_dict(False, str(reason), None, None, None)
         if not self.sizes:
             return self._as_dict(
@@ -310,17 +310,17 @@ def error_bound(errors: list[float]) -> tuple[float, float, float]:
 
 
 def check_form(outputs: Any, wanted: Any, where: str) -> None:
-    """Number, shapes and kinds of the outputs. Raises Refused."""
+    """Number, shapes and kinds of the outputs. Raises WrongBuild."""
     if len(outputs) != len(wanted):
-        raise Refused(f"{where}: {len(outputs)} outputs instead of {len(wanted)}")
+        raise WrongBuild(f"{where}: {len(outputs)} outputs instead of {len(wanted)}")
     for at, (found, reference) in enumerate(zip(outputs, wanted)):
         if tuple(found.shape) != tuple(reference.shape):
-            raise Refused(
+            raise WrongBuild(
                 f"{where}: output {at} has the shape {tuple(found.shape)} instead of"
                 f" {tuple(reference.shape)}"
             )
         if found.dtype != reference.dtype:
-            raise Refused(f"{where}: output {at} is {found.dtype} instead of {reference.dtype}")
+            raise WrongBuild(f"{where}: output {at} is {found.dtype} instead of {reference.dtype}")
 
 
 def relative(found: Any, reference: Any) -> float:
@@ -352,10 +352,10 @@ def _finite_parts(found: Any, reference: Any, name: str, where: str) -> tuple[An
     odd = ~numpy.isfinite(reference)
     if odd.any():
         if not numpy.array_equal(found[odd], reference[odd], equal_nan=True):
-            raise Refused(f"{where}: {name} is not infinite or NaN where the model is")
+            raise WrongBuild(f"{where}: {name} is not infinite or NaN where the model is")
         found, reference = numpy.where(odd, 0, found), numpy.where(odd, 0, reference)
     if not numpy.isfinite(found).all():
-        raise Refused(f"{where}: {name} has NaN or infinite values")
+        raise WrongBuild(f"{where}: {name} has NaN or infinite values")
     return found, reference
 
 
@@ -365,7 +365,7 @@ def _same_numbers(found: Any, reference: Any, name: str, where: str, precision: 
 
     share = float(numpy.equal(found, reference).mean()) if reference.size else 1.0
     if share < (1.0 if precision == "exact" else ROUNDING_TOP1):
-        raise Refused(f"{where}: {name} differs in {100 * (1 - share):.1f} % of its values")
+        raise WrongBuild(f"{where}: {name} differs in {100 * (1 - share):.1f} % of its values")
 
 
 def _untouched(inputs: Any, kept: Any) -> None:
@@ -373,4 +373,4 @@ def _untouched(inputs: Any, kept: Any) -> None:
 
     for at, (item, copy) in enumerate(zip(inputs, kept)):
         if not numpy.array_equal(item, copy, equal_nan=item.dtype.kind in "fc"):
-            raise Refused(f"it writes into input {at}")
+            raise WrongBuild(f"it writes into input {at}")

@@ -122,8 +122,8 @@ class Preparation:
         for name, found, second, wanted in zip(names, outputs, again, given):
             if found.shape != wanted.shape:
                 raise Unfit(
-                    f"{name} of the exported program has the shape {tuple(found.shape)}, that of the"
-                    f" model {tuple(wanted.shape)}"
+                    f"{name} of the exported program has the shape {tuple(found.shape)}, that of"
+                    f" the model {tuple(wanted.shape)}"
                 )
             for other, what in ((second, "at the second call"), (wanted, "in the script")):
                 error = difference(found, other)

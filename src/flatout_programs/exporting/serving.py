@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout_programs.exporting import guard
-from flatout_programs.exporting.calls import Calls
+from flatout_programs.exporting.calls import CallFiles
 
 WARM_MOST_S = 3.0
 WARM_CALLS = 10
@@ -22,7 +22,7 @@ class Server:
 
     def __init__(self, artefact: Path, prepared: Path, facts: dict[str, Any], threads: int) -> None:
         self.artefact, self.facts, self.threads = artefact, facts, threads
-        self.calls = Calls(prepared)
+        self.calls = CallFiles(prepared)
         self.model: Any = None
         self._cycles: dict[int, list[Any]] = {}
 

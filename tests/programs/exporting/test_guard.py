@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from flatout_programs.exporting import guard
-from flatout_programs.exporting.calls import Calls, Writer
+from flatout_programs.exporting.calls import CallFiles, Writer
 
 Run = Callable[[list[Any]], list[Any]]
 WEIGHTS = numpy.random.default_rng(0).standard_normal((12, 10)).astype(numpy.float32)
@@ -34,7 +34,7 @@ def rows(count: int, seed: int) -> Any:
     return numpy.random.default_rng(seed).standard_normal((count, 12)).astype(numpy.float32)
 
 
-def written(folder: Path, labels: bool = False, count: int = 330) -> Calls:
+def written(folder: Path, labels: bool = False, count: int = 330) -> CallFiles:
     writer = Writer(folder)
     folder.mkdir(exist_ok=True)
     for group, sizes in (("seen", [32, 32, 7]), ("single", [1] * 8), ("unseen", [count])):
@@ -47,11 +47,11 @@ def written(folder: Path, labels: bool = False, count: int = 330) -> Calls:
             tensors = [torch.from_numpy(values)], [torch.from_numpy(outputs)]
             writer.add(group, size, *tensors, target)
     writer.close()
-    return Calls(folder)
+    return CallFiles(folder)
 
 
 @pytest.fixture
-def calls(tmp_path: Path) -> Calls:
+def calls(tmp_path: Path) -> CallFiles:
     return written(tmp_path)
 
 
@@ -61,7 +61,7 @@ def planted(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("planted_exports")
 
 
-def test_every_wrong_build_is_refused(planted: ModuleType, calls: Calls) -> None:
+def test_every_wrong_build_is_refused(planted: ModuleType, calls: CallFiles) -> None:
     assert len(planted.WRONG) >= 16
     for change, precisions in planted.WRONG.items():
         for precision in precisions:
@@ -70,7 +70,7 @@ def test_every_wrong_build_is_refused(planted: ModuleType, calls: Calls) -> None
             assert found["reason"], change.__name__
 
 
-def test_no_sound_build_is_refused(planted: ModuleType, calls: Calls) -> None:
+def test_no_sound_build_is_refused(planted: ModuleType, calls: CallFiles) -> None:
     for change, precisions in planted.SOUND.items():
         for precision in precisions:
             found = guard.verify(calls, FACTS, change(model), precision)
@@ -92,7 +92,7 @@ def test_a_single_bad_row_in_a_large_batch_is_refused_though_the_whole_error_is_
         outputs[0][500] *= 1.2
         return outputs
 
-    found = guard.verify(Calls(tmp_path), FACTS, wrong, "rounding")
+    found = guard.verify(CallFiles(tmp_path), FACTS, wrong, "rounding")
     assert found["relative_error"] < guard.ROUNDING
     assert not found["passed"]
     assert "a row" in found["reason"]
@@ -103,7 +103,7 @@ def test_values_that_are_infinite_in_the_model_must_be_in_the_build(tmp_path: Pa
     writer = Writer(tmp_path)
     writer.add("seen", 4, [torch.zeros(4, 3)], [torch.from_numpy(masked)])
     writer.close()
-    calls = Calls(tmp_path)
+    calls = CallFiles(tmp_path)
     assert guard.verify(calls, FACTS, lambda inputs: [masked], "exact")["passed"]
     finite = numpy.where(numpy.isfinite(masked), masked, -1e9).astype(numpy.float32)
     assert not guard.verify(calls, FACTS, lambda inputs: [finite], "exact")["passed"]
@@ -117,8 +117,8 @@ def test_whole_numbers_must_be_the_same(tmp_path: Path) -> None:
     facts = {**FACTS, "own_errors": [None], "class_output": None}
     off = answers.copy()
     off[3] += 1
-    assert guard.verify(Calls(tmp_path), facts, lambda inputs: [answers], "exact")["passed"]
-    assert not guard.verify(Calls(tmp_path), facts, lambda inputs: [off], "exact")["passed"]
+    assert guard.verify(CallFiles(tmp_path), facts, lambda inputs: [answers], "exact")["passed"]
+    assert not guard.verify(CallFiles(tmp_path), facts, lambda inputs: [off], "exact")["passed"]
 
 
 def test_the_limit_follows_the_models_own_error_but_not_without_end() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from flatout.nouns.exported import Candidate, ExportResult
+from flatout.nouns.exported import ExportCandidate, ExportResult
 from flatout.reporting.document import as_json
 
 EXPORT = "flatout.export/1"
@@ -37,7 +37,7 @@ def export_document(result: ExportResult) -> dict[str, Any]:
     return json_document
 
 
-def _candidate(item: Candidate) -> dict[str, Any]:
+def _candidate(item: ExportCandidate) -> dict[str, Any]:
     best = item.best_batch
     return {
         **dataclasses.asdict(item),

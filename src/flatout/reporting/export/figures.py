@@ -8,15 +8,19 @@ from __future__ import annotations
 import html
 
 from flatout.nouns import units
-from flatout.nouns.exported import Candidate, ExportResult, Precision, State
+from flatout.nouns.exported import BuildPrecision, BuildState, ExportCandidate, ExportResult
 from flatout.reporting.charts import Chart, Trace
 from flatout.reporting.export import words
 
-DASHES = {Precision.EXACT: "solid", Precision.ROUNDING: "dash", Precision.QUANTISED: "dot"}
+DASHES = {
+    BuildPrecision.EXACT: "solid",
+    BuildPrecision.ROUNDING: "dash",
+    BuildPrecision.QUANTISED: "dot",
+}
 SYMBOLS = {
-    Precision.EXACT: "circle",
-    Precision.ROUNDING: "diamond",
-    Precision.QUANTISED: "square",
+    BuildPrecision.EXACT: "circle",
+    BuildPrecision.ROUNDING: "diamond",
+    BuildPrecision.QUANTISED: "square",
 }
 SAME_BITS = 1e-9
 """Drawn for a build that gives the same bits: the axis of errors has no zero."""
@@ -57,11 +61,11 @@ def _batches(result: ExportResult) -> Chart | None:
     return Chart("batches", title, note, [_batch_line(result, item) for item in items], layout)
 
 
-def _sizes(items: list[Candidate]) -> list[int]:
+def _sizes(items: list[ExportCandidate]) -> list[int]:
     return sorted({point.batch for item in items for point in item.batches})
 
 
-def _batch_line(result: ExportResult, item: Candidate) -> Trace:
+def _batch_line(result: ExportResult, item: ExportCandidate) -> Trace:
     return {
         "type": "scatter",
         "mode": "lines+markers",
@@ -117,13 +121,13 @@ def _accuracy(result: ExportResult) -> Chart | None:
     return Chart("accuracy", title, note, traces, layout)
 
 
-def _error(item: Candidate) -> float | None:
+def _error(item: ExportCandidate) -> float | None:
     if item.guard is None or item.guard.relative_error is None:
         return None
     return max(item.guard.relative_error, SAME_BITS)
 
 
-def _colour(result: ExportResult, item: Candidate) -> str:
-    if item.state is State.CHOSEN:
+def _colour(result: ExportResult, item: ExportCandidate) -> str:
+    if item.state is BuildState.CHOSEN:
         return "@plan"
     return "@untouched" if item.id == "eager" else "@again"

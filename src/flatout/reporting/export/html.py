@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.nouns import units
-from flatout.nouns.exported import Candidate, ExportResult
+from flatout.nouns.exported import ExportCandidate, ExportResult
 from flatout.reporting import html, plain
 from flatout.reporting.export import figures, words
 
@@ -53,7 +53,7 @@ def _tensors(result: ExportResult) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _row(item: Candidate) -> dict[str, Any]:
+def _row(item: ExportCandidate) -> dict[str, Any]:
     latency, best = item.latency, item.best_batch
     return {
         "title": item.title,

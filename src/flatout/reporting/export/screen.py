@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from flatout.nouns import units
-from flatout.nouns.exported import Candidate, ExportResult, State
+from flatout.nouns.exported import BuildState, ExportCandidate, ExportResult
 from flatout.reporting import plain
 from flatout.reporting.export import words
 from flatout.reporting.paragraphs import Line, paragraph, show, styled, whole, width_of
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 NAME, NUMBER, STATE = 26, 10, 10
 """Widths of the columns."""
 HEADS = ("p50", "p99", "x eager", "samples/s", "load", "memory", "size")
-MEASURED = (State.CHOSEN, State.VERIFIED)
+MEASURED = (BuildState.CHOSEN, BuildState.VERIFIED)
 STYLES = {
-    State.CHOSEN: "bold green",
-    State.VERIFIED: "",
-    State.REFUSED: "red",
-    State.FAILED: "yellow",
-    State.ABSENT: "dim",
-    State.SKIPPED: "dim",
+    BuildState.CHOSEN: "bold green",
+    BuildState.VERIFIED: "",
+    BuildState.REFUSED: "red",
+    BuildState.FAILED: "yellow",
+    BuildState.ABSENT: "dim",
+    BuildState.SKIPPED: "dim",
 }
 
 
@@ -72,7 +72,7 @@ def _model(result: ExportResult) -> str:
     )
 
 
-def _row(item: Candidate) -> str:
+def _row(item: ExportCandidate) -> str:
     latency, best = item.latency, item.best_batch
     p99 = latency.p99_ms if latency is not None else None
     cells = (
@@ -84,11 +84,11 @@ def _row(item: Candidate) -> str:
         units.size(item.peak_bytes) if item.peak_bytes is not None else "",
         units.size(item.size_bytes) if item.size_bytes is not None else "",
     )
-    mark = "* " if item.state is State.CHOSEN else "  "
+    mark = "* " if item.state is BuildState.CHOSEN else "  "
     return mark + f"{item.title:<{NAME}}" + "".join(f"{cell:>{NUMBER}}" for cell in cells)
 
 
-def _other(item: Candidate, width: int) -> Iterator[Line]:
+def _other(item: ExportCandidate, width: int) -> Iterator[Line]:
     label = words.STATES[item.state]
     text = f"{item.title}: {item.reason}"
     yield from paragraph(label, plain.one_line(text), width, STYLES[item.state])

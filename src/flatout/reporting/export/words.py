@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from flatout.nouns import units
-from flatout.nouns.exported import Candidate, ExportResult, Goal, Guard, Precision, State
+from flatout.nouns.exported import (
+    BuildPrecision,
+    BuildState,
+    ExportCandidate,
+    ExportGuard,
+    ExportResult,
+    Goal,
+)
 
 STATES = {
-    State.CHOSEN: "kept",
-    State.VERIFIED: "verified",
-    State.REFUSED: "refused",
-    State.FAILED: "failed",
-    State.ABSENT: "absent",
-    State.SKIPPED: "skipped",
+    BuildState.CHOSEN: "kept",
+    BuildState.VERIFIED: "verified",
+    BuildState.REFUSED: "refused",
+    BuildState.FAILED: "failed",
+    BuildState.ABSENT: "absent",
+    BuildState.SKIPPED: "skipped",
 }
 PRECISIONS = {
-    Precision.EXACT: "float32",
-    Precision.ROUNDING: "bfloat16 or float16 inside",
-    Precision.QUANTISED: "quantised",
+    BuildPrecision.EXACT: "float32",
+    BuildPrecision.ROUNDING: "bfloat16 or float16 inside",
+    BuildPrecision.QUANTISED: "quantised",
 }
 GOALS = {
     Goal.LATENCY: "time of a call with batch 1",
@@ -37,7 +44,7 @@ def headline(result: ExportResult) -> str:
     return f"{winner.title}: {faster(winner)}"
 
 
-def faster(item: Candidate) -> str:
+def faster(item: ExportCandidate) -> str:
     """Its speed beside eager."""
     if item.speedup is None:
         return "not timed beside eager"
@@ -47,7 +54,7 @@ def faster(item: Candidate) -> str:
     return f"{units.ratio(item.speedup)} eager{low_high}"
 
 
-def guard(found: Guard | None) -> str:
+def guard(found: ExportGuard | None) -> str:
     """What the comparison with eager float32 gave."""
     if found is None:
         return ""
@@ -68,7 +75,7 @@ def guard(found: Guard | None) -> str:
     return "; ".join(parts)
 
 
-def accuracy(item: Candidate) -> float | None:
+def accuracy(item: ExportCandidate) -> float | None:
     """How near its results are: digits that agree with eager float32."""
     found = item.guard
     if found is None or found.relative_error is None:
