@@ -23,8 +23,10 @@ MANIFEST = "manifest.json"
 LOAD = "load.py"
 REPORT = "report.html"
 NOT_HASHED = (MANIFEST, REPORT)
+BESIDE = ("serve.py", "serving", "requirements.txt", "Dockerfile", ".dockerignore", "__pycache__")
+"""What may lie beside an artefact's own files: the server, and what Python leaves."""
 START = re.compile(r"^def start\(", re.MULTILINE)
-MARK = re.compile(r"  # noqa:.*$", re.MULTILINE)
+MARK = re.compile(r"  # (type: ignore|noqa).*$", re.MULTILINE)
 
 
 def write(
@@ -37,7 +39,7 @@ def write(
 ) -> None:
     """`load.py` and the first manifest beside the files that a build left in `folder`."""
     (folder / LOAD).write_text(program(plan.backend.loading), encoding="utf-8", newline="\n")
-    requires = _requires(plan, versions)
+    packages = _packages(plan, versions, facts)
     manifest = {
         "schema": SCHEMA,
         "model": capture["model"],
@@ -55,9 +57,11 @@ def write(
         "output_axes": facts["output_axes"],
         "options": dict(options),
         "torch_free": plan.backend.torch_free,
-        "requires": requires,
-        "install": f"pip install {' '.join(requires)}",
+        "packages": packages,
+        "install": "pip install " + " ".join(f"{name}=={packages[name]}" for name in packages),
         "versions": dict(versions),
+        "python": facts["python"],
+        "threads": facts["threads"],
         "isa": facts["isa"],
         "architecture": facts["architecture"],
         "system": facts["system"],
@@ -67,13 +71,15 @@ def write(
     _save(folder / MANIFEST, manifest)
 
 
-def _requires(plan: BuildPlan, versions: Mapping[str, str]) -> list[str]:
-    """What the artefact needs, as pip takes it."""
+def _packages(
+    plan: BuildPlan, versions: Mapping[str, str], facts: Mapping[str, Any]
+) -> dict[str, str]:
+    """What `load.py` imports, with the versions that it was verified with."""
     serving = [package.pip for package in plan.backend.serving]
     if not plan.backend.torch_free:
         serving = ["torch", *serving]
-    pinned = [f"{name}=={_public(versions[name])}" for name in serving if name in versions]
-    return [*pinned, "numpy"]
+    found = {name: _public(versions[name]) for name in serving if name in versions}
+    return {**found, "numpy": facts["numpy"]}
 
 
 def program(backend: str) -> str:
@@ -120,6 +126,8 @@ def keep(
     shutil.copytree(built, staged)
     manifest = json.loads((staged / MANIFEST).read_text(encoding="utf-8"))
     own = dataclasses.asdict(chosen)
+    best = chosen.best_batch
+    manifest["best_batch"] = best.batch if best is not None else max(manifest["batch_sizes"])
     manifest.update(guard=own.pop("guard"), measured=own, **more)
     manifest["candidates"] = [dataclasses.asdict(item) for item in candidates]
     _save(staged / MANIFEST, manifest)
@@ -151,7 +159,7 @@ def _is_artefact(folder: Path) -> bool:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
     names = {path.relative_to(folder).as_posix() for path in _files(folder)}
-    return own and all(name in known or "__pycache__" in name for name in names)
+    return own and all(name in known or name.split("/")[0] in BESIDE for name in names)
 
 
 def specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:

@@ -39,8 +39,8 @@ def show_export(result: ExportResult, console: Console | None = None) -> None:
 
 def _lines(result: ExportResult, width: int, whole_width: int) -> Iterator[Line]:
     yield from paragraph("model", _model(result), width, "bold")
-    for item in (*result.inputs, *result.outputs):
-        arrow = "in " if item in result.inputs else "out"
+    for tensor in (*result.inputs, *result.outputs):
+        arrow = "in " if tensor in result.inputs else "out"
         yield Line(
             plain.one_line(f"          {arrow} {item.name}: {words.shape(item.shape)} {item.dtype}")
         )
