@@ -122,9 +122,18 @@ class Export:
             "threads": self.threads,
             "tune_s": self.settings.tune_s,
             "overlay": str(overlay.resolve()) if overlay is not None else None,
-            "scratch": str((self.folder / "scratch").resolve()),
+            "compiled": str(self._compiled().resolve()),
             **more,
         }
+
+    def _compiled(self) -> Path:
+        """What compilers keep, for all builds and later exports: headers alone take half a minute.
+
+        A process that serves gets an empty one of its own: so it is where the model will be served.
+        """
+        usual = run_folders.ROOT / "cache"
+        own = self.folder.resolve().is_relative_to(run_folders.ROOT.resolve())
+        return usual if own else self.folder / "scratch"
 
     def _once(self, order: dict[str, Any], limit_s: float) -> dict[str, Any]:
         return worker.once(self.settings.python, order, limit_s, self.memory_bytes)
@@ -216,7 +225,8 @@ class Export:
         self, plan: BuildPlan, row: ExportCandidate, folder: Path, processes: ExitStack
     ) -> None:
         """Load the artefact in its own process, which stays for the measurement if it holds."""
-        order = self._order("serve", folder=str(folder.resolve()))
+        compiled = str((self.folder / "scratch" / plan.id).resolve())
+        order = self._order("serve", folder=str(folder.resolve()), compiled=compiled)
         with ExitStack() as own:
             process = own.enter_context(
                 worker.start(self.settings.python, order, self.memory_bytes)
