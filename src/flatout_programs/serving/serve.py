@@ -81,13 +81,15 @@ async def serve(settings: argparse.Namespace, manifest: dict[str, Any]) -> int:
     await asyncio.wait([batches, until], return_when=asyncio.FIRST_COMPLETED)
     if batches.done():
         batches.result()
-    return await end(server, listener)
+    return await end(server, listener, stop)
 
 
-async def end(server: Server, listener: asyncio.AbstractServer) -> int:
-    """Not ready, no new connections, what runs is finished; 0 where all of it was."""
+async def end(server: Server, listener: asyncio.AbstractServer, again: asyncio.Event) -> int:
+    """Linger until another signal, then finish what runs; 0 where all of it was."""
     server.stopping = True
-    await asyncio.sleep(server.settings.linger_s)
+    again.clear()
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(again.wait(), server.settings.linger_s)
     server.closing = True
     listener.close()
     for writer in server.open - server.busy:
