@@ -21,7 +21,15 @@ from law.sources import AGENT, FILES, LIBRARY, PROGRAMS, SRC, imported, name, tr
 OPTIONAL = {"PIL", "cv2", "numpy", "nvidia", "simplejpeg"}
 OPTIONAL |= {"torchao", "torchdata", "torchvision", "turbojpeg"}
 """What the library uses where it is installed, always inside functions."""
-ALONE = [path for path in PROGRAMS if path.parent.name != "kernels"]
+EXPORTING = {"backends", "exporting", "loading"}
+"""Folders of the programs that build, verify and run exported models."""
+RUNTIMES = {
+    "executorch", "nncf", "numpy", "onnxruntime", "openvino", "tensorrt", "torch_tensorrt",
+    "torchao", "tvm",
+}  # fmt: skip
+"""What these import, always inside functions."""
+ALONE = [path for path in PROGRAMS if path.parent.name not in {"kernels", *EXPORTING}]
+BUILDING = [path for path in PROGRAMS if path.parent.name in EXPORTING]
 EXPENSIVE = ["torch", "rich", "plotly", "psutil", "jinja2", "tomlkit", "pynvml", "numpy"]
 WITH_TORCH = (
     "crash_scene",
@@ -106,6 +114,17 @@ def test_programs_are_python_3_7_and_stand_alone(path: Path) -> None:
     allowed = sys.stdlib_module_names | {"flatout_programs", "tell", "torch", "torchvision"}
     strange = {found: line for found, line in imported(tree(path)).items() if found not in allowed}
     assert strange == {}
+
+
+@for_every(BUILDING, name)
+def test_what_exports_imports_runtimes_inside_functions_alone(path: Path) -> None:
+    """The host reads the backends' pages and needs without any of them."""
+    module = tree(path)
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
+    allowed = sys.stdlib_module_names | {"flatout_programs"}
+    assert imported(module).keys() <= allowed | RUNTIMES | {"torch"}
+    top = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    assert imported(ast.Module(top, [])).keys() <= allowed
 
 
 @for_every(LIBRARY, name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 
-class Precision(enum.StrEnum):
+class BuildPrecision(enum.StrEnum):
     """What a backend may change of the results."""
 
     EXACT = "exact"  # float32 arithmetic, at most reordered
@@ -23,7 +23,7 @@ class Goal(enum.StrEnum):
     SIZE = "size"  # bytes of the artefact
 
 
-class State(enum.StrEnum):
+class BuildState(enum.StrEnum):
     """How far a candidate came."""
 
     CHOSEN = "chosen"
@@ -46,7 +46,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class Guard:
+class ExportGuard:
     """Comparison of a build with the model in eager float32."""
 
     passed: bool
@@ -96,20 +96,20 @@ class BatchPoint:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ExportCandidate:
     """One backend with one precision: a row of the table."""
 
     id: str
     """`onnxruntime-int8`: backend and variant."""
     backend: str
     title: str
-    precision: Precision
-    state: State
+    precision: BuildPrecision
+    state: BuildState
     reason: str = ""
     """Why it is not verified, or not chosen."""
     install: str = ""
     """The line that installs what is missing."""
-    guard: Guard | None = None
+    guard: ExportGuard | None = None
     latency: Latency | None = None
     batches: tuple[BatchPoint, ...] = ()
     build_s: float | None = None
@@ -173,7 +173,7 @@ class ExportResult:
     outputs: tuple[TensorSpec, ...]
     batch_sizes: tuple[int, ...]
     goal: Goal
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ExportCandidate, ...]
     """The chosen one first, then the verified ones from the best to the worst, then the others."""
     chosen: str | None
     """Id of the chosen one; None: none could be verified."""
@@ -189,11 +189,11 @@ class ExportResult:
     wall_s: float
 
     @property
-    def winner(self) -> Candidate | None:
+    def winner(self) -> ExportCandidate | None:
         """The chosen candidate."""
         return next((item for item in self.candidates if item.id == self.chosen), None)
 
     @property
-    def eager(self) -> Candidate | None:
+    def eager(self) -> ExportCandidate | None:
         """The model as the script runs it: the measure of all others."""
         return next((item for item in self.candidates if item.id == "eager"), None)

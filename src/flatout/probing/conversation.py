@@ -86,14 +86,16 @@ class Conversation:
     Raises OSError where the program cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], takes_orders: bool = False
+    ) -> None:
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._errors: deque[str] = deque(maxlen=50)
         self._over = False
         self._process = subprocess.Popen(
             list(command),
             env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if takes_orders else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -109,6 +111,17 @@ class Conversation:
         for reader in self._readers:
             reader.start()
         _running.add(self)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def say(self, order: dict[str, Any]) -> None:
+        """Send one order, a line; what the program has ended without is told by `answer`."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
 
     def line(self, deadline: float) -> str | None:
         """The next line; None: the program has ended, or `deadline` (time.monotonic) has come."""
@@ -157,6 +170,9 @@ class Conversation:
     def end(self) -> None:
         """Kill it and its children, without waiting for what cannot be killed."""
         _running.discard(self)
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
         children: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error, OSError):
             children = psutil.Process(self._process.pid).children(recursive=True)

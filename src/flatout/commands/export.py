@@ -1,0 +1,213 @@
+"""flatout export."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, program
+from flatout.nouns.errors import UserError
+
+if TYPE_CHECKING:
+    from flatout.nouns.exported import ExportResult, ExportSettings
+
+PLACE = ("Speed up", 5)
+CONTEXT = SCRIPT_CONTEXT
+DEFAULT_OUT = Path("exported")
+
+Out = Annotated[
+    Path, typer.Option("--out", metavar="FOLDER", help="Where the exported model goes.")
+]
+For = Annotated[
+    str,
+    typer.Option(
+        "--for",
+        metavar="GOAL",
+        help="What it is to be best at: latency, throughput or size.",
+        autocompletion=_options.one_of("latency", "throughput", "size"),
+    ),
+]
+Exact = Annotated[bool, typer.Option("--exact", help="Keep float32 arithmetic.")]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="int8",
+        help="Allow quantised builds that keep 99 % of the accuracy.",
+        autocompletion=_options.one_of("int8"),
+    ),
+]
+
+
+def _backends(incomplete: str) -> list[str]:
+    from flatout.knowledge import backends
+
+    return [name for name in backends.ids() if name.startswith(incomplete)]
+
+
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only", metavar="BACKEND", help="Try only this. Repeatable.", autocompletion=_backends
+    ),
+]
+Skip = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--skip", metavar="BACKEND", help="Do not try this. Repeatable.", autocompletion=_backends
+    ),
+]
+Capture = Annotated[
+    Path | None,
+    typer.Option(
+        "--capture",
+        metavar="FOLDER",
+        help="Export what an earlier export captured; no script runs.",
+    ),
+]
+Limit = Annotated[str, typer.Option("--limit", metavar="TIME", help="Time for each build.")]
+Tune = Annotated[
+    str, typer.Option("--tune", metavar="TIME", help="Time for TVM to search for schedules.")
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", metavar="N", min=1, help="Threads of a call.  [default: the usable cores]"
+    ),
+]
+Install = Annotated[
+    bool,
+    typer.Option(
+        "--install", help="Install missing packages into flatout's cache folder, after asking."
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Install without asking.")]
+
+
+def command(
+    ctx: typer.Context,
+    out: Out = DEFAULT_OUT,
+    goal: For = "latency",
+    exact: Exact = False,
+    allow: Allow = None,
+    only: Only = None,
+    skip: Skip = None,
+    capture: Capture = None,
+    limit: Limit = "5m",
+    tune: Tune = "0",
+    threads: Threads = None,
+    install: Install = False,
+    yes: Yes = False,
+    python: _options.Python = None,
+    as_json: _options.Json = False,
+) -> int:
+    """Compile a script's model for serving, and keep the fastest build that is right.
+
+    Takes model and inputs out of the running script, builds it with every backend installed here,
+    compares with eager float32, times each build, and keeps one: a folder with load.py and report.
+
+    Examples:
+      flatout export train.py
+      flatout export --exact --for throughput --install train.py --epochs 1
+
+    Exit code: 0 if a build was kept, 1 if none could be verified, 2 for wrong usage.
+    """
+    words = (allow or (), only or (), skip or ())
+    settings = _settings(python, out, goal, exact, words)
+    times = {"build_limit_s": duration("--limit", limit), "tune_s": duration("--tune", tune, True)}
+    settings = replace(settings, threads=threads, **times)
+    if install:
+        settings = _installed(settings, yes)
+        if not ctx.args and capture is None:
+            return 0
+    return _report(_exported(ctx.args, capture, settings, python), as_json)
+
+
+def _settings(
+    python: str | None, out: Path, goal: str, exact: bool, words: tuple[Sequence[str], ...]
+) -> ExportSettings:
+    """Settings from the options; words: those of --allow, --only and --skip."""
+    from flatout.exporting import packages
+    from flatout.nouns.exported import ExportSettings, Goal
+    from flatout.running.command import chosen_python
+
+    if goal not in set(Goal):
+        raise UserError(f"--for {goal!r} is not a goal", "--for latency, throughput or size")
+    executable = chosen_python(python)
+    allow, only, skip = map(tuple, words)
+    overlay = packages.existing(executable)
+    return ExportSettings(executable, out, Goal(goal), exact, allow, only, skip, overlay=overlay)
+
+
+def _exported(
+    words: list[str], capture: Path | None, settings: ExportSettings, python: str | None
+) -> ExportResult:
+    """Capture where that is asked for, then export."""
+    from flatout.exporting import artefact, candidates, export
+    from flatout.reporting.export.progress import ExportView
+
+    candidates.plans(settings)  # a wrong word is told before the script runs for an hour
+    artefact.check_target(settings.out)
+    if capture is None and not words:
+        raise UserError("export needs a script", "flatout export train.py")
+    if capture is not None and words:
+        raise UserError("--capture runs no script", f"flatout export --capture {capture}")
+    with ExportView() as view:
+        folder = capture if capture is not None else _captured(words, python)
+        return export.run(folder, settings, view.step)
+
+
+def _captured(words: list[str], python: str | None) -> Path:
+    from flatout.exporting import capturing  # type: ignore[attr-defined]
+    from flatout.running import command as running
+
+    folder: Path = capturing.capture(running.resolve(*program(words), python))
+    return folder
+
+
+def _installed(settings: ExportSettings, yes: bool) -> ExportSettings:
+    """The settings with a folder that has what was missing; unchanged where the user says no."""
+    from flatout.exporting import packages
+
+    absent = packages.missing(settings, cuda=False)
+    if not absent:
+        sys.stderr.write("flatout: every package that these backends need is installed\n")
+        return settings
+    plan = packages.plan(settings.python, absent)
+    sys.stderr.write(
+        f"{plan.line}\n  about {plan.mb} MB, into {plan.folder}; your environment stays as it is\n"
+    )
+    if not yes and not _agreed():
+        return settings
+    packages.install(plan)
+    return replace(settings, overlay=plan.folder)
+
+
+def _agreed() -> bool:
+    if not sys.stdin or not sys.stdin.isatty():
+        raise UserError("nobody can be asked here", "agree beforehand: --install --yes")
+    sys.stderr.write("install? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _report(result: ExportResult, as_json: bool) -> int:
+    """Write the report beside the artefact, print the answer; 1: nothing was kept."""
+    from flatout.reporting.export import document, html, screen
+
+    if result.artefact is not None:
+        html.write_report(result, result.artefact / "report.html")
+    else:
+        html.write_report(result, result.run_folder / "report.html")
+    if as_json:
+        json.dump(document.export_document(result), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        screen.show_export(result)
+    return 0 if result.chosen is not None else 1

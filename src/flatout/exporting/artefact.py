@@ -1,0 +1,172 @@
+"""The artefact folder: model, `load.py`, manifest with hashes, report."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flatout.exporting.candidates import BuildPlan
+from flatout.nouns.errors import UserError
+from flatout.nouns.exported import ExportCandidate, TensorSpec
+
+SCHEMA = "flatout.artefact/1"
+MANIFEST = "manifest.json"
+LOAD = "load.py"
+REPORT = "report.html"
+NOT_HASHED = (MANIFEST, REPORT)
+START = re.compile(r"^def start\(", re.MULTILINE)
+MARK = re.compile(r"  # noqa:.*$", re.MULTILINE)
+
+
+def write(
+    folder: Path,
+    plan: BuildPlan,
+    options: Mapping[str, Any],
+    capture: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    versions: Mapping[str, str],
+) -> None:
+    """`load.py` and the first manifest beside the files that a build left in `folder`."""
+    (folder / LOAD).write_text(program(plan.backend.loading), encoding="utf-8", newline="\n")
+    requires = _requires(plan, versions)
+    manifest = {
+        "schema": SCHEMA,
+        "model": capture["model"],
+        "parameters": capture["parameters"],
+        "weights": capture["weights"],
+        "backend": plan.backend.id,
+        "candidate": plan.id,
+        "title": plan.variant.title,
+        "precision": plan.precision.value,
+        "inputs": capture["inputs"],
+        "outputs": capture["outputs"],
+        "batch_dynamic": capture["batch_dynamic"],
+        "batch_sizes": capture["batch_sizes"],
+        "input_axes": facts["input_axes"],
+        "output_axes": facts["output_axes"],
+        "options": dict(options),
+        "torch_free": plan.backend.torch_free,
+        "requires": requires,
+        "install": f"pip install {' '.join(requires)}",
+        "versions": dict(versions),
+        "isa": facts["isa"],
+        "architecture": facts["architecture"],
+        "system": facts["system"],
+        "device": facts["device"],
+        "files": hashes(folder),
+    }
+    _save(folder / MANIFEST, manifest)
+
+
+def _requires(plan: BuildPlan, versions: Mapping[str, str]) -> list[str]:
+    """What the artefact needs, as pip takes it."""
+    serving = [package.pip for package in plan.backend.serving]
+    if not plan.backend.torch_free:
+        serving = ["torch", *serving]
+    pinned = [f"{name}=={_public(versions[name])}" for name in serving if name in versions]
+    return [*pinned, "numpy"]
+
+
+def program(backend: str) -> str:
+    """The text of `load.py`: the frame, and the backend's own part behind it."""
+    spec = importlib.util.find_spec("flatout_programs.loading")
+    assert spec is not None and spec.submodule_search_locations
+    folder = Path(spec.submodule_search_locations[0])
+    frame = (folder / "frame.py").read_text(encoding="utf-8")
+    own = (folder / f"{backend.replace('-', '_')}.py").read_text(encoding="utf-8")
+    begin = START.search(own)
+    assert begin is not None, backend
+    return f"{MARK.sub('', frame).rstrip()}\n\n\n{MARK.sub('', own[begin.start() :])}"
+
+
+def size(folder: Path) -> int:
+    """Bytes of the files that serving needs."""
+    return sum(path.stat().st_size for path in _files(folder) if path.name not in NOT_HASHED)
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """sha256 of every file but the manifest itself and the report."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in _files(folder)
+        if path.name not in NOT_HASHED
+    }
+
+
+def keep(
+    built: Path,
+    out: Path,
+    chosen: ExportCandidate,
+    candidates: Sequence[ExportCandidate],
+    more: Mapping[str, Any],
+) -> None:
+    """Put the chosen build into `out`, its manifest completed with what was measured.
+
+    An artefact that lies there is replaced; anything else is left alone.
+    Raises UserError where `out` holds other files.
+    """
+    check_target(out)
+    staged = out.with_name(f"{out.name}.new-{os.getpid()}")
+    shutil.rmtree(staged, ignore_errors=True)
+    shutil.copytree(built, staged)
+    manifest = json.loads((staged / MANIFEST).read_text(encoding="utf-8"))
+    own = dataclasses.asdict(chosen)
+    manifest.update(guard=own.pop("guard"), measured=own, **more)
+    manifest["candidates"] = [dataclasses.asdict(item) for item in candidates]
+    _save(staged / MANIFEST, manifest)
+    if out.exists():
+        shutil.rmtree(out)
+    staged.rename(out)
+
+
+def check_target(out: Path) -> None:
+    """Raise UserError where `out` holds something that no export wrote."""
+    if not out.exists():
+        return
+    if out.is_symlink() or not out.is_dir():
+        raise UserError(f"{out} exists and is no folder", "name another one: --out FOLDER")
+    there = [path.name for path in out.iterdir()]
+    if there and not _is_artefact(out):
+        raise UserError(
+            f"{out} holds files that are not an exported model's: {', '.join(sorted(there)[:3])}",
+            "name another folder: --out FOLDER",
+        )
+
+
+def _is_artefact(folder: Path) -> bool:
+    """An artefact of ours, and nothing else in it."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        known = {*manifest["files"], *NOT_HASHED}
+        own = manifest["schema"].startswith("flatout.artefact/")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    names = {path.relative_to(folder).as_posix() for path in _files(folder)}
+    return own and all(name in known or "__pycache__" in name for name in names)
+
+
+def specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+    """From the JSON of a capture."""
+    return tuple(TensorSpec(item["name"], item["dtype"], tuple(item["shape"])) for item in items)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if stat.S_ISREG(path.lstat().st_mode))
+
+
+def _public(version: str) -> str:
+    """2.13.0+cpu -> 2.13.0: what an index knows."""
+    return version.partition("+")[0]
+
+
+def _save(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8", newline="\n")

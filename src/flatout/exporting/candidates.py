@@ -1,0 +1,91 @@
+"""Which builds come into question on this machine, with these packages and options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flatout.knowledge import backends
+from flatout.knowledge.backends import KnownBackend
+from flatout.nouns.errors import UserError
+from flatout.nouns.exported import BuildPrecision, BuildState, ExportCandidate, ExportSettings
+from flatout_programs.backends import Variant
+
+EAGER = "eager"
+QUANTISED = "int8"
+"""The word of `--allow` that lets quantised builds in."""
+ALL_WORDS = frozenset({QUANTISED})
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """A build that may be tried."""
+
+    backend: KnownBackend
+    variant: Variant
+
+    @property
+    def id(self) -> str:
+        return f"{self.backend.id}-{self.variant.name}" if self.variant.name else self.backend.id
+
+    @property
+    def precision(self) -> BuildPrecision:
+        return BuildPrecision(self.variant.precision)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The simpler one first."""
+        return self.backend.rank, self.backend.variants.index(self.variant)
+
+    def row(self, state: BuildState, reason: str = "", install: str = "") -> ExportCandidate:
+        """Its row of the table before anything was measured."""
+        return ExportCandidate(
+            self.id, self.backend.id, self.variant.title, self.precision, state, reason, install
+        )
+
+
+def plans(settings: ExportSettings) -> list[BuildPlan]:
+    """All builds that the options ask for, the simplest first; eager is always among them.
+
+    Raises UserError for a backend that there is not.
+    """
+    for name in (*settings.only, *settings.skip):
+        if name not in _words():
+            raise UserError(
+                f"there is no backend {name!r}", f"backends: {', '.join(backends.ids())}"
+            )
+    for word in settings.allow:
+        if word not in ALL_WORDS:
+            raise UserError(f"--allow {word!r} is not known", f"--allow {QUANTISED}")
+    found = [
+        BuildPlan(backend, variant) for backend in backends.every() for variant in backend.variants
+    ]
+    return sorted((plan for plan in found if _wanted(plan, settings)), key=lambda plan: plan.order)
+
+
+def why_not(plan: BuildPlan, settings: ExportSettings, facts: dict[str, object]) -> str:
+    """Why a build is not tried on this machine; empty: it is."""
+    if "cuda" in (plan.backend.device, plan.variant.device) and not facts["cuda"]:
+        return "it needs an NVIDIA GPU"
+    if plan.variant.searches and not settings.tune_s:
+        return "it searches for schedules: give it time with --tune 10m"
+    if settings.exact and plan.precision is not BuildPrecision.EXACT:
+        return "--exact keeps float32 arithmetic"
+    if plan.precision is BuildPrecision.QUANTISED and QUANTISED not in settings.allow:
+        return "quantisation changes results: allow it with --allow int8"
+    return ""
+
+
+def _words() -> set[str]:
+    ids = {BuildPlan(backend, item).id for backend in backends.every() for item in backend.variants}
+    return ids | set(backends.ids())
+
+
+def _wanted(plan: BuildPlan, settings: ExportSettings) -> bool:
+    if plan.id == EAGER:
+        return True
+    names = {plan.id, plan.backend.id}
+    if names & set(settings.skip):
+        return False
+    if settings.only:
+        return bool(names & set(settings.only))
+    return not plan.backend.on_demand

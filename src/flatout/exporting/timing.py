@@ -1,0 +1,161 @@
+"""How fast the verified builds are: rounds in which they take turns, each in its own process."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flatout.exporting.worker import Broken, Worker
+from flatout.nouns.exported import BatchPoint, Latency
+
+ROUNDS = 12
+COLD_CALLS = 2
+"""The first calls of a turn find caches and clocks as another process left them."""
+P99_CALLS = 1000
+MOST_CALLS = 20_000
+"""In one turn."""
+LEAST_GAIN = 1.05
+"""A doubled batch that brings less than this ends the search."""
+MOST_BATCH = 1024
+SLOW_S = 2.0
+"""A call that takes longer is the last batch size."""
+POINT_TURNS = 3
+TURN_LIMIT_S = 120.0
+RESAMPLES = 2000
+SEED = 0
+
+
+@dataclass
+class TimedBuild:
+    """A build that is loaded, and what was measured of it."""
+
+    id: str
+    worker: Worker
+    rounds: dict[int, list[list[float]]] = field(default_factory=dict)
+    """Batch size -> milliseconds of the calls of each round."""
+    points: list[BatchPoint] = field(default_factory=list)
+    broken: str = ""
+    """Why it was measured no further."""
+
+    def medians(self, batch: int) -> list[float]:
+        """Of each round."""
+        return [statistics.median(times) for times in self.rounds.get(batch, ())]
+
+    def _order(self, order: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self.worker.ask(order, TURN_LIMIT_S)
+        except Broken as reason:
+            self.broken = str(reason)
+            return {}
+
+    def warm(self, batch: int) -> None:
+        self._order({"do": "warm", "batch": batch})
+
+    def turn(self, batch: int, seconds: float, first: int) -> list[float]:
+        """Milliseconds of the calls of one turn, without the cold ones."""
+        order = {
+            "do": "time",
+            "batch": batch,
+            "seconds": seconds,
+            "most": MOST_CALLS,
+            "first": first,
+        }
+        times: list[float] = self._order(order).get("ms", [])
+        return times[COLD_CALLS:] or times[-1:]
+
+
+def in_rounds(
+    builds: Sequence[TimedBuild], batch: Callable[[TimedBuild], int], seconds: float
+) -> None:
+    """Time every build for `seconds` altogether, in turns of which the order changes."""
+    for build in builds:
+        build.warm(batch(build))
+    for number in range(ROUNDS):
+        shift = number % max(1, len(builds))
+        for build in (*builds[shift:], *builds[:shift]):
+            if build.broken:
+                continue
+            size = batch(build)
+            done = sum(map(len, build.rounds.get(size, ())))
+            times = build.turn(size, seconds / ROUNDS, done)
+            if times:
+                build.rounds.setdefault(size, []).append(times)
+
+
+def over_batches(builds: Sequence[TimedBuild], seconds: float, first_ms: dict[str, float]) -> None:
+    """Speed with batches 1, 2, 4 ... of each build, until a larger one brings little."""
+    active = list(builds)
+    for build in active:
+        build.points = [_point(1, first_ms[build.id])]
+    batch = 2
+    while active and batch <= MOST_BATCH:
+        times: dict[str, list[float]] = {build.id: [] for build in active}
+        for build in active:
+            build.warm(batch)
+        for _ in range(POINT_TURNS):
+            for build in active:
+                if not build.broken:
+                    found = build.turn(batch, seconds / 8 / POINT_TURNS, 0)
+                    times[build.id] += [statistics.median(found)] if found else []
+        active = [build for build in active if _grows(build, batch, times[build.id])]
+        batch *= 2
+
+
+def _grows(build: TimedBuild, batch: int, times: list[float]) -> bool:
+    """Account for a batch size; whether a larger one is worth trying."""
+    if build.broken or not times:
+        # What was measured holds: too large a batch is no fault of the smaller ones.
+        return False
+    best = max(point.samples_per_s for point in build.points)
+    point = _point(batch, statistics.median(times))
+    build.points.append(point)
+    return point.samples_per_s >= LEAST_GAIN * best and point.ms < SLOW_S * 1e3
+
+
+def _point(batch: int, ms: float) -> BatchPoint:
+    return BatchPoint(batch, ms, batch / ms * 1e3)
+
+
+def latency(build: TimedBuild, batch: int) -> Latency | None:
+    """Percentiles of all calls, and the interval of the median over rounds."""
+    medians = build.medians(batch)
+    if not medians:
+        return None
+    calls = sorted(ms for times in build.rounds[batch] for ms in times)
+    low, high = bootstrap(medians, statistics.median)
+    return Latency(
+        batch=batch,
+        calls=len(calls),
+        p50_ms=percentile(calls, 0.50),
+        p90_ms=percentile(calls, 0.90),
+        p99_ms=percentile(calls, 0.99) if len(calls) >= P99_CALLS else None,
+        low_ms=low,
+        high_ms=high,
+    )
+
+
+def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, tuple[float, float]] | None:
+    """How many times as fast, from rounds in which both took turns, and its 95 % interval."""
+    pairs = [math.log(a / b) for a, b in zip(slow, fast, strict=False) if a > 0 and b > 0]
+    if not pairs:
+        return None
+    low, high = bootstrap(pairs, statistics.median)
+    return math.exp(statistics.median(pairs)), (math.exp(low), math.exp(high))
+
+
+def bootstrap(
+    values: Sequence[float], figure: Callable[[Sequence[float]], float]
+) -> tuple[float, float]:
+    """95 % interval of a figure of the values."""
+    draw = random.Random(SEED)
+    found = sorted(figure(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return percentile(found, 0.025), percentile(found, 0.975)
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Of sorted values; the nearest one."""
+    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1 if share else 0)]

@@ -1,0 +1,121 @@
+"""A process of the user's Python that prepares, builds or serves, with limits of time and memory.
+
+Whatever becomes of it is an answer: it fails, crashes, hangs or takes too much memory, and the row
+of the table says which.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from flatout.exporting import reasons
+from flatout.nouns import units
+from flatout.probing import conversation
+from flatout.probing.conversation import Conversation
+
+POLL_S = 0.2
+SPARED = 0.9
+"""Share of the memory that is free at the start which one process may take."""
+
+
+class Broken(Exception):  # noqa: N818 - an outcome with its reason
+    """The process did not do what it was told; the message is the reason, in plain words."""
+
+
+class Worker:
+    """A running process and its limits."""
+
+    def __init__(self, talk: Conversation, memory_bytes: int) -> None:
+        self._talk = talk
+        self._memory_bytes = memory_bytes
+
+    def ask(self, order: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """Its answer to one order. Raises Broken."""
+        self._talk.say(dict(order))
+        return self.wait(limit_s)
+
+    def wait(self, limit_s: float) -> dict[str, Any]:
+        """Its next answer. Raises Broken."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            answer = self._talk.answer(min(deadline, time.monotonic() + POLL_S))
+            if answer:
+                if "error" in answer:
+                    raise Broken(reasons.plain(answer))
+                return answer
+            if answer is None and not self._talk.running:
+                raise Broken(f"its process crashed: {self._talk.how_it_ended()}")
+            if time.monotonic() >= deadline:
+                raise Broken(f"it took longer than {limit_s:.0f} s")
+            if (used := _used(self._talk.pid)) > self._memory_bytes:
+                raise Broken(
+                    f"it took {units.size(used)} of memory, {units.size(self._memory_bytes)} is the"
+                    " limit"
+                )
+
+
+@contextmanager
+def start(
+    python: str, order: Mapping[str, Any], memory_bytes: int, log: Path | None = None
+) -> Iterator[Worker]:
+    """A process that carries out `order`; leaving the `with` statement ends its whole tree.
+
+    Raises Broken where it cannot be started.
+    """
+    command = [python, str(conversation.program("export")), json.dumps(dict(order))]
+    try:
+        with Conversation(command, environment(order), takes_orders=True) as talk:
+            yield Worker(talk, memory_bytes)
+    except OSError as error:
+        raise Broken(f"{python} cannot be started: {error}") from error
+
+
+def once(
+    python: str, order: Mapping[str, Any], limit_s: float, memory_bytes: int
+) -> dict[str, Any]:
+    """The answer of a process that carries out one order. Raises Broken."""
+    with start(python, order, memory_bytes) as worker:
+        return worker.wait(limit_s)
+
+
+def environment(order: Mapping[str, Any]) -> dict[str, str]:
+    """The user's, with as many threads for every library and caches of compilers of its own."""
+    variables = conversation.environment(os.environ)
+    threads = str(order["threads"])
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
+    variables.update(dict.fromkeys(names, threads))
+    if "scratch" in order:
+        variables["TORCHINDUCTOR_CACHE_DIR"] = str(Path(order["scratch"], "inductor"))
+    # Nothing here asks the network: neither for telemetry nor for weights.
+    variables.update(HF_HUB_OFFLINE="1", OPENVINO_TELEMETRY="0", DO_NOT_TRACK="1")
+    return variables
+
+
+def memory_limit(asked: int | None) -> int:
+    """Bytes that a process may take."""
+    return asked or int(SPARED * psutil.virtual_memory().available)
+
+
+def _used(pid: int) -> int:
+    """Resident memory of a process and its children."""
+    try:
+        process = psutil.Process(pid)
+        tree = [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return 0
+    return sum(map(_resident, tree))
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0

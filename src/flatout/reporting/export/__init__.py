@@ -1,0 +1,1 @@
+"""Exported as screen, JSON, progress and page."""

@@ -1,0 +1,78 @@
+"""OpenVINO.
+
+## What it is
+
+The exported program converted by OpenVINO, which picks kernels and layouts for the CPU (oneDNN,
+AMX) or for Intel's GPUs. The precision is always named: left alone, OpenVINO computes in bfloat16
+wherever the CPU can. Weights are saved in float32 (it halves them by default). `bf16` allows
+bfloat16 inside; `int8` is quantised by NNCF.
+
+## When it wins
+
+Convolutions and transformers on Intel CPUs, above all with bfloat16 or int8 on AMX.
+
+## What it needs
+
+`openvino`; for `int8` also `nncf`. The artefact needs openvino and numpy, no torch.
+
+## What it may change
+
+Sums are taken in another order. `bf16` rounds weights and activations to 8 bits of mantissa;
+`int8` to 256 levels, which are found on samples that the guard does not see.
+
+## By hand
+
+```python
+model = openvino.convert_model(program)
+openvino.save_model(model, "model.xml", compress_to_fp16=False)
+compiled = openvino.Core().compile_model("model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+output = compiled([batch.numpy()])[0]
+```
+
+## References
+
+- https://docs.openvino.ai/2026/openvino-workflow/model-preparation/convert-model-pytorch.html
+- https://docs.openvino.ai/2026/openvino-workflow/model-optimization.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flatout_programs.backends import ExportBackend, RuntimePackage, Variant
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flatout_programs.exporting.captured import Captured
+
+NNCF = RuntimePackage("nncf", "nncf", 60)
+BACKEND = ExportBackend(
+    variants=(
+        Variant("", "exact", "OpenVINO"),
+        Variant("bf16", "rounding", "OpenVINO, bfloat16"),
+        Variant("int8", "quantised", "OpenVINO, int8", (NNCF,)),
+    ),
+    rank=5,
+    building=(RuntimePackage("openvino", "openvino", 180),),
+    serving=(RuntimePackage("openvino", "openvino", 180),),
+    torch_free=True,
+)
+
+
+def build(
+    captured: Captured, folder: Path, variant: str, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Convert; for int8 quantise."""
+    import openvino
+
+    model = openvino.convert_model(captured.program())
+    if variant == "int8":
+        import nncf
+
+        calls = captured.calibration_calls()
+        nncf.set_log_level(40)  # only errors: the user reads of its result in the table
+        dataset = nncf.Dataset(calls, list)
+        model = nncf.quantize(model, dataset, subset_size=len(calls))
+    openvino.save_model(model, str(folder / "model.xml"), compress_to_fp16=False)
+    return {"precision": "bf16" if variant == "bf16" else "f32"}
