@@ -23,6 +23,9 @@ MANIFEST = "manifest.json"
 LOAD = "load.py"
 REPORT = "report.html"
 NOT_HASHED = (MANIFEST, REPORT)
+SERVED = "serving"
+"""In the manifest: hashes of what serves the model. The user may change such files, and then no
+export replaces them."""
 START = re.compile(r"^def start\(", re.MULTILINE)
 MARK = re.compile(r"  # noqa:.*$", re.MULTILINE)
 
@@ -53,6 +56,7 @@ def write(
         "batch_sizes": capture["batch_sizes"],
         "input_axes": facts["input_axes"],
         "output_axes": facts["output_axes"],
+        "batch_matters": facts["batch_matters"],
         "options": dict(options),
         "torch_free": plan.backend.torch_free,
         "requires": requires,
@@ -62,6 +66,8 @@ def write(
         "architecture": facts["architecture"],
         "system": facts["system"],
         "device": facts["device"],
+        "on_gpu": "cuda" in (plan.backend.device, plan.variant.device),
+        "python": facts["python"],
         "files": hashes(folder),
     }
     _save(folder / MANIFEST, manifest)
@@ -93,13 +99,22 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in _files(folder) if path.name not in NOT_HASHED)
 
 
-def hashes(folder: Path) -> dict[str, str]:
+def hashes(folder: Path) -> dict[str, str | None]:
     """sha256 of every file but the manifest itself and the report."""
     return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        path.relative_to(folder).as_posix(): _digest(path)
         for path in _files(folder)
         if path.name not in NOT_HASHED
     }
+
+
+def note_served(folder: Path, paths: Sequence[Path]) -> None:
+    """Tell the manifest of files that serve the model."""
+    path = folder / MANIFEST
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    hashes = {item.relative_to(folder).as_posix(): _digest(item) for item in paths}
+    manifest[SERVED] = {**manifest.get(SERVED, {}), **hashes}
+    _save(path, manifest)
 
 
 def keep(
@@ -146,11 +161,16 @@ def _is_artefact(folder: Path) -> bool:
     """An artefact of ours, and nothing else in it."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        known = {*manifest["files"], *NOT_HASHED}
         own = manifest["schema"].startswith("flatout.artefact/")
+        written = {
+            name
+            for name, digest in manifest.get(SERVED, {}).items()
+            if _digest(folder / name) == digest
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
     names = {path.relative_to(folder).as_posix() for path in _files(folder)}
+    known = {*manifest["files"], *NOT_HASHED, *written}
     return own and all(name in known or "__pycache__" in name for name in names)
 
 
@@ -161,6 +181,10 @@ def specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if stat.S_ISREG(path.lstat().st_mode))
+
+
+def _digest(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def _public(version: str) -> str:

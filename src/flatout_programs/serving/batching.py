@@ -34,10 +34,8 @@ class Queue:
     def __init__(self, settings: argparse.Namespace, manifest: dict[str, Any], figures: Figures):
         self.settings, self.figures = settings, figures
         self.inputs, self.outputs = specs(manifest["inputs"]), specs(manifest["outputs"])
-        ends = [spec.shape[:1] for spec in self.inputs + self.outputs]
-        self.together = bool(manifest.get("batch_dynamic")) and all(end == (None,) for end in ends)
-        best = settings.max_batch or manifest.get("best_batch") or max(manifest["batch_sizes"])
-        self.most_rows = int(best) if self.together else 1
+        self.together = together(manifest)
+        self.most_rows = settings.max_batch or best_batch(manifest) if self.together else 1
         self.waiting: deque[Waiting] = deque()
         self.more = asyncio.Event()
         self.thread = ThreadPoolExecutor(1)
@@ -150,6 +148,21 @@ class Queue:
             {name: array[end - item.rows : end] for name, array in found.items()}
             for item, end in zip(group, ends, strict=True)
         ]
+
+
+def together(manifest: dict[str, Any]) -> bool:
+    """Whether rows of several requests can be one batch: it is the first dimension of each tensor,
+    of any size, and no row's result depends on the others."""
+    axes = [*manifest["input_axes"], *manifest["output_axes"]]
+    free = manifest["batch_dynamic"] and not manifest.get("batch_matters")
+    return bool(free) and set(axes) == {0}
+
+
+def best_batch(manifest: dict[str, Any]) -> int:
+    """That with which most rows per second were measured."""
+    points = (manifest.get("measured") or {}).get("batches") or ()
+    best = max(points, key=lambda point: float(point["samples_per_s"]), default=None)
+    return int(best["batch"]) if best else max(map(int, manifest["batch_sizes"]), default=1)
 
 
 def settle(future: asyncio.Future[Any], result: Any) -> None:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from flatout.exporting.serving.artefact import Artefact, read
+from flatout.exporting import artefact
+from flatout.exporting.serving.model import ServedModel, read
 
 PACKAGE = "flatout_programs.serving"
 PORT = 8000
@@ -19,13 +20,15 @@ COMPILERS = {"aoti": ("libgomp1",), "compile": ("g++", "libgomp1")}
 
 def write(folder: Path) -> tuple[Path, ...]:
     """Write serve.py with its modules, requirements.txt and the Dockerfile; the paths."""
-    artefact = read(folder)
-    texts = {**_server(), **_container(artefact)}
+    model = read(folder)
+    texts = {**_server(), **_container(model)}
     for name, text in texts.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return tuple(folder / name for name in texts)
+        path.write_text(text, encoding="utf-8", newline="\n")
+    paths = tuple(folder / name for name in texts)
+    artefact.note_served(folder, paths)
+    return paths
 
 
 def _server() -> dict[str, str]:
@@ -40,30 +43,30 @@ def _server() -> dict[str, str]:
     return texts
 
 
-def _container(artefact: Artefact) -> dict[str, str]:
-    pins = "".join(f"{name}=={version}\n" for name, version in sorted(artefact.packages.items()))
-    parts = ["load.py", "manifest.json", *artefact.files]
+def _container(model: ServedModel) -> dict[str, str]:
+    pins = "".join(f"{requirement}\n" for requirement in model.requires)
+    parts = ["load.py", "manifest.json", *model.files]
     mine = ["serve.py", "serving", "requirements.txt", *sorted({*parts})]
     return {
         "requirements.txt": pins,
-        "Dockerfile": _dockerfile(artefact, mine),
+        "Dockerfile": _dockerfile(model, mine),
         # Only what is copied goes to the builder.
         ".dockerignore": "".join(["*\n", *(f"!{name}\n" for name in mine), "**/__pycache__\n"]),
     }
 
 
-def _dockerfile(artefact: Artefact, names: list[str]) -> str:
+def _dockerfile(model: ServedModel, names: list[str]) -> str:
     return "\n".join(
         [
-            f"# {artefact.model} on {artefact.backend}, over HTTP. Build and run:",
+            f"# {model.name} on {model.backend}, over HTTP. Build and run:",
             "#   docker build -t model .",
             f"#   docker run --rm --init --read-only --tmpfs /tmp -p 127.0.0.1:{PORT}:{PORT} model",
-            f"FROM python:{'.'.join(artefact.python.split('.')[:2])}-slim",
+            f"FROM python:{_python(model)}-slim",
             "",
-            *_system(artefact),
+            *_system(model),
             "WORKDIR /model",
             "COPY requirements.txt .",
-            *_packages(artefact),
+            *_packages(model),
             *(f"COPY --chown={USER} {source} {target}" for source, target in _copies(names)),
             "",
             f"USER {USER}",
@@ -80,8 +83,8 @@ def _dockerfile(artefact: Artefact, names: list[str]) -> str:
     )
 
 
-def _system(artefact: Artefact) -> list[str]:
-    packages = COMPILERS.get(artefact.backend)
+def _system(model: ServedModel) -> list[str]:
+    packages = COMPILERS.get(model.backend)
     if packages is None:
         return []
     return [
@@ -91,9 +94,9 @@ def _system(artefact: Artefact) -> list[str]:
     ]
 
 
-def _packages(artefact: Artefact) -> list[str]:
+def _packages(model: ServedModel) -> list[str]:
     install = "RUN pip install --no-cache-dir -r requirements.txt"
-    if not artefact.needs_torch:
+    if model.torch is None:
         return [install]
     return [
         "# torch for CPUs alone is a tenth of the size. Its index is what `flatout env install`",
@@ -101,6 +104,10 @@ def _packages(artefact: Artefact) -> list[str]:
         "ARG TORCH_INDEX",
         f"{install} ${{TORCH_INDEX:+--extra-index-url $TORCH_INDEX}}",
     ]
+
+
+def _python(model: ServedModel) -> str:
+    return ".".join((model.python or "3.11").split(".")[:2])
 
 
 def _health() -> str:

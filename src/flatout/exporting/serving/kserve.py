@@ -6,7 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from flatout.exporting.serving.artefact import Artefact, read
+from flatout.exporting import artefact
+from flatout.exporting.serving.model import ServedModel, read
 from flatout.exporting.serving.triton import BACKENDS
 
 PORT = 8080
@@ -24,14 +25,16 @@ def kserve(
     storage: where the cluster finds the repository that `triton` wrote. image: the name under which
     it finds what the Dockerfile built.
     """
-    artefact = read(folder)
-    name = _label(artefact.model)
-    texts = {"kserve.yaml": _container(artefact, name, image or f"{name}:1")}
-    if artefact.backend in BACKENDS:
-        texts["kserve-triton.yaml"] = _triton(artefact, name, storage)
+    model = read(folder)
+    name = _label(model.name)
+    texts = {"kserve.yaml": _container(model, name, image or f"{name}:1")}
+    if model.backend in BACKENDS:
+        texts["kserve-triton.yaml"] = _triton(model, name, storage)
     for file, text in texts.items():
-        (folder / file).write_text(text, encoding="utf-8")
-    return tuple(folder / file for file in texts)
+        (folder / file).write_text(text, encoding="utf-8", newline="\n")
+    paths = tuple(folder / file for file in texts)
+    artefact.note_served(folder, paths)
+    return paths
 
 
 def _label(model: str) -> str:
@@ -40,8 +43,8 @@ def _label(model: str) -> str:
     return name if name[:1].isalpha() else f"model-{name}".strip("-")
 
 
-def _triton(artefact: Artefact, name: str, storage: str) -> str:
-    version = [f"      runtimeVersion: {TRITON}"] if artefact.backend == "aoti" else []
+def _triton(model: ServedModel, name: str, storage: str) -> str:
+    version = [f"      runtimeVersion: {TRITON}"] if model.backend == "aoti" else []
     return "\n".join(
         [
             "# Put the folder that `flatout export --triton` wrote where storageUri points to.",
@@ -52,13 +55,13 @@ def _triton(artefact: Artefact, name: str, storage: str) -> str:
             "      protocolVersion: v2",
             *version,
             f"      storageUri: {json.dumps(storage)}",
-            *_resources(artefact, 6),
+            *_resources(model, 6),
             "",
         ]
     )
 
 
-def _container(artefact: Artefact, name: str, image: str) -> str:
+def _container(model: ServedModel, name: str, image: str) -> str:
     probes = []
     for kind, path in (("readiness", "ready"), ("liveness", "live")):
         probes += [
@@ -81,7 +84,7 @@ def _container(artefact: Artefact, name: str, image: str) -> str:
             f"          - containerPort: {PORT}",
             "            protocol: TCP",
             *probes,
-            *_resources(artefact, 8),
+            *_resources(model, 8),
             "        securityContext:",
             "          runAsNonRoot: true",
             "          runAsUser: 10001",
@@ -105,10 +108,10 @@ def _head(name: str) -> list[str]:
     ]
 
 
-def _resources(artefact: Artefact, indent: int) -> list[str]:
+def _resources(model: ServedModel, indent: int) -> list[str]:
     """The cores that it was measured with."""
-    gpu = ["nvidia.com/gpu: 1"] if artefact.device != "cpu" else []
-    amounts = [f'cpu: "{artefact.threads}"', f"memory: {MEMORY}", *gpu]
+    gpu = ["nvidia.com/gpu: 1"] if model.on_gpu else []
+    amounts = [f'cpu: "{model.threads or 1}"', f"memory: {MEMORY}", *gpu]
     margin = " " * indent
     lines = [f"{margin}resources:"]
     for kind in ("requests", "limits"):

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flatout.exporting.serving.artefact import read
-from flatout.exporting.serving.files import PORT
-from flatout.nouns.errors import UserError
+from flatout.exporting.serving.model import read
+from flatout.exporting.serving.files import PORT, write
 
 
 def serve(
@@ -26,11 +25,11 @@ def serve(
 
     python: an interpreter with the artefact's packages. overlay: a folder of packages behind those
     of the interpreter. options: further ones of serve.py. Raises UserError where the folder holds
-    no artefact with a server.
+    no exported model.
     """
     program = read(folder).folder / "serve.py"
     if not program.is_file():
-        raise UserError(f"{folder} has no serve.py", "export the model again: flatout export")
+        write(folder)
     behind = ["--packages", str(overlay)] if overlay is not None else []
     command = [python, str(program), "--host", host, "--port", str(port), *behind, *options]
     process = subprocess.Popen(command)

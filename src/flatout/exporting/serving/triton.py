@@ -7,7 +7,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from flatout.exporting.serving.artefact import Artefact, check, read
+from flatout.exporting import artefact
+from flatout.exporting.serving.model import AGAIN, ServedModel, check, read
 from flatout.nouns.errors import UserError
 from flatout.nouns.exported import TensorSpec
 
@@ -26,8 +27,9 @@ class _Backend:
     """How Triton runs what one of our backends builds."""
 
     lines: tuple[str, ...]
-    file: str
-    """As Triton looks for it."""
+    files: tuple[str, ...]
+    """Of the artefact; Triton finds the first one under `found_as`."""
+    found_as: str
     batches: bool
     """Whether Triton may put requests together."""
     ordinal: bool = False
@@ -35,13 +37,21 @@ class _Backend:
 
 
 BACKENDS = {
-    "onnxruntime": _Backend(('backend: "onnxruntime"',), "model.onnx", batches=True),
+    "onnxruntime": _Backend(
+        ('backend: "onnxruntime"',), ("model.onnx", "model.onnx.data"), "model.onnx", batches=True
+    ),
     # With max_batch_size it takes that one batch size alone, or fills up each smaller one.
-    "openvino": _Backend(('backend: "openvino"',), "model.xml", batches=False),
-    "tensorrt": _Backend(('backend: "tensorrt"',), "model.plan", batches=True),
+    "openvino": _Backend(
+        ('backend: "openvino"',), ("model.xml", "model.bin"), "model.xml", batches=False
+    ),
+    "tensorrt": _Backend(('backend: "tensorrt"',), ("model.engine",), "model.plan", batches=True),
     # Its documentation says that batching is not completed for such packages.
     "aoti": _Backend(
-        ('backend: "pytorch"', 'platform: "torch_aoti"'), "model.pt2", batches=False, ordinal=True
+        ('backend: "pytorch"', 'platform: "torch_aoti"'),
+        ("model.pt2",),
+        "model.pt2",
+        batches=False,
+        ordinal=True,
     ),
 }
 BF16 = (
@@ -72,21 +82,25 @@ def triton(folder: Path, out: Path | None = None) -> Repository:
     Raises UserError for a backend that Triton has no counterpart of, and where something else is in
     the way.
     """
-    artefact = read(folder)
-    backend = BACKENDS.get(artefact.backend)
+    model = read(folder)
+    backend = BACKENDS.get(model.backend)
     if backend is None:
         raise UserError(
-            f"Triton has no backend for {artefact.backend}",
-            f"export with one that it has: flatout export --backends {','.join(BACKENDS)}; "
-            "or use the artefact's own server or --kserve with its container",
+            f"Triton has no backend for {model.backend}",
+            "serve it with its own server or container, or export for one that Triton has: "
+            + "flatout export "
+            + " ".join(f"--only {name}" for name in BACKENDS),
         )
-    check(artefact)
-    name = re.sub(r"[^\w.-]", "_", artefact.model, flags=re.ASCII)
-    repository = out if out is not None else artefact.folder / "triton"
+    check(model)
+    name = re.sub(r"[^\w.-]", "_", model.name, flags=re.ASCII)
+    repository = out if out is not None else model.folder / "triton"
     place = _cleared(repository / name)
-    _copy(artefact, backend, place / "1")
-    notes = _notes(artefact)
-    (place / "config.pbtxt").write_text(_config(artefact, backend, name, notes), encoding="utf-8")
+    _copy(model, backend, place / "1")
+    notes = _notes(model)
+    (place / "config.pbtxt").write_text(_config(model, backend, name, notes), encoding="utf-8")
+    if repository.resolve().is_relative_to(model.folder):
+        files = [path.resolve() for path in place.rglob("*") if path.is_file()]
+        artefact.note_served(model.folder, files)
     return Repository(repository, name, notes)
 
 
@@ -104,45 +118,49 @@ def _cleared(place: Path) -> Path:
     return place
 
 
-def _copy(artefact: Artefact, backend: _Backend, version: Path) -> None:
-    names = [name for name in artefact.files if name.startswith(backend.file.split(".")[0] + ".")]
-    if backend.file not in names:
-        raise UserError(
-            f"the artefact of {artefact.backend} has no {backend.file}",
-            "export the model again: flatout export train.py",
-        )
-    if artefact.backend == "onnxruntime" and len(names) > 1:  # weights in a file of their own
-        version = version / backend.file
+def _copy(model: ServedModel, backend: _Backend, version: Path) -> None:
+    first, *others = backend.files
+    if first not in model.files:
+        raise UserError(f"{model.folder} has no {first}, which {model.backend} builds", AGAIN)
+    others = [name for name in others if name in model.files]
+    if model.backend == "onnxruntime" and others:  # then Triton wants a folder of that name
+        version = version / backend.found_as
     version.mkdir(parents=True)
-    for name in names:
-        shutil.copy2(artefact.folder / name, version / name)
+    shutil.copyfile(model.folder / first, version / backend.found_as)
+    for name in others:
+        shutil.copyfile(model.folder / name, version / name)
 
 
-def _notes(artefact: Artefact) -> tuple[str, ...]:
-    if artefact.backend == "openvino" and artefact.exact:
+def _notes(model: ServedModel) -> tuple[str, ...]:
+    if model.backend == "openvino" and model.exact:
         return (BF16,)
-    if artefact.backend == "aoti":
-        return (AOTI.format(torch=artefact.packages.get("torch", "of the same version")),)
+    if model.backend == "aoti":
+        return (AOTI.format(torch=model.torch or "of the same version"),)
     return ()
 
 
-def _config(artefact: Artefact, backend: _Backend, name: str, notes: tuple[str, ...]) -> str:
-    batched = artefact.batched and backend.batches
-    gpu = artefact.backend == "tensorrt" or artefact.device != "cpu"
+def _config(model: ServedModel, backend: _Backend, name: str, notes: tuple[str, ...]) -> str:
+    batched = model.batched and backend.batches
     lines = [
         MINE,
         *(f"# note: {note}" for note in notes),
         f"name: {_quoted(name)}",
         *backend.lines,
-        f"max_batch_size: {artefact.best_batch if batched else 0}",
+        f"max_batch_size: {model.most_rows if batched else 0}",
     ]
-    for kind, specs in (("input", artefact.inputs), ("output", artefact.outputs)):
-        for place, spec in enumerate(specs):
-            known = spec.name if not backend.ordinal else f"{kind.upper()}__{place}"
-            lines += _tensor(kind, known, spec, batched)
-    if batched:
-        lines.append("dynamic_batching { max_queue_delay_microseconds: 1000 }")
-    lines.append(f"instance_group [ {{ count: 1 kind: KIND_{'GPU' if gpu else 'CPU'} }} ]")
+    for kind, specs in (("input", model.inputs), ("output", model.outputs)):
+        names = model.options.get(f"{kind}s") or [spec.name for spec in specs]
+        for place, (known, spec) in enumerate(zip(names, specs, strict=True)):
+            ordinal = f"{kind.upper()}__{place}"
+            lines += _tensor(kind, ordinal if backend.ordinal else known, spec, batched)
+    if batched and model.best_batch > 1:
+        lines += [
+            "dynamic_batching {",
+            f"  preferred_batch_size: [ {model.best_batch} ]",
+            "  max_queue_delay_microseconds: 1000",
+            "}",
+        ]
+    lines.append(f"instance_group [ {{ count: 1 kind: KIND_{'GPU' if model.on_gpu else 'CPU'} }} ]")
     return "\n".join([*lines, ""])
 
 
