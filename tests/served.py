@@ -53,7 +53,11 @@ def tensor(name: str, dtype: str, *shape: int | None) -> dict[str, Any]:
 
 def finished(folder: Path, **facts: Any) -> Path:
     """The folder as an artefact: a manifest, and what the server needs."""
-    hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    hashes = {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
     manifest = {
         "schema": "flatout.artefact/1",
         "model": "Linear",

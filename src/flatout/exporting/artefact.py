@@ -149,29 +149,27 @@ def check_target(out: Path) -> None:
         return
     if out.is_symlink() or not out.is_dir():
         raise UserError(f"{out} exists and is no folder", "name another one: --out FOLDER")
-    there = [path.name for path in out.iterdir()]
-    if there and not _is_artefact(out):
+    foreign = _foreign(out)
+    if foreign:
         raise UserError(
-            f"{out} holds files that are not an exported model's: {', '.join(sorted(there)[:3])}",
+            f"{out} holds files that are not an exported model's: {', '.join(foreign[:3])}",
             "name another folder: --out FOLDER",
         )
 
 
-def _is_artefact(folder: Path) -> bool:
-    """An artefact of ours, and nothing else in it."""
+def _foreign(folder: Path) -> list[str]:
+    """Files that no export wrote, or that were changed to serve in another way."""
+    names = [path.relative_to(folder).as_posix() for path in _files(folder)]
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        own = manifest["schema"].startswith("flatout.artefact/")
-        written = {
-            name
-            for name, digest in manifest.get(SERVED, {}).items()
-            if _digest(folder / name) == digest
-        }
+        served = manifest.get(SERVED, {})
+        known = {*manifest["files"], *NOT_HASHED}
+        known |= {name for name in served if _digest(folder / name) == served[name]}
+        if not manifest["schema"].startswith("flatout.artefact/"):
+            return names
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-    names = {path.relative_to(folder).as_posix() for path in _files(folder)}
-    known = {*manifest["files"], *NOT_HASHED, *written}
-    return own and all(name in known or "__pycache__" in name for name in names)
+        return names
+    return [name for name in names if name not in known and "__pycache__" not in name]
 
 
 def specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:

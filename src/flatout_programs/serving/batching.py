@@ -152,7 +152,8 @@ class Queue:
 
 def together(manifest: dict[str, Any]) -> bool:
     """Whether rows of several requests can be one batch: it is the first dimension of each tensor,
-    of any size, and no row's result depends on the others."""
+    of any size, and no row's result depends on the others.
+    """
     axes = [*manifest["input_axes"], *manifest["output_axes"]]
     free = manifest["batch_dynamic"] and not manifest.get("batch_matters")
     return bool(free) and set(axes) == {0}

@@ -5,6 +5,6 @@ from __future__ import annotations
 from flatout.exporting.serving.files import write
 from flatout.exporting.serving.kserve import kserve
 from flatout.exporting.serving.running import serve
-from flatout.exporting.serving.triton import triton
+from flatout.exporting.serving.triton import Repository, triton
 
-__all__ = ["kserve", "serve", "triton", "write"]
+__all__ = ["Repository", "kserve", "serve", "triton", "write"]

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flatout.exporting import artefact
-from flatout.exporting.serving.model import ServedModel, read
+from flatout.exporting.serving.model import AGAIN, ServedModel, read
+from flatout.nouns.errors import UserError
 
 PACKAGE = "flatout_programs.serving"
 PORT = 8000
@@ -131,4 +132,4 @@ def _copies(names: list[str]) -> Iterator[tuple[str, str]]:
 def _words(names: list[str]) -> str:
     if all(re.fullmatch(r"[\w./+-]+", name) for name in names):
         return " ".join(names)
-    raise ValueError(f"a file has a name that no Dockerfile takes: {names}")
+    raise UserError(f"a file of the model has a name that no Dockerfile takes: {names}", AGAIN)

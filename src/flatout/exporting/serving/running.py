@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flatout.exporting.serving.model import read
 from flatout.exporting.serving.files import PORT, write
+from flatout.exporting.serving.model import read
 
 
 def serve(
