@@ -69,7 +69,7 @@ def finished(folder: Path, **facts: Any) -> Path:
         "output_axes": [0, 0],
         "batch_matters": False,
         "options": {},
-        "requires": [f"numpy=={np.__version__}"],
+        "packages": {"numpy": np.__version__},
         "measured": {
             "batches": [
                 {"batch": 1, "ms": 1.0, "samples_per_s": 1000.0},

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, program
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, program, warn
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,6 +71,18 @@ Capture = Annotated[
         help="Export what an earlier export captured; no script runs.",
     ),
 ]
+Weights = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="FILE",
+        help="Load this checkpoint (FILE or FILE#ENTRY) instead of training to the end.",
+    ),
+]
+Model = Annotated[
+    str,
+    typer.Option("--model", metavar="CLASS", help="Which of the script's models to export."),
+]
 Limit = Annotated[str, typer.Option("--limit", metavar="TIME", help="Time for each build.")]
 Tune = Annotated[
     str, typer.Option("--tune", metavar="TIME", help="Time for TVM to search for schedules.")
@@ -98,6 +110,8 @@ def command(
     allow: Allow = None,
     only: Only = None,
     skip: Skip = None,
+    weights: Weights = "",
+    model: Model = "",
     capture: Capture = None,
     limit: Limit = "5m",
     tune: Tune = "0",
@@ -107,7 +121,7 @@ def command(
     python: _options.Python = None,
     as_json: _options.Json = False,
 ) -> int:
-    """Compile a script's model for serving, and keep the fastest build that is right.
+    """Compile a script's model for serving; keep the fastest right build.
 
     Takes model and inputs out of the running script, builds it with every backend installed here,
     compares with eager float32, times each build, and keeps one: a folder with load.py and report.
@@ -120,13 +134,14 @@ def command(
     """
     words = (allow or (), only or (), skip or ())
     settings = _settings(python, out, goal, exact, words)
-    times = {"build_limit_s": duration("--limit", limit), "tune_s": duration("--tune", tune, True)}
-    settings = replace(settings, threads=threads, **times)
+    build_s, tune_s = duration("--limit", limit), duration("--tune", tune, zero=True)
+    settings = replace(settings, threads=threads, build_limit_s=build_s, tune_s=tune_s)
     if install:
         settings = _installed(settings, yes)
         if not ctx.args and capture is None:
             return 0
-    return _report(_exported(ctx.args, capture, settings, python), as_json)
+    request = {"weights": weights, "model": model, "beside": as_json}
+    return _report(_exported(ctx.args, capture, settings, python, request), as_json)
 
 
 def _settings(
@@ -146,7 +161,11 @@ def _settings(
 
 
 def _exported(
-    words: list[str], capture: Path | None, settings: ExportSettings, python: str | None
+    words: list[str],
+    capture: Path | None,
+    settings: ExportSettings,
+    python: str | None,
+    request: dict[str, Any],
 ) -> ExportResult:
     """Capture where that is asked for, then export."""
     from flatout.exporting import artefact, candidates, export
@@ -159,15 +178,20 @@ def _exported(
     if capture is not None and words:
         raise UserError("--capture runs no script", f"flatout export --capture {capture}")
     with ExportView() as view:
-        folder = capture if capture is not None else _captured(words, python)
+        folder = capture if capture is not None else _captured(words, python, request)
         return export.run(folder, settings, view.step)
 
 
-def _captured(words: list[str], python: str | None) -> Path:
-    from flatout.exporting import capturing  # type: ignore[attr-defined]
+def _captured(words: list[str], python: str | None, request: dict[str, Any]) -> Path:
+    """The capture folder of a script that runs now; request: what to take out of it."""
+    from flatout.exporting import capturing  # type: ignore[attr-defined,unused-ignore]
+    from flatout.nouns.captured import (  # type: ignore[import-not-found,unused-ignore]
+        CaptureRequest,
+    )
     from flatout.running import command as running
 
-    folder: Path = capturing.capture(running.resolve(*program(words), python))
+    resolved = running.resolve(*program(words), python)
+    folder: Path = capturing.capture(resolved, CaptureRequest(**request), warn).folder
     return folder
 
 

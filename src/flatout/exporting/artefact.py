@@ -27,7 +27,7 @@ SERVED = "serving"
 """In the manifest: hashes of what serves the model. The user may change such files, and then no
 export replaces them."""
 START = re.compile(r"^def start\(", re.MULTILINE)
-MARK = re.compile(r"  # noqa:.*$", re.MULTILINE)
+MARK = re.compile(r"  # (type: ignore|noqa).*$", re.MULTILINE)
 
 
 def write(
@@ -40,7 +40,7 @@ def write(
 ) -> None:
     """`load.py` and the first manifest beside the files that a build left in `folder`."""
     (folder / LOAD).write_text(program(plan.backend.loading), encoding="utf-8", newline="\n")
-    requires = _requires(plan, versions)
+    packages = _packages(plan, versions, facts)
     manifest = {
         "schema": SCHEMA,
         "model": capture["model"],
@@ -59,27 +59,30 @@ def write(
         "batch_matters": facts["batch_matters"],
         "options": dict(options),
         "torch_free": plan.backend.torch_free,
-        "requires": requires,
-        "install": f"pip install {' '.join(requires)}",
+        "packages": packages,
+        "install": "pip install " + " ".join(f"{name}=={packages[name]}" for name in packages),
         "versions": dict(versions),
+        "python": facts["python"],
+        "threads": facts["threads"],
         "isa": facts["isa"],
         "architecture": facts["architecture"],
         "system": facts["system"],
         "device": facts["device"],
         "on_gpu": "cuda" in (plan.backend.device, plan.variant.device),
-        "python": facts["python"],
         "files": hashes(folder),
     }
     _save(folder / MANIFEST, manifest)
 
 
-def _requires(plan: BuildPlan, versions: Mapping[str, str]) -> list[str]:
-    """What the artefact needs, as pip takes it."""
+def _packages(
+    plan: BuildPlan, versions: Mapping[str, str], facts: Mapping[str, Any]
+) -> dict[str, str]:
+    """What `load.py` imports, with the versions that it was verified with."""
     serving = [package.pip for package in plan.backend.serving]
     if not plan.backend.torch_free:
         serving = ["torch", *serving]
-    pinned = [f"{name}=={_public(versions[name])}" for name in serving if name in versions]
-    return [*pinned, "numpy"]
+    found = {name: _public(versions[name]) for name in serving if name in versions}
+    return {**found, "numpy": facts["numpy"]}
 
 
 def program(backend: str) -> str:
@@ -135,6 +138,8 @@ def keep(
     shutil.copytree(built, staged)
     manifest = json.loads((staged / MANIFEST).read_text(encoding="utf-8"))
     own = dataclasses.asdict(chosen)
+    best = chosen.best_batch
+    manifest["best_batch"] = best.batch if best is not None else max(manifest["batch_sizes"])
     manifest.update(guard=own.pop("guard"), measured=own, **more)
     manifest["candidates"] = [dataclasses.asdict(item) for item in candidates]
     _save(staged / MANIFEST, manifest)

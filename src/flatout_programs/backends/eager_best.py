@@ -71,8 +71,11 @@ def build(
         for rounding in ROUNDINGS[variant]
     ]
     found = trying.fastest(captured, folder, loading, combinations, settings["threads"])
-    if variant and not found["changes"]:
+    plain = {"channels_last": False, "rounding": ""}
+    if variant and not trying.changes(
+        captured, folder, loading, [found, plain], settings["threads"]
+    ):
         raise RuntimeError(
             "bfloat16 changes nothing: the model has no products that it would round"
         )
-    return found["options"]
+    return found

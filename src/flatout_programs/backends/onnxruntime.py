@@ -90,7 +90,7 @@ def _quantised(exported: Any, captured: Captured, folder: Path) -> None:
     names = [item.name for item in exported.model.graph.inputs]
     calls = iter([dict(zip(names, call)) for call in captured.calibration_calls()])
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc,name-defined]
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
         def get_next(self) -> Any:
             return next(calls, None)
 

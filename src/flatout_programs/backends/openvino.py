@@ -66,6 +66,9 @@ def build(
     """Convert; for int8 quantise."""
     import openvino
 
+    from flatout_programs.exporting import trying
+    from flatout_programs.loading import openvino as loading
+
     model = openvino.convert_model(captured.program())
     if variant == "int8":
         import nncf
@@ -75,4 +78,20 @@ def build(
         dataset = nncf.Dataset(calls, list)
         model = nncf.quantize(model, dataset, subset_size=len(calls))
     openvino.save_model(model, str(folder / "model.xml"), compress_to_fp16=False)
-    return {"precision": "bf16" if variant == "bf16" else "f32"}
+    precision = "bf16" if variant == "bf16" else "f32"
+    return trying.fastest(
+        captured, folder, loading, _combinations(captured, precision), settings["threads"]
+    )
+
+
+def _combinations(captured: Captured, precision: str) -> list[dict[str, Any]]:
+    """Settings worth trying: both hints, and a second model for batch 1 with fixed shapes."""
+    axes = captured.prepared["input_axes"]
+    singles = (
+        [None, axes] if captured.batch_dynamic and any(a is not None for a in axes) else [None]
+    )
+    return [
+        {"precision": precision, "hint": hint, "single": single}
+        for single in singles
+        for hint in ("LATENCY", "THROUGHPUT")
+    ]

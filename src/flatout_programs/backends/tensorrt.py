@@ -74,7 +74,7 @@ def build(
     builder = tensorrt.Builder(logger)
     network = builder.create_network(0)
     parser = tensorrt.OnnxParser(network, logger)
-    exported = torch.onnx.export(captured.program(), dynamo=True, verbose=False)
+    exported: Any = torch.onnx.export(captured.program(), dynamo=True, verbose=False)
     with tempfile.TemporaryDirectory() as scratch:
         path = str(Folder(scratch, "model.onnx"))
         exported.save(path)
@@ -88,7 +88,7 @@ def build(
     engine = builder.build_serialized_network(network, config)
     if engine is None:
         raise RuntimeError("TensorRT could not build an engine for this model")
-    (folder / "model.engine").write_bytes(bytes(engine))
+    (folder / "model.plan").write_bytes(bytes(engine))
     inputs = [network.get_input(at).name for at in range(network.num_inputs)]
     return {
         "inputs": inputs,

@@ -24,7 +24,7 @@ class Captured:
         self.folder = capture
         self.facts = json.loads((capture / "capture.json").read_text(encoding="utf-8"))
         self.prepared = json.loads((prepared / "prepared.json").read_text(encoding="utf-8"))
-        self._calls = calls.Calls(prepared)
+        self._calls = calls.CallFiles(prepared)
 
     @property
     def input_names(self) -> list[str]:
@@ -94,7 +94,7 @@ class Captured:
         inner = self.program().module(check_guards=False)
         dtypes = [getattr(torch, item["dtype"]) for item in self.facts["outputs"]]
 
-        class InBfloat16(torch.nn.Module):  # type: ignore[misc,name-defined]
+        class InBfloat16(torch.nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.inner = inner

@@ -39,7 +39,7 @@ def prepare(capture: Path, folder: Path, threads: int) -> dict[str, Any]:
     facts = ready.facts()
     facts["operators"] = operators(program)
     facts["own_errors"] = own_errors(program, ready.calls, len(captured["outputs"]))
-    facts.update(machine())
+    facts.update(machine(), threads=threads)
     ready.writer.close()
     (folder / "prepared.json").write_text(json.dumps(facts), encoding="utf-8")
     return facts
@@ -115,7 +115,8 @@ class Preparation:
 
     def _reference(self, at: int) -> list[Any]:
         inputs, given, _ = self.calls[at]
-        outputs, again = self.run(inputs), self.run(inputs)
+        outputs: list[Any] = self.run(inputs)
+        again = self.run(inputs)
         if len(outputs) != len(given):
             raise Unfit(f"the exported program has {len(outputs)} outputs, the model {len(given)}")
         names = [item["name"] for item in self.captured["outputs"]]
@@ -284,11 +285,13 @@ def machine() -> dict[str, Any]:
     """What the builds depend on."""
     import platform
 
+    import numpy
     import torch
 
     cuda = torch.cuda.is_available()
     return {
         "torch": torch.__version__,
+        "numpy": numpy.__version__,
         "python": platform.python_version(),
         "system": platform.system(),
         "architecture": platform.machine(),

@@ -70,7 +70,8 @@ class Server:
     def time(self, order: dict[str, Any]) -> dict[str, Any]:
         """Milliseconds of single calls, on inputs in turn, for so many seconds."""
         arrays = self.cycle(order["batch"])
-        began, times = time.perf_counter(), []
+        times: list[float] = []
+        began = time.perf_counter()
         while not times or (
             time.perf_counter() - began < order["seconds"] and len(times) < order["most"]
         ):

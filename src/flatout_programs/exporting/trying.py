@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 ROUND_S = 0.06
+CLEARLY = 1.03
+"""A later combination must be so much faster than the best before it."""
 SAME = 1e-7
 """Relative difference below which a rounding has changed nothing."""
 
@@ -20,29 +22,37 @@ SAME = 1e-7
 def fastest(
     captured: Captured, folder: Path, loading: Any, combinations: list[dict[str, Any]], threads: int
 ) -> dict[str, Any]:
-    """The combination with the lowest median time of a single call, and whether it changes values.
+    """The combination with the lowest median time of a single call.
 
-    Settings that fail are left out; raises the last error where all do.
+    Those that fail are left out; raises the last error where all do. Of nearly equal ones the
+    first is taken: put the plainest there.
     """
     call = captured.single_calls()[0]
-    best, error = None, None
+    best, best_ms, error = None, 0.0, None
     for options in combinations:
         try:
-            run = loading.start(folder, options, threads)
-            output, ms = run(call), _median_ms(run, call)
+            ms = _median_ms(loading.start(folder, options, threads), call)
         except Exception as problem:
             error = problem
             continue
         finally:
             _reset()
-        if best is None or ms < best["ms"]:
-            best = {"options": options, "ms": ms, "output": output}
+        if best is None or ms * CLEARLY < best_ms:
+            best, best_ms = options, ms
     if best is None:
         assert error is not None
         raise error
-    plain = loading.start(folder, {"channels_last": False, "rounding": ""}, threads)(call)
-    best["changes"] = _differ(best["output"], plain)
     return best
+
+
+def changes(
+    captured: Captured, folder: Path, loading: Any, pair: list[dict[str, Any]], threads: int
+) -> bool:
+    """Whether two settings give different values at all."""
+    call = captured.single_calls()[0]
+    left = loading.start(folder, pair[0], threads)(call)
+    _reset()
+    return _differ(left, loading.start(folder, pair[1], threads)(call))
 
 
 def _median_ms(run: Any, call: list[Any]) -> float:
@@ -58,10 +68,11 @@ def _median_ms(run: Any, call: list[Any]) -> float:
 
 
 def _reset() -> None:
+    """What a start has switched for the whole process."""
     import torch
 
-    torch.backends.mkldnn.matmul.fp32_precision = "none"
-    torch.backends.mkldnn.conv.fp32_precision = "none"
+    onednn: Any = torch.backends.mkldnn
+    onednn.matmul.fp32_precision = onednn.conv.fp32_precision = "none"
 
 
 def _differ(left: list[Any], right: list[Any]) -> bool:

@@ -15,13 +15,13 @@ def start(folder: Path, options: dict[str, Any], threads: int) -> Any:
     import torch
 
     torch.set_num_threads(threads)
-    program = torch.export.load(folder / "model.pt2").module(check_guards=False)
+    program: Any = torch.export.load(folder / "model.pt2").module(check_guards=False)
     layout = torch.channels_last if options["channels_last"] else torch.contiguous_format
     if options["channels_last"]:
         program = program.to(memory_format=torch.channels_last)
     if options["rounding"] == "kernels":
-        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
-        torch.backends.mkldnn.conv.fp32_precision = "bf16"
+        onednn: Any = torch.backends.mkldnn
+        onednn.matmul.fp32_precision = onednn.conv.fp32_precision = "bf16"
     autocast = options["rounding"] == "autocast"
 
     def run(arrays: list[Any]) -> list[Any]:

@@ -99,7 +99,8 @@ def load(folder: Any = None, threads: int | None = None, check: bool = False) ->
     if check:
         check_files(folder, manifest)
     try:
-        run = start(folder, manifest["options"], threads or cores())  # noqa: F821 - of the backend
+        # `start` is the backend's own part, below.
+        run = start(folder, manifest["options"], threads or cores())  # type: ignore[name-defined]  # noqa: F821
     except ImportError as error:
         raise RuntimeError(
             "this model needs {} ({}): {}".format(error.name, error, manifest.get("install", ""))

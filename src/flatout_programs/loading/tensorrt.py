@@ -13,10 +13,10 @@ def start(folder: Path, options: dict[str, Any], threads: int) -> Any:
     import torch
 
     runtime = tensorrt.Runtime(tensorrt.Logger(tensorrt.Logger.ERROR))
-    engine = runtime.deserialize_cuda_engine((folder / "model.engine").read_bytes())
+    engine = runtime.deserialize_cuda_engine((folder / "model.plan").read_bytes())
     if engine is None:
         raise RuntimeError("this engine was built for another GPU or TensorRT: export it here")
-    context, stream = engine.create_execution_context(), torch.cuda.Stream()
+    context, stream = engine.create_execution_context(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     kinds = {
         name: torch.from_numpy(numpy.zeros(0, tensorrt.nptype(kind))).dtype
         for name in options["outputs"]

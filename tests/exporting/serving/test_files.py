@@ -84,11 +84,13 @@ def exit_code(code: str) -> int:
 
 
 def test_torch_comes_with_a_choice_of_index_and_what_compiles(tmp_path: Path) -> None:
-    folder = linear(tmp_path / "artefact", backend="compile", requires=["torch==2.13.0", "numpy"])
+    folder = linear(
+        tmp_path / "artefact", backend="compile", packages={"torch": "2.13.0", "numpy": "2.4.6"}
+    )
     text = (folder / "Dockerfile").read_text()
     assert "--extra-index-url $TORCH_INDEX" in text
     assert "g++" in text
-    assert (folder / "requirements.txt").read_text() == "torch==2.13.0\nnumpy\n"
+    assert (folder / "requirements.txt").read_text() == "torch==2.13.0\nnumpy==2.4.6\n"
 
 
 def test_files_in_folders_keep_their_place(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_openvino_takes_any_batch_one_request_at_a_time(tmp_path: Path) -> None:
 
 def test_aoti_names_tensors_by_their_places(tmp_path: Path) -> None:
     repository = serving.triton(
-        built(tmp_path / "a", "aoti", requires=["torch==2.13.0", "numpy==2.4.0"])
+        built(tmp_path / "a", "aoti", packages={"torch": "2.13.0", "numpy": "2.4.0"})
     )
     assert files(repository) == {"1/model.pt2": "the bytes of model.pt2"}
     assert "PyTorch 2.13.0" in repository.notes[0]

@@ -45,7 +45,7 @@ def _server() -> dict[str, str]:
 
 
 def _container(model: ServedModel) -> dict[str, str]:
-    pins = "".join(f"{requirement}\n" for requirement in model.requires)
+    pins = "".join(f"{name}=={version}\n" for name, version in model.packages.items())
     parts = ["load.py", "manifest.json", *model.files]
     mine = ["serve.py", "serving", "requirements.txt", *sorted({*parts})]
     return {
@@ -97,7 +97,7 @@ def _system(model: ServedModel) -> list[str]:
 
 def _packages(model: ServedModel) -> list[str]:
     install = "RUN pip install --no-cache-dir -r requirements.txt"
-    if model.torch is None:
+    if "torch" not in model.packages:
         return [install]
     return [
         "# torch for CPUs alone is a tenth of the size. Its index is what `flatout env install`",

@@ -27,8 +27,8 @@ class ServedModel:
     outputs: tuple[TensorSpec, ...]
     files: dict[str, str]
     """Name -> SHA-256."""
-    requires: tuple[str, ...]
-    """What load.py imports, as pip takes it."""
+    packages: dict[str, str]
+    """What load.py imports, with the versions that were measured."""
     python: str | None
     options: dict[str, Any]
     """Of the backend: among them the names of inputs and outputs within the model's file."""
@@ -42,12 +42,6 @@ class ServedModel:
     on_gpu: bool
     threads: int | None
     """It was measured with so many."""
-
-    @property
-    def torch(self) -> str | None:
-        """The version of torch that it needs; None: it needs none."""
-        pins = (requirement.partition("==") for requirement in self.requires)
-        return next((version for name, _, version in pins if name == "torch"), None)
 
 
 def read(folder: Path) -> ServedModel:
@@ -94,7 +88,7 @@ def _model(folder: Path, facts: dict[str, Any]) -> ServedModel:
         inputs=specs(facts["inputs"]),
         outputs=specs(facts["outputs"]),
         files={str(name): str(digest) for name, digest in facts["files"].items()},
-        requires=tuple(map(str, facts["requires"])),
+        packages={str(name): str(version) for name, version in facts["packages"].items()},
         python=facts.get("python"),
         options=dict(facts["options"]),
         batched=bool(facts["batch_dynamic"]) and not facts.get("batch_matters") and axes == {0},

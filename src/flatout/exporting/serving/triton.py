@@ -135,7 +135,7 @@ def _notes(model: ServedModel) -> tuple[str, ...]:
     if model.backend == "openvino" and model.exact:
         return (BF16,)
     if model.backend == "aoti":
-        return (AOTI.format(torch=model.torch or "of the same version"),)
+        return (AOTI.format(torch=model.packages.get("torch", "of the same version")),)
     return ()
 
 

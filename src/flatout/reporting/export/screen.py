@@ -39,11 +39,10 @@ def show_export(result: ExportResult, console: Console | None = None) -> None:
 
 def _lines(result: ExportResult, width: int, whole_width: int) -> Iterator[Line]:
     yield from paragraph("model", _model(result), width, "bold")
-    for item in (*result.inputs, *result.outputs):
-        arrow = "in " if item in result.inputs else "out"
-        yield Line(
-            plain.one_line(f"          {arrow} {item.name}: {words.shape(item.shape)} {item.dtype}")
-        )
+    for tensor in (*result.inputs, *result.outputs):
+        arrow = "in " if tensor in result.inputs else "out"
+        shown = f"{arrow} {tensor.name}: {words.shape(tensor.shape)} {tensor.dtype}"
+        yield Line(f"          {plain.one_line(shown)}")
     yield Line("")
     measured = [item for item in result.candidates if item.state in MEASURED]
     yield styled(f"  {'':{NAME}}" + "".join(f"{head:>{NUMBER}}" for head in HEADS), "dim")
