@@ -23,8 +23,9 @@ MANIFEST = "manifest.json"
 LOAD = "load.py"
 REPORT = "report.html"
 NOT_HASHED = (MANIFEST, REPORT)
-BESIDE = ("serve.py", "serving", "requirements.txt", "Dockerfile", ".dockerignore", "__pycache__")
-"""What may lie beside an artefact's own files: the server, and what Python leaves."""
+SERVED = "serving"
+"""In the manifest: hashes of what serves the model. The user may change such files, and then no
+export replaces them."""
 START = re.compile(r"^def start\(", re.MULTILINE)
 MARK = re.compile(r"  # (type: ignore|noqa).*$", re.MULTILINE)
 
@@ -55,6 +56,7 @@ def write(
         "batch_sizes": capture["batch_sizes"],
         "input_axes": facts["input_axes"],
         "output_axes": facts["output_axes"],
+        "batch_matters": facts["batch_matters"],
         "options": dict(options),
         "torch_free": plan.backend.torch_free,
         "packages": packages,
@@ -66,6 +68,7 @@ def write(
         "architecture": facts["architecture"],
         "system": facts["system"],
         "device": facts["device"],
+        "on_gpu": "cuda" in (plan.backend.device, plan.variant.device),
         "files": hashes(folder),
     }
     _save(folder / MANIFEST, manifest)
@@ -99,13 +102,22 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in _files(folder) if path.name not in NOT_HASHED)
 
 
-def hashes(folder: Path) -> dict[str, str]:
+def hashes(folder: Path) -> dict[str, str | None]:
     """sha256 of every file but the manifest itself and the report."""
     return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        path.relative_to(folder).as_posix(): _digest(path)
         for path in _files(folder)
         if path.name not in NOT_HASHED
     }
+
+
+def note_served(folder: Path, paths: Sequence[Path]) -> None:
+    """Tell the manifest of files that serve the model."""
+    path = folder / MANIFEST
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    hashes = {item.relative_to(folder).as_posix(): _digest(item) for item in paths}
+    manifest[SERVED] = {**manifest.get(SERVED, {}), **hashes}
+    _save(path, manifest)
 
 
 def keep(
@@ -142,24 +154,27 @@ def check_target(out: Path) -> None:
         return
     if out.is_symlink() or not out.is_dir():
         raise UserError(f"{out} exists and is no folder", "name another one: --out FOLDER")
-    there = [path.name for path in out.iterdir()]
-    if there and not _is_artefact(out):
+    foreign = _foreign(out)
+    if foreign:
         raise UserError(
-            f"{out} holds files that are not an exported model's: {', '.join(sorted(there)[:3])}",
+            f"{out} holds files that are not an exported model's: {', '.join(foreign[:3])}",
             "name another folder: --out FOLDER",
         )
 
 
-def _is_artefact(folder: Path) -> bool:
-    """An artefact of ours, and nothing else in it."""
+def _foreign(folder: Path) -> list[str]:
+    """Files that no export wrote, or that were changed to serve in another way."""
+    names = [path.relative_to(folder).as_posix() for path in _files(folder)]
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        served = manifest.get(SERVED, {})
         known = {*manifest["files"], *NOT_HASHED}
-        own = manifest["schema"].startswith("flatout.artefact/")
+        known |= {name for name in served if _digest(folder / name) == served[name]}
+        if not manifest["schema"].startswith("flatout.artefact/"):
+            return names
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-    names = {path.relative_to(folder).as_posix() for path in _files(folder)}
-    return own and all(name in known or name.split("/")[0] in BESIDE for name in names)
+        return names
+    return [name for name in names if name not in known and "__pycache__" not in name]
 
 
 def specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
@@ -169,6 +184,10 @@ def specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if stat.S_ISREG(path.lstat().st_mode))
+
+
+def _digest(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def _public(version: str) -> str:

@@ -1,0 +1,190 @@
+"""A model repository of Triton Inference Server."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from flatout.exporting import artefact
+from flatout.exporting.serving.model import AGAIN, ServedModel, check, read
+from flatout.nouns.errors import UserError
+from flatout.nouns.exported import TensorSpec
+
+MINE = "# flatout export --triton"
+TYPES = {
+    "bool": "TYPE_BOOL",
+    "bfloat16": "TYPE_BF16",
+    **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
+    **{f"int{bits}": f"TYPE_INT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"TYPE_UINT{bits}" for bits in (8, 16, 32, 64)},
+}
+
+
+@dataclass(frozen=True)
+class _Backend:
+    """How Triton runs what one of our backends builds."""
+
+    lines: tuple[str, ...]
+    files: tuple[str, ...]
+    """Of the artefact; Triton finds the first one under `found_as`."""
+    found_as: str
+    batches: bool
+    """Whether Triton may put requests together."""
+    ordinal: bool = False
+    """Tensors are named by their place."""
+
+
+BACKENDS = {
+    "onnxruntime": _Backend(
+        ('backend: "onnxruntime"',), ("model.onnx", "model.onnx.data"), "model.onnx", batches=True
+    ),
+    # With max_batch_size it takes that one batch size alone, or fills up each smaller one.
+    "openvino": _Backend(
+        ('backend: "openvino"',), ("model.xml", "model.bin"), "model.xml", batches=False
+    ),
+    "tensorrt": _Backend(('backend: "tensorrt"',), ("model.engine",), "model.plan", batches=True),
+    # Its documentation says that batching is not completed for such packages.
+    "aoti": _Backend(
+        ('backend: "pytorch"', 'platform: "torch_aoti"'),
+        ("model.pt2",),
+        "model.pt2",
+        batches=False,
+        ordinal=True,
+    ),
+}
+BF16 = (
+    "Triton's OpenVINO backend cannot name a precision: on a CPU with bfloat16 (AMX), OpenVINO "
+    "computes in it by itself, which this model was not verified with"
+)
+AOTI = (
+    "Triton loads such packages from 26.05 on, and its container must have PyTorch {torch}, with "
+    "which this one was compiled, and a CPU or GPU of the same kind"
+)
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A model repository that was written."""
+
+    path: Path
+    """What Triton is given: --model-repository."""
+    model: str
+    """The model's name in it."""
+    notes: tuple[str, ...]
+    """What differs from the artefact as it was measured."""
+
+
+def triton(folder: Path, out: Path | None = None) -> Repository:
+    """Write the artefact as a model repository, into its folder `triton` unless told otherwise.
+
+    Raises UserError for a backend that Triton has no counterpart of, and where something else is in
+    the way.
+    """
+    model = read(folder)
+    backend = BACKENDS.get(model.backend)
+    if backend is None:
+        raise UserError(
+            f"Triton has no backend for {model.backend}",
+            "serve it with its own server or container, or export for one that Triton has: "
+            + "flatout export "
+            + " ".join(f"--only {name}" for name in BACKENDS),
+        )
+    check(model)
+    name = re.sub(r"[^\w.-]", "_", model.name, flags=re.ASCII)
+    repository = out if out is not None else model.folder / "triton"
+    place = _cleared(repository / name)
+    _copy(model, backend, place / "1")
+    notes = _notes(model)
+    (place / "config.pbtxt").write_text(_config(model, backend, name, notes), encoding="utf-8")
+    if repository.resolve().is_relative_to(model.folder):
+        files = [path.resolve() for path in place.rglob("*") if path.is_file()]
+        artefact.note_served(model.folder, files)
+    return Repository(repository, name, notes)
+
+
+def _cleared(place: Path) -> Path:
+    """The place of the model, empty. Raises UserError for a folder that is not ours to empty."""
+    if place.exists():
+        config = place / "config.pbtxt"
+        if not config.is_file() or not config.read_text(encoding="utf-8").startswith(MINE):
+            raise UserError(
+                f"{place} is there already, and flatout did not write it",
+                "remove it, or give another folder",
+            )
+        shutil.rmtree(place)
+    place.mkdir(parents=True)
+    return place
+
+
+def _copy(model: ServedModel, backend: _Backend, version: Path) -> None:
+    first, *others = backend.files
+    if first not in model.files:
+        raise UserError(f"{model.folder} has no {first}, which {model.backend} builds", AGAIN)
+    others = [name for name in others if name in model.files]
+    if model.backend == "onnxruntime" and others:  # then Triton wants a folder of that name
+        version = version / backend.found_as
+    version.mkdir(parents=True)
+    shutil.copyfile(model.folder / first, version / backend.found_as)
+    for name in others:
+        shutil.copyfile(model.folder / name, version / name)
+
+
+def _notes(model: ServedModel) -> tuple[str, ...]:
+    if model.backend == "openvino" and model.exact:
+        return (BF16,)
+    if model.backend == "aoti":
+        return (AOTI.format(torch=model.packages.get("torch", "of the same version")),)
+    return ()
+
+
+def _config(model: ServedModel, backend: _Backend, name: str, notes: tuple[str, ...]) -> str:
+    batched = model.batched and backend.batches
+    lines = [
+        MINE,
+        *(f"# note: {note}" for note in notes),
+        f"name: {_quoted(name)}",
+        *backend.lines,
+        f"max_batch_size: {model.most_rows if batched else 0}",
+    ]
+    for kind, specs in (("input", model.inputs), ("output", model.outputs)):
+        names = model.options.get(f"{kind}s") or [spec.name for spec in specs]
+        for place, (known, spec) in enumerate(zip(names, specs, strict=True)):
+            ordinal = f"{kind.upper()}__{place}"
+            lines += _tensor(kind, ordinal if backend.ordinal else known, spec, batched)
+    if batched and model.best_batch > 1:
+        lines += [
+            "dynamic_batching {",
+            f"  preferred_batch_size: [ {model.best_batch} ]",
+            "  max_queue_delay_microseconds: 1000",
+            "}",
+        ]
+    lines.append(f"instance_group [ {{ count: 1 kind: KIND_{'GPU' if model.on_gpu else 'CPU'} }} ]")
+    return "\n".join([*lines, ""])
+
+
+def _tensor(kind: str, name: str, spec: TensorSpec, batched: bool) -> list[str]:
+    if spec.dtype not in TYPES:
+        raise UserError(f"{kind} {spec.name} is {spec.dtype}, a type that Triton does not have")
+    shape = spec.shape[1:] if batched else spec.shape
+    dims = ", ".join("-1" if size is None else str(size) for size in shape)
+    # Triton takes no empty dims: a number for each row goes as one of one element.
+    scalar = [] if shape else ["  reshape { shape: [ ] }"]
+    return [
+        f"{kind} {{",
+        f"  name: {_quoted(name)}",
+        f"  data_type: {TYPES[spec.dtype]}",
+        f"  dims: [ {dims or '1'} ]",
+        *scalar,
+        "}",
+    ]
+
+
+def _quoted(text: str) -> str:
+    """A string of the text format of protocol buffers."""
+    signs = (
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}"
+        for byte in text.encode()
+    )
+    return f'"{"".join(signs)}"'

@@ -1,0 +1,1 @@
+"""The server of an artefact folder: `serve.py`, and what it reads, in `serving/` beside it."""
