@@ -1,0 +1,181 @@
+"""torch.export of a flat model, with the dimensions dynamic that vary, and a check of each.
+
+torch makes a dimension static without a word where the program needs that (`Dim.AUTO`). So the
+result is looked at, and the program is run with other sizes and compared with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.export import Dim, ExportedProgram
+
+from flatout_agent.capture import refusal, rows
+from flatout_agent.capture.flat import FlatModel
+from flatout_agent.capture.rows import Rows, Tensors
+
+MOST_CHECKS = 16
+"""Seen samples that the program is compared on."""
+Dims = tuple[frozenset[int], ...]
+"""Of each input the dimensions that are dynamic."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """An exported program and what holds of it."""
+
+    exported: ExportedProgram
+    dims: Dims
+    batch_dynamic: bool
+    samples: tuple[int, ...]
+    """Which of the samples it can be run with."""
+    notes: tuple[str, ...] = ()
+
+
+def export(flat: FlatModel, samples: Sequence[Tensors], by_rows: Rows | None) -> Program:
+    """Export with all sizes that vary, else with the batch alone, else with fixed sizes."""
+    varying = _varying(samples)
+    batch = tuple(frozenset({0}) if of else frozenset() for of in by_rows.inputs) if by_rows else ()
+    both = tuple(one | other for one, other in zip(varying, batch, strict=True)) if batch else varying
+    nothing: Dims = tuple(frozenset() for _ in samples[0])
+    notes: list[str] = []
+    error: Exception | None = None
+    tried: list[Dims] = []
+    for dims in (both, batch or nothing, nothing):
+        if dims in tried:
+            continue
+        tried.append(dims)
+        usable = _usable(samples, dims)
+        try:
+            done = _export(flat, samples, usable, dims, by_rows)
+        except Exception as caught:
+            error = error or caught
+            continue
+        if isinstance(done, Program):
+            return Program(done.exported, done.dims, done.batch_dynamic, usable, tuple(notes))
+        notes.append(done)
+    if error is not None:
+        shapes = _shapes(flat, nothing)
+        raise refusal.of_export(error, tuple(refusal.drafted(flat, samples[0], shapes)))
+    raise refusal.CannotCapture(
+        f"what torch.export makes of it does not compute the same: {notes[-1]}",
+        "report it with the model: the exported program is wrong",
+    )
+
+
+def _varying(samples: Sequence[Tensors]) -> Dims:
+    first = samples[0]
+    return tuple(
+        frozenset(
+            dim
+            for dim in range(tensor.dim())
+            if any(sample[at].shape[dim] != tensor.shape[dim] for sample in samples)
+        )
+        for at, tensor in enumerate(first)
+    )
+
+
+def _usable(samples: Sequence[Tensors], dims: Dims) -> tuple[int, ...]:
+    """The samples whose fixed sizes are those of most of them."""
+
+    def fixed(sample: Tensors) -> tuple[object, ...]:
+        return tuple(
+            tuple(None if dim in of else size for dim, size in enumerate(tensor.shape))
+            for tensor, of in zip(sample, dims, strict=True)
+        )
+
+    kinds = [fixed(sample) for sample in samples]
+    most = max(kinds, key=lambda kind: (kinds.count(kind), str(kind)))
+    return tuple(place for place, kind in enumerate(kinds) if kind == most)
+
+
+def _shapes(flat: FlatModel, dims: Dims) -> dict[str, dict[int, object]]:
+    return {
+        name: {dim: Dim.AUTO for dim in sorted(of)}
+        for name, of in zip(flat.input_names, dims, strict=True)
+    }
+
+
+def _export(
+    flat: FlatModel,
+    samples: Sequence[Tensors],
+    usable: Sequence[int],
+    dims: Dims,
+    by_rows: Rows | None,
+) -> Program | str:
+    """The program; or why it is not to be had with these dynamic dimensions."""
+    own = [samples[place] for place in usable]
+    batch = by_rows is not None and any(0 in of for of in dims)
+    traced = _traced(own, dims, by_rows if batch else None)
+    exported = torch.export.export(
+        flat, traced, dynamic_shapes=_shapes(flat, dims), strict=False
+    )
+    dynamic = _dynamic(exported, len(dims))
+    lost = [
+        f"{name} (dimension {dim})"
+        for name, wanted, got in zip(flat.input_names, dims, dynamic, strict=True)
+        for dim in sorted(wanted - got)
+    ]
+    if lost:
+        return f"the program holds for one size alone of {', '.join(lost)}"
+    run = exported.module()
+    for what, inputs in _checks(own, by_rows if batch else None):
+        wanted = flat(*inputs)
+        try:
+            got = run(*inputs)
+        except Exception as error:
+            return f"with {what} it fails: {str(error).strip().splitlines()[0][:200]}"
+        if not all(map(rows.close, got, wanted)):
+            return f"with {what} it computes something else"
+    return Program(exported, dynamic, batch, tuple(usable))
+
+
+def _traced(own: Sequence[Tensors], dims: Dims, by_rows: Rows | None) -> Tensors:
+    """The largest sample, with sizes that differ from one dynamic dimension to the next.
+
+    torch takes dynamic dimensions of the same size for one.
+    """
+    largest = max(own, key=lambda sample: sum(tensor.numel() for tensor in sample))
+    if by_rows is None:
+        return largest
+    other = {
+        int(tensor.shape[dim])
+        for tensor, of in zip(largest, dims, strict=True)
+        for dim in of
+        if dim != 0
+    }
+    count = max(2, by_rows.count(largest))
+    while count > 2 and count in other:
+        count -= 1
+    while count in other:
+        count += 1
+    return by_rows.repeated(largest, count)
+
+
+def _dynamic(exported: ExportedProgram, inputs: int) -> Dims:
+    """The dimensions that are dynamic in the program."""
+    names = set(exported.graph_signature.user_inputs)
+    nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    values = [node.meta["val"] for node in nodes if node.name in names]
+    found = tuple(
+        frozenset(
+            dim for dim, size in enumerate(value.shape) if isinstance(size, torch.SymInt)
+        )
+        for value in values
+    )
+    if len(found) != inputs:
+        raise RuntimeError(f"the program has {len(found)} inputs, the model {inputs}")
+    return found
+
+
+def _checks(own: Sequence[Tensors], by_rows: Rows | None) -> Iterator[tuple[str, Tensors]]:
+    step = max(1, len(own) // MOST_CHECKS)
+    for sample in own[::step]:
+        yield f"inputs of {[list(tensor.shape) for tensor in sample]}", sample
+    if by_rows is not None:
+        largest = max(own, key=by_rows.count)
+        most = by_rows.count(largest)
+        for count in sorted({1, 2, 3, max(1, most // 2), most + 1}):
+            yield f"batch size {count}", by_rows.repeated(largest, count)
