@@ -35,18 +35,61 @@ def named(model: nn.Module, call: SeenCall) -> SeenCall:
 
 
 def without_labels(model: nn.Module, calls: list[SeenCall], run: Call) -> tuple[list[SeenCall], str]:
-    """The calls without what only the loss needs, and their names.
+    """The calls without what only the loss needs, and the names of that.
 
-    What was left out becomes the target where there is none.
+    What was left out becomes the target where there is none. Where the model cannot do without it,
+    zeros stand in for it.
     """
     dropped = []
     for name, value in list(calls[0].kwargs.items()):
         if isinstance(value, flat.PLAIN) or not list(nests.leaves(value, flat.is_tensor)):
             continue
-        if _only_for_loss(model, calls[0], name, run):
+        if _only_for_loss(model, calls[0], name, run, bool(dropped)):
             calls = [_without(model, call, name) for call in calls]
             dropped.append(name)
+        elif (replaced := _stood_in(calls, name, run)) is not None:
+            calls = replaced
+            dropped.append(name)
     return calls, ", ".join(dropped)
+
+
+def _stood_in(calls: list[SeenCall], name: str, run: Call) -> list[SeenCall] | None:
+    """The calls with zeros for this argument, where the answers but the loss are the same so."""
+    if name.lower() not in LABELS or not isinstance(calls[0].kwargs[name], torch.Tensor):
+        return None
+    first = [replace(call, kwargs={**call.kwargs, name: None}) for call in calls]
+    inputs = [flat.tensors(call) for call in first]
+    labels = [call.kwargs[name] for call in calls]
+    stand_in = flat.StandIn(labels[0].dtype, _sizes(labels, inputs))
+    others = [
+        replace(call, kwargs={**call.kwargs, name: stand_in}, target=label if call.target is None else call.target)
+        for call, label in zip(calls, labels, strict=True)
+    ]
+    if not inputs[0]:
+        return None
+    try:
+        with_labels, without = run(calls[0]), run(others[0])
+    except Exception:
+        return None
+    rest = [tensor for tensor in flat.named_outputs(with_labels).values() if tensor.dim()]
+    same = [tensor for tensor in flat.named_outputs(without).values() if tensor.dim()]
+    return others if rest and len(rest) == len(same) and all(map(_equal, rest, same)) else None
+
+
+def _sizes(
+    labels: list[torch.Tensor], inputs: list[tuple[torch.Tensor, ...]]
+) -> tuple[tuple[int, int] | int, ...]:
+    """Where the labels' sizes are those of an input in every call: there."""
+
+    def size(dim: int) -> tuple[int, int] | int:
+        for at, tensor in enumerate(inputs[0]):
+            for place in range(tensor.dim()):
+                pairs = zip(labels, inputs, strict=True)
+                if all(label.shape[dim] == own[at].shape[place] for label, own in pairs):
+                    return at, place
+        return int(labels[0].shape[dim])
+
+    return tuple(map(size, range(labels[0].dim())))
 
 
 def _without(model: nn.Module, call: SeenCall, name: str) -> SeenCall:
@@ -61,11 +104,14 @@ def _without(model: nn.Module, call: SeenCall, name: str) -> SeenCall:
     return replace(call, kwargs=kwargs, target=target)
 
 
-def _only_for_loss(model: nn.Module, call: SeenCall, name: str, run: Call) -> bool:
-    """Without it the model answers the same, but for a loss; of labels by name: it answers."""
+def _only_for_loss(
+    model: nn.Module, call: SeenCall, name: str, run: Call, more_of_loss: bool
+) -> bool:
+    """Without it the model answers the same, but for a loss; of labels by name: it answers.
+
+    more_of_loss: the labels are out already; a number that nothing else reads goes with them.
+    """
     item = flat.parameters(model).get(name)
-    if item is not None and item.kind is inspect.Parameter.VAR_KEYWORD:
-        return False
     by_name = name.lower() in LABELS
     required = item is not None and item.default is inspect.Parameter.empty
     try:
@@ -80,7 +126,9 @@ def _only_for_loss(model: nn.Module, call: SeenCall, name: str, run: Call) -> bo
     gone = [tensor for tensor in outputs if not tensor.dim()]
     rest = [tensor for tensor in outputs if tensor.dim()]
     same = [tensor for tensor in without.values() if tensor.dim()]
-    return bool(gone) and len(rest) == len(same) and all(map(_equal, rest, same))
+    value = call.kwargs[name]
+    number = more_of_loss and isinstance(value, torch.Tensor) and not value.dim()
+    return (bool(gone) or number) and len(rest) == len(same) and all(map(_equal, rest, same))
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

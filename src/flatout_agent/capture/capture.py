@@ -64,7 +64,8 @@ def capture(model: nn.Module, calls: Sequence[SeenCall], wanted: Wanted) -> Capt
 
 
 def _run(model: nn.Module, call: SeenCall) -> Any:
-    return model(*call.args, **call.kwargs)
+    args, kwargs = flat.filled((call.args, call.kwargs), flat.tensors(call))
+    return model(*args, **kwargs)
 
 
 def _common(calls: list[SeenCall], notes: list[str]) -> list[SeenCall]:
@@ -202,6 +203,8 @@ def _captured(
     notes += exported.notes
     if by_rows is not None and not exported.batch_dynamic:
         notes.append("the batch size is fixed")
+    if by_rows is not None and exported.batch_dynamic and not by_rows.first:
+        notes.append("samples are not counted in the first dimension of all inputs and outputs")
     kept = [samples[place] for place in exported.samples]
     if len(kept) < len(samples):
         notes.append(f"{len(samples) - len(kept)} of {len(samples)} calls had other sizes")
@@ -213,6 +216,7 @@ def _captured(
     if not type(model).__name__.endswith(("CausalLM", "LMHeadModel")):  # labels stand one further
         found = metric.measured(first, targets, names[0], OF[wanted.source])
     dims = folder.output_dims(answers, by_rows, exported.batch_dynamic)
+    dynamic = exported.batch_dynamic and by_rows is not None and by_rows.first
     captured = Captured(
         folder=os.path.abspath(wanted.folder),  # noqa: PTH100
         model=type(model).__name__,
@@ -221,7 +225,7 @@ def _captured(
         inputs=folder.described(flattened.input_names, kept[0], exported.dims),
         outputs=folder.described(names, answers[0], dims),
         batch_sizes=folder.batch_sizes(kept, by_rows),
-        batch_dynamic=exported.batch_dynamic,
+        batch_dynamic=dynamic,
         weights=wanted.weights or ("trained" if wanted.trained else "as made"),
         metric=found,
         notes=tuple(dict.fromkeys(notes)),

@@ -27,6 +27,19 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class StandIn:
+    """Zeros in the place of an input that only the loss reads."""
+
+    dtype: torch.dtype
+    sizes: tuple[tuple[int, int] | int, ...]
+    """Each a number, or (input, dimension) from which it is taken."""
+
+    def of(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        sizes = [s if isinstance(s, int) else inputs[s[0]].shape[s[1]] for s in self.sizes]
+        return torch.zeros(sizes, dtype=self.dtype)
+
+
+@dataclass(frozen=True)
 class Template:
     """A call whose tensors have been replaced by slots."""
 
@@ -43,6 +56,15 @@ def is_tensor(value: Any) -> bool:
 def tensors(call: SeenCall) -> tuple[torch.Tensor, ...]:
     """Its tensors in the order of their slots."""
     return tuple(nests.leaves((call.args, call.kwargs), is_tensor))
+
+
+def filled(nest: Any, inputs: Sequence[torch.Tensor]) -> Any:
+    """A call's nest with its inputs in the slots, and what stands in for others."""
+
+    def fill(value: Slot | StandIn) -> torch.Tensor:
+        return inputs[value.index] if isinstance(value, Slot) else value.of(inputs)
+
+    return nests.change(nest, fill, lambda value: isinstance(value, Slot | StandIn))
 
 
 def template(model: nn.Module, call: SeenCall) -> Template:
@@ -151,11 +173,7 @@ class FlatModel(nn.Module):
         given = [
             tensor.clone() if place in self.copied else tensor for place, tensor in enumerate(inputs)
         ]
-        args, kwargs = nests.change(
-            (self._template.args, self._template.kwargs),
-            lambda slot: given[slot.index],
-            lambda value: isinstance(value, Slot),
-        )
+        args, kwargs = filled((self._template.args, self._template.kwargs), given)
         return self.model(*args, **kwargs)
 
     def run(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -204,4 +222,4 @@ def _output_name(path: str, place: int, count: int) -> str:
         return "output"
     if re.fullmatch(r"\[\d+\]", path):
         return f"output_{place}" if count > 1 else "output"
-    return path
+    return f"output{path}" if path[1:2].isdigit() else path

@@ -85,7 +85,7 @@ def output_dims(
             dim
             for dim in range(tensor.dim())
             if any(other[at].shape[dim] != tensor.shape[dim] for other in outputs)
-            or (dim == 0 and batch_dynamic and by_rows is not None and by_rows.outputs[at])
+            or (batch_dynamic and by_rows is not None and by_rows.outputs[at] == dim)
         )
         for at, tensor in enumerate(first)
     ]

@@ -37,7 +37,9 @@ class Program:
 def export(flat: FlatModel, samples: Sequence[Tensors], by_rows: Rows | None) -> Program:
     """Export with all sizes that vary, else with the batch alone, else with fixed sizes."""
     varying = _varying(samples)
-    batch = tuple(frozenset({0}) if of else frozenset() for of in by_rows.inputs) if by_rows else ()
+    batch: Dims = ()
+    if by_rows is not None:
+        batch = tuple(frozenset() if dim is None else frozenset({dim}) for dim in by_rows.inputs)
     both = tuple(one | other for one, other in zip(varying, batch, strict=True)) if batch else varying
     nothing: Dims = tuple(frozenset() for _ in samples[0])
     notes: list[str] = []
@@ -107,11 +109,15 @@ def _export(
 ) -> Program | str:
     """The program; or why it is not to be had with these dynamic dimensions."""
     own = [samples[place] for place in usable]
-    batch = by_rows is not None and any(0 in of for of in dims)
+    batch = by_rows is not None and all(
+        dim is None or dim in of for dim, of in zip(by_rows.inputs, dims, strict=True)
+    )
     traced = _traced(own, dims, by_rows if batch else None)
     exported = torch.export.export(
         flat, traced, dynamic_shapes=_shapes(flat, dims), strict=False
     )
+    exported.graph.eliminate_dead_code()  # of a loss that is no output
+    exported.graph_module.recompile()
     dynamic = _dynamic(exported, len(dims))
     lost = [
         f"{name} (dimension {dim})"
@@ -119,17 +125,25 @@ def _export(
         for dim in sorted(wanted - got)
     ]
     if lost:
-        return f"the program holds for one size alone of {', '.join(lost)}"
+        return f"the program holds for one size alone of {', '.join(lost)}{_why_fixed(flat)}"
     run = exported.module()
     for what, inputs in _checks(own, by_rows if batch else None):
         wanted = flat(*inputs)
         try:
             got = run(*inputs)
         except Exception as error:
-            return f"with {what} it fails: {str(error).strip().splitlines()[0][:200]}"
+            first = str(error).strip().splitlines()[0][:200]
+            if first.startswith("Guard failed"):
+                return f"the program does not hold for {what}{_why_fixed(flat)}"
+            return f"with {what} the program fails: {first}"
         if not all(map(rows.close, got, wanted)):
-            return f"with {what} it computes something else"
+            return f"with {what} the program computes something else"
     return Program(exported, dynamic, batch, tuple(usable))
+
+
+def _why_fixed(flat: FlatModel) -> str:
+    recurrent = any(isinstance(module, torch.nn.RNNBase) for module in flat.modules())
+    return " (torch.export fixes the sequence length of nn.LSTM and nn.GRU)" if recurrent else ""
 
 
 def _traced(own: Sequence[Tensors], dims: Dims, by_rows: Rows | None) -> Tensors:
@@ -142,9 +156,9 @@ def _traced(own: Sequence[Tensors], dims: Dims, by_rows: Rows | None) -> Tensors
         return largest
     other = {
         int(tensor.shape[dim])
-        for tensor, of in zip(largest, dims, strict=True)
+        for tensor, of, counts in zip(largest, dims, by_rows.inputs, strict=True)
         for dim in of
-        if dim != 0
+        if dim != counts
     }
     count = max(2, by_rows.count(largest))
     while count > 2 and count in other:

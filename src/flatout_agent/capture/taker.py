@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import collections
 import os
 import sys
 import time
@@ -28,6 +29,8 @@ from flatout_agent.watch.tensors import tensors_in
 WITHOUT_EVALUATION = 4
 """A program that is to be ended early trains no more than so many of its short epochs first."""
 CALLS_IN_TRIAL = 64
+BATCHES_AHEAD = 3
+"""A loader may be asked for the next batch before the model gets this one (Accelerate)."""
 
 
 class Taker:
@@ -42,7 +45,7 @@ class Taker:
         self.folder = self.orders.folder or folder
         self.roots = Roots(self.orders)
         self._process = os.getpid()
-        self._batch: Any = None
+        self._batches: collections.deque[Any] = collections.deque(maxlen=BATCHES_AHEAD)
         self._unsure: Root | None = None
         """Called in eval() mode with gradients on, and nothing was called since."""
         self._taken = False
@@ -117,21 +120,13 @@ class Taker:
 
     def _target(self, given: Any, copies: Any) -> torch.Tensor | None:
         """What the loader gave beside the call's inputs: the last tensor with as many rows."""
-        if self._batch is None:
-            return None
         inputs, plain = list(tensors_in(given)), list(tensors_in(copies))
-        leaves = list(tensors_in(self._batch))
-        own = [leaf for leaf in leaves if _is_among(leaf, inputs, plain)]
-        rows = next((int(tensor.shape[0]) for tensor in plain if tensor.dim()), 0)
-        rest = [
-            leaf
-            for leaf in leaves
-            if not any(leaf is other for other in own) and leaf.dim() and leaf.shape[0] == rows
-        ]
-        if not own or not rest:
-            return None
-        target: torch.Tensor = copied(rest[-1])
-        return target
+        for batch in reversed(self._batches):
+            rest = _beside(inputs, plain, list(tensors_in(batch)))
+            if rest is not None:
+                target: torch.Tensor = copied(rest)
+                return target
+        return None
 
     # Batches and steps ------------------------------------------------------------------------
 
@@ -144,7 +139,8 @@ class Taker:
             if taker._epoch_is_over(iterator):
                 raise StopIteration
             batch = following(iterator)
-            taker._batch = None if taker._taken else batch
+            if not taker._taken:
+                taker._batches.append(batch)
             return batch
 
         replaced(iterators, "__next__", __next__)
@@ -195,7 +191,7 @@ class Taker:
     def take(self) -> None:
         """Write the capture folder and the record of it."""
         self._taken = True
-        self._batch = None
+        self._batches.clear()
         began = time.perf_counter()
         try:
             self.recorder.write(self._take(began))
@@ -226,6 +222,23 @@ class Taker:
         return wire.ExportSeen(
             done.folder, done.model, done.source, done.samples, took, done.notes
         )
+
+
+def _beside(
+    inputs: list[torch.Tensor], copies: list[torch.Tensor], leaves: list[torch.Tensor]
+) -> torch.Tensor | None:
+    """The last tensor of a batch with as many rows that is none of a call's inputs.
+
+    None where no input is from that batch.
+    """
+    own = [_is_among(leaf, inputs, copies) for leaf in leaves]
+    rows = next((int(tensor.shape[0]) for tensor in copies if tensor.dim()), 0)
+    rest = [
+        leaf
+        for leaf, among in zip(leaves, own, strict=True)
+        if not among and leaf.dim() and leaf.shape[0] == rows
+    ]
+    return rest[-1] if any(own) and rest else None
 
 
 def _is_among(
