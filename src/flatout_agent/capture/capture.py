@@ -146,6 +146,8 @@ def _answering(
             notes.append(f"left out, since only the loss needs it: {labels}")
         answer, written = _first_answer(model, calls[0])
         outputs, left_out = flat.choose_outputs(answer)
+        if not outputs and not labels and not _is_loss(answer):
+            outputs, left_out = flat.choose_outputs(answer, scalars_too=True)
         if outputs:
             notes += left_out
             break
@@ -163,10 +165,17 @@ def _answering(
     flattened = FlatModel(model, flat.template(model, calls[0]))
     flattened.outputs = outputs
     flattened.copied = written
+    flattened.has_loss = bool(labels)
     if written:
         names = ", ".join(flattened.input_names[place] for place in sorted(written))
         notes.append(f"forward changes its input in place ({names}): it is given a copy")
     return model, calls, flattened.eval()
+
+
+def _is_loss(answer: Any) -> bool:
+    """One number, or a dict with one that is called a loss."""
+    found = flat.named_outputs(answer)
+    return len(found) == 1 or any("loss" in path.lower() for path in found)
 
 
 def _first_answer(model: nn.Module, call: SeenCall) -> tuple[Any, frozenset[int]]:
@@ -198,6 +207,9 @@ def _captured(
     _check_repeats(flattened, samples[0])
     by_rows = rows.found(samples, lambda inputs: flattened(*inputs))
     if by_rows is None:
+        if not flattened.has_loss:  # then a number is no less of an answer
+            flattened.outputs, _ = flat.choose_outputs(flattened.answer(*samples[0]), True)
+            notes = [note for note in notes if not note.startswith(flat.LEFT_OUT)]
         notes.append("results of samples depend on each other: the batch is exported as it was seen")
     exported = program.export(flattened, samples, by_rows)
     notes += exported.notes

@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributions import Distribution
 
 from flatout_agent.capture.calls import SeenCall
 from flatout_agent.capture.refusal import CannotCapture
 from flatout_agent.speedups import nests
 
+LEFT_OUT = "outputs without rows are left out"
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, range, slice)
 
 
@@ -155,6 +157,8 @@ class FlatModel(nn.Module):
         """(path, name) of the outputs; None: all tensors, by their paths."""
         self.copied: frozenset[int] = frozenset()
         """Inputs that the model writes into: it gets copies."""
+        self.has_loss = False
+        """The model computes a loss where it is given labels."""
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         named = [inspect.Parameter(name, kind) for name in call.names]
 
@@ -188,14 +192,24 @@ class FlatModel(nn.Module):
 
 
 def named_outputs(answer: Any) -> dict[str, torch.Tensor]:
-    """The tensors of what a model returned, by path."""
-    return dict(nests.paths(answer, "output", is_tensor))
+    """The tensors of what a model returned, by path; of a distribution those that make it."""
+    plain = nests.change(answer, _parts, lambda value: isinstance(value, Distribution))
+    return dict(nests.paths(plain, "output", is_tensor))
 
 
-def choose_outputs(answer: Any) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+def _parts(distribution: Distribution) -> dict[str, torch.Tensor]:
+    own = vars(distribution)
+    names = (name.removeprefix("_") for name in distribution.arg_constraints)
+    return {name: own[name] for name in names if is_tensor(own.get(name))}
+
+
+def choose_outputs(
+    answer: Any, scalars_too: bool = False
+) -> tuple[tuple[tuple[str, str], ...], list[str]]:
     """(path, name) of the outputs to keep, and notes on those that are left out.
 
-    Raises CannotCapture where there is none.
+    Numbers are a loss or a statistic of the batch as a rule: they are no outputs. Raises
+    CannotCapture where there is no tensor at all.
     """
     found = named_outputs(answer)
     if not found:
@@ -205,15 +219,13 @@ def choose_outputs(answer: Any) -> tuple[tuple[tuple[str, str], ...], list[str]]
             "return tensors from forward (alone, in a tuple or a dict), and turn them into other "
             "objects after the call",
         )
-    kept = {path: tensor for path, tensor in found.items() if tensor.dim()}
+    kept = {path: tensor for path, tensor in found.items() if tensor.dim() or scalars_too}
     scalars = [path for path in found if path not in kept]
-    if not kept:
-        return (), []
     inner = [path.removeprefix("output") for path in kept]
     names = _unique(
         [_output_name(path, place, len(kept)) for place, path in enumerate(inner)]
     )
-    notes = [f"outputs without rows are left out: {', '.join(scalars)}"] if scalars else []
+    notes = [f"{LEFT_OUT}: {', '.join(scalars)}"] if scalars else []
     return tuple(zip(kept, names, strict=True)), notes
 
 

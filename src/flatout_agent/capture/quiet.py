@@ -21,6 +21,7 @@ def undisturbed() -> Iterator[None]:
         stack.enter_context(_same_random_numbers())
         stack.enter_context(_no_output())
         stack.enter_context(_exact_products())
+        stack.enter_context(_unchecked_distributions())
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.no_grad())
         if torch.get_default_device().type != "cpu":
@@ -52,6 +53,19 @@ def _exact_products() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Their checks of arguments are decisions by value, which no exported program can keep."""
+    from torch.distributions import Distribution
+
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 @contextlib.contextmanager

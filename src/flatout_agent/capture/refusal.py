@@ -27,6 +27,9 @@ NUMBER_TAKEN = (
     "before the call and give it to the model as an argument"
 )
 NUMPY = "write the part that uses NumPy with torch operators: torch has most of them by that name"
+PADDED = (
+    "give nn.LSTM and nn.GRU the padded batch in evaluation, and mask or select by length after it"
+)
 _CAUSE = re.compile(r"Could not (guard on|extract specialized integer from)")
 
 
@@ -65,6 +68,9 @@ def of_export(error: Exception, others: tuple[str, ...] = ()) -> CannotCapture:
             f"the exported program would keep the number of one input for all{more}"
         )
         return CannotCapture(reason, NUMBER_TAKEN, where)
+    if any("pack" in line for line in (code, text)) and "packed" in f"{code}{text}".lower():
+        reason = f"the recurrent layer works on packed sequences ({said}), whose lengths are values"
+        return CannotCapture(reason, PADDED, where)
     if "numpy" in text.lower():
         reason = f"forward leaves torch for NumPy ({said}), which torch.export cannot follow"
         return CannotCapture(reason, NUMPY, where)

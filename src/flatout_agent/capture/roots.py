@@ -144,6 +144,12 @@ class Roots:
         if self._orders.model:
             return self._asked(self._orders.model)
         called = [root for root in self if root.seen.calls()[0] or root.generated]
+        if not called and len(list(self)):
+            named = ", ".join(root.shown for root in self)
+            raise CannotCapture(
+                f"no call of {named} could be kept: inside torch.func (vmap, grad), or too large",
+                "evaluate the model once with a batch, under torch.no_grad()",
+            )
         if not called:
             raise CannotCapture(
                 "the script called no model with parameters",

@@ -114,6 +114,8 @@ class Taker:
         size = size_bytes((args, kwargs))
         if size > pool.most_bytes:
             return
+        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors_in((args, kwargs)))):
+            return  # inside vmap or grad: no values of its own
         own_args, own_kwargs = copied((args, kwargs))
         target = self._target((args, kwargs), (own_args, own_kwargs))
         pool.add(SeenCall(own_args, own_kwargs, target), size)
