@@ -36,7 +36,9 @@ def export(
         return capture(model, calls, Wanted(place, "library"))
     except CannotCapture as refused:
         cure = f"; {refused.cure}" if refused.cure else ""
-        raise UsageError(f"{type(model).__name__} cannot be exported: {refused.reason}{cure}") from refused
+        raise UsageError(
+            f"{type(model).__name__} cannot be exported: {refused.reason}{cure}"
+        ) from refused
 
 
 def _call(sample: Any) -> SeenCall:

@@ -160,11 +160,15 @@ def _run(
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
     orders, beside = chosen.orders(boosts), request.as_json
     watch = _watch(request, boosts)
-    answer = tuned = None
+    answer = tuned = export = None
+    if request.export:
+        from flatout.exporting import capturing
+
+        export = capturing.orders()
     try:
         settings = request.target, orders, variables, warn, beside, None, tuning, live, watch
         group = None if ranks is None else ranks.group
-        ended = foreground.run(*settings, group, _export_orders(request))
+        ended = foreground.run(*settings, group, export)
         with harmless("the crash is not explained"):
             answer = _explained(ended, stderr.tail(), request.python, ranks)
             if answer is not None and not request.quiet:
@@ -186,15 +190,6 @@ def _run(
     if ranks is not None:
         rank_summary.check_refusal(ended.records)
     return foreground.leave(ended.returncode)
-
-
-def _export_orders(request: _Request) -> wire.ExportOrders | None:
-    if not request.export:
-        return None
-    from flatout.exporting import capturing
-    from flatout.nouns.captured import CaptureRequest
-
-    return capturing.orders(CaptureRequest())
 
 
 def _export(request: _Request, ended: foreground.Finished) -> None:

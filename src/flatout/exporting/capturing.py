@@ -31,9 +31,9 @@ LOG_LINES = 12
 Warn = Callable[[str], None]
 
 
-def orders(request: CaptureRequest) -> wire.ExportOrders:
+def orders(model: str = "") -> wire.ExportOrders:
     """What the agent is ordered to take from a script that runs to its end."""
-    return wire.ExportOrders(model=request.model)
+    return wire.ExportOrders(model=model)
 
 
 def capture(command: Command, request: CaptureRequest, warn: Warn) -> Capture:
@@ -41,7 +41,7 @@ def capture(command: Command, request: CaptureRequest, warn: Warn) -> Capture:
     if request.weights:
         return _trial(command, request)
     ended = foreground.run(
-        command, (), {}, warn, stdout_to_stderr=request.beside, export=orders(request)
+        command, (), {}, warn, stdout_to_stderr=request.beside, export=orders(request.model)
     )
     return of_run(ended)
 

@@ -189,9 +189,7 @@ def _die(number: int) -> NoReturn:
 
 def _prepare(
     boosts: Sequence[wire.BoostOrder],
-    besides: tuple[
-        wire.ProfileOrders | None, wire.LiveOrders | None, wire.ExportOrders | None
-    ],
+    besides: tuple[wire.ProfileOrders | None, wire.LiveOrders | None, wire.ExportOrders | None],
     warn: Warn,
     watch: ProgramWatch | None,
     ranks: OtherRanks | None,

@@ -34,7 +34,9 @@ def named(model: nn.Module, call: SeenCall) -> SeenCall:
     return SeenCall((), {**dict(zip(names, call.args, strict=True)), **call.kwargs}, call.target)
 
 
-def without_labels(model: nn.Module, calls: list[SeenCall], run: Call) -> tuple[list[SeenCall], str]:
+def without_labels(
+    model: nn.Module, calls: list[SeenCall], run: Call
+) -> tuple[list[SeenCall], str]:
     """The calls without what only the loss needs, and the names of that.
 
     What was left out becomes the target where there is none. Where the model cannot do without it,
@@ -62,7 +64,11 @@ def _stood_in(calls: list[SeenCall], name: str, run: Call) -> list[SeenCall] | N
     labels = [call.kwargs[name] for call in calls]
     stand_in = flat.StandIn(labels[0].dtype, _sizes(labels, inputs))
     others = [
-        replace(call, kwargs={**call.kwargs, name: stand_in}, target=label if call.target is None else call.target)
+        replace(
+            call,
+            kwargs={**call.kwargs, name: stand_in},
+            target=label if call.target is None else call.target,
+        )
         for call, label in zip(calls, labels, strict=True)
     ]
     if not inputs[0]:

@@ -37,7 +37,8 @@ def copied(nest: Any) -> Any:
             copies[id(tensor)] = tensor.detach().to("cpu", copy=True).contiguous()
         return copies[id(tensor)]
 
-    return nests.change(nest, copy, lambda value: isinstance(value, torch.Tensor))
+    with torch.inference_mode(mode=False):  # a copy made inside it could not be computed with
+        return nests.change(nest, copy, lambda value: isinstance(value, torch.Tensor))
 
 
 def size_bytes(nest: Any) -> int:

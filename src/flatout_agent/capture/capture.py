@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -110,9 +111,7 @@ def _widened(call: SeenCall) -> SeenCall:
     return SeenCall(args, kwargs, call.target)
 
 
-def _inside(
-    model: nn.Module, calls: list[SeenCall], name: str
-) -> tuple[nn.Module, list[SeenCall]]:
+def _inside(model: nn.Module, calls: list[SeenCall], name: str) -> tuple[nn.Module, list[SeenCall]]:
     """The module of this name inside the model, with the calls that it gets there."""
     if not name:
         return model, calls
@@ -128,7 +127,7 @@ def _inside(
             f"{name!r} is not called once in each call of {type(model).__name__}",
             "name another module after --model",
         )
-    return child, own
+    return child, [replace(call, target=None) for call in own]  # they are the whole model's
 
 
 def _answering(
@@ -141,7 +140,7 @@ def _answering(
     while True:
         calls = [arguments.named(model, call) for call in calls]
         calls = arguments.without_cache(model, calls)
-        calls, labels = arguments.without_labels(model, calls, lambda call: _run(model, call))
+        calls, labels = arguments.without_labels(model, calls, functools.partial(_run, model))
         if labels:
             notes.append(f"left out, since only the loss needs it: {labels}")
         answer, written = _first_answer(model, calls[0])
@@ -210,7 +209,9 @@ def _captured(
         if not flattened.has_loss:  # then a number is no less of an answer
             flattened.outputs, _ = flat.choose_outputs(flattened.answer(*samples[0]), True)
             notes = [note for note in notes if not note.startswith(flat.LEFT_OUT)]
-        notes.append("results of samples depend on each other: the batch is exported as it was seen")
+        notes.append(
+            "results of samples depend on each other: the batch is exported as it was seen"
+        )
     exported = program.export(flattened, samples, by_rows)
     notes += exported.notes
     if by_rows is not None and not exported.batch_dynamic:
@@ -266,8 +267,8 @@ def _check_repeats(flattened: FlatModel, sample: Tensors) -> None:
     if draws.places:
         where = tuple(dict.fromkeys(draws.places))
         raise CannotCapture(
-            f"the model draws random numbers in evaluation ({', '.join(where)}): its results cannot "
-            "be compared",
+            f"the model draws random numbers in evaluation ({', '.join(where)}): its results "
+            "cannot be compared",
             "let forward draw in training alone (if self.training), or take the numbers as an "
             "argument; or name a part of the model that draws none: --model NAME",
             where,
@@ -295,5 +296,3 @@ class _Draws(TorchDispatchMode):
             place = refusal.place_now()
             self.places.append(place or str(func))
         return func(*args, **(kwargs or {}))
-
-

@@ -175,7 +175,8 @@ class FlatModel(nn.Module):
     def answer(self, *inputs: torch.Tensor) -> Any:
         """What the model itself returns."""
         given = [
-            tensor.clone() if place in self.copied else tensor for place, tensor in enumerate(inputs)
+            tensor.clone() if place in self.copied else tensor
+            for place, tensor in enumerate(inputs)
         ]
         args, kwargs = filled((self._template.args, self._template.kwargs), given)
         return self.model(*args, **kwargs)
@@ -222,9 +223,7 @@ def choose_outputs(
     kept = {path: tensor for path, tensor in found.items() if tensor.dim() or scalars_too}
     scalars = [path for path in found if path not in kept]
     inner = [path.removeprefix("output") for path in kept]
-    names = _unique(
-        [_output_name(path, place, len(kept)) for place, path in enumerate(inner)]
-    )
+    names = _unique([_output_name(path, place, len(kept)) for place, path in enumerate(inner)])
     notes = [f"{LEFT_OUT}: {', '.join(scalars)}"] if scalars else []
     return tuple(zip(kept, names, strict=True)), notes
 

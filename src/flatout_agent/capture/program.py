@@ -6,8 +6,10 @@ result is looked at, and the program is run with other sizes and compared with t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
@@ -40,7 +42,9 @@ def export(flat: FlatModel, samples: Sequence[Tensors], by_rows: Rows | None) ->
     batch: Dims = ()
     if by_rows is not None:
         batch = tuple(frozenset() if dim is None else frozenset({dim}) for dim in by_rows.inputs)
-    both = tuple(one | other for one, other in zip(varying, batch, strict=True)) if batch else varying
+    both = (
+        tuple(one | other for one, other in zip(varying, batch, strict=True)) if batch else varying
+    )
     nothing: Dims = tuple(frozenset() for _ in samples[0])
     notes: list[str] = []
     error: Exception | None = None
@@ -95,7 +99,7 @@ def _usable(samples: Sequence[Tensors], dims: Dims) -> tuple[int, ...]:
 
 def _shapes(flat: FlatModel, dims: Dims) -> dict[str, dict[int, object]]:
     return {
-        name: {dim: Dim.AUTO for dim in sorted(of)}
+        name: dict.fromkeys(sorted(of), Dim.AUTO)
         for name, of in zip(flat.input_names, dims, strict=True)
     }
 
@@ -113,9 +117,10 @@ def _export(
         dim is None or dim in of for dim, of in zip(by_rows.inputs, dims, strict=True)
     )
     traced = _traced(own, dims, by_rows if batch else None)
-    exported = torch.export.export(
-        flat, traced, dynamic_shapes=_shapes(flat, dims), strict=False
-    )
+    with symbolic_len(flat):
+        exported = torch.export.export(
+            flat, traced, dynamic_shapes=_shapes(flat, dims), strict=False
+        )
     exported.graph.eliminate_dead_code()  # of a loss that is no output
     exported.graph_module.recompile()
     dynamic = _dynamic(exported, len(dims))
@@ -174,14 +179,48 @@ def _dynamic(exported: ExportedProgram, inputs: int) -> Dims:
     nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
     values = [node.meta["val"] for node in nodes if node.name in names]
     found = tuple(
-        frozenset(
-            dim for dim, size in enumerate(value.shape) if isinstance(size, torch.SymInt)
-        )
+        frozenset(dim for dim, size in enumerate(value.shape) if _varies(exported, size))
         for value in values
     )
     if len(found) != inputs:
         raise RuntimeError(f"the program has {len(found)} inputs, the model {inputs}")
     return found
+
+
+def _varies(exported: ExportedProgram, size: int | torch.SymInt) -> bool:
+    if not isinstance(size, torch.SymInt):
+        return False
+    limits = exported.range_constraints.get(size.node.expr)
+    return limits is None or limits.lower != limits.upper
+
+
+@contextlib.contextmanager
+def symbolic_len(flat: torch.nn.Module) -> Iterator[None]:
+    """`len(tensor)` as `tensor.shape[0]` in the code of the model's classes, while it is traced.
+
+    The built-in one must return a plain number: that of the traced batch, which torch.export would
+    then take for the only one.
+    """
+    codes = {id(code): code for module in flat.modules() if (code := _globals(module)) is not None}
+    changed = [names for names in codes.values() if "len" not in names]
+    for names in changed:
+        names["len"] = _len
+    try:
+        yield
+    finally:
+        for names in changed:
+            names.pop("len", None)
+
+
+def _globals(module: torch.nn.Module) -> dict[str, Any] | None:
+    """The names that the code of its class uses; None: it is torch's or ours."""
+    if type(module).__module__.partition(".")[0] in ("torch", "flatout_agent"):
+        return None
+    return getattr(type(module).forward, "__globals__", None)
+
+
+def _len(value: Any) -> Any:
+    return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else len(value)
 
 
 def _checks(own: Sequence[Tensors], by_rows: Rows | None) -> Iterator[tuple[str, Tensors]]:

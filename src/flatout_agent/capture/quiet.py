@@ -1,4 +1,4 @@
-"""Nothing of the capture reaches the program: output, log lines, warnings, random numbers, modes."""
+"""Nothing of a capture reaches the program: output, log lines, warnings, random numbers, modes."""
 
 from __future__ import annotations
 

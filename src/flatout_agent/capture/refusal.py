@@ -1,13 +1,16 @@
-"""Why a model cannot be captured, in plain words, with the place in the user's code and the cure."""
+"""Why a model cannot be captured, in plain words, with the place in its code and the cure."""
 
 from __future__ import annotations
 
+import contextlib
 import linecache
+import os
 import re
 import sys
-import traceback
+import tempfile
 from collections.abc import Iterator
 from types import FrameType, TracebackType
+from typing import Any
 
 import torch
 
@@ -74,7 +77,9 @@ def of_export(error: Exception, others: tuple[str, ...] = ()) -> CannotCapture:
     if "numpy" in text.lower():
         reason = f"forward leaves torch for NumPy ({said}), which torch.export cannot follow"
         return CannotCapture(reason, NUMPY, where)
-    return CannotCapture(f"torch.export cannot take it ({_first(error)}) {said}".rstrip(), "", where)
+    return CannotCapture(
+        f"torch.export cannot take it ({_first(error)}) {said}".rstrip(), "", where
+    )
 
 
 def of_call(error: Exception, what: str) -> CannotCapture:
@@ -94,7 +99,7 @@ def _first(error: Exception) -> str:
 
 
 def innermost(trace: TracebackType | None) -> str | None:
-    """file:line of the innermost frame of the user's code, else of what is neither torch nor ours."""
+    """file:line of the innermost frame of the user's, else of what is neither torch's nor ours."""
     frames = list(_frames(trace))
     own = [entry for entry in frames if places.user_frame(entry[0]) is entry[0]]
     foreign = [entry for entry in frames if _foreign(entry[0])]
@@ -121,7 +126,7 @@ def source(place: str | None) -> str:
 
 def _foreign(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
-    ours = file.startswith(places.OURS) or file.startswith("<")
+    ours = file.startswith((*places.OURS, "<"))
     return not ours and places.package(file) not in ("torch", "python")
 
 
@@ -133,20 +138,41 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
 
 def drafted(flat: torch.nn.Module, sample: tuple[torch.Tensor, ...], shapes: object) -> list[str]:
     """All places where a value decides, from torch.export's own draft report."""
+    draft_export: Any = torch.export.draft_export
     try:
-        draft = torch.export.draft_export(flat, sample, dynamic_shapes=shapes, strict=False)  # type: ignore[arg-type]
-        failures = draft._report.failures  # type: ignore[attr-defined]
-    except Exception:
+        with _own_log_folder():
+            draft = draft_export(flat, sample, dynamic_shapes=shapes, strict=False)
+        failures = draft._report.failures
+        stacks = [f.data["user_stack"] for f in failures if "DATA" in f.failure_type.name]
+        found = [place for stack in stacks if (place := _stack_place(stack)) is not None]
+    except Exception:  # a report that cannot be made costs the further places
         return []
-    found: dict[str, None] = {}
-    for failure in failures:
-        stack = failure.data.get("stack") or failure.data.get("user_stack")
-        place = _summary(stack) if isinstance(stack, traceback.StackSummary) else None
-        if place is not None and "data" in failure.failure_type.name.lower():
-            found[place] = None
-    return list(found)
+    return list(dict.fromkeys(found))
 
 
-def _summary(stack: traceback.StackSummary) -> str | None:
-    own = [frame for frame in stack if places.is_own(frame.filename)]
-    return f"{places.display(own[-1].filename)}:{own[-1].lineno}" if own else None
+@contextlib.contextmanager
+def _own_log_folder() -> Iterator[None]:
+    """The draft's log goes where it is removed again, not among the user's temporary files."""
+    from torch._logging._internal import DTRACE_ENV_VAR
+
+    before = os.environ.get(DTRACE_ENV_VAR)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ[DTRACE_ENV_VAR] = folder
+        try:
+            yield
+        finally:
+            del os.environ[DTRACE_ENV_VAR]
+            if before is not None:
+                os.environ[DTRACE_ENV_VAR] = before
+
+
+def _stack_place(stack: list[dict[str, Any]]) -> str | None:
+    """file:line of the innermost frame of the user's; torch numbers the files that it names."""
+    from torch._logging.structured import INTERN_TABLE
+
+    files = {number: file for file, number in INTERN_TABLE.items()}
+    for frame in reversed(stack):
+        file = files.get(frame["filename"], str(frame["filename"]))
+        if places.is_own(file):
+            return f"{places.display(file)}:{frame['line']}"
+    return None

@@ -221,9 +221,7 @@ class Taker:
         )
         done = capture(choice.root.model, choice.calls, wanted)
         took = time.perf_counter() - began
-        return wire.ExportSeen(
-            done.folder, done.model, done.source, done.samples, took, done.notes
-        )
+        return wire.ExportSeen(done.folder, done.model, done.source, done.samples, took, done.notes)
 
 
 def _beside(
@@ -243,16 +241,14 @@ def _beside(
     return rest[-1] if any(own) and rest else None
 
 
-def _is_among(
-    leaf: torch.Tensor, inputs: list[torch.Tensor], copies: list[torch.Tensor]
-) -> bool:
+def _is_among(leaf: torch.Tensor, inputs: list[torch.Tensor], copies: list[torch.Tensor]) -> bool:
     """Whether an input of the call is this tensor, or it moved to a device or in another shape."""
     for given, copy in zip(inputs, copies, strict=True):
         if given is leaf:
             return True
-        if leaf.numel() == copy.numel() and leaf.dtype == copy.dtype and leaf.device.type == "cpu":
-            if torch.equal(leaf.reshape(-1), copy.reshape(-1)):
-                return True
+        alike = leaf.numel() == copy.numel() and leaf.dtype == copy.dtype
+        if alike and torch.equal(leaf.detach().cpu().reshape(-1), copy.reshape(-1)):
+            return True
     return False
 
 
