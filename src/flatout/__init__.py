@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from flatout_train.errors import CheckpointError as CheckpointError
     from flatout_train.errors import NonfiniteError as NonfiniteError
     from flatout_train.errors import UsageError as UsageError
+    from flatout_train.exporting import export as export
     from flatout_train.images.image_loader import image_loader as image_loader
     from flatout_train.loader.loader import loader as loader
     from flatout_train.parallel.parallelize import parallelize as parallelize
@@ -28,6 +29,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "device",
+    "export",
     "find_batch_size",
     "image_loader",
     "loader",
@@ -42,6 +44,7 @@ _MODULES = {
     "NonfiniteError": "errors",
     "UsageError": "errors",
     "device": "devices",
+    "export": "exporting",
     "find_batch_size": "step.batch_size",
     "image_loader": "images.image_loader",
     "loader": "loader.loader",

@@ -19,6 +19,7 @@ from flatout_agent.watch import Watcher, beat
 from flatout_agent.watch.beat import Beat
 
 if TYPE_CHECKING:
+    from flatout_agent.capture.taker import Taker
     from flatout_agent.ranks.install import RankRuntime
 
 
@@ -29,6 +30,7 @@ def begin(orders: wire.Orders, recorder: Recorder) -> None:
     booster = Booster(job, orders.boosts, recorder)
     watcher = _watcher(orders, job, booster, recorder)
     booster.at(Moment.START, torch)
+    taker = _taker(orders, job, recorder)
     discovery = Discovery(job, watcher, booster, recorder)
     watcher.leave = discovery.remove
     discovery.install()
@@ -42,6 +44,9 @@ def begin(orders: wire.Orders, recorder: Recorder) -> None:
             if ranks is not None:
                 recorder.safely("ranks", lambda: recorder.write(ranks.seen()))
             recorder.safely("end", watcher.program_ends)
+            if taker is not None:
+                recorder.safely("undo", booster.undo)
+                recorder.safely("export", taker.program_ends)
 
     atexit.register(ends)
 
@@ -67,9 +72,11 @@ def _watcher(orders: wire.Orders, job: Job, booster: Booster, recorder: Recorder
             seed_everything(orders.trial.seed)
         watcher = LiveWatch(job, booster, recorder, orders.live, orders.trial is not None)
         watcher.beat = _beat(orders, job, recorder)
-    elif orders.trial is None:
+    elif orders.trial is None or orders.export is not None:
         from flatout_agent.watch.run import RunWatch
 
+        if orders.trial is not None:  # to its model, with all that it saves kept off the files
+            seed_everything(orders.trial.seed)
         watcher = RunWatch(job, booster, recorder)
         watcher.beat = _beat(orders, job, recorder)
     else:
@@ -78,6 +85,17 @@ def _watcher(orders: wire.Orders, job: Job, booster: Booster, recorder: Recorder
         seed_everything(orders.trial.seed)
         watcher = TrialWatch(job, booster, recorder, orders.trial)
     return watcher
+
+
+def _taker(orders: wire.Orders, job: Job, recorder: Recorder) -> Taker | None:
+    """What takes the model out of the program, where that is ordered."""
+    if orders.export is None:
+        return None
+    from flatout_agent.capture.taker import Taker
+
+    taker = Taker(job, recorder, orders)
+    recorder.safely("export", taker.install)
+    return taker
 
 
 def _ranks(orders: wire.Orders, recorder: Recorder) -> RankRuntime | None:

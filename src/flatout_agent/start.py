@@ -93,11 +93,17 @@ def _install_scratch(
         from flatout_agent import overlay
 
         report = recorder.write if recorder is not None else lambda record: None
-        overlay.install(trial, report, keep=(orders.records, orders.pulse))
+        overlay.install(trial, report, keep=_kept(orders))
         return dict(overlay.modules())
     except Exception as error:
         sys.stderr.write(f"flatout: this trial cannot be kept off the user's files: {error!r}\n")
         os._exit(NO_SCRATCH)
+
+
+def _kept(orders: wire.Orders) -> tuple[str, ...]:
+    """Folders that the agent itself writes to."""
+    export = orders.export.folder if orders.export is not None else ""
+    return orders.records, orders.pulse, export
 
 
 def _report_crash(recorder: Recorder) -> None:

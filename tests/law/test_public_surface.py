@@ -21,6 +21,7 @@ NAMES = [
     "UsageError",
     "__version__",
     "device",
+    "export",
     "find_batch_size",
     "image_loader",
     "loader",
@@ -96,6 +97,7 @@ OPTIONS = {
     "report": ["--json", "--out"],
     "run": [
         "--exact",
+        "--export",
         "--gpus",
         "--live",
         "--no-plan",

@@ -113,6 +113,12 @@ NoTrial = Annotated[
         "--no-trial", help="Do not try first whether the ranks are faster and learn the same."
     ),
 ]
+Export = Annotated[
+    bool,
+    typer.Option(
+        "--export", help="When the script has ended, export its model as flatout export does."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 JsonBeside = Annotated[
     bool,

@@ -40,6 +40,7 @@ def command(
     ranks: _options.Ranks = None,
     gpus: _options.Gpus = None,
     no_trial: _options.NoTrial = False,
+    export: _options.Export = False,
     exact: _options.Exact = False,
     only: _options.Only = None,
     skip: _options.Skip = None,
@@ -64,7 +65,7 @@ def command(
     target = resolve(*program(ctx.args), python)
     several = _several(ranks, gpus, live)
     applied = _plan(target, plan, no_plan, quiet or live or several)
-    request = _Request(target, applied, plan or PLAN, python, as_json, quiet)
+    request = _Request(target, applied, plan or PLAN, python, as_json, quiet, export)
     if live:
         return _run_live(request, (exact, only or (), skip or ()), steps_left)
     boosts = chosen.choose(applied.boosts, only or (), skip or ())
@@ -80,6 +81,7 @@ class _Request(NamedTuple):
     python: str | None
     as_json: bool
     quiet: bool
+    export: bool
 
 
 def _run_live(
@@ -158,10 +160,15 @@ def _run(
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
     orders, beside = chosen.orders(boosts), request.as_json
     watch = _watch(request, boosts)
-    answer = tuned = None
+    answer = tuned = export = None
+    if request.export:
+        from flatout.exporting import capturing
+
+        export = capturing.orders()
     try:
         settings = request.target, orders, variables, warn, beside, None, tuning, live, watch
-        ended = foreground.run(*settings, None if ranks is None else ranks.group)
+        group = None if ranks is None else ranks.group
+        ended = foreground.run(*settings, group, export)
         with harmless("the crash is not explained"):
             answer = _explained(ended, stderr.tail(), request.python, ranks)
             if answer is not None and not request.quiet:
@@ -177,9 +184,29 @@ def _run(
         if request.as_json:
             ending = request.target.display, ended.shell_code, answer, tuned
             typer.echo(json.dumps(document.run_document(end, *ending)))
+    if request.export:
+        with harmless("the model is not exported"):
+            _export(request, ended)
     if ranks is not None:
         rank_summary.check_refusal(ended.records)
     return foreground.leave(ended.returncode)
+
+
+def _export(request: _Request, ended: foreground.Finished) -> None:
+    """Build and measure the model of a script that has run; all that is said goes to stderr."""
+    from flatout.exporting import after_run
+    from flatout.nouns.errors import UserError
+
+    try:
+        result = after_run.export(ended, request.target.python)
+    except UserError as error:
+        warn(f"the model is not exported: {error.message}")
+        if error.next_step:
+            terminal.say(f"next: {error.next_step}")
+        return
+    from flatout.reporting.export import screen  # type: ignore[import-not-found,unused-ignore]
+
+    screen.show_export(result, terminal.errors())
 
 
 def _explained(

@@ -58,6 +58,13 @@ def warn(line: str, console: Console | None = None) -> None:
     _tell("warning: ", "yellow", line, console)
 
 
+def errors() -> Console:
+    """Where everything but answers goes."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
 def run_ended(end: RunEnd, plan_torch: str | None, versions: set[str], quiet: bool) -> None:
     """The end of `flatout run`; quiet: warnings only. plan_torch: the version in the plan."""
     if plan_torch is not None and (others := versions - {plan_torch}):

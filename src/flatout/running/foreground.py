@@ -104,6 +104,7 @@ def run(
     live: wire.LiveOrders | None = None,
     watch: ProgramWatch | None = None,
     ranks: OtherRanks | None = None,
+    export: wire.ExportOrders | None = None,
 ) -> Finished:
     """Run the command to its end with `boosts`; an error in flatout costs the boosts, not the run.
 
@@ -111,7 +112,7 @@ def run(
     `ranks`; what `meanwhile` and `ranks` raise comes out when the program has ended.
     """
     with _ready() as signals:
-        orders = _prepare(boosts, profile, live, warn, watch, ranks)
+        orders = _prepare(boosts, (profile, live, export), warn, watch, ranks)
         env = None if orders is None else _environment(orders, boosts, boosts_environment)
         stdout = STDERR if stdout_to_stderr else None
         own = env if env is None or ranks is None else ranks.environment(env)
@@ -188,13 +189,13 @@ def _die(number: int) -> NoReturn:
 
 def _prepare(
     boosts: Sequence[wire.BoostOrder],
-    profile: wire.ProfileOrders | None,
-    live: wire.LiveOrders | None,
+    besides: tuple[wire.ProfileOrders | None, wire.LiveOrders | None, wire.ExportOrders | None],
     warn: Warn,
     watch: ProgramWatch | None,
     ranks: OtherRanks | None,
 ) -> Path | None:
     """Write the orders; None where nothing can be written, and the program runs without us."""
+    profile, live, export = besides
     try:
         run_folder = folder.fresh("run" if profile is None else "profile")
         orders = wire.Orders(
@@ -202,6 +203,7 @@ def _prepare(
             tuple(boosts),
             profile=profile,
             live=live,
+            export=export,
             pulse=(_safely(watch.prepare, warn, run_folder) or "") if watch is not None else "",
         )
         if ranks is not None:

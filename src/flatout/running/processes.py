@@ -25,6 +25,8 @@ LAST: dict[type[wire.Record], str] = {
     wire.LiveSummary: "live",
     wire.RanksSeen: "ranks",
     wire.MemorySeen: "memory",
+    wire.ExportSeen: "export",
+    wire.ExportRefused: "export_refused",
     wire.RanksRefused: "refused",
     wire.Ended: "ended",
 }
@@ -58,6 +60,8 @@ class Process:
     live: wire.LiveSummary | None = None
     ranks: wire.RanksSeen | None = None
     memory: wire.MemorySeen | None = None
+    export: wire.ExportSeen | None = None
+    export_refused: wire.ExportRefused | None = None
     refused: wire.RanksRefused | None = None
     ended: wire.Ended | None = None
 

@@ -23,6 +23,9 @@ from flatout_agent.wire.crash import Misfit as Misfit
 from flatout_agent.wire.crash import MisfitKind as MisfitKind
 from flatout_agent.wire.crash import SceneFrame as SceneFrame
 from flatout_agent.wire.crash import TensorSeen as TensorSeen
+from flatout_agent.wire.export import ExportOrders as ExportOrders
+from flatout_agent.wire.export import ExportRefused as ExportRefused
+from flatout_agent.wire.export import ExportSeen as ExportSeen
 from flatout_agent.wire.flow import AgainSeen as AgainSeen
 from flatout_agent.wire.flow import BesideSeen as BesideSeen
 from flatout_agent.wire.flow import ConstantSeen as ConstantSeen
@@ -125,6 +128,7 @@ class Orders:
     profile: ProfileOrders | None = None
     live: LiveOrders | None = None
     memory: MemoryOrders | None = None
+    export: ExportOrders | None = None
     pulse: str = ""
     """Folder into which each process that trains writes its ring; empty: none is wanted."""
     ranks: RankOrders | None = None
@@ -388,6 +392,8 @@ Record = (
     | RanksSeen
     | RanksRefused
     | MemorySeen
+    | ExportSeen
+    | ExportRefused
     | Ended
 )
 KINDS: dict[str, type[Any]] = {

@@ -1,0 +1,32 @@
+"""`flatout run --export`: the export of a script that has run to its end as the user started it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flatout.exporting import capturing
+from flatout.running.foreground import Finished
+
+if TYPE_CHECKING:
+    from flatout.nouns.exported import (  # type: ignore[import-not-found,unused-ignore]
+        ExportResult,
+    )
+
+OUT = Path("exported")
+
+
+def export(ended: Finished, python: str) -> ExportResult:
+    """The verified builds of the model that the run's agent has captured.
+
+    python: the interpreter of the script. Raises UserError where there is no capture.
+    """
+    from flatout.exporting import (  # type: ignore[attr-defined,unused-ignore]
+        export as building,
+    )
+    from flatout.exporting import packages  # type: ignore[attr-defined,unused-ignore]
+    from flatout.nouns.exported import ExportSettings
+
+    captured = capturing.of_run(ended)
+    settings = ExportSettings(python=python, out=OUT, overlay=packages.existing(python))
+    return building.run(captured.folder, settings)

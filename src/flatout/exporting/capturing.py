@@ -1,0 +1,146 @@
+"""Take the model and real inputs out of a script: while it trains as written, or in a short trial.
+
+Without a checkpoint the user wants the weights that the script trains: it runs to its end, in the
+foreground, with its files. With one it is a trial: nothing that it saves reaches the user's files,
+its epochs are cut short, and it is ended once its evaluation has been seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from flatout.measuring.trial import OWN_EXIT_S, POLL_S, Bench
+from flatout.nouns.captured import Capture, CaptureRequest
+from flatout.nouns.errors import UserError
+from flatout.running import folder as folders
+from flatout.running import foreground
+from flatout.running.command import Command
+from flatout.running.process import LOG, TrialProcess, start_trial
+from flatout.running.processes import Process, Processes
+from flatout_agent import wire
+
+NO_AGENT = (
+    "no Python process under this command loaded flatout's agent (python -I, -E and -S ignore"
+    " PYTHONPATH)"
+)
+USE_PYTHON = "start the script without these options, or name the Python that runs it: --python"
+TRIES = "see that the script ends well by itself first"
+LOG_LINES = 12
+Warn = Callable[[str], None]
+
+
+def orders(model: str = "") -> wire.ExportOrders:
+    """What the agent is ordered to take from a script that runs to its end."""
+    return wire.ExportOrders(model=model)
+
+
+def capture(command: Command, request: CaptureRequest, warn: Warn) -> Capture:
+    """Run the script and capture its model. Raises UserError with the reason where that fails."""
+    if request.weights:
+        return _trial(command, request)
+    ended = foreground.run(
+        command, (), {}, warn, stdout_to_stderr=request.beside, export=orders(request.model)
+    )
+    return of_run(ended)
+
+
+def of_run(ended: foreground.Finished) -> Capture:
+    """The capture of a script that has run to its end. Raises UserError where there is none."""
+    if ended.returncode:
+        raise UserError(
+            f"the script ended with exit code {ended.shell_code}: its model is not exported",
+            TRIES,
+            1,
+        )
+    if not ended.followed:
+        raise UserError("flatout found no folder that it can write to", "set TMPDIR", 1)
+    return _found(Processes(ended.records))
+
+
+def _found(processes: Processes) -> Capture:
+    """The last capture of all processes, else why there is none."""
+    seen = [process.export for process in processes.all if process.export is not None]
+    if seen:
+        last = seen[-1]
+        folder = Path(last.folder)
+        return Capture(folder, last.model, last.source, last.samples, last.seconds, last.notes)
+    raise _refusal(processes)
+
+
+def _refusal(processes: Processes) -> UserError:
+    if not processes.all:
+        return UserError(NO_AGENT, USE_PYTHON)
+    if not processes.torch_seen:
+        message = "the script never imported torch: there is no model to export"
+        return UserError(message, "name the script that trains the model", 1)
+    refused = [p.export_refused for p in processes.all if p.export_refused is not None]
+    if not refused:
+        message = "the script ended before its model could be taken (killed, or os._exit)"
+        return UserError(message, "let it end by itself, or by sys.exit(0)", 1)
+    best = max(refused, key=lambda record: (bool(record.where), not _no_model(record)))
+    return UserError(f"the model cannot be exported: {best.reason}", best.cure or None, 1)
+
+
+def _no_model(record: wire.ExportRefused) -> bool:
+    """A launcher, or another process that has no part in it."""
+    return record.reason.startswith("the script called no model")
+
+
+# With a checkpoint --------------------------------------------------------------------------------
+
+
+def _trial(command: Command, request: CaptureRequest) -> Capture:
+    path, _, key = request.weights.partition("#")
+    weights = Path(path).absolute()
+    if not weights.exists():
+        raise UserError(f"there is no checkpoint {path}", "name the file: --weights PATH")
+    run_folder = folders.fresh("export").absolute()
+    bench = Bench(command, run_folder)
+    export = wire.ExportOrders(
+        folder=str(run_folder / "capture"),
+        model=request.model,
+        weights=str(weights),
+        weights_key=key,
+        after_steps=request.epoch_steps,
+    )
+    trial = bench.trial_orders(run_folder, prepared=None)
+    all_orders = wire.Orders(str(run_folder / "records"), trial=trial, export=export)
+    processes = Processes()
+    with start_trial(command, all_orders, run_folder, bench.compile_cache) as program:
+        late = _follow(program, processes, time.monotonic() + request.limit_s)
+        program.wait(0 if late else OWN_EXIT_S)
+        _add(processes, program.records())
+        returncode = program.returncode
+        program.stop()
+        tail = "".join(f"\n  | {line}" for line in program.log_tail(LOG_LINES))
+    if not any(map(_answered, processes.all)):
+        if late:
+            raise UserError(
+                f"no evaluation of a model was seen within {request.limit_s:.0f} s{tail}",
+                f"give it more time with --limit; its whole output: {run_folder / LOG}",
+                1,
+            )
+        if returncode:
+            raise UserError(f"the script ended with exit code {returncode}{tail}", TRIES, 1)
+    return _found(processes)
+
+
+def _follow(program: TrialProcess, processes: Processes, deadline: float) -> bool:
+    """Read records until there is an answer or the program ends; True: the deadline passed."""
+    while program.alive and not any(process.export is not None for process in processes.all):
+        _add(processes, program.records())
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(POLL_S)
+    return False
+
+
+def _answered(process: Process) -> bool:
+    return process.export is not None or process.export_refused is not None
+
+
+def _add(processes: Processes, records: Iterable[tuple[int, wire.Record]]) -> None:
+    for pid, record in records:
+        processes.add(pid, record)

@@ -1,0 +1,234 @@
+"""torch.export of a flat model, with the dimensions dynamic that vary, and a check of each.
+
+torch makes a dimension static without a word where the program needs that (`Dim.AUTO`). So the
+result is looked at, and the program is run with other sizes and compared with the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import Dim, ExportedProgram
+
+from flatout_agent.capture import refusal, rows
+from flatout_agent.capture.flat import FlatModel
+from flatout_agent.capture.rows import Rows, Tensors
+
+MOST_CHECKS = 16
+"""Seen samples that the program is compared on."""
+Dims = tuple[frozenset[int], ...]
+"""Of each input the dimensions that are dynamic."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """An exported program and what holds of it."""
+
+    exported: ExportedProgram
+    dims: Dims
+    batch_dynamic: bool
+    samples: tuple[int, ...]
+    """Which of the samples it can be run with."""
+    notes: tuple[str, ...] = ()
+
+
+def export(flat: FlatModel, samples: Sequence[Tensors], by_rows: Rows | None) -> Program:
+    """Export with all sizes that vary, else with the batch alone, else with fixed sizes."""
+    varying = _varying(samples)
+    batch: Dims = ()
+    if by_rows is not None:
+        batch = tuple(frozenset() if dim is None else frozenset({dim}) for dim in by_rows.inputs)
+    both = (
+        tuple(one | other for one, other in zip(varying, batch, strict=True)) if batch else varying
+    )
+    nothing: Dims = tuple(frozenset() for _ in samples[0])
+    notes: list[str] = []
+    error: Exception | None = None
+    tried: list[Dims] = []
+    for dims in (both, batch or nothing, nothing):
+        if dims in tried:
+            continue
+        tried.append(dims)
+        usable = _usable(samples, dims)
+        try:
+            done = _export(flat, samples, usable, dims, by_rows)
+        except Exception as caught:
+            error = error or caught
+            continue
+        if isinstance(done, Program):
+            return Program(done.exported, done.dims, done.batch_dynamic, usable, tuple(notes))
+        notes.append(done)
+    if error is not None:
+        shapes = _shapes(flat, nothing)
+        raise refusal.of_export(error, tuple(refusal.drafted(flat, samples[0], shapes)))
+    raise refusal.CannotCapture(
+        f"what torch.export makes of it does not compute the same: {notes[-1]}",
+        "report it with the model: the exported program is wrong",
+    )
+
+
+def _varying(samples: Sequence[Tensors]) -> Dims:
+    first = samples[0]
+    return tuple(
+        frozenset(
+            dim
+            for dim in range(tensor.dim())
+            if any(sample[at].shape[dim] != tensor.shape[dim] for sample in samples)
+        )
+        for at, tensor in enumerate(first)
+    )
+
+
+def _usable(samples: Sequence[Tensors], dims: Dims) -> tuple[int, ...]:
+    """The samples whose fixed sizes are those of most of them."""
+
+    def fixed(sample: Tensors) -> tuple[object, ...]:
+        return tuple(
+            tuple(None if dim in of else size for dim, size in enumerate(tensor.shape))
+            for tensor, of in zip(sample, dims, strict=True)
+        )
+
+    kinds = [fixed(sample) for sample in samples]
+    most = max(kinds, key=lambda kind: (kinds.count(kind), str(kind)))
+    return tuple(place for place, kind in enumerate(kinds) if kind == most)
+
+
+def _shapes(flat: FlatModel, dims: Dims) -> dict[str, dict[int, object]]:
+    return {
+        name: dict.fromkeys(sorted(of), Dim.AUTO)
+        for name, of in zip(flat.input_names, dims, strict=True)
+    }
+
+
+def _export(
+    flat: FlatModel,
+    samples: Sequence[Tensors],
+    usable: Sequence[int],
+    dims: Dims,
+    by_rows: Rows | None,
+) -> Program | str:
+    """The program; or why it is not to be had with these dynamic dimensions."""
+    own = [samples[place] for place in usable]
+    batch = by_rows is not None and all(
+        dim is None or dim in of for dim, of in zip(by_rows.inputs, dims, strict=True)
+    )
+    traced = _traced(own, dims, by_rows if batch else None)
+    with symbolic_len(flat):
+        exported = torch.export.export(
+            flat, traced, dynamic_shapes=_shapes(flat, dims), strict=False
+        )
+    exported.graph.eliminate_dead_code()  # of a loss that is no output
+    exported.graph_module.recompile()
+    dynamic = _dynamic(exported, len(dims))
+    lost = [
+        f"{name} (dimension {dim})"
+        for name, wanted, got in zip(flat.input_names, dims, dynamic, strict=True)
+        for dim in sorted(wanted - got)
+    ]
+    if lost:
+        return f"the program holds for one size alone of {', '.join(lost)}{_why_fixed(flat)}"
+    run = exported.module()
+    for what, inputs in _checks(own, by_rows if batch else None):
+        wanted = flat(*inputs)
+        try:
+            got = run(*inputs)
+        except Exception as error:
+            first = str(error).strip().splitlines()[0][:200]
+            if first.startswith("Guard failed"):
+                return f"the program does not hold for {what}{_why_fixed(flat)}"
+            return f"with {what} the program fails: {first}"
+        if not all(map(rows.close, got, wanted)):
+            return f"with {what} the program computes something else"
+    return Program(exported, dynamic, batch, tuple(usable))
+
+
+def _why_fixed(flat: FlatModel) -> str:
+    recurrent = any(isinstance(module, torch.nn.RNNBase) for module in flat.modules())
+    return " (torch.export fixes the sequence length of nn.LSTM and nn.GRU)" if recurrent else ""
+
+
+def _traced(own: Sequence[Tensors], dims: Dims, by_rows: Rows | None) -> Tensors:
+    """The largest sample, with sizes that differ from one dynamic dimension to the next.
+
+    torch takes dynamic dimensions of the same size for one.
+    """
+    largest = max(own, key=lambda sample: sum(tensor.numel() for tensor in sample))
+    if by_rows is None:
+        return largest
+    other = {
+        int(tensor.shape[dim])
+        for tensor, of, counts in zip(largest, dims, by_rows.inputs, strict=True)
+        for dim in of
+        if dim != counts
+    }
+    count = max(2, by_rows.count(largest))
+    while count > 2 and count in other:
+        count -= 1
+    while count in other:
+        count += 1
+    return by_rows.repeated(largest, count)
+
+
+def _dynamic(exported: ExportedProgram, inputs: int) -> Dims:
+    """The dimensions that are dynamic in the program."""
+    names = set(exported.graph_signature.user_inputs)
+    nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    values = [node.meta["val"] for node in nodes if node.name in names]
+    found = tuple(
+        frozenset(dim for dim, size in enumerate(value.shape) if _varies(exported, size))
+        for value in values
+    )
+    if len(found) != inputs:
+        raise RuntimeError(f"the program has {len(found)} inputs, the model {inputs}")
+    return found
+
+
+def _varies(exported: ExportedProgram, size: int | torch.SymInt) -> bool:
+    if not isinstance(size, torch.SymInt):
+        return False
+    limits = exported.range_constraints.get(size.node.expr)
+    return limits is None or limits.lower != limits.upper
+
+
+@contextlib.contextmanager
+def symbolic_len(flat: torch.nn.Module) -> Iterator[None]:
+    """`len(tensor)` as `tensor.shape[0]` in the code of the model's classes, while it is traced.
+
+    The built-in one must return a plain number: that of the traced batch, which torch.export would
+    then take for the only one.
+    """
+    codes = {id(code): code for module in flat.modules() if (code := _globals(module)) is not None}
+    changed = [names for names in codes.values() if "len" not in names]
+    for names in changed:
+        names["len"] = _len
+    try:
+        yield
+    finally:
+        for names in changed:
+            names.pop("len", None)
+
+
+def _globals(module: torch.nn.Module) -> dict[str, Any] | None:
+    """The names that the code of its class uses; None: it is torch's or ours."""
+    if type(module).__module__.partition(".")[0] in ("torch", "flatout_agent"):
+        return None
+    return getattr(type(module).forward, "__globals__", None)
+
+
+def _len(value: Any) -> Any:
+    return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else len(value)
+
+
+def _checks(own: Sequence[Tensors], by_rows: Rows | None) -> Iterator[tuple[str, Tensors]]:
+    step = max(1, len(own) // MOST_CHECKS)
+    for sample in own[::step]:
+        yield f"inputs of {[list(tensor.shape) for tensor in sample]}", sample
+    if by_rows is not None:
+        largest = max(own, key=by_rows.count)
+        most = by_rows.count(largest)
+        for count in sorted({1, 2, 3, max(1, most // 2), most + 1}):
+            yield f"batch size {count}", by_rows.repeated(largest, count)

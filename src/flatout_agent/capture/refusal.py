@@ -1,0 +1,178 @@
+"""Why a model cannot be captured, in plain words, with the place in its code and the cure."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+
+from flatout_agent import wire
+from flatout_agent.watch import places
+
+GENERATION = (
+    "use an engine made for generation: vLLM (GPU) or OpenVINO GenAI (CPU) load the saved model "
+    "themselves; flatout export is for models that answer in one forward pass"
+)
+ONE_PATH = (
+    "compute both results and choose between them with torch.where, or write the branch as "
+    "torch.cond; a check of bad input can move out of forward, before the call"
+)
+NUMBER_TAKEN = (
+    "keep the value in a tensor (without .item(), int(), float() or tolist()), or compute it "
+    "before the call and give it to the model as an argument"
+)
+NUMPY = "write the part that uses NumPy with torch operators: torch has most of them by that name"
+PADDED = (
+    "give nn.LSTM and nn.GRU the padded batch in evaluation, and mask or select by length after it"
+)
+_CAUSE = re.compile(r"Could not (guard on|extract specialized integer from)")
+
+
+class CannotCapture(Exception):  # noqa: N818  # an answer
+    """A model that cannot be captured: what is in the way, what to do, and where."""
+
+    def __init__(self, reason: str, cure: str = "", where: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.cure = cure
+        self.where = where
+
+    def record(self) -> wire.ExportRefused:
+        return wire.ExportRefused(self.reason, self.cure, self.where)
+
+
+def of_export(error: Exception, others: tuple[str, ...] = ()) -> CannotCapture:
+    """What torch.export's error says; others: further places that its draft report names."""
+    place = innermost(error.__traceback__)
+    code = source(place)
+    said = f"{place}: {code}" if place and code else place or ""
+    text = str(error)
+    where = tuple(dict.fromkeys([*([place] if place else []), *others]))
+    also = [other for other in where if other != place]
+    more = f"; the same holds at {', '.join(also)}" if also else ""
+    found = _CAUSE.search(text)
+    if found is not None and found[1] == "guard on":
+        reason = (
+            f"forward decides by a value that it computes ({said}): torch.export follows one path "
+            f"through the program and cannot keep such a decision{more}"
+        )
+        return CannotCapture(reason, ONE_PATH, where)
+    if found is not None:
+        reason = (
+            f"forward takes a number out of a tensor and computes with it in Python ({said}): "
+            f"the exported program would keep the number of one input for all{more}"
+        )
+        return CannotCapture(reason, NUMBER_TAKEN, where)
+    if any("pack" in line for line in (code, text)) and "packed" in f"{code}{text}".lower():
+        reason = f"the recurrent layer works on packed sequences ({said}), whose lengths are values"
+        return CannotCapture(reason, PADDED, where)
+    if "numpy" in text.lower():
+        reason = f"forward leaves torch for NumPy ({said}), which torch.export cannot follow"
+        return CannotCapture(reason, NUMPY, where)
+    return CannotCapture(
+        f"torch.export cannot take it ({_first(error)}) {said}".rstrip(), "", where
+    )
+
+
+def of_call(error: Exception, what: str) -> CannotCapture:
+    """Why a call of the evaluation copy failed."""
+    place = innermost(error.__traceback__)
+    at = f" at {place}" if place else ""
+    return CannotCapture(
+        f"{what} fails{at}: {_first(error)}",
+        "see that the model runs on the CPU in eval() mode under torch.no_grad()",
+        (place,) if place else (),
+    )
+
+
+def _first(error: Exception) -> str:
+    line = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {line.strip()[:300]}"
+
+
+def innermost(trace: TracebackType | None) -> str | None:
+    """file:line of the innermost frame of the user's, else of what is neither torch's nor ours."""
+    frames = list(_frames(trace))
+    own = [entry for entry in frames if places.user_frame(entry[0]) is entry[0]]
+    foreign = [entry for entry in frames if _foreign(entry[0])]
+    chosen = next(reversed(own or foreign), None)
+    if chosen is None:
+        return None
+    frame, line = chosen
+    return f"{places.display(frame.f_code.co_filename)}:{line}"
+
+
+def place_now() -> str | None:
+    """file:line of the user's code that is running; None: there is none on this thread."""
+    frame = places.user_frame(sys._getframe(1))
+    return places.location(frame) if frame is not None else None
+
+
+def source(place: str | None) -> str:
+    """The line of code at file:line; empty: it cannot be read."""
+    if place is None:
+        return ""
+    file, _, line = place.rpartition(":")
+    return linecache.getline(file, int(line)).strip()
+
+
+def _foreign(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    ours = file.startswith((*places.OURS, "<"))
+    return not ours and places.package(file) not in ("torch", "python")
+
+
+def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
+    while trace is not None:
+        yield trace.tb_frame, trace.tb_lineno
+        trace = trace.tb_next
+
+
+def drafted(flat: torch.nn.Module, sample: tuple[torch.Tensor, ...], shapes: object) -> list[str]:
+    """All places where a value decides, from torch.export's own draft report."""
+    draft_export: Any = torch.export.draft_export
+    try:
+        with _own_log_folder():
+            draft = draft_export(flat, sample, dynamic_shapes=shapes, strict=False)
+        failures = draft._report.failures
+        stacks = [f.data["user_stack"] for f in failures if "DATA" in f.failure_type.name]
+        found = [place for stack in stacks if (place := _stack_place(stack)) is not None]
+    except Exception:  # a report that cannot be made costs the further places
+        return []
+    return list(dict.fromkeys(found))
+
+
+@contextlib.contextmanager
+def _own_log_folder() -> Iterator[None]:
+    """The draft's log goes where it is removed again, not among the user's temporary files."""
+    from torch._logging._internal import DTRACE_ENV_VAR
+
+    before = os.environ.get(DTRACE_ENV_VAR)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ[DTRACE_ENV_VAR] = folder
+        try:
+            yield
+        finally:
+            del os.environ[DTRACE_ENV_VAR]
+            if before is not None:
+                os.environ[DTRACE_ENV_VAR] = before
+
+
+def _stack_place(stack: list[dict[str, Any]]) -> str | None:
+    """file:line of the innermost frame of the user's; torch numbers the files that it names."""
+    from torch._logging.structured import INTERN_TABLE
+
+    files = {number: file for file, number in INTERN_TABLE.items()}
+    for frame in reversed(stack):
+        file = files.get(frame["filename"], str(frame["filename"]))
+        if places.is_own(file):
+            return f"{places.display(file)}:{frame['line']}"
+    return None

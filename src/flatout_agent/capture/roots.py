@@ -1,0 +1,222 @@
+"""The models of a program, with their calls: which of them is the one to export?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from flatout_agent import wire
+from flatout_agent.capture import inner
+from flatout_agent.capture.calls import SeenCall, SeenModel
+from flatout_agent.capture.refusal import GENERATION, CannotCapture
+from flatout_agent.capture.replica import unwrapped
+
+MOST_MODELS = 6
+"""Models that are held for the program's end; those called last."""
+OF_A_CLASS = 2
+"""Of one class and size, as in k-fold training: the last ones."""
+FRAMES = 8
+"""Callers whose names for a model are read."""
+
+
+@dataclass(eq=False)
+class Root:
+    """A model that the program calls itself."""
+
+    model: nn.Module
+    """Held: the program drops its own when its main function returns."""
+    seen: SeenModel
+    names: set[str] = field(default_factory=set)
+    """What the program calls it."""
+    trained: bool = False
+    generated: int = 0
+    """Calls in which it was given a cache of earlier tokens."""
+    steps_in_evaluation_mode: bool = False
+    """The script trains it in eval() mode, as with frozen batch normalisation."""
+    last_call: int = 0
+
+    @property
+    def kind(self) -> str:
+        return type(self.model).__name__
+
+    @property
+    def size(self) -> int:
+        return inner.size(self.model)
+
+    @property
+    def shown(self) -> str:
+        names = sorted(self.names - {"self", "model", "module"})
+        return f"{self.kind} ({', '.join(names)})" if names else self.kind
+
+    def is_named(self, name: str) -> bool:
+        return name == self.kind or name in self.names
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The model to export, its calls, and why."""
+
+    root: Root
+    calls: list[SeenCall]
+    source: str
+    inside: str
+    notes: tuple[str, ...]
+
+
+class Roots:
+    """All models that were called, by the user's own module."""
+
+    def __init__(self, orders: wire.ExportOrders) -> None:
+        self._orders = orders
+        self._roots: dict[int, Root] = {}
+        self._trained: set[int] = set()
+        """ids of parameters that are trained; their models are held, so each stays the same."""
+        self._calls = 0
+
+    def of(self, model: nn.Module, trains: bool) -> Root | None:
+        """The entry of a model that is called now; None: it is not to be exported."""
+        own = unwrapped(model)
+        root = self._roots.get(id(own))
+        if root is None:
+            root = self._new(own, trains)
+        if root is None:
+            return None
+        self._calls += 1
+        root.last_call = self._calls
+        if trains and not root.trained:
+            root.trained = True
+            self._count_trained()
+        return root
+
+    def _new(self, model: nn.Module, trains: bool) -> Root | None:
+        parameters = list(model.parameters())
+        if not parameters:
+            return None
+        related = any(id(parameter) in self._trained for parameter in parameters)
+        names = set(_names(model))
+        wanted = self._orders.model
+        asked = bool(wanted) and (wanted in names or wanted == type(model).__name__)
+        if not (trains or related or asked or not self._trained):
+            return None
+        seen = SeenModel(self._orders.most_calls, self._orders.most_bytes)
+        root = self._roots[id(model)] = Root(model, seen, names)
+        self._make_room(root)
+        return root
+
+    def _make_room(self, new: Root) -> None:
+        """Let go of models that were called long ago."""
+        others = sorted((r for r in self._roots.values() if r is not new), key=_last)
+        alike = [root for root in others if (root.kind, root.size) == (new.kind, new.size)]
+        gone = alike[: len(alike) + 1 - OF_A_CLASS] if len(alike) >= OF_A_CLASS else []
+        gone += others[: max(0, len(self._roots) - MOST_MODELS - len(gone))]
+        for root in gone:
+            self._roots.pop(id(root.model), None)
+        if gone:
+            self._count_trained()
+
+    def _count_trained(self) -> None:
+        """Models that are not trained are held no longer once one is."""
+        trained = [root for root in self._roots.values() if root.trained]
+        self._trained = {id(p) for root in trained for p in root.model.parameters()}
+        for key, root in list(self._roots.items()):
+            asked = self._orders.model and root.is_named(self._orders.model)
+            if trained and not root.trained and not asked and not self._related(root):
+                del self._roots[key]
+
+    def _related(self, root: Root) -> bool:
+        return any(id(parameter) in self._trained for parameter in root.model.parameters())
+
+    def __iter__(self) -> Iterator[Root]:
+        return iter(list(self._roots.values()))
+
+    @property
+    def evaluated(self) -> bool:
+        """Some model was called in evaluation."""
+        return any(root.seen.evaluated for root in self)
+
+    def choose(self) -> Choice:
+        """The model that was asked for; else the one that is evaluated, else the largest."""
+        if self._orders.model:
+            return self._asked(self._orders.model)
+        called = [root for root in self if root.seen.calls()[0] or root.generated]
+        if not called and len(list(self)):
+            named = ", ".join(root.shown for root in self)
+            raise CannotCapture(
+                f"no call of {named} could be kept: inside torch.func (vmap, grad), or too large",
+                "evaluate the model once with a batch, under torch.no_grad()",
+            )
+        if not called:
+            raise CannotCapture(
+                "the script called no model with parameters",
+                "name the script that trains or evaluates the model",
+            )
+        best = max(called, key=lambda r: (r.seen.evaluated or r.generated > 0, r.size, r.last_call))
+        generates = [root for root in called if root.generated and not root.seen.evaluated]
+        if generates:
+            raise CannotCapture(
+                f"{generates[0].kind} is evaluated by generating text token by token", GENERATION
+            )
+        return _choice(best, "", _why(best, called))
+
+    def _asked(self, name: str) -> Choice:
+        matching = [root for root in self if root.is_named(name)]
+        if matching:
+            return _choice(max(matching, key=_last), "", ())
+        for root in sorted(self, key=_last, reverse=True):
+            if inner.named(unwrapped(root.model), name) is not None:
+                return _choice(root, name, ())
+        called = ", ".join(root.shown for root in self) or "none"
+        raise CannotCapture(
+            f"no model {name!r} was called", f"name it by its class or variable; called: {called}"
+        )
+
+
+def _last(root: Root) -> int:
+    return root.last_call
+
+
+def _choice(root: Root, inside: str, notes: tuple[str, ...]) -> Choice:
+    calls, evaluation = root.seen.calls()
+    return Choice(root, calls, "evaluation" if evaluation else "training", inside, notes)
+
+
+def _why(best: Root, called: list[Root]) -> tuple[str, ...]:
+    own = {id(parameter) for parameter in best.model.parameters()}
+    others = [
+        root
+        for root in called
+        if root is not best and not own & {id(p) for p in root.model.parameters()}
+    ]
+    if not others:
+        return ()
+    if all(root.shown == best.shown for root in others):
+        return (f"{best.shown} was made several times: the last one is taken",)
+    why = "it is evaluated" if best.seen.evaluated else "it is the largest"
+    named = ", ".join(root.shown for root in others)
+    return (f"{best.shown} is taken, since {why}; others: {named} (choose with --model)",)
+
+
+def _names(model: nn.Module) -> Iterator[str]:
+    """What the callers, the innermost first, call this model."""
+    frame: FrameType | None = sys._getframe(1)
+    left = FRAMES
+    while frame is not None and left:
+        if "flatout_agent" not in frame.f_code.co_filename:
+            left -= 1
+            yield from _bound(frame.f_locals, model)
+        frame = frame.f_back
+
+
+def _bound(values: dict[str, Any], model: nn.Module) -> Iterator[str]:
+    for name, value in list(values.items()):
+        if isinstance(value, nn.Module) and unwrapped(value) is model:
+            yield name
+        elif name == "self":
+            inside = dict(getattr(value, "__dict__", {}))
+            inside.update(inside.get("_modules") or {})
+            yield from (n for n, member in inside.items() if member is model)

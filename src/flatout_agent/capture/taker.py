@@ -1,0 +1,260 @@
+"""Look at a program's model calls from the side, and take its model at the end, or earlier.
+
+It stands in front of `Module.__call__`, as discovery does for its first steps, but to the end: what
+is evaluated may be another module than the one that is trained. Nested calls are not seen and cost
+nothing.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import sys
+import time
+from typing import Any
+
+import torch
+
+from flatout_agent import wire
+from flatout_agent.capture.calls import SeenCall, copied, size_bytes
+from flatout_agent.capture.refusal import CannotCapture
+from flatout_agent.capture.roots import Root, Roots
+from flatout_agent.job import Job
+from flatout_agent.recorder import Recorder
+from flatout_agent.replacing import replaced
+from flatout_agent.speedups import nests
+from flatout_agent.watch.ending import end_process
+from flatout_agent.watch.tensors import tensors_in
+
+WITHOUT_EVALUATION = 4
+"""A program that is to be ended early trains no more than so many of its short epochs first."""
+CALLS_IN_TRIAL = 64
+BATCHES_AHEAD = 3
+"""A loader may be asked for the next batch before the model gets this one (Accelerate)."""
+
+
+class Taker:
+    """Sees the calls of one process; writes one record: ExportSeen or ExportRefused."""
+
+    def __init__(self, job: Job, recorder: Recorder, orders: wire.Orders) -> None:
+        assert orders.export is not None
+        self.job = job
+        self.recorder = recorder
+        self.orders = orders.export
+        folder = os.path.join(os.path.dirname(orders.records), f"capture-{os.getpid()}")  # noqa: PTH118, PTH120
+        self.folder = self.orders.folder or folder
+        self.roots = Roots(self.orders)
+        self._process = os.getpid()
+        self._batches: collections.deque[Any] = collections.deque(maxlen=BATCHES_AHEAD)
+        self._unsure: Root | None = None
+        """Called in eval() mode with gradients on, and nothing was called since."""
+        self._taken = False
+
+    def install(self) -> None:
+        """Before discovery, which stands in front of this."""
+        self._watch_models()
+        self._watch_batches()
+        self.job.after_step(self._step)
+
+    # The program's models ---------------------------------------------------------------------
+
+    def _watch_models(self) -> None:
+        module: Any = torch.nn.Module
+        original = module.__call__
+        compiling = torch.compiler.is_compiling
+        taker = self
+
+        # torch's profiler takes the model from a variable `self` of this frame.
+        def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            # Where another stands in front, as torch.fx does while it traces, nothing is changed.
+            if compiling() or module.__call__ is not __call__:
+                return original(self, *args, **kwargs)
+            module.__call__ = original
+            try:
+                taker.recorder.safely("export", taker._called, self, args, kwargs)
+                return original(self, *args, **kwargs)
+            finally:
+                if module.__call__ is original:
+                    module.__call__ = __call__
+
+        module.__call__ = __call__
+
+    def _called(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if self._taken or self.job.inside_backward() or os.getpid() != self._process:
+            return
+        gradients = torch.is_grad_enabled()
+        trains = model.training and gradients and any(p.requires_grad for p in model.parameters())
+        evaluates = not model.training or not gradients
+        if not (trains or evaluates):
+            return
+        root = self.roots.of(model, trains)
+        if root is None:
+            return
+        if trains and self.orders.after_steps is not None:
+            self._end_early()
+        if _has_cache((args, kwargs)):
+            root.generated += 1
+            return
+        unsure = evaluates and gradients
+        if unsure and root.steps_in_evaluation_mode:
+            trains, evaluates = True, False
+        self._unsure = root if unsure else None
+        self._keep(root, args, kwargs, evaluates)
+        if self.orders.after_steps is not None and root.seen.evaluation.offered >= CALLS_IN_TRIAL:
+            self.take_and_end()
+
+    def _keep(
+        self, root: Root, args: tuple[Any, ...], kwargs: dict[str, Any], evaluation: bool
+    ) -> None:
+        pool = root.seen.pool(evaluation)
+        if not pool.wants():
+            return
+        size = size_bytes((args, kwargs))
+        if size > pool.most_bytes:
+            return
+        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors_in((args, kwargs)))):
+            return  # inside vmap or grad: no values of its own
+        own_args, own_kwargs = copied((args, kwargs))
+        target = self._target((args, kwargs), (own_args, own_kwargs))
+        pool.add(SeenCall(own_args, own_kwargs, target), size)
+
+    def _target(self, given: Any, copies: Any) -> torch.Tensor | None:
+        """What the loader gave beside the call's inputs: the last tensor with as many rows."""
+        inputs, plain = list(tensors_in(given)), list(tensors_in(copies))
+        for batch in reversed(self._batches):
+            rest = _beside(inputs, plain, list(tensors_in(batch)))
+            if rest is not None:
+                target: torch.Tensor = copied(rest)
+                return target
+        return None
+
+    # Batches and steps ------------------------------------------------------------------------
+
+    def _watch_batches(self) -> None:
+        iterators = torch.utils.data.dataloader._BaseDataLoaderIter
+        following = iterators.__next__
+        taker = self
+
+        def __next__(iterator: Any) -> Any:  # noqa: N807
+            if taker._epoch_is_over(iterator):
+                raise StopIteration
+            batch = following(iterator)
+            if not taker._taken:
+                taker._batches.append(batch)
+            return batch
+
+        replaced(iterators, "__next__", __next__)
+
+    def _epoch_is_over(self, iterator: Any) -> bool:
+        """In a program that is to be ended early: its evaluation comes sooner."""
+        if self.orders.after_steps is None:
+            return False
+        begun = iterator.__dict__.setdefault("_flatout_begun", self.job.steps)
+        return bool(self.job.steps - begun >= self.orders.after_steps)
+
+    def _step(self) -> None:
+        root, self._unsure = self._unsure, None
+        if root is not None and not root.steps_in_evaluation_mode:
+            root.steps_in_evaluation_mode = True
+            seen = root.seen
+            for call in seen.evaluation.calls:
+                seen.training.add(call, size_bytes((call.args, call.kwargs)))
+            seen.evaluation = seen._pool()
+            self.roots.of(root.model, trains=True)
+
+    def _end_early(self) -> None:
+        """An evaluation has been seen, or there is none after a while."""
+        steps = self.orders.after_steps or 0
+        evaluated = self.roots.evaluated and self.job.steps > 0
+        if evaluated or self.job.steps >= WITHOUT_EVALUATION * max(1, steps):
+            self.take_and_end()
+
+    def take_and_end(self) -> None:
+        """Does not return."""
+        self.take()
+        end_process(self.recorder)
+
+    # The end ----------------------------------------------------------------------------------
+
+    def program_ends(self) -> None:
+        """At the interpreter's exit; after an exception nothing is taken."""
+        if self._taken or int(os.environ.get("RANK") or 0) != 0:
+            return
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        if error is not None:
+            self._taken = True
+            reason = f"the script ended by {type(error).__name__}: its model is not taken"
+            self.recorder.write(wire.ExportRefused(reason, "run it to its end"))
+            return
+        self.take()
+
+    def take(self) -> None:
+        """Write the capture folder and the record of it."""
+        self._taken = True
+        self._batches.clear()
+        began = time.perf_counter()
+        try:
+            self.recorder.write(self._take(began))
+        except CannotCapture as answer:
+            self.recorder.write(answer.record())
+        except KeyboardInterrupt:
+            self.recorder.write(wire.ExportRefused("the export was interrupted"))
+        except Exception as error:
+            self.recorder.fault("export", error)
+            reason = f"the export failed inside flatout: {type(error).__name__}: {error}"
+            self.recorder.write(wire.ExportRefused(reason[:600], "report it"))
+
+    def _take(self, began: float) -> wire.ExportSeen:
+        from flatout_agent.capture.capture import Wanted, capture
+
+        choice = self.roots.choose()
+        wanted = Wanted(
+            self.folder,
+            choice.source,
+            choice.inside,
+            self.orders.weights,
+            self.orders.weights_key,
+            choice.root.trained,
+            choice.notes,
+        )
+        done = capture(choice.root.model, choice.calls, wanted)
+        took = time.perf_counter() - began
+        return wire.ExportSeen(done.folder, done.model, done.source, done.samples, took, done.notes)
+
+
+def _beside(
+    inputs: list[torch.Tensor], copies: list[torch.Tensor], leaves: list[torch.Tensor]
+) -> torch.Tensor | None:
+    """The last tensor of a batch with as many rows that is none of a call's inputs.
+
+    None where no input is from that batch.
+    """
+    own = [_is_among(leaf, inputs, copies) for leaf in leaves]
+    rows = next((int(tensor.shape[0]) for tensor in copies if tensor.dim()), 0)
+    rest = [
+        leaf
+        for leaf, among in zip(leaves, own, strict=True)
+        if not among and leaf.dim() and leaf.shape[0] == rows
+    ]
+    return rest[-1] if any(own) and rest else None
+
+
+def _is_among(leaf: torch.Tensor, inputs: list[torch.Tensor], copies: list[torch.Tensor]) -> bool:
+    """Whether an input of the call is this tensor, or it moved to a device or in another shape."""
+    for given, copy in zip(inputs, copies, strict=True):
+        if given is leaf:
+            return True
+        alike = leaf.numel() == copy.numel() and leaf.dtype == copy.dtype
+        if alike and torch.equal(leaf.detach().cpu().reshape(-1), copy.reshape(-1)):
+            return True
+    return False
+
+
+def _has_cache(nest: Any) -> bool:
+    """A cache of keys and values, which generation gives to a transformer."""
+    return any(
+        type(value).__name__.endswith("Cache")
+        for value in nests.leaves(nest, lambda value: nests.members(value) is None)
+    )
