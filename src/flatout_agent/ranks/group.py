@@ -157,7 +157,7 @@ class RankGroup:
 
     def _shared_memory(self) -> SharedMemory | None:
         memory = None
-        with suppress(OSError, AttributeError):  # not on this system, or too little of it
+        with suppress(OSError):  # not on this system, or too little of it
             if self.size <= shared_memory.MOST_RANKS:
                 memory = SharedMemory(self.rank, self.size, self._orders.store)
         made = self.agreed(memory is not None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -33,6 +34,8 @@ class SharedMemory:
 
     def __init__(self, rank: int, size: int, name: str) -> None:
         """name: the same in all ranks and in no other run."""
+        if sys.platform != "linux":
+            raise OSError(f"no {FOLDER} on this system")
         digest = hashlib.sha256(name.encode()).hexdigest()[:16]
         self._paths = [f"{FOLDER}/{PREFIX}{digest}-{each}" for each in range(size)]
         self.rank, self.size = rank, size
@@ -67,7 +70,7 @@ class SharedMemory:
     def sum_(self, tensor: torch.Tensor, meet: Callable[[], None]) -> None:
         """Make `tensor` (contiguous) the sum over the ranks, in place; meet: waits for all."""
         flat = tensor.view(-1)
-        for part in flat.split(BUFFER_BYTES // tensor.element_size()):
+        for part in torch.split(flat, BUFFER_BYTES // tensor.element_size()):
             first, *others = self._written(part, meet)
             # In the order of the ranks, so that all have the same last digit.
             torch.add(first, others[0], out=part)
