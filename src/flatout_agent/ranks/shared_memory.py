@@ -34,15 +34,18 @@ class SharedMemory:
 
     def __init__(self, rank: int, size: int, name: str) -> None:
         """name: the same in all ranks and in no other run."""
-        if sys.platform != "linux":
-            raise OSError(f"no {FOLDER} on this system")
         digest = hashlib.sha256(name.encode()).hexdigest()[:16]
         self._paths = [f"{FOLDER}/{PREFIX}{digest}-{each}" for each in range(size)]
         self.rank, self.size = rank, size
         self._buffers: list[list[torch.Tensor]] = []
         """Of each rank, as bytes."""
         self._turn = 0
-        descriptor = os.open(self._paths[rank], os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self._make()
+
+    def _make(self) -> None:
+        if sys.platform != "linux":
+            raise OSError(f"no {FOLDER} on this system")
+        descriptor = os.open(self._paths[self.rank], os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             # Set aside now: without it a full memory would end the program by SIGBUS later.
             os.posix_fallocate(descriptor, 0, 2 * BUFFER_BYTES)
