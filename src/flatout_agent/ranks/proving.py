@@ -322,9 +322,11 @@ class Prover:
             for parameter, data in zip(self.parameters, before, strict=True):
                 parameter.data = data
             self.kept.put_back()
-        pairs = [(a, b) for a, b in zip(again or [], gradients, strict=False) if None not in (a, b)]
-        away = sum(float((a.double() - b.double()).square().sum()) for a, b in pairs)
-        total = sum(float(b.double().square().sum()) for _, b in pairs)
+        away = total = 0.0
+        for new, old in zip(again or [], gradients, strict=False):
+            if new is not None and old is not None:
+                away += float((new.double() - old.double()).square().sum())
+                total += float(old.double().square().sum())
         return math.sqrt(away / max(total, 1e-60))
 
     def _coarseness(self) -> float:
