@@ -21,7 +21,7 @@ def start(folder: Path, options: dict[str, Any], threads: int) -> Any:
         program = exported.module(check_guards=False)
     except TypeError:  # torch before 2.9 has no guards to leave out
         program = exported.module()
-    compiled = torch.compile(program, dynamic=options["dynamic"] or None)
+    compiled: Any = torch.compile(program, dynamic=options["dynamic"] or None)
 
     def run(arrays: list[Any]) -> list[Any]:
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=options["bf16"]):
