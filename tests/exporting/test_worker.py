@@ -47,6 +47,7 @@ def test_an_error_is_told_in_one_line(planted: Any) -> None:
         once(planted(code))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 def test_a_crash(planted: Any) -> None:
     with pytest.raises(Broken, match=r"its process crashed: .*SIG"):
         once(planted("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"))

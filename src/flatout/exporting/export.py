@@ -36,6 +36,9 @@ QUICK_S = 60.0
 PROVEN_ROWS = 64
 """So many rows should be compared."""
 
+BUSY = 1.25
+"""Ends of the interval of eager's median, on a machine where nothing else runs."""
+
 Tell = Callable[[str], None]
 
 
@@ -110,7 +113,6 @@ class Export:
 
     def __post_init__(self) -> None:
         self.threads = self.settings.threads or limits.usable_cores()
-        self.memory_bytes = worker.memory_limit(self.settings.memory_bytes)
         self.prepared = self.folder / "prepared"
 
     def _order(self, do: str, **more: Any) -> dict[str, Any]:
@@ -135,8 +137,12 @@ class Export:
         own = self.folder.resolve().is_relative_to(run_folders.ROOT.resolve())
         return usual if own else self.folder / "scratch"
 
+    def _memory(self) -> int:
+        """Bytes that the next process may take, beside those that are running."""
+        return worker.memory_limit(self.settings.memory_bytes)
+
     def _once(self, order: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        return worker.once(self.settings.python, order, limit_s, self.memory_bytes)
+        return worker.once(self.settings.python, order, limit_s, self._memory())
 
     def prepare(self) -> None:
         """References, and which packages there are."""
@@ -228,9 +234,7 @@ class Export:
         compiled = str((self.folder / "scratch" / plan.id).resolve())
         order = self._order("serve", folder=str(folder.resolve()), compiled=compiled)
         with ExitStack() as own:
-            process = own.enter_context(
-                worker.start(self.settings.python, order, self.memory_bytes)
-            )
+            process = own.enter_context(worker.start(self.settings.python, order, self._memory()))
             process.wait(LOAD_LIMIT_S)
             loaded = process.ask({"do": "load"}, LOAD_LIMIT_S)
             found = process.ask({"do": "verify", "precision": plan.precision.value}, VERIFY_LIMIT_S)
@@ -364,6 +368,12 @@ class Export:
             notes.append(f"results were compared on {rows} samples; {PROVEN_ROWS} would be better")
         if not self.captured["batch_dynamic"]:
             notes.append(f"the model takes batches of {self.facts['single_rows']} only")
+        eager = self.rows[EAGER].latency
+        if eager is not None and eager.high_ms > BUSY * eager.low_ms:
+            notes.append(
+                f"the time of eager PyTorch varied between {eager.low_ms:.3g} and"
+                f" {eager.high_ms:.3g} ms: something else ran here, and the figures are rough"
+            )
         if self.facts["batch_matters"]:
             notes.append(
                 "the model gives a sample another result alone than in its batch, eagerly too:"

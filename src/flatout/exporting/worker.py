@@ -20,6 +20,7 @@ from flatout.exporting import reasons
 from flatout.nouns import units
 from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
+from flatout_agent import limits
 
 POLL_S = 0.2
 SPARED = 0.9
@@ -98,8 +99,9 @@ def environment(order: Mapping[str, Any]) -> dict[str, str]:
 
 
 def memory_limit(asked: int | None) -> int:
-    """Bytes that a process may take."""
-    return asked or int(SPARED * psutil.virtual_memory().available)
+    """Bytes that a process may take: what was asked for, and what is free now."""
+    free = int(SPARED * (limits.spare_memory() or psutil.virtual_memory().available))
+    return min(asked, free) if asked else free
 
 
 def _used(pid: int) -> int:

@@ -54,6 +54,9 @@ def _lines(result: ExportResult, width: int, whole_width: int) -> Iterator[Line]
     for item in result.candidates:
         if item.state not in MEASURED:
             yield from _other(item, width)
+    if any(item.state is BuildState.ABSENT for item in result.candidates):
+        text = "flatout export --install puts what is absent beside your environment, not into it"
+        yield from paragraph("note", text, width, "bold")
     for note in result.notes:
         yield from paragraph("note", note, width, "bold")
     yield from _verdict(result, width)
@@ -61,7 +64,7 @@ def _lines(result: ExportResult, width: int, whole_width: int) -> Iterator[Line]
 
 def _model(result: ExportResult) -> str:
     metric = result.metric or {}
-    shown = f"; {metric['name']} {metric['value']}" if metric.get("value") is not None else ""
+    shown = f"; {words.metric(metric)}" if metric.get("value") is not None else ""
     return (
         f"{result.model}, {result.parameters:,} parameters, weights {result.weights},"
         f" inputs from {result.source}{shown}"
