@@ -173,7 +173,7 @@ def added(folder: Path, settings: argparse.Namespace, side: int) -> dict[str, An
         blocks: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(settings.blocks):
             for name, way in ways.items():
-                calls = 10 if name == "json" else 50
+                calls = max(1, 300 // side) if name == "json" else 50
                 blocks[name].append(statistics.median(ms(way, images) for _ in range(calls)))
     direct = blocks.pop("direct")
     return {
