@@ -121,9 +121,11 @@ def server(folder: Path, settings: argparse.Namespace, *options: str) -> Iterato
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        first, second = process.stderr.readline(), process.stderr.readline()
-        assert "ready" in second, first + second + process.stderr.read()
-        yield int(first.split(":")[-1].split(",")[0])
+        said = [process.stderr.readline()]
+        while "serve.py: ready" not in said[-1]:
+            said.append(process.stderr.readline())
+            assert said[-1], "".join(said)
+        yield int(said[0].split(":")[-1].split(",")[0])
     finally:
         process.terminate()
         process.wait()
