@@ -17,6 +17,7 @@ import argparse
 import dataclasses
 import json
 import math
+import shutil
 import sys
 import time
 from contextlib import ExitStack
@@ -108,7 +109,7 @@ def build(name: str, arguments: Any) -> None:
     folder = WORK / name
     if (folder / "rows.json").exists():
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
     model, calls = export_models.make(name)
     captured = capture(folder / "capture", model, calls, weights="as made")
     run = export.Export(
@@ -200,7 +201,7 @@ def started(folder: Path, key: str, overlay: Path | None) -> Any:
         "folder": str(folder / "run/candidates" / key),
         "threads": torch.get_num_threads(),
         "overlay": str(overlay) if overlay is not None else None,
-        "scratch": str(folder / "scratch"),
+        "compiled": str(folder / "run/scratch"),
     }
     return worker.start(sys.executable, order, worker.memory_limit(None))
 

@@ -1,4 +1,4 @@
-"""Make the reference pages: commands, boosts, findings, errors, library, from their documentation.
+"""Make the reference pages: commands, boosts, findings, backends, errors, library, from the code.
 
 Run by `make docs`; `tests/law` fails where a page differs from what this would write.
 """
@@ -20,7 +20,8 @@ from flatout.diagnosing import checks
 from flatout.diagnosing.pages import Page
 from flatout.diagnosing.pages import every as every_finding
 from flatout.explaining import described
-from flatout.knowledge import boosts, signatures
+from flatout.knowledge import backends, boosts, signatures
+from flatout.knowledge.backends import KnownBackend
 from flatout.knowledge.boosts import KnownBoost
 from flatout.reporting.monitor.outlets.grafana import dashboard
 from flatout.watching import rules
@@ -53,7 +54,7 @@ def pages() -> dict[Path, str]:
     found[DOCS / "benchmarks" / "breadth.md"] = breadth(results)
     results = json.loads((DOCS.parent / "benchmarks/results/ranks.json").read_text("utf-8"))
     found[DOCS / "benchmarks" / "ranks.md"] = ranks(results)
-    found |= library() | command_pages()
+    found |= library() | command_pages() | backend_pages()
     return found | errors("en", DOCS / "errors") | errors("zh", DOCS / "errors" / "zh")
 
 
@@ -330,6 +331,45 @@ def index() -> str:
     ]
     head = ["<!-- Made by `make docs`. -->", "", "# Boosts", ""]
     return "\n".join([*head, "| boost | what it does | risk |", "|---|---|---|", *rows]) + "\n"
+
+
+def backend_pages() -> dict[Path, str]:
+    """One page for each backend of `flatout export`, and their table."""
+    found = {DOCS / "backends" / f"{item.id}.md": backend_page(item) for item in backends.every()}
+    rows = [
+        f"| [{item.id}]({item.id}.md) | {item.title} | {_builds(item)} |"
+        for item in backends.every()
+    ]
+    head = ["<!-- Made by `make docs`. -->", "", "# Backends of flatout export", ""]
+    table = ["| backend | what it is | builds |", "|---|---|---|", *rows]
+    found[DOCS / "backends" / "README.md"] = "\n".join([*head, *table]) + "\n"
+    return found
+
+
+def backend_page(backend: KnownBackend) -> str:
+    """One backend's page: its facts, then its docstring."""
+    title, _, text = backend.page.partition("\n")
+    packages = dict.fromkeys(
+        package for variant in backend.variants for package in backend.packages(variant)
+    )
+    needs = ", ".join(f"{package.pip} (about {package.mb} MB)" for package in packages)
+    facts = [
+        f"- Builds: {_builds(backend)}",
+        f"- Packages beside torch: {needs or 'none'}",
+        f"- The artefact is loaded {'without' if backend.torch_free else 'with'} torch",
+    ]
+    if backend.device:
+        facts.append("- Needs an NVIDIA GPU")
+    if backend.on_demand:
+        facts.append(f"- Tried only where it is named: `--only {backend.id}`")
+    file = f"flatout_programs/backends/{backend.id.replace('-', '_')}"
+    head = [MADE.format(file=file), f"# {backend.id}", title]
+    return "\n\n".join([*head, "\n".join(facts), text.strip()]) + "\n"
+
+
+def _builds(backend: KnownBackend) -> str:
+    names = [(f"{backend.id}-{v.name}".removesuffix("-"), v.precision) for v in backend.variants]
+    return ", ".join(f"`{name}` ({precision})" for name, precision in names)
 
 
 DASHBOARD = DOCS / "assets/grafana-flatout.json"

@@ -34,6 +34,7 @@ ELSEWHERE = {
 GUIDE = [
     "guide-tune.md",
     "guide-ranks.md",
+    "guide-export.md",
     "guide-profile.md",
     "guide-doctor.md",
     "guide-explain.md",

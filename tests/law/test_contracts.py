@@ -47,6 +47,10 @@ PLANTED = {
         "flatout_agent/boosts/channels_last.py",
         "import flatout_agent.boosts.bf16_autocast",
     ),
+    "Backends of an export do not know each other": (
+        "flatout_programs/backends/aoti.py",
+        "import flatout_programs.backends.eager",
+    ),
     "Checks do not know each other": (
         "flatout/diagnosing/job/data/data001_loader_without_workers.py",
         "import flatout.diagnosing.job.data.data002_loader_workers_too_few",

@@ -10,7 +10,9 @@ from flatout.nouns import units
 from flatout.nouns.exported import Goal
 
 SAME = 1.02
-"""Two builds can only be equals where the better one is no more than this ahead."""
+"""Less than this is not worth a build that is less simple, however sure it is ..."""
+UNSURE = 1.03
+"""... nor is this much where the interval leaves open which one is ahead."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +52,18 @@ def why_not(item: Contender, kept: Contender, goal: Goal) -> str:
     """Why a verified build was not kept."""
     times = units.ratio(item.cost / kept.cost) if kept.cost else ""
     word = "the size" if goal is Goal.SIZE else "the time"
-    if item.cost <= kept.cost * SAME:
+    if item.cost <= kept.cost * UNSURE:
         return f"equal to {kept.title}, which is simpler"
     return f"{times} {word} of {kept.title}"
 
 
 def _equal(item: Contender, best: Contender) -> bool:
-    if item.cost > SAME * best.cost:
+    if item.cost <= SAME * best.cost:
+        return True
+    if item.cost > UNSURE * best.cost:
         return False
     found = timing.ratio(item.rounds, best.rounds)
-    return found is None or found[1][0] <= 1.0
+    return found is not None and found[1][0] <= 1.0
 
 
 def by_id(contenders: Sequence[Contender]) -> Mapping[str, Contender]:

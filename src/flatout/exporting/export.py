@@ -36,6 +36,9 @@ QUICK_S = 60.0
 PROVEN_ROWS = 64
 """So many rows should be compared."""
 
+BUSY = 1.25
+"""Ends of the interval of eager's median, on a machine where nothing else runs."""
+
 Tell = Callable[[str], None]
 
 
@@ -110,7 +113,6 @@ class Export:
 
     def __post_init__(self) -> None:
         self.threads = self.settings.threads or limits.usable_cores()
-        self.memory_bytes = worker.memory_limit(self.settings.memory_bytes)
         self.prepared = self.folder / "prepared"
 
     def _order(self, do: str, **more: Any) -> dict[str, Any]:
@@ -122,12 +124,25 @@ class Export:
             "threads": self.threads,
             "tune_s": self.settings.tune_s,
             "overlay": str(overlay.resolve()) if overlay is not None else None,
-            "scratch": str((self.folder / "scratch").resolve()),
+            "compiled": str(self._compiled().resolve()),
             **more,
         }
 
+    def _compiled(self) -> Path:
+        """What compilers keep, for all builds and later exports: headers alone take half a minute.
+
+        A process that serves gets an empty one of its own: so it is where the model will be served.
+        """
+        usual = run_folders.ROOT / "cache"
+        own = self.folder.resolve().is_relative_to(run_folders.ROOT.resolve())
+        return usual if own else self.folder / "scratch"
+
+    def _memory(self) -> int:
+        """Bytes that the next process may take, beside those that are running."""
+        return worker.memory_limit(self.settings.memory_bytes)
+
     def _once(self, order: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        return worker.once(self.settings.python, order, limit_s, self.memory_bytes)
+        return worker.once(self.settings.python, order, limit_s, self._memory())
 
     def prepare(self) -> None:
         """References, and which packages there are."""
@@ -216,11 +231,10 @@ class Export:
         self, plan: BuildPlan, row: ExportCandidate, folder: Path, processes: ExitStack
     ) -> None:
         """Load the artefact in its own process, which stays for the measurement if it holds."""
-        order = self._order("serve", folder=str(folder.resolve()))
+        compiled = str((self.folder / "scratch" / plan.id).resolve())
+        order = self._order("serve", folder=str(folder.resolve()), compiled=compiled)
         with ExitStack() as own:
-            process = own.enter_context(
-                worker.start(self.settings.python, order, self.memory_bytes)
-            )
+            process = own.enter_context(worker.start(self.settings.python, order, self._memory()))
             process.wait(LOAD_LIMIT_S)
             loaded = process.ask({"do": "load"}, LOAD_LIMIT_S)
             found = process.ask({"do": "verify", "precision": plan.precision.value}, VERIFY_LIMIT_S)
@@ -354,6 +368,12 @@ class Export:
             notes.append(f"results were compared on {rows} samples; {PROVEN_ROWS} would be better")
         if not self.captured["batch_dynamic"]:
             notes.append(f"the model takes batches of {self.facts['single_rows']} only")
+        eager = self.rows[EAGER].latency
+        if eager is not None and eager.high_ms > BUSY * eager.low_ms:
+            notes.append(
+                f"the time of eager PyTorch varied between {eager.low_ms:.3g} and"
+                f" {eager.high_ms:.3g} ms: something else ran here, and the figures are rough"
+            )
         if self.facts["batch_matters"]:
             notes.append(
                 "the model gives a sample another result alone than in its batch, eagerly too:"

@@ -20,6 +20,7 @@ from flatout.exporting import reasons
 from flatout.nouns import units
 from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
+from flatout_agent import limits
 
 POLL_S = 0.2
 SPARED = 0.9
@@ -63,9 +64,7 @@ class Worker:
 
 
 @contextmanager
-def start(
-    python: str, order: Mapping[str, Any], memory_bytes: int, log: Path | None = None
-) -> Iterator[Worker]:
+def start(python: str, order: Mapping[str, Any], memory_bytes: int) -> Iterator[Worker]:
     """A process that carries out `order`; leaving the `with` statement ends its whole tree.
 
     Raises Broken where it cannot be started.
@@ -92,16 +91,17 @@ def environment(order: Mapping[str, Any]) -> dict[str, str]:
     threads = str(order["threads"])
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
     variables.update(dict.fromkeys(names, threads))
-    if "scratch" in order:
-        variables["TORCHINDUCTOR_CACHE_DIR"] = str(Path(order["scratch"], "inductor"))
+    if "compiled" in order:
+        variables["TORCHINDUCTOR_CACHE_DIR"] = str(Path(order["compiled"], "inductor"))
     # Nothing here asks the network: neither for telemetry nor for weights.
     variables.update(HF_HUB_OFFLINE="1", OPENVINO_TELEMETRY="0", DO_NOT_TRACK="1")
     return variables
 
 
 def memory_limit(asked: int | None) -> int:
-    """Bytes that a process may take."""
-    return asked or int(SPARED * psutil.virtual_memory().available)
+    """Bytes that a process may take: what was asked for, and what is free now."""
+    free = int(SPARED * (limits.spare_memory() or psutil.virtual_memory().available))
+    return min(asked, free) if asked else free
 
 
 def _used(pid: int) -> int:

@@ -60,7 +60,7 @@ def build(
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower
 
-    module = captured.program().module(check_guards=False)
+    module = captured.module()
     sample = captured.tensors(captured.typical_calls()[0])
     with torch.no_grad():
         program = torch.export.export(module, sample, dynamic_shapes=_bounded(captured))

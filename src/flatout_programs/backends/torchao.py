@@ -71,7 +71,7 @@ def build(
     from torchao.utils import unwrap_tensor_subclass
 
     torch.set_num_threads(settings["threads"])
-    module = captured.program().module(check_guards=False)
+    module = captured.module()
     if not linear_layers(module):
         raise RuntimeError("the model has no linear layer with weights of its own")
     quantization.quantize_(module, getattr(quantization, CONFIGURATIONS[variant])())

@@ -44,6 +44,10 @@ class Captured:
 
         return torch.export.load(self.folder / "model.pt2")
 
+    def module(self) -> Any:
+        """The exported program as a module of torch's, each time anew."""
+        return unguarded(self.program())
+
     def copy_program(self, path: Path) -> None:
         """The exported program as a file."""
         shutil.copyfile(self.folder / "model.pt2", path)
@@ -91,7 +95,7 @@ class Captured:
         """The program with its products in bfloat16; inputs and outputs as they are."""
         import torch
 
-        inner = self.program().module(check_guards=False)
+        inner = self.module()
         dtypes = [getattr(torch, item["dtype"]) for item in self.facts["outputs"]]
 
         class InBfloat16(torch.nn.Module):
@@ -110,3 +114,11 @@ class Captured:
             return torch.export.export(
                 InBfloat16(), sample, dynamic_shapes=(self.dynamic_shapes(),)
             )
+
+
+def unguarded(program: Any) -> Any:
+    """The program as a module that does not check the shapes of its inputs again."""
+    try:
+        return program.module(check_guards=False)
+    except TypeError:  # torch before 2.9
+        return program.module()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout_programs.exporting.calls import Writer
+from flatout_programs.exporting.captured import unguarded
 
 SINGLE_ROWS = 64
 MOST_SEEN_ROWS = 1024
@@ -33,7 +34,7 @@ def prepare(capture: Path, folder: Path, threads: int) -> dict[str, Any]:
     captured = json.loads((capture / "capture.json").read_text(encoding="utf-8"))
     samples = torch.load(capture / "samples.pt", weights_only=True)
     program = torch.export.load(capture / "model.pt2")
-    run = Eager(program.module(check_guards=False))
+    run = Eager(unguarded(program))
     folder.mkdir(parents=True, exist_ok=True)
     ready = Preparation(captured, samples, run, Writer(folder))
     facts = ready.facts()
@@ -259,7 +260,7 @@ def own_errors(program: Any, calls: list[Any], outputs: int) -> list[float | Non
     import torch
 
     try:
-        wide = Eager(program.module(check_guards=False).double())
+        wide = Eager(unguarded(program).double())
         inputs = calls[0][0]
         exact = wide([item.double() if item.dtype == torch.float32 else item for item in inputs])
         narrow = calls[0][1]

@@ -72,6 +72,8 @@ def _reset() -> None:
     import torch
 
     onednn: Any = torch.backends.mkldnn
+    if not hasattr(onednn, "matmul"):
+        return  # torch before 2.9
     onednn.matmul.fp32_precision = onednn.conv.fp32_precision = "none"
 
 

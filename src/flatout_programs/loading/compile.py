@@ -16,8 +16,12 @@ def start(folder: Path, options: dict[str, Any], threads: int) -> Any:
     if saved.exists():
         torch.compiler.load_cache_artifacts(saved.read_bytes())
     torch._inductor.config.freezing = True
-    program = torch.export.load(folder / "model.pt2").module(check_guards=False)
-    compiled = torch.compile(program, dynamic=options["dynamic"] or None)
+    exported: Any = torch.export.load(folder / "model.pt2")
+    try:
+        program = exported.module(check_guards=False)
+    except TypeError:  # torch before 2.9 has no guards to leave out
+        program = exported.module()
+    compiled: Any = torch.compile(program, dynamic=options["dynamic"] or None)
 
     def run(arrays: list[Any]) -> list[Any]:
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=options["bf16"]):

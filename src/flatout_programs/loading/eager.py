@@ -11,9 +11,11 @@ def start(folder: Path, options: dict[str, Any], threads: int) -> Any:
     import torch
 
     torch.set_num_threads(threads)
-    program = torch.export.load(folder / "model.pt2").module(check_guards=False)
-    if options.get("device") == "cuda":
-        program = program.to("cuda")
+    exported: Any = torch.export.load(folder / "model.pt2")
+    try:
+        program = exported.module(check_guards=False)
+    except TypeError:  # torch before 2.9 has no guards to leave out
+        program = exported.module()
 
     def run(arrays: list[Any]) -> list[Any]:
         with torch.inference_mode():

@@ -15,7 +15,11 @@ def start(folder: Path, options: dict[str, Any], threads: int) -> Any:
     import torch
 
     torch.set_num_threads(threads)
-    program: Any = torch.export.load(folder / "model.pt2").module(check_guards=False)
+    exported: Any = torch.export.load(folder / "model.pt2")
+    try:
+        program = exported.module(check_guards=False)
+    except TypeError:  # torch before 2.9 has no guards to leave out
+        program = exported.module()
     layout = torch.channels_last if options["channels_last"] else torch.contiguous_format
     if options["channels_last"]:
         program = program.to(memory_format=torch.channels_last)

@@ -79,11 +79,12 @@ def _row(item: ExportCandidate) -> dict[str, Any]:
 
 def _facts(result: ExportResult) -> list[tuple[str, str]]:
     metric = result.metric or {}
+    reported = words.metric(metric) if metric.get("value") is not None else ""
     facts = [
         ("Model", f"{result.model}, {result.parameters:,} parameters"),
         ("Weights", result.weights),
         ("Inputs from", result.source),
-        ("The script reports", f"{metric['name']} {metric['value']}" if metric else ""),
+        ("The script reports", reported),
         ("Batch sizes seen", ", ".join(map(str, result.batch_sizes))),
         ("Kept for", words.GOALS[result.goal]),
         *((name.capitalize(), str(value)) for name, value in result.machine.items()),

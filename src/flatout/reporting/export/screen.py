@@ -40,23 +40,23 @@ def show_export(result: ExportResult, console: Console | None = None) -> None:
 def _lines(result: ExportResult, width: int, whole_width: int) -> Iterator[Line]:
     yield from paragraph("model", _model(result), width, "bold")
     for tensor in (*result.inputs, *result.outputs):
-        arrow = "in " if tensor in result.inputs else "out"
+        arrow = "in" if tensor in result.inputs else "out"
         shown = f"{arrow} {tensor.name}: {words.shape(tensor.shape)} {tensor.dtype}"
         yield Line(f"          {plain.one_line(shown)}")
     yield Line("")
-    measured = [item for item in result.candidates if item.state in MEASURED]
-    yield styled(f"  {'':{NAME}}" + "".join(f"{head:>{NUMBER}}" for head in HEADS), "dim")
-    for item in measured:
-        row = styled(_row(item), STYLES[item.state])
-        yield (
-            row
-            if len(row.text) <= whole_width
-            else styled(plain.cut(row.text, whole_width), STYLES[item.state])
-        )
+    columns = max(1, (whole_width - NAME - 2) // NUMBER)
+    heads = "".join(f"{head:>{NUMBER}}" for head in HEADS[:columns])
+    yield styled(f"  {'':{NAME}}{heads}", "dim")
+    for item in result.candidates:
+        if item.state in MEASURED:
+            yield styled(_row(item, columns), STYLES[item.state])
     yield Line("")
     for item in result.candidates:
         if item.state not in MEASURED:
             yield from _other(item, width)
+    if any(item.state is BuildState.ABSENT for item in result.candidates):
+        text = "flatout export --install puts what is absent beside your environment, not into it"
+        yield from paragraph("note", text, width, "bold")
     for note in result.notes:
         yield from paragraph("note", note, width, "bold")
     yield from _verdict(result, width)
@@ -64,14 +64,14 @@ def _lines(result: ExportResult, width: int, whole_width: int) -> Iterator[Line]
 
 def _model(result: ExportResult) -> str:
     metric = result.metric or {}
-    shown = f"; {metric['name']} {metric['value']}" if metric.get("value") is not None else ""
+    shown = f"; {words.metric(metric)}" if metric.get("value") is not None else ""
     return (
         f"{result.model}, {result.parameters:,} parameters, weights {result.weights},"
         f" inputs from {result.source}{shown}"
     )
 
 
-def _row(item: ExportCandidate) -> str:
+def _row(item: ExportCandidate, columns: int) -> str:
     latency, best = item.latency, item.best_batch
     p99 = latency.p99_ms if latency is not None else None
     cells = (
@@ -84,7 +84,11 @@ def _row(item: ExportCandidate) -> str:
         units.size(item.size_bytes) if item.size_bytes is not None else "",
     )
     mark = "* " if item.state is BuildState.CHOSEN else "  "
-    return mark + f"{item.title:<{NAME}}" + "".join(f"{cell:>{NUMBER}}" for cell in cells)
+    return (
+        mark
+        + f"{plain.cut(item.title, NAME):<{NAME}}"
+        + "".join(f"{cell:>{NUMBER}}" for cell in cells[:columns])
+    )
 
 
 def _other(item: ExportCandidate, width: int) -> Iterator[Line]:

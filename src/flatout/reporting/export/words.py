@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from flatout.nouns import units
 from flatout.nouns.exported import (
     BuildPrecision,
@@ -75,12 +77,12 @@ def guard(found: ExportGuard | None) -> str:
     return "; ".join(parts)
 
 
-def accuracy(item: ExportCandidate) -> float | None:
-    """How near its results are: digits that agree with eager float32."""
-    found = item.guard
-    if found is None or found.relative_error is None:
-        return None
-    return max(found.relative_error, 1e-9)
+def metric(found: Mapping[str, object]) -> str:
+    """What the script's own evaluation reports: "accuracy 0.9517"."""
+    value = found["value"]
+    return (
+        f"{found['name']} {value:.4g}" if isinstance(value, float) else f"{found['name']} {value}"
+    )
 
 
 def shape(sizes: tuple[int | None, ...]) -> str:

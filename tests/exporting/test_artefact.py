@@ -1,0 +1,101 @@
+"""`load.py` of every backend, the folder's protection, and hashes."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from every import for_every
+from flatout.exporting import artefact
+from flatout.knowledge import backends
+from flatout.nouns.errors import UserError
+from flatout_programs.loading import frame
+
+RUNTIMES = {
+    "executorch",
+    "numpy",
+    "onnxruntime",
+    "openvino",
+    "tensorrt",
+    "torch",
+    "torch_tensorrt",
+    "tvm",
+}
+
+
+@for_every(backends.every(), lambda backend: backend.id)
+def test_load_py_stands_alone(backend: backends.KnownBackend) -> None:
+    text = artefact.program(backend.loading)
+    module = ast.parse(text, feature_version=(3, 9))
+    imports = {
+        (item.name if isinstance(node, ast.Import) else node.module or "").partition(".")[0]
+        for node in ast.walk(module)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for item in node.names
+    }
+    assert imports <= sys.stdlib_module_names | RUNTIMES
+    own = imports - sys.stdlib_module_names - {"numpy"}
+    assert ("torch" in own) <= (not backend.torch_free)
+    functions = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
+    assert functions >= {"load", "start", "check_files", "cores"}
+    assert "noqa" not in text
+    assert "type: ignore" not in text
+
+
+def written(folder: Path) -> None:
+    (folder / "model.bin").write_bytes(b"weights")
+    (folder / "load.py").write_text("", encoding="utf-8")
+    manifest = {"schema": artefact.SCHEMA, "files": artefact.hashes(folder)}
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def test_an_artefact_of_ours_may_be_replaced_also_with_a_server_in_it(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "serve.py").touch()
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "load.pyc").touch()
+    artefact.check_target(tmp_path)
+    artefact.check_target(tmp_path / "not-there")
+    (tmp_path / "results.csv").touch()
+    with pytest.raises(UserError, match="not an exported model's"):
+        artefact.check_target(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1, "files": {}}', '{"files": {}}'])
+def test_another_manifest_is_no_artefact(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="not an exported model's"):
+        artefact.check_target(tmp_path)
+
+
+def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "exported").touch()
+    with pytest.raises(UserError, match="is no folder"):
+        artefact.check_target(tmp_path / "exported")
+
+
+def test_a_file_that_was_changed_is_found(tmp_path: Path) -> None:
+    written(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
+    frame.check_files(tmp_path, manifest)
+    (tmp_path / "model.bin").write_bytes(b"others!")
+    with pytest.raises(RuntimeError, match=r"model\.bin is not the file that was exported"):
+        frame.check_files(tmp_path, manifest)
+
+
+def test_a_missing_runtime_is_told_with_its_line(tmp_path: Path) -> None:
+    text = artefact.program("onnxruntime").replace("import onnxruntime", "import no_such_runtime")
+    (tmp_path / "load.py").write_text(text, encoding="utf-8")
+    manifest = {"options": {}, "install": "pip install no-such-runtime==1.0"}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    code = "import sys; sys.path.insert(0, '.'); import load; load.load()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "RuntimeError: this model needs no_such_runtime" in done.stderr
+    assert "pip install no-such-runtime==1.0" in done.stderr

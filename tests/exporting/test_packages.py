@@ -1,0 +1,94 @@
+"""The folder of packages: behind the interpreter's own, and never torch or numpy in it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flatout.exporting import packages, worker
+from flatout.nouns.errors import UserError
+from flatout_programs.backends import RuntimePackage
+
+ONE = RuntimePackage("some-runtime", "some_runtime", 5)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(packages, "cache_root", lambda: tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def test_one_folder_for_each_interpreter(cache: Path) -> None:
+    first, second = packages.overlay("/a/python"), packages.overlay("/b/python")
+    assert first != second
+    assert first.is_relative_to(cache)
+    assert packages.existing("/a/python") is None
+    first.mkdir(parents=True)
+    assert packages.existing("/a/python") == first
+
+
+def pip(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> list[list[str]]:
+    import json
+
+    asked: list[list[str]] = []
+
+    def answer(python: str, words: list[str]) -> str:
+        asked.append(list(words))
+        items = [{"metadata": {"name": name, "version": version}} for name, version in entries]
+        return json.dumps({"install": items})
+
+    monkeypatch.setattr(packages, "_pip", answer)
+    return asked
+
+
+def test_a_plan_pins_everything_and_installs_beside(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = pip(monkeypatch, ("some-runtime", "1.2"), ("its-need", "3"))
+    plan = packages.plan(sys.executable, [ONE])
+    assert plan.pinned == ("some-runtime==1.2", "its-need==3")
+    assert "--dry-run" in asked[0]
+    assert plan.mb == 5
+    assert str(cache) in plan.line
+    packages.install(plan)
+    assert "--no-deps" in asked[1]
+    assert asked[1][asked[1].index("--target") + 1] == str(plan.folder)
+
+
+@pytest.mark.parametrize("name", ["torch", "numpy", "NumPy"])
+def test_torch_and_numpy_stay_the_users(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    pip(monkeypatch, ("some-runtime", "1.2"), (name, "1.0"))
+    with pytest.raises(UserError, match=f"would install another {name}"):
+        packages.plan(sys.executable, [ONE])
+
+
+def test_pip_that_fails_is_told_by_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*args: Any, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(args, 1, "", "ERROR: first\nERROR: no such package\n")
+
+    monkeypatch.setattr(packages.subprocess, "run", run)
+    with pytest.raises(UserError, match="no such package"):
+        packages.plan(sys.executable, [ONE])
+
+
+def test_packages_of_the_interpreter_stand_before_those_of_the_folder(tmp_path: Path) -> None:
+    for module in ("torch", "some_runtime"):
+        (tmp_path / f"{module}.py").write_text("planted = True\n", encoding="utf-8")
+    order = {
+        "do": "packages",
+        "packages": [("torch", "torch"), ("some-runtime", "some_runtime"), ("no", "no_module")],
+        "overlay": str(tmp_path),
+        "threads": 1,
+    }
+    found = worker.once(sys.executable, order, 60.0, 2**40)["versions"]
+    import torch
+
+    assert found["torch"] == torch.__version__
+    assert found["some-runtime"] == "unknown"  # it is there, and has no metadata
+    assert found["no"] is None

@@ -1,0 +1,80 @@
+"""A process that fails, crashes, hangs or takes too much memory is told by its reason."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flatout.exporting import worker
+from flatout.exporting.worker import Broken
+
+WRITES = """
+import sys, json
+out = sys.stdout
+def tell(answer):
+    out.write("flatout-answer " + json.dumps(answer) + "\\n")
+    out.flush()
+"""
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Another program in place of ours."""
+
+    def plant(code: str) -> dict[str, Any]:
+        path = tmp_path / "program.py"
+        path.write_text(WRITES + code, encoding="utf-8")
+        monkeypatch.setattr(worker.conversation, "program", lambda name: path)
+        return {"do": "build", "threads": 1}
+
+    return plant
+
+
+def once(order: dict[str, Any], limit_s: float = 20.0, memory: int = 2**40) -> dict[str, Any]:
+    return worker.once(sys.executable, order, limit_s, memory)
+
+
+def test_an_answer(planted: Any) -> None:
+    assert once(planted('tell({"options": {"a": 1}})')) == {"options": {"a": 1}}
+
+
+def test_an_error_is_told_in_one_line(planted: Any) -> None:
+    code = 'tell({"error": "RuntimeError", "message": "no kernel", "last": "a trace"})'
+    with pytest.raises(Broken, match=r"^no kernel$"):
+        once(planted(code))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+def test_a_crash(planted: Any) -> None:
+    with pytest.raises(Broken, match=r"its process crashed: .*SIG"):
+        once(planted("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"))
+
+
+def test_an_end_without_an_answer(planted: Any) -> None:
+    with pytest.raises(Broken, match=r"its process crashed: ended with exit code 3"):
+        once(planted("raise SystemExit(3)"))
+
+
+def test_it_takes_too_long(planted: Any) -> None:
+    with pytest.raises(Broken, match="it took longer than 1 s"):
+        once(planted("import time; time.sleep(60)"), limit_s=1.0)
+
+
+def test_it_takes_too_much_memory(planted: Any) -> None:
+    code = "held = bytearray(200 * 2**20); import time; time.sleep(60)"
+    with pytest.raises(Broken, match=r"MiB of memory, 100 MiB is the limit"):
+        once(planted(code), memory=100 * 2**20)
+
+
+def test_orders_and_answers_in_turn(planted: Any) -> None:
+    code = "for line in sys.stdin: tell({'twice': 2 * json.loads(line)['value']})"
+    with worker.start(sys.executable, planted(code), 2**40) as process:
+        assert [process.ask({"value": n}, 20.0)["twice"] for n in (1, 2, 3)] == [2, 4, 6]
+
+
+def test_the_interpreter_is_not_there() -> None:
+    with pytest.raises(Broken, match="cannot be started"):
+        worker.once("/nowhere/python", {"do": "build", "threads": 1}, 5.0, 2**40)
