@@ -28,7 +28,8 @@ RUNTIMES = {
     "torchao", "tvm",
 }  # fmt: skip
 """What these import, always inside functions."""
-ALONE = [path for path in PROGRAMS if path.parent.name not in {"kernels", *EXPORTING}]
+ALONE = [path for path in PROGRAMS if path.parent.name not in {"kernels", "serving", *EXPORTING}]
+SERVING = [path for path in PROGRAMS if path.parent.name == "serving"]
 BUILDING = [path for path in PROGRAMS if path.parent.name in EXPORTING]
 EXPENSIVE = ["torch", "rich", "plotly", "psutil", "jinja2", "tomlkit", "pynvml", "numpy"]
 WITH_TORCH = (
@@ -125,6 +126,15 @@ def test_what_exports_imports_runtimes_inside_functions_alone(path: Path) -> Non
     assert imported(module).keys() <= allowed | RUNTIMES | {"torch"}
     top = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     assert imported(ast.Module(top, [])).keys() <= allowed
+
+
+@for_every(SERVING, name)
+def test_what_serves_needs_numpy_alone(path: Path) -> None:
+    """It is copied into an artefact's folder, where `load` is the artefact's own file."""
+    module = tree(path)
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
+    allowed = sys.stdlib_module_names | {"numpy", "flatout_programs", "load"}
+    assert imported(module).keys() <= allowed
 
 
 @for_every(LIBRARY, name)

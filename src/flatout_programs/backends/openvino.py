@@ -77,6 +77,9 @@ def build(
         nncf.set_log_level(40)  # only errors: the user reads of its result in the table
         dataset = nncf.Dataset(calls, list)
         model = nncf.quantize(model, dataset, subset_size=len(calls))
+    ports = [*model.inputs, *model.outputs]
+    for port, name in zip(ports, [*captured.input_names, *captured.output_names]):
+        port.get_tensor().set_names({name})  # as in the manifest, for who runs the file elsewhere
     openvino.save_model(model, str(folder / "model.xml"), compress_to_fp16=False)
     precision = "bf16" if variant == "bf16" else "f32"
     return trying.fastest(

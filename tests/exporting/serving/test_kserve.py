@@ -76,7 +76,7 @@ def test_kserves_own_classes_know_every_field(tmp_path: Path) -> None:
     kubernetes = importlib.import_module("kubernetes.client")
 
     def check(found: Any, kind: str, where: str) -> None:
-        inner = re.fullmatch(r"(?:list\[|dict\(str, )(.+?)[\])]", kind)
+        inner = re.fullmatch(r"(?:[Ll]ist\[|[Dd]ict\(str, |[Dd]ict\[str, )(.+?)[\])]", kind)
         if inner:
             for item in found.values() if isinstance(found, dict) else found:
                 check(item, inner[1], where)

@@ -15,7 +15,7 @@ PACKAGE = "flatout_programs.serving"
 PORT = 8000
 USER = "10001:10001"
 """Not root; it needs no name and no home."""
-COMPILERS = {"aoti": ("libgomp1",), "compile": ("g++", "libgomp1")}
+SYSTEM = {"aoti": ("libgomp1",), "compile": ("g++", "libgomp1")}
 """Backend -> what it needs of the system beside its wheels: OpenMP, a compiler."""
 
 
@@ -85,7 +85,7 @@ def _dockerfile(model: ServedModel, names: list[str]) -> str:
 
 
 def _system(model: ServedModel) -> list[str]:
-    packages = COMPILERS.get(model.backend)
+    packages = SYSTEM.get(model.backend)
     if packages is None:
         return []
     return [
