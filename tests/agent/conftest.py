@@ -63,12 +63,14 @@ def run_agent(tmp_path: Path) -> RunAgent:
         timeout: float = 120,
         light: bool = False,
         memory: wire.MemoryOrders | None = None,
+        export: wire.ExportOrders | None = None,
     ) -> AgentRun:
         folder = tmp_path / name
         folder.mkdir()
         chosen = tuple(wire.BoostOrder(b) if isinstance(b, str) else b for b in boosts)
         orders = folder / "orders.json"
-        orders.write_text(wire.dump(wire.Orders(str(folder), chosen, trial, memory=memory)))
+        ordered = wire.Orders(str(folder), chosen, trial, memory=memory, export=export)
+        orders.write_text(wire.dump(ordered))
         variables = {"PYTHONPATH": str(INJECT), wire.ORDERS_ENV: str(orders), **(env or {})}
         if light:
             done: Any = forked.with_variables(argv, cwd or tmp_path, folder, variables)

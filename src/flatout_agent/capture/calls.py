@@ -34,7 +34,8 @@ def copied(nest: Any) -> Any:
 
     def copy(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in copies:
-            copies[id(tensor)] = tensor.detach().to("cpu", copy=True).contiguous()
+            plain = tensor.detach().as_subclass(torch.Tensor)
+            copies[id(tensor)] = plain.to("cpu", copy=True).contiguous()
         return copies[id(tensor)]
 
     with torch.inference_mode(mode=False):  # a copy made inside it could not be computed with

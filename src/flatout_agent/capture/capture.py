@@ -269,8 +269,8 @@ def _check_repeats(flattened: FlatModel, sample: Tensors) -> None:
         raise CannotCapture(
             f"the model draws random numbers in evaluation ({', '.join(where)}): its results "
             "cannot be compared",
-            "let forward draw in training alone (if self.training), or take the numbers as an "
-            "argument; or name a part of the model that draws none: --model NAME",
+            "let forward draw in training alone (F.dropout needs training=self.training), or take "
+            "the numbers as an argument; or name a part of the model that draws none: --model NAME",
             where,
         )
     raise CannotCapture(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import json
 import os
 import struct
@@ -20,7 +19,14 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 NESTS = ("model_state_dict", "state_dict", "model_state", "model", "module", "net", "network")
 NAMES = ("model.safetensors", "pytorch_model.bin", "model.pt", "checkpoint.pt")
 MOST_NAMED = 6
-SAFE = ("argparse.Namespace", "collections.OrderedDict", "collections.defaultdict")
+SAFE = frozenset({
+    "argparse.Namespace", "collections.OrderedDict", "collections.defaultdict", "numpy.dtype",
+    "numpy.ndarray", "pathlib.PosixPath", "pathlib.WindowsPath", "pathlib.PurePosixPath",
+    *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core")
+      for name in ("scalar", "_reconstruct")),
+})  # fmt: skip
+SAFE_MODULES = ("numpy.dtypes", "torch.nn.functional")
+"""A module refers to its activation."""
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
@@ -64,7 +70,7 @@ def _read(path: str) -> Any:
             "save the weights alone: torch.save(model.state_dict(), path)",
         )
     try:
-        with torch.serialization.safe_globals(list(known)):
+        with torch.serialization.safe_globals(list(zip(known, names, strict=True))):
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise CannotCapture(
@@ -75,11 +81,13 @@ def _read(path: str) -> Any:
 
 
 def _known(name: str) -> Any:
-    """A class that the file names and this program has: a module of the script's, plain data."""
+    """What the file names, where reading it runs no more than the making of a module or a number.
+
+    None: the program has not loaded it, or it is something else.
+    """
     owner, _, attribute = name.rpartition(".")
-    module = collections if owner == "collections" else sys.modules.get(owner)
-    found = getattr(module, attribute, None)
-    if name in SAFE or owner.partition(".")[0] in ("torch", "numpy", "pathlib"):
+    found = getattr(sys.modules.get(owner), attribute, None)
+    if name in SAFE or owner in SAFE_MODULES:
         return found
     return found if isinstance(found, type) and issubclass(found, nn.Module) else None
 

@@ -27,13 +27,14 @@ DEEPEST = 6
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The user's own module inside what torch put around it."""
-    while True:
+    while not isinstance(model, torch.jit.ScriptModule):
         inner = model._modules.get("_orig_mod")
         if inner is None and type(model).__name__ in WRAPPERS:
             inner = model._modules.get("module")
         if inner is None:
-            return model
+            break
         model = inner
+    return model
 
 
 def evaluation_copy(model: nn.Module) -> nn.Module:

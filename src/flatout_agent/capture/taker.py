@@ -84,6 +84,8 @@ class Taker:
     ) -> None:
         if self._taken or self.job.inside_backward() or os.getpid() != self._process:
             return
+        if torch.jit.is_tracing():  # what is done here would become part of the trace
+            return
         gradients = torch.is_grad_enabled()
         trains = model.training and gradients and any(p.requires_grad for p in model.parameters())
         evaluates = not model.training or not gradients
@@ -114,8 +116,8 @@ class Taker:
         size = size_bytes((args, kwargs))
         if size > pool.most_bytes:
             return
-        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors_in((args, kwargs)))):
-            return  # inside vmap or grad: no values of its own
+        if not all(map(_has_values, tensors_in((args, kwargs)))):
+            return
         own_args, own_kwargs = copied((args, kwargs))
         target = self._target((args, kwargs), (own_args, own_kwargs))
         pool.add(SeenCall(own_args, own_kwargs, target), size)
@@ -222,6 +224,13 @@ class Taker:
         done = capture(choice.root.model, choice.calls, wanted)
         took = time.perf_counter() - began
         return wire.ExportSeen(done.folder, done.model, done.source, done.samples, took, done.notes)
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    """It stands for data: not on meta, not inside vmap or grad, not traced."""
+    if tensor.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    return bool(type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__)
 
 
 def _beside(
