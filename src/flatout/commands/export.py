@@ -184,8 +184,8 @@ def _exported(
 
 def _captured(words: list[str], python: str | None, request: dict[str, Any]) -> Path:
     """The capture folder of a script that runs now; request: what to take out of it."""
-    from flatout.exporting import capturing  # type: ignore[attr-defined,unused-ignore]
-    from flatout.nouns.captured import (  # type: ignore[import-not-found,unused-ignore]
+    from flatout.exporting import capturing
+    from flatout.nouns.captured import (
         CaptureRequest,
     )
     from flatout.running import command as running

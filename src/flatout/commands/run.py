@@ -204,7 +204,7 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
         if error.next_step:
             terminal.say(f"next: {error.next_step}")
         return
-    from flatout.reporting.export import screen  # type: ignore[import-not-found,unused-ignore]
+    from flatout.reporting.export import screen
 
     screen.show_export(result, terminal.errors())
 

@@ -9,7 +9,7 @@ from flatout.exporting import capturing
 from flatout.running.foreground import Finished
 
 if TYPE_CHECKING:
-    from flatout.nouns.exported import (  # type: ignore[import-not-found,unused-ignore]
+    from flatout.nouns.exported import (
         ExportResult,
     )
 
@@ -21,10 +21,10 @@ def export(ended: Finished, python: str) -> ExportResult:
 
     python: the interpreter of the script. Raises UserError where there is no capture.
     """
-    from flatout.exporting import (  # type: ignore[attr-defined,unused-ignore]
+    from flatout.exporting import (
         export as building,
     )
-    from flatout.exporting import packages  # type: ignore[attr-defined,unused-ignore]
+    from flatout.exporting import packages
     from flatout.nouns.exported import ExportSettings
 
     captured = capturing.of_run(ended)
