@@ -114,7 +114,9 @@ class Queue:
             else:
                 kept.append(item)
         self.waiting = kept
-        if not kept:
+        if kept:
+            self.more.set()  # the window may have cleared it
+        else:
             self.more.clear()
         return group
 
