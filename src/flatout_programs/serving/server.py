@@ -38,7 +38,7 @@ REASONS = {
 }
 
 
-class Server:
+class HttpServer:
     """Connections, their requests and the answers."""
 
     def __init__(self, settings: argparse.Namespace, manifest: dict[str, Any]) -> None:
@@ -198,7 +198,7 @@ class Server:
                     pass
 
 
-PATHS: dict[str, Callable[[Server], dict[str, Any]]] = {
+PATHS: dict[str, Callable[[HttpServer], dict[str, Any]]] = {
     "v2": lambda server: {
         "name": "flatout",
         "version": "1",
