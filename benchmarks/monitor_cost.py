@@ -73,7 +73,16 @@ for number in range(pairs):
         train(2)
         times[off] = train(block)
     rows.append((times[False], times[True]))
+beat._over = True
+calls = []
+for _ in range(5):
+    began = time.perf_counter()
+    for _ in range(100_000):
+        beat.loss_seen(batch)
+        beat.step(None, 0.0, None)
+    calls.append((time.perf_counter() - began) / 100_000)
 print("PAIRS", json.dumps(rows))
+print("CALLS", min(calls))
 """
 JOB = """
 import time, torch
@@ -153,7 +162,8 @@ def write_us(folder: Path, count: int = 200_000) -> float:
 def step(folder: Path, width: int, pairs: int, block: int) -> dict[str, Any]:
     """What the pulse adds to a step: blocks of steps with and without it, in turn, in one process.
 
-    The agent counts and times the steps in both.
+    The agent counts and times the steps in both, and calls the pulse, which returns at once where
+    it is off: what these calls take is to be added.
     """
     program = folder / "program.py"
     program.write_text(PROGRAM)
@@ -173,12 +183,13 @@ def step(folder: Path, width: int, pairs: int, block: int) -> dict[str, Any]:
         text=True,
         check=True,
     )
-    line = next(line for line in done.stdout.splitlines() if line.startswith("PAIRS "))
-    rows = json.loads(line.removeprefix("PAIRS "))
+    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    rows = json.loads(lines["PAIRS"])
     return {
         "ms": round(1000 * statistics.median(without for _, without in rows), 4),
         "ratio": interval([pulse / without for pulse, without in rows]),
         "added_us": interval([1e6 * (pulse - without) for pulse, without in rows]),
+        "calls_us": round(1e6 * float(lines["CALLS"]), 3),
         "pairs": len(rows),
     }
 
@@ -276,7 +287,7 @@ def aged_job(number: int, now_s: float, rate: float = 20.0) -> JobHistory:
     )
     for second in range(3600):
         memory = 2**30 + dice.randrange(2**20)
-        rank.add_tree(TreeSample(now_s - 3600 + second, 1.0, memory, 2**30))
+        rank.add_tree(TreeSample(now_s - 3600 + second, 1.0, memory))
     rank.history.gpus = (number,)
     return JobHistory(str(number), 100 + number, now_s - 3600, ranks=[rank.history])
 

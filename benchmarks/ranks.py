@@ -3,10 +3,12 @@
 python benchmarks/ranks.py                    # both parts, all scripts: half an hour
 python benchmarks/ranks.py --part same plain gan
 python benchmarks/ranks.py --part speed --pairs 14
+python benchmarks/ranks.py --part predicted --pairs 3
 
 Same: each script of tests/jobs and strangers as one process and as two ranks, with the same random
 numbers; the losses that both print. Speed: `rank_programs/one_device.py` on two ranks of one thread
 each, in turn with `rank_programs/expert_ddp.py` under torchrun; and one process with two threads.
+Predicted: what the rehearsal of `flatout run --ranks 2` foretells, against what its trial measures.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import breadth
 import record
 
+from flatout.nouns.ranks import RANKS_TRIAL
 from flatout_agent import wire
 
 sys.path.insert(0, str(record.REPOSITORY / "tests"))
@@ -37,15 +41,16 @@ PROGRAMS = Path(__file__).parent / "rank_programs"
 MODELS = {"transformer": ("32", "24"), "mlp": ("512", "80"), "resnet": ("64", "24")}
 """Batch and steps: a few seconds each."""
 LIMIT_S = 280.0
+TRIALS = f".flatout/runs/*-ranks/{RANKS_TRIAL}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=("same", "speed"), action="append")
+    parser.add_argument("--part", choices=("same", "speed", "predicted"), action="append")
     parser.add_argument("--pairs", type=int, default=14)
     parser.add_argument("names", nargs="*", default=[*breadth.strangers(), *breadth.JOB_NAMES])
     arguments = parser.parse_args()
-    parts = arguments.part or ["same", "speed"]
+    parts = arguments.part or ["same", "speed", "predicted"]
     figures: dict[str, Any] = earlier()
     if "same" in parts:
         rows = figures.setdefault("scripts", {})
@@ -55,7 +60,10 @@ def main() -> None:
             record.write("ranks", figures)  # the rows so far are not lost with the last one
     if "speed" in parts:
         figures["speed"] = {model: speed(model, arguments.pairs) for model in MODELS}
-    record.write("ranks", figures)
+        record.write("ranks", figures)
+    if "predicted" in parts:
+        figures["predicted"] = predicted(arguments.pairs)
+        record.write("ranks", figures)
 
 
 def earlier() -> dict[str, Any]:
@@ -121,6 +129,46 @@ def speed(model: str, pairs: int) -> dict[str, Any]:
         "against_one_process": interval([one / ours for ours, _, one in turns]),
         "pairs": len(turns),
     }
+
+
+def predicted(times: int) -> dict[str, Any]:
+    """Per model: what the trials foretold and measured, and the worst of their ratios."""
+    flatout = [sys.executable, "-m", "flatout"]
+    rows: dict[str, Any] = {model: {"predicted": [], "measured": []} for model in MODELS}
+    with tempfile.TemporaryDirectory() as folder:
+        environ = dict(os.environ, FLATOUT_CACHE=folder)
+        environ.pop("OMP_NUM_THREADS", None)
+        links = ("--only", "all-reduce-cpu", "--only", "all-reduce-cpu-latency")
+        subprocess.run([*flatout, "bench", "--json", *links], env=environ, cwd=folder, check=False)
+        for _ in range(times):
+            for model, row in rows.items():
+                scaling = trial_of(model, flatout, environ, folder)
+                row["predicted"].append(round(scaling["predicted"], 3))
+                row["measured"].append(round(scaling["speedup"], 3))
+                sys.stderr.write(f"{model}: {row}\n")
+    for row in rows.values():
+        pairs = zip(row["predicted"], row["measured"], strict=True)
+        row["ratio"] = round(statistics.median(a / b for a, b in pairs), 3)
+    return rows
+
+
+def trial_of(
+    model: str, flatout: list[str], environ: dict[str, str], folder: str
+) -> dict[str, Any]:
+    """The row of two ranks; the run after the trial is ended."""
+    batch, _ = MODELS[model]
+    words = [str(PROGRAMS / "one_device.py"), "--model", model, "--batch", batch, "--steps", "60"]
+    command = [*flatout, "run", "--no-plan", "--ranks", "2", "--", *words]
+    before = set(Path(folder).glob(TRIALS))
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, env=environ, cwd=folder, **quiet)
+    while process.poll() is None and not set(Path(folder).glob(TRIALS)) - before:
+        time.sleep(0.2)
+    process.terminate()
+    process.wait()
+    (new,) = set(Path(folder).glob(TRIALS)) - before
+    (row,) = json.loads(new.read_text(encoding="utf-8"))["rows"]
+    return dict(row)
 
 
 def words_of(program: str, model: str) -> list[str]:

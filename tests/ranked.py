@@ -39,11 +39,25 @@ class Ranked:
 
 def run(folder: Path, words: list[str], size: int = 2, timeout_s: float = 120.0) -> Ranked:
     """Run `python *words` as so many ranks; 1: alone, with the same random numbers."""
-    records = folder / f"records-{size}"
+    return _run(folder, words, range(size), size, timeout_s)
+
+
+def alone(folder: Path, words: list[str], rank: int, size: int) -> Ranked:
+    """Run `python *words` as one of so many ranks that rehearses without the others."""
+    return _run(folder, words, range(rank, rank + 1), size, 120.0, rehearsal=True)
+
+
+def _run(
+    folder: Path,
+    words: list[str],
+    ranks: range,
+    size: int,
+    timeout_s: float,
+    rehearsal: bool = False,
+) -> Ranked:
+    records = folder / f"{'alone' if rehearsal else 'records'}-{size}"
     records.mkdir(parents=True)
-    processes = []
-    for rank in range(size):
-        processes.append(_start(folder, records, words, rank, size, timeout_s))
+    processes = [_start(folder, records, words, rank, size, timeout_s, rehearsal) for rank in ranks]
     done = [process.communicate(timeout=timeout_s) for process in processes]
     lines = [line for path in sorted(records.iterdir()) for line in path.read_text().splitlines()]
     return Ranked(
@@ -55,7 +69,13 @@ def run(folder: Path, words: list[str], size: int = 2, timeout_s: float = 120.0)
 
 
 def _start(
-    folder: Path, records: Path, words: list[str], rank: int, size: int, timeout_s: float
+    folder: Path,
+    records: Path,
+    words: list[str],
+    rank: int,
+    size: int,
+    timeout_s: float,
+    rehearsal: bool,
 ) -> subprocess.Popen[str]:
     ranks = wire.RankOrders(
         rank,
@@ -66,6 +86,7 @@ def _start(
         scratch=str(folder / f"scratch-{size}-{rank}") if rank else "",
         protect=str(folder),
         timeout_s=timeout_s,
+        rehearsal=rehearsal,
     )
     pulse = folder / f"pulse-{size}"
     pulse.mkdir(exist_ok=True)

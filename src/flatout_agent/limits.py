@@ -24,6 +24,8 @@ MOST_BYTES = 2**20
 """No file that is read here is larger."""
 UNLIMITED_BYTES = 2**62
 """Version 1 writes "no limit" as the largest number of whole pages below 2**63."""
+LOCAL_PROCESSES = ("LOCAL_WORLD_SIZE", "FLATOUT_RANKS")
+"""Set by torchrun and its like, and for the ranks of `flatout run` (`wire.SIZE_ENV`)."""
 
 
 def usable_cores() -> int:
@@ -34,9 +36,9 @@ def usable_cores() -> int:
 
 
 def local_processes() -> int:
-    """Training processes that share this machine, as torchrun and its like announce it."""
-    text = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return int(text) if text.isdigit() and int(text) > 0 else 1
+    """Training processes that share this machine, as what has started them announces it."""
+    texts = (os.environ.get(name, "") for name in LOCAL_PROCESSES)
+    return max((int(text) for text in texts if text.isdigit()), default=1) or 1
 
 
 def cpu_quota(root: Path | None = None) -> float | None:

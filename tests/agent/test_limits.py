@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from flatout_agent import limits
+from flatout_agent import limits, wire
 from probing.planted import GARBAGE, plant
 
 GIB = 2**30
@@ -323,4 +323,7 @@ def test_affinity_is_respected() -> None:
 @pytest.mark.parametrize(("text", "count"), [("4", 4), ("", 1), ("0", 1), ("many", 1)])
 def test_local_processes(monkeypatch: pytest.MonkeyPatch, text: str, count: int) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", text)
+    assert limits.local_processes() == count
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    monkeypatch.setenv(wire.SIZE_ENV, text)
     assert limits.local_processes() == count

@@ -189,6 +189,7 @@ def test_a_monitor_that_is_opened_later_shows_how_a_job_ended(folder: Path) -> N
     assert [(alert.code, alert.state) for alert in alerts] == [("END001", "firing")]
 
 
+@pytest.mark.thorough
 def test_the_time_that_is_left_is_known_from_the_run_before(folder: Path) -> None:
     process = started("40", "0.02", "0")
     process.communicate(timeout=LIMIT_S)

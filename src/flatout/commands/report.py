@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flatout.commands import _options
 from flatout.nouns.errors import UserError
+from flatout.nouns.ranks import RANKS_TRIAL
+
+if TYPE_CHECKING:
+    from flatout.nouns.ranks import Scaling
 
 PLACE = ("Understand", 4)
 USAGE = "[OPTIONS] [RUN]"
@@ -45,13 +49,26 @@ def command(
     history = series.of(Replay(folder).frames())
     if history is None:
         raise UserError(f"{folder} holds no history of a job", "flatout run train.py makes one", 1)
+    trial = ranks_trial(folder if folder.is_dir() else folder.parent)
     path = out or (folder if folder.is_dir() else folder.parent) / PAGE
-    page.write(history, path)
+    page.write(history, path, trial)
     if as_json:
-        typer.echo(json.dumps(words.document(history, str(path)), indent=2))
+        typer.echo(json.dumps(words.document(history, str(path), trial), indent=2))
     else:
         screen.shown(history, path)
     return 0
+
+
+def ranks_trial(folder: Path) -> Scaling | None:
+    """The trial of several ranks before the run of this folder; None: there was none."""
+    from flatout.nouns.decoding import decode
+    from flatout.nouns.ranks import Scaling
+
+    try:
+        raw = json.loads((folder / RANKS_TRIAL).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return decode(Scaling, raw)
 
 
 def _last_run() -> Path:

@@ -232,6 +232,8 @@ def _told(
         # That the others lost the rank that failed is no error of ours.
         faults = () if group.failure is not None else end.faults
         together = rank_summary.ranks_end(ended.records, *parts)
+        if ranks.scaling is not None and ended.folder is not None:
+            rank_summary.write_trial(ranks.scaling, ended.folder)
         end = dataclasses.replace(end, ranks=together, faults=faults)
     then = request.applied.machine.torch if request.applied.machine else None
     terminal.run_ended(end, then, ended.torch_versions, request.quiet)

@@ -1,7 +1,9 @@
 """Run one trial of several ranks: throw-away processes that train the user's program together.
 
 Rank 0 ends its measured window by itself, as in every trial; the others train on until they are
-ended, since a rank that ended before would leave rank 0 waiting.
+ended, since a rank that ended before would leave rank 0 waiting. In a rehearsal nobody waits: each
+rank computes its own rows and exchanges nothing. On CPU cores all of them run, since they share the
+caches and the memory; of GPUs the first one is enough.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flatout.knowledge import boosts as known
@@ -48,15 +50,17 @@ def run(
     boosts: tuple[PlannedBoost, ...],
     facts: wire.JobFacts | None,
     limit_s: float,
+    rehearsal: bool = False,
 ) -> RankOutcome:
     """The trial from start to end. A crash, a hang, a refusal is an outcome too."""
-    folder = bench.folder / f"ranks-{layout.size}"
+    folder = bench.folder / f"{'rehearsal' if rehearsal else 'ranks'}-{layout.size}"
+    count = 1 if rehearsal and layout.gpus else layout.size
     deadline = time.monotonic() + limit_s
     processes = Processes()
     with ExitStack() as stack:
         programs = [
-            stack.enter_context(_started(bench, folder, layout, rank, boosts, facts))
-            for rank in range(layout.size)
+            stack.enter_context(_started(bench, folder, layout, rank, boosts, facts, rehearsal))
+            for rank in range(count)
         ]
         late = _follow(programs, processes, deadline)
         first = _first_to_fail(programs)
@@ -84,6 +88,7 @@ def _started(
     rank: int,
     boosts: Sequence[PlannedBoost],
     facts: wire.JobFacts | None,
+    rehearsal: bool,
 ) -> TrialProcess:
     own = folder / f"rank{rank}"
     endless = {"min_steps": ENDLESS, "max_steps": ENDLESS} if rank else {}
@@ -92,7 +97,9 @@ def _started(
         records=str(folder),
         boosts=tuple(wire.BoostOrder(boost.id, boost.params) for boost in boosts),
         trial=trial,
-        ranks=layout.orders(rank, folder / STORE, trial.scratch, trial.protect),
+        ranks=replace(
+            layout.orders(rank, folder / STORE, trial.scratch, trial.protect), rehearsal=rehearsal
+        ),
     )
     variables: dict[str, str] = {}
     for boost in boosts:

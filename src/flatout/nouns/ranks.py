@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+RANKS_TRIAL = "ranks-trial.json"
+"""In the folder of a run: the Scaling before it."""
 RankEnding = Literal["error", "early", "hang"]
 """early: it ended in order while the others still trained."""
 LossesAgree = Literal["exact", "noise", "different"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterable
+from pathlib import Path
 
 from flatout.nouns.errors import UserError
-from flatout.nouns.ranks import ModelCut, RankFailure, RanksEnd, Scaling
+from flatout.nouns.ranks import RANKS_TRIAL, ModelCut, RankFailure, RanksEnd, Scaling
 from flatout.running.processes import Processes
 from flatout_agent import wire
 
@@ -32,6 +35,14 @@ def ranks_end(
         scaling=scaling,
         failure=failure,
     )
+
+
+def write_trial(scaling: Scaling, run_folder: Path) -> None:
+    """Keep the trial before a run, for `flatout report`. Raises OSError."""
+    text = json.dumps(dataclasses.asdict(scaling), indent=2)
+    partial = run_folder / f"{RANKS_TRIAL}.partial"
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(run_folder / RANKS_TRIAL)
 
 
 def models(seen: wire.RanksSeen) -> tuple[ModelCut, ...]:

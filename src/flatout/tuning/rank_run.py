@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from flatout.benching import ceiling_store
 from flatout.measuring.trial import Bench
+from flatout.nouns import scaling
+from flatout.nouns.ceiling import Point
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan, PlannedBoost, PlannedRanks
 from flatout.nouns.ranks import Scaling
-from flatout.running import folder
+from flatout.nouns.scaling import Link
+from flatout.running import folder, rank_summary
 from flatout.running.command import Command, script_sha256
 from flatout.running.rank_layout import RankLayout, fewer
 from flatout.tuning import plan_file, scaling_trial
@@ -52,14 +57,35 @@ def planned(
     cache = (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
     alone = RankLayout(1, layout.seed).orders(0, Path(), "", str(Path.cwd()))
     bench = Bench(command, run_folder, layout.seed, min_steps=8, compile_cache=cache, ranks=alone)
-    scaling = scaling_trial.measure(
-        bench, layout, boosts, RankMachine(cores, machine.memory_bytes), plan.job, report
+    own = RankMachine(cores, machine.memory_bytes)
+    measured = scaling_trial.measure(
+        bench, layout, boosts, own, plan.job, report, links(machine, bool(layout.gpus))
     )
-    if scaling is None:
+    if measured is None:
         warn(TOO_SHORT)
         return RankPlan(layout)
-    count = scaling.count
-    return RankPlan(layout if count is None else fewer(layout, count, cores), scaling)
+    with suppress(OSError):
+        rank_summary.write_trial(measured, run_folder)
+    count = measured.count
+    return RankPlan(layout if count is None else fewer(layout, count, cores), measured)
+
+
+def links(machine: Identity, on_gpus: bool) -> dict[int, Link]:
+    """What an exchange takes by the number of ranks, as `flatout bench` has measured it here."""
+    stored = ceiling_store.load(machine)
+    name = "all-reduce" if on_gpus else "all-reduce-cpu"
+    curves = {row.id: row.curve for row in stored.ceilings} if stored is not None else {}
+    rates = _by_ranks(curves.get(name, ()))
+    times = _by_ranks(curves.get(f"{name}-latency", ()))
+    return {
+        ranks: scaling.of_measured(ranks, rates[ranks], times[ranks] / 1e6)
+        for ranks in rates.keys() & times.keys()
+    }
+
+
+def _by_ranks(curve: Sequence[Point]) -> dict[int, float]:
+    """Values of points such as "2 ranks, 25 MiB"."""
+    return {int(point.size.split()[0]): point.value for point in curve if point.value > 0}
 
 
 def remembered(plan: Plan, layout: RankLayout, machine: Identity, script: str | None) -> int | None:

@@ -2,24 +2,27 @@
 
 One process as written, then 2, 4, ... ranks, each in throw-away processes of the same seed that
 change nothing of the user's. The losses of the steps that both took are compared, then the times of
-their steps.
+their steps. Where `flatout bench` has measured an exchange, a rehearsal without one comes first: it
+foretells the speed-up, and where even that would not pay, the ranks are not started.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout.measuring import rank_trial, trial
 from flatout.measuring.outcome import LEAST_STEPS
 from flatout.measuring.rank_trial import RankOutcome
 from flatout.measuring.trial import Bench
+from flatout.nouns import scaling as model
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.ranks import LossesAgree, Scaling, ScalingRow
+from flatout.nouns.scaling import Cluster, Link, Rehearsal
 from flatout.nouns.trial import Measurement
 from flatout.running import rank_summary
 from flatout.running.process import end_all
@@ -38,9 +41,6 @@ LEAST_SPEEDUP = 1.1
 MEMORY_SHARE = 0.8
 """Of the main memory: what the copies of a program on CPU cores may take together."""
 
-Predict = Callable[[int, Measurement], float | None]
-"""(ranks, one process as measured) -> the speed-up that a cost model foretells; None: unknown."""
-
 
 @dataclass(frozen=True)
 class RankMachine:
@@ -57,12 +57,12 @@ def measure(
     machine: RankMachine,
     facts: wire.JobFacts | None = None,
     tell: Callable[[str], None] = lambda line: None,
-    predict: Predict = lambda size, written: None,
+    links: Mapping[int, Link] | None = None,
 ) -> Scaling | None:
     """The trial; None: the program is too short to be measured. Raises UserError.
 
     boosts: on in all trials; facts: of the program that they were chosen for; tell: called with
-    a line on what is tried next.
+    a line on what is tried next; links: what an exchange takes, by the number of ranks.
     """
     try:
         tell("trial: one process, as written")
@@ -78,17 +78,54 @@ def measure(
             if (excess := _memory_excess(size, written, layout, machine)) is not None:
                 rows.append(ScalingRow(size, error=excess))
                 break
-            tell(f"trial: {size} ranks")
             part = fewer(layout, size, machine.cores)
+            predicted = None
+            if (link := (links or {}).get(size)) is not None:
+                tell(f"trial: {size} ranks without their exchange")
+                alone = rank_trial.run(bench, part, boosts, facts, LIMIT_S, rehearsal=True)
+                predicted = foretold(size, written, alone, link)
+                if (hopeless := _hopeless(written, alone)) is not None:
+                    rows.append(ScalingRow(size, predicted=predicted, error=hopeless))
+                    continue
+            tell(f"trial: {size} ranks")
             outcome = rank_trial.run(bench, part, boosts, facts, LIMIT_S)
             _check_refusal(outcome, size)
-            rows.append(compared(size, written, outcome, predict(size, written)))
+            rows.append(compared(size, written, outcome, predicted))
             if outcome.measured is None or rows[-1].losses == "different":
                 break
     except KeyboardInterrupt:
         end_all(bench.folder)
         raise
     return chosen(layout.size, written.step_ms, rows)
+
+
+def foretold(size: int, written: Measurement, alone: RankOutcome, link: Link) -> float | None:
+    """The speed-up of so many ranks, from a rehearsal; None: there is none.
+
+    Nothing of the exchange is hidden behind the backward pass. A join of rows sends each rank's
+    part to all others, a sum twice.
+    """
+    ranks, sent = alone.measured, alone.ranks
+    if ranks is None or sent is None:
+        return None
+    exchanged = sent.summed_bytes + sent.joined_bytes * size / 2
+    rehearsal = Rehearsal(
+        outside_s=ranks.step_ms / 1000,
+        region_s=0.0,
+        backward_s=0.0,
+        gradient_bytes=exchanged,
+        bucket_bytes=max(1.0, exchanged / max(1.0, sent.messages)),
+    )
+    step_s = model.predicted(rehearsal, size, Cluster(size, link)).step_s
+    return written.step_ms / (1000 * step_s)
+
+
+def _hopeless(written: Measurement, alone: RankOutcome) -> str | None:
+    """Why so many ranks need not be tried; None: they may pay."""
+    if alone.measured is None or written.step_ms >= LEAST_SPEEDUP * alone.measured.step_ms:
+        return None
+    ratio = units.ratio(written.step_ms / alone.measured.step_ms)
+    return f"not tried: {ratio} as fast as one process even if nothing were exchanged"
 
 
 def _check_refusal(outcome: RankOutcome, size: int) -> None:

@@ -6,8 +6,8 @@ stays False, so that libraries which ask for it do not begin to synchronise by t
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +15,8 @@ import torch
 import torch.distributed as typed
 
 from flatout_agent import wire
+from flatout_agent.ranks import shared_memory
+from flatout_agent.ranks.shared_memory import BUFFER_BYTES, SharedMemory
 
 dist: Any = typed
 """Its process groups are public in C++, and hardly typed."""
@@ -22,10 +24,27 @@ HERE = "127.0.0.1"
 """All ranks are on this machine; the loopback device is there without a network too."""
 
 
+class Sent:
+    """What this rank has put into exchanges so far."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.summed_bytes = 0
+        self.joined_bytes = 0
+        """This rank's own parts."""
+
+
 class RankGroup:
     """Exchanges tensors of any device among the ranks: gloo on CPUs, NCCL on CUDA devices."""
 
-    def __init__(self, orders: wire.RankOrders) -> None:
+    alone = False
+    """There are no other ranks: nothing that they compute can be compared."""
+
+    def __init__(
+        self, orders: wire.RankOrders, lost: Callable[[Exception], None] = lambda error: None
+    ) -> None:
+        """lost: called with the error of an exchange before it is raised; need not return."""
+        self._lost = lost
         self.rank = orders.rank
         self.size = orders.size
         self._orders = orders
@@ -39,9 +58,10 @@ class RankGroup:
             dist.PrefixStore("gloo", store), self.rank, self.size, options
         )
         self._nccl: Any = None
-        self.waited_s = 0.0
-        """Spent in exchanges so far, waits for other ranks included."""
-        self.sent_bytes = 0
+        self._memory: SharedMemory | None = None
+        """None: not needed so far, or not to be had here."""
+        self._asked_for_memory = False
+        self.sent = Sent()
 
     @property
     def backend(self) -> str:
@@ -59,47 +79,107 @@ class RankGroup:
             )
         return self._nccl
 
+    def _exchange(self, begun: Callable[[], Any]) -> None:
+        try:
+            begun().wait()
+        except Exception as error:
+            self._lost(error)
+            raise
+
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Make `tensor` (contiguous) the sum over the ranks, in place."""
-        return self._reduce(tensor, dist.ReduceOp.SUM)
+        sent_bytes = tensor.numel() * tensor.element_size()
+        memory = self._memory_for(tensor, sent_bytes)
+        if memory is None:
+            return self._reduce(tensor, dist.ReduceOp.SUM)
+        memory.sum_(tensor, self._meet)
+        self.sent.messages += 1
+        self.sent.summed_bytes += sent_bytes
+        return tensor
 
     def max_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Make `tensor` (contiguous) the maximum over the ranks, in place."""
         return self._reduce(tensor, dist.ReduceOp.MAX)
 
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
-        began = time.perf_counter()
         options = dist.AllreduceOptions()
         options.reduceOp = operation
-        self._of(tensor).allreduce([tensor], options).wait()
-        self._account(tensor, began)
+        self._exchange(lambda: self._of(tensor).allreduce([tensor], options))
+        self.sent.messages += 1
+        self.sent.summed_bytes += tensor.numel() * tensor.element_size()
         return tensor
 
     def joined(self, part: torch.Tensor, dim: int, counts: Sequence[int]) -> torch.Tensor:
         """The ranks' parts one after the other along `dim`; counts: the length of each there."""
-        began = time.perf_counter()
         rows = part.movedim(dim, 0).contiguous()
         most = max(counts)
+        joined = self._joined_in_memory(rows, counts)
+        if joined is not None:
+            return joined.movedim(0, dim).contiguous()
         if rows.shape[0] < most:
             padding = rows.new_empty((most - rows.shape[0], *rows.shape[1:]))
             rows = torch.cat([rows, padding])
         # As bytes: every type of number is joined alike.
         own = rows.reshape(-1).view(torch.uint8)
         everything = own.new_empty(self.size * own.numel())
-        self._of(own)._allgather_base(everything, own).wait()
+        self._exchange(lambda: self._of(own)._allgather_base(everything, own))
         whole = everything.view(part.dtype).view(self.size, most, *rows.shape[1:])
         if min(counts) == most:
             joined = whole.reshape(self.size * most, *rows.shape[1:])
         else:
             joined = torch.cat([whole[rank, :count] for rank, count in enumerate(counts)])
-        self._account(own, began)
+        self.sent.messages += 1
+        self.sent.joined_bytes += own.numel()
         return joined.movedim(0, dim).contiguous()  # as the whole would be: a script may view it
+
+    def _joined_in_memory(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor | None:
+        """The same through shared memory; None: it is not for that."""
+        width = rows.shape[1:].numel()
+        largest = (
+            max(counts) * width * rows.element_size()
+        )  # all ranks know it, and go the same way
+        memory = self._memory_for(rows, largest) if largest <= BUFFER_BYTES else None
+        if memory is None:
+            return None
+        self.sent.messages += 1
+        self.sent.joined_bytes += rows.numel() * rows.element_size()
+        flat = memory.joined(rows.view(-1), [count * width for count in counts], self._meet)
+        return flat.view(sum(counts), *rows.shape[1:])
+
+    def _memory_for(self, tensor: torch.Tensor, message_bytes: int) -> SharedMemory | None:
+        """Shared memory for a large message on CPUs; all ranks ask for it at the same message."""
+        if tensor.device.type != "cpu" or message_bytes < shared_memory.LEAST_BYTES:
+            return None
+        if not self._asked_for_memory:
+            self._asked_for_memory = True
+            self._memory = self._shared_memory()
+        return self._memory
+
+    def _shared_memory(self) -> SharedMemory | None:
+        memory = None
+        with suppress(OSError):  # not on this system, or too little of it
+            if self.size <= shared_memory.MOST_RANKS:
+                memory = SharedMemory(self.rank, self.size, self._orders.store)
+        made = self.agreed(memory is not None)
+        opened = False
+        if memory is not None and made:
+            with suppress(OSError):
+                memory.open()
+                opened = True
+        everywhere = self.agreed(opened)
+        if memory is not None:
+            memory.unlink()
+        return memory if everywhere else None
+
+    def _meet(self) -> None:
+        """All ranks have come here."""
+        self._exchange(self._gloo.barrier)
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
         """Make `tensor` (contiguous) rank 0's, in place."""
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
-        self._of(tensor).broadcast([tensor], options).wait()
+        self._exchange(lambda: self._of(tensor).broadcast([tensor], options))
 
     def agreed(self, holds: bool) -> bool:
         """Whether something holds in all ranks."""
@@ -111,7 +191,3 @@ class RankGroup:
         own = torch.tensor(values, dtype=torch.float64).nan_to_num(nan=1.2345e300)
         both = self.max_(torch.cat([own, -own]))
         return bool((both[: len(values)] == -both[len(values) :]).all())
-
-    def _account(self, tensor: torch.Tensor, began: float) -> None:
-        self.waited_s += time.perf_counter() - began
-        self.sent_bytes += tensor.numel() * tensor.element_size()

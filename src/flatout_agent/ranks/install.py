@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,8 @@ import torch
 from flatout_agent import wire
 from flatout_agent.ranks import reducer, same_numbers
 from flatout_agent.ranks.group import RankGroup
-from flatout_agent.ranks.refusal import Refused, guarding
+from flatout_agent.ranks.lone import LoneGroup
+from flatout_agent.ranks.refusal import Refused, guarding, losing
 from flatout_agent.ranks.regions import Regions, fingerprint
 from flatout_agent.recorder import Recorder
 from flatout_agent.replacing import replaced
@@ -28,13 +28,14 @@ class RankRuntime:
     def __init__(self, orders: wire.RankOrders, recorder: Recorder) -> None:
         self.orders, self.recorder = orders, recorder
         self.guarded = guarding(recorder)
-        self.group: RankGroup = self.guarded(RankGroup, orders)
+        kind = LoneGroup if orders.rehearsal else RankGroup
+        self.group: RankGroup = self.guarded(kind, orders, losing(recorder))
         self.reducer = reducer.Reducer(self.group)
         self.regions = Regions(self.group, self.reducer, orders.seed, self.guarded)
         self._backwards = 0
         self._steps = 0
         self._write_at = 2
-        self._began: tuple[float, float, float] | None = None
+        self._began: tuple[float, ...] | None = None
 
     def install(self) -> None:
         """Put everything in place, right after torch has been imported."""
@@ -81,23 +82,28 @@ class RankRuntime:
             self._write_at *= 2
             self.recorder.write(self.seen())
 
-    def _spent(self) -> tuple[float, float, float]:
-        return time.perf_counter(), self.reducer.exchange_s, self.regions.region_s
+    def _spent(self) -> tuple[float, ...]:
+        sent = self.group.sent
+        times = self.reducer.exchange_s, self.regions.region_s
+        return (*times, sent.messages, sent.summed_bytes, sent.joined_bytes)
 
     def seen(self) -> wire.RanksSeen:
         """How the ranks train together, so far."""
         regions = tuple(self.regions.seen.values())
         steps = max(1, self._steps - 2)
         began = self._began or self._spent()
-        _, exchange_s, region_s = self._spent()
+        spent = [(now - then) / steps for now, then in zip(self._spent(), began, strict=True)]
         errors = [each.gradient_error for each in regions if each.gradient_error is not None]
         return wire.RanksSeen(
             size=self.orders.size,
             backend=self.group.backend,
             regions=regions,
             exchanged_bytes=self.reducer.last_bytes,
-            exchange_s=(exchange_s - began[1]) / steps,
-            region_s=(region_s - began[2]) / steps,
+            exchange_s=spent[0],
+            region_s=spent[1],
+            messages=spent[2],
+            summed_bytes=spent[3],
+            joined_bytes=spent[4],
             steps=self._steps,
             gradient_error=max(errors, default=None),
         )

@@ -26,6 +26,20 @@ class Refused(Exception):  # noqa: N818 - a decision with its reason, not an err
         self.reason, self.next_step = reason, next_step
 
 
+def losing(recorder: Recorder) -> Callable[[Exception], None]:
+    """What to do with an error of an exchange: where another rank is gone, this one ends too.
+
+    Some exchanges are made in the midst of the program's own code, which is not to see them fail.
+    """
+
+    def lost(error: Exception) -> None:
+        if isinstance(error, RuntimeError) and any(word in str(error) for word in LOST_WORDS):
+            recorder.fault("ranks", error)
+            _leave(wire.LOST_EXIT)
+
+    return lost
+
+
 def guarding(recorder: Recorder) -> Callable[..., Any]:
     """A call of ours within the program: what goes wrong there ends the rank, and is told.
 
@@ -38,9 +52,7 @@ def guarding(recorder: Recorder) -> Callable[..., Any]:
         except Refused as refused:
             refuse(recorder, refused.reason, refused.next_step)
         except Exception as error:
-            if isinstance(error, RuntimeError) and any(word in str(error) for word in LOST_WORDS):
-                recorder.fault("ranks", error)
-                _leave(wire.LOST_EXIT)
+            losing(recorder)(error)
             recorder.fault("ranks", error)
             refuse(recorder, f"an error of flatout's: {type(error).__name__}: {error}")
 

@@ -31,6 +31,8 @@ class RankOrders:
     """Folder below which a rank with a scratch folder may overwrite nothing."""
     timeout_s: float = 600.0
     """A rank that waits longer than this for the others ends with an error."""
+    rehearsal: bool = False
+    """There are no others: it computes its own rows, and what they would send is made up."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,12 @@ class RanksSeen:
     """Per step, mean: exchanging gradients, waits for other ranks included."""
     region_s: float = 0.0
     """Per step, mean: joining and splitting rows, waits included."""
+    messages: float = 0.0
+    """Per step: exchanges of any kind, each of which all ranks wait for."""
+    summed_bytes: float = 0.0
+    """Per step: what a rank puts into sums over all ranks; gradients above all."""
+    joined_bytes: float = 0.0
+    """Per step: what a rank puts into joined rows."""
     steps: int = 0
     gradient_error: float | None = None
     """The largest of the regions'."""

@@ -78,6 +78,25 @@ def test_a_rank_that_is_gone_ends_the_others(tmp_path: Path) -> None:
     assert done.outputs[0].count("step") == 2
 
 
+def test_a_rank_that_is_gone_while_others_normalise(tmp_path: Path) -> None:
+    program = """
+class Ends(nn.Module):
+    def forward(self, x):
+        if self.training and os.environ["FLATOUT_RANK"] == "1" and os.path.exists("now"):
+            os._exit(9)
+        return x
+model = nn.Sequential(nn.Linear(4, 8), Ends(), nn.BatchNorm1d(8), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train(2)
+open("now", "w").close()
+train(5)
+"""
+    done = run(tmp_path, program)
+    assert done.codes == (wire.LOST_EXIT, 9)
+    assert done.errors[0] == ""
+    assert done.outputs[0].count("step") == 2
+
+
 def test_rank_0_alone_saves(tmp_path: Path) -> None:
     program = """
 train(2)

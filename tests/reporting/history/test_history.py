@@ -14,6 +14,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample, PulseStep
 from flatout.nouns.machine_sample import GpuSample, MachineSample
+from flatout.nouns.ranks import Scaling, ScalingRow
 from flatout.reporting.history import charts, page, screen, series, words
 
 NAN = Alert(
@@ -71,6 +72,29 @@ def test_what_a_run_was() -> None:
     assert [alert.code for alert in history.alerts] == ["NAN001"]
     assert history.losses[0] == (1, 2.0)
     assert set(charts.charts(history)) == {"losses", "steps", "wait", "memory"}
+
+
+def test_the_trial_of_its_ranks(tmp_path: Path) -> None:
+    rows = (
+        ScalingRow(2, 21.0, 1.9, (1.8, 2.0), predicted=1.95),
+        ScalingRow(4, 16.0, 2.5, (2.3, 2.6)),
+        ScalingRow(8, error="not tried"),
+    )
+    history = series.of(frames(60))
+    assert history is not None
+    trial = Scaling(8, 4, 40.0, rows)
+    (chart,) = set(charts.charts(history, trial)) - set(charts.charts(history))
+    drawn = charts.charts(history, trial)[chart]
+    assert "4 ranks are 2.50x as fast" in drawn.title
+    best, measured, predicted = drawn.traces
+    assert (best["x"], best["y"]) == ([1, 2, 4], [1.0, 2.0, 4.0])
+    assert measured["error_y"]["array"] == pytest.approx([0.0, 0.1, 0.1])
+    assert (predicted["x"], predicted["y"]) == ([2], [1.95])
+    page.write(history, tmp_path / "history.html", trial)
+    assert "4 ranks are 2.50x" in (tmp_path / "history.html").read_text(encoding="utf-8")
+    assert words.document(history, "page", trial)["ranks_trial"]["rows"][1]["size"] == 4
+    failed = Scaling(8, None, 40.0, rows[2:], "could not be measured")
+    assert set(charts.charts(history, failed)) == set(charts.charts(history))
 
 
 def test_of_a_job_on_gpus_those_that_it_uses_are_drawn() -> None:

@@ -362,7 +362,9 @@ def test_a_word_that_is_not_known() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", ["whole", "blocks", "tuned"])
+@pytest.mark.parametrize(
+    "asked", [pytest.param("whole", marks=pytest.mark.thorough), "blocks", "tuned"]
+)
 def test_the_real_compiler(asked: str) -> None:
     model, plain = network(), network()
     chosen = compiling.choose(asked, model, loss_of(model), CPU)

@@ -265,7 +265,8 @@ COMPILES = pytest.mark.filterwarnings("ignore")  # of the compiler's own
 
 @COMPILES
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["blocks", pytest.param("whole", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", ["blocks", "whole"])
 def test_compiled_models_are_compiled_anew(how: str) -> None:
     torch._dynamo.reset()
 

@@ -26,7 +26,7 @@ THROTTLES = ("sw_thermal_slowdown", "hw_power_brake_slowdown", "sw_power_cap")
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_healthy_jobs_are_left_in_peace(seed: int) -> None:
     of, samples = random_job(seed)

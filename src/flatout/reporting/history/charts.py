@@ -6,15 +6,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flatout.nouns import units
+from flatout.nouns.ranks import Scaling
 from flatout.reporting.charts import Chart, Trace
 from flatout.reporting.history.series import RunMoment, RunSeries
 
 Figure = Callable[[RunMoment], float | None]
 
 
-def charts(series: RunSeries) -> dict[str, Chart]:
-    """All charts that the numbers allow, by id."""
-    candidates = (_losses(series), _steps(series), _wait(series), _memory(series), *_gpus(series))
+def charts(series: RunSeries, trial: Scaling | None = None) -> dict[str, Chart]:
+    """All charts that the numbers allow, by id. trial: of its ranks, before the run."""
+    candidates = (
+        _losses(series),
+        _steps(series),
+        _wait(series),
+        _memory(series),
+        *_gpus(series),
+        _scaling(trial) if trial is not None else None,
+    )
     return {chart.id: chart for chart in candidates if chart is not None}
 
 
@@ -122,6 +130,43 @@ def _gpu_chart(
     note = "The mean of the GPUs that the job uses, as their driver reports it."
     layout = _axes("minutes", f"{label} ({unit})")
     return Chart(f"gpu-{label}", words.format(shown(usual)), note, [trace], layout)
+
+
+def _scaling(trial: Scaling) -> Chart | None:
+    """Speed-up against ranks: measured with its interval, foretold, and at best."""
+    rows = [row for row in trial.rows if row.speedup is not None and row.interval is not None]
+    if not rows:
+        return None
+    sizes = [1, *(row.size for row in rows)]
+    measured = _curve("measured", sizes, [1.0, *(row.speedup for row in rows)], "@plan")
+    measured["mode"] = "lines+markers"
+    bounds = [(1.0, 1.0), *(row.interval or (1.0, 1.0) for row in rows)]
+    measured["error_y"] = {
+        "type": "data",
+        "symmetric": False,
+        "array": [high - mean for (_, high), mean in zip(bounds, measured["y"], strict=True)],
+        "arrayminus": [mean - low for (low, _), mean in zip(bounds, measured["y"], strict=True)],
+    }
+    traces = [_curve("at best", sizes, [float(size) for size in sizes], "@untouched"), measured]
+    foretold = [row for row in trial.rows if row.predicted is not None]
+    if foretold:
+        predicted = _curve(
+            "predicted",
+            [row.size for row in foretold],
+            [row.predicted for row in foretold],
+            "@again",
+        )
+        traces.append({**predicted, "mode": "markers"})
+    best = max(rows, key=lambda row: row.speedup or 0.0)
+    title = f"{best.size} ranks are {units.ratio(best.speedup)} as fast as one process"
+    note = (
+        "Of the trial before the run, against one process as written; the bars are intervals of "
+        "95 %. At best: twice as fast on two ranks."
+    )
+    layout = _axes("ranks", "speed-up (x)")
+    layout["xaxis"] |= {"tickvals": sizes, "rangemode": "tozero"}
+    layout["showlegend"] = True
+    return Chart("scaling", title, note, traces, layout)
 
 
 def _over_time(series: RunSeries, name: str, figure: Figure, colour: str) -> Trace:

@@ -6,23 +6,27 @@ from datetime import datetime
 from pathlib import Path
 
 from flatout.nouns import units
+from flatout.nouns.ranks import Scaling
 from flatout.reporting import html
 from flatout.reporting.history import charts, words
 from flatout.reporting.history.series import RunSeries
 
 
-def write(series: RunSeries, path: Path) -> None:
-    """Write the page, whole or not at all. Raises OSError where that cannot be done."""
-    html.write_page(render(series), path)
+def write(series: RunSeries, path: Path, trial: Scaling | None = None) -> None:
+    """Write the page, whole or not at all. Raises OSError where that cannot be done.
+
+    trial: of several ranks, before the run.
+    """
+    html.write_page(render(series, trial), path)
 
 
-def render(series: RunSeries) -> str:
+def render(series: RunSeries, trial: Scaling | None = None) -> str:
     """The page as text."""
     from plotly.offline import get_plotlyjs
 
     plotly = get_plotlyjs()
     script = (html.TEMPLATES / "report.js").read_text(encoding="utf-8")
-    drawn = charts.charts(series)
+    drawn = charts.charts(series, trial)
     figures = {chart.id: {"data": chart.traces, "layout": chart.layout} for chart in drawn.values()}
     page = (
         html.templates(duration=units.duration, clock=clock)

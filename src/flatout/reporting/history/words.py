@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from flatout.nouns import units
 from flatout.nouns.alert import Alert
+from flatout.nouns.ranks import Scaling
 from flatout.reporting import plain
 from flatout.reporting.history.charts import gpu_mean, step_ms
 from flatout.reporting.history.series import RunSeries
@@ -53,8 +55,8 @@ def alert_line(alert: Alert) -> str:
     return plain.one_line(f"{alert.code}{subject}: {alert.title}")
 
 
-def document(series: RunSeries, page: str) -> dict[str, Any]:
-    """The history as JSON: `flatout.report/1`."""
+def document(series: RunSeries, page: str, trial: Scaling | None = None) -> dict[str, Any]:
+    """The history as JSON: `flatout.report/1`. trial: of several ranks, before the run."""
     job = series.job
     return {
         "schema": "flatout.report/1",
@@ -74,5 +76,6 @@ def document(series: RunSeries, page: str) -> dict[str, Any]:
             | {"evidence": alert.evidence, "since_s": alert.since_s, "state": alert.state}
             for alert in series.alerts
         ],
+        "ranks_trial": dataclasses.asdict(trial) if trial is not None else None,
         "page": page,
     }

@@ -15,6 +15,7 @@ def test_data_parallel() -> None:
     )
     finding = made.only("data-parallel-wrapper", profile)
     assert (finding.code, finding.where) == ("COMM003", "train.py:84")
+    assert "flatout run --gpus all" in finding.cure.text
     assert "torchrun --standalone" in made.changes(finding)
     assert made.saved_ms(finding, profile) == pytest.approx(32)
     assert made.findings("data-parallel-wrapper", made.ddp_profile()) == ()

@@ -17,8 +17,10 @@ The wrapper, and the milliseconds of a step in copies between GPUs and in waitin
 
 ## Cure
 
-DistributedDataParallel, started with torchrun. The gain: the copies between the devices and the
-waiting for launches of the others, which are no longer launched from this process.
+`flatout run --gpus all train.py` trains the same script with a process for each GPU: the batch, the
+loss and the names in the state dict stay. Or DistributedDataParallel, started with torchrun. The
+gain: the copies between the devices and the waiting for launches of the others, which are no longer
+launched from this process.
 
 ## References
 
@@ -57,8 +59,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         evidence=f"{units.milliseconds(between)} of a step in copies between GPUs, "
         f"{units.milliseconds(launches)} waiting for launches",
         cure=Cure(
-            "Use DistributedDataParallel: one process for each GPU, started with torchrun.",
+            "Train with a process for each GPU: flatout run --gpus all does so without an edit. By "
+            "hand: DistributedDataParallel, started with torchrun.",
             (
+                "flatout run --gpus all train.py",
                 *savings.lines(
                     "where the model is wrapped",
                     "model = nn.DataParallel(model)",
