@@ -35,6 +35,7 @@ GUIDE = [
     "guide-tune.md",
     "guide-ranks.md",
     "guide-export.md",
+    "guide-serving.md",
     "guide-profile.md",
     "guide-doctor.md",
     "guide-explain.md",

@@ -1,4 +1,4 @@
-"""A script's model as the host gets it: after a run to the end, or from a trial with a checkpoint."""
+"""A script's model as the host gets it: after a run to its end, or from a trial."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_trained_as_written_then_the_weights_of_its_checkpoint(
 ) -> None:
     found = captured(CaptureRequest())
     told = float(capfd.readouterr().out.split()[-1])
-    assert (found.model, found.source, found.samples) == ("Sequential", "evaluation", 4)
+    assert (found.model, found.source, found.samples) == ("Sequential", "evaluation", 2)
     trained = facts(found)
     assert trained["weights"] == "trained"
     assert trained["metric"]["value"] == pytest.approx(told)

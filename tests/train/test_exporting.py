@@ -1,4 +1,4 @@
-"""`flatout.export()`: a model and batches become a capture folder, or an error that says why not."""
+"""`flatout.export()`: a model and batches become a capture folder, or an error says why not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ X, SCALE = torch.randn(8, 4), torch.rand(8, 1)
 
 
 @pytest.mark.parametrize(
-    "samples", [[(X, SCALE)], [[X, SCALE]], [{"x": X, "scale": SCALE}, {"x": X[:3], "scale": SCALE[:3]}]]
+    "samples",
+    [[(X, SCALE)], [[X, SCALE]], [{"x": X, "scale": SCALE}, {"x": X[:3], "scale": SCALE[:3]}]],
 )
 def test_batches_as_the_model_is_called_with_them(samples: list[object], tmp_path: Path) -> None:
     captured = flatout.export(Scaled(), samples, tmp_path / "capture")

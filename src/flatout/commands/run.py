@@ -51,10 +51,9 @@ def command(
     """Run a script with its plan; --live tunes it while it trains.
 
     Applies the boosts in flatout.toml, the plan that flatout tune writes. Output, signals and exit
-    code are those of the script, and a crash is explained. Without a plan the script runs
-    unchanged.
+    code are those of the script, and a crash is explained. Without a plan it runs unchanged.
 
-    With --ranks or --gpus a script for one device trains on several, after a short trial of that.
+    With --ranks or --gpus a script for one device trains on several, after a short trial.
 
     Examples:
       flatout run train.py --epochs 10
@@ -64,14 +63,14 @@ def command(
     """
     target = resolve(*program(ctx.args), python)
     several = _several(ranks, gpus, live)
-    applied = _plan(target, plan, no_plan, quiet or live or several)
-    request = _Request(target, applied, plan or PLAN, python, as_json, quiet, export)
+    found = _plan(target, plan, no_plan, quiet or live or several)
+    request = _Request(target, found, plan or PLAN, python, as_json, quiet, export)
     if live:
         return _run_live(request, (exact, only or (), skip or ()), steps_left)
-    boosts = chosen.choose(applied.boosts, only or (), skip or ())
+    boosts = chosen.choose(found.boosts, only or (), skip or ())
     if several:
         return _run_ranks(request, boosts, (ranks, gpus), not no_trial, not no_plan)
-    return _run(request, boosts, None)
+    return _run(request, boosts)
 
 
 class _Request(NamedTuple):
@@ -148,7 +147,7 @@ def _run_ranks(
 def _run(
     request: _Request,
     boosts: Sequence[PlannedBoost],
-    tuning: LiveTuning | None,
+    tuning: LiveTuning | None = None,
     ranks: _Ranks | None = None,
 ) -> int:
     variables: dict[str, str] = {}
@@ -160,14 +159,10 @@ def _run(
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
     orders, beside = chosen.orders(boosts), request.as_json
     watch = _watch(request, boosts)
-    answer = tuned = export = None
-    if request.export:
-        from flatout.exporting import capturing
-
-        export = capturing.orders()
+    answer = tuned = None
     try:
         settings = request.target, orders, variables, warn, beside, None, tuning, live, watch
-        group = None if ranks is None else ranks.group
+        group, export = ranks and ranks.group, foreground.EXPORT if request.export else None
         ended = foreground.run(*settings, group, export)
         with harmless("the crash is not explained"):
             answer = _explained(ended, stderr.tail(), request.python, ranks)
@@ -184,9 +179,8 @@ def _run(
         if request.as_json:
             ending = request.target.display, ended.shell_code, answer, tuned
             typer.echo(json.dumps(document.run_document(end, *ending)))
-    if request.export:
-        with harmless("the model is not exported"):
-            _export(request, ended)
+    with harmless("the model is not exported"):
+        _export(request, ended)
     if ranks is not None:
         rank_summary.check_refusal(ended.records)
     return foreground.leave(ended.returncode)
@@ -194,6 +188,8 @@ def _run(
 
 def _export(request: _Request, ended: foreground.Finished) -> None:
     """Build and measure the model of a script that has run; all that is said goes to stderr."""
+    if not request.export:
+        return
     from flatout.exporting import after_run
     from flatout.nouns.errors import UserError
 
@@ -204,7 +200,7 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
         if error.next_step:
             terminal.say(f"next: {error.next_step}")
         return
-    from flatout.reporting.export import screen
+    from flatout.reporting.export import screen  # type: ignore[import-not-found,unused-ignore]
 
     screen.show_export(result, terminal.errors())
 

@@ -70,6 +70,8 @@ PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGBREAK")
 """The terminal sends these to the program too."""
 STDERR = 2
+EXPORT = wire.ExportOrders()
+"""Take the model when the program has come to its end."""
 
 
 @dataclass(frozen=True)

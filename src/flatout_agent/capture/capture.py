@@ -33,6 +33,7 @@ from flatout_agent.capture.replica import HALVES, evaluation_copy, unwrapped
 from flatout_agent.capture.rows import Tensors
 
 OF = {"evaluation": "the last evaluation", "training": "training batches", "library": "the samples"}
+NOT_FIRST = "samples are not counted in the first dimension of all inputs and outputs"
 
 
 @dataclass(frozen=True)
@@ -204,32 +205,19 @@ def _captured(
 ) -> Captured:
     samples = [flat.tensors(call) for call in calls]
     _check_repeats(flattened, samples[0])
-    by_rows = rows.found(samples, lambda inputs: flattened(*inputs))
-    if by_rows is None:
-        if not flattened.has_loss:  # then a number is no less of an answer
-            flattened.outputs, _ = flat.choose_outputs(flattened.answer(*samples[0]), True)
-            notes = [note for note in notes if not note.startswith(flat.LEFT_OUT)]
-        notes.append(
-            "results of samples depend on each other: the batch is exported as it was seen"
-        )
+    by_rows = _rows(flattened, samples, notes)
     exported = program.export(flattened, samples, by_rows)
     notes += exported.notes
-    if by_rows is not None and not exported.batch_dynamic:
-        notes.append("the batch size is fixed")
-    if by_rows is not None and exported.batch_dynamic and not by_rows.first:
-        notes.append("samples are not counted in the first dimension of all inputs and outputs")
+    dynamic = exported.batch_dynamic and by_rows is not None and by_rows.first
+    if by_rows is not None and not dynamic:
+        notes.append(NOT_FIRST if exported.batch_dynamic else "the batch size is fixed")
     kept = [samples[place] for place in exported.samples]
     if len(kept) < len(samples):
         notes.append(f"{len(samples) - len(kept)} of {len(samples)} calls had other sizes")
     answers = [_own(flattened(*inputs)) for inputs in kept]
     targets = [_target(calls[place]) for place in exported.samples]
-    first = [answer[0] for answer in answers]
     names = flattened.output_names
-    found = None
-    if not type(model).__name__.endswith(("CausalLM", "LMHeadModel")):  # labels stand one further
-        found = metric.measured(first, targets, names[0], OF[wanted.source])
     dims = folder.output_dims(answers, by_rows, exported.batch_dynamic)
-    dynamic = exported.batch_dynamic and by_rows is not None and by_rows.first
     captured = Captured(
         folder=os.path.abspath(wanted.folder),  # noqa: PTH100
         model=type(model).__name__,
@@ -240,12 +228,37 @@ def _captured(
         batch_sizes=folder.batch_sizes(kept, by_rows),
         batch_dynamic=dynamic,
         weights=wanted.weights or ("trained" if wanted.trained else "as made"),
-        metric=found,
+        metric=_metric(model, answers, targets, names[0], OF[wanted.source]),
         notes=tuple(dict.fromkeys(notes)),
         samples=len(kept),
     )
     folder.write(captured.folder, exported, kept, answers, targets, captured)
     return captured
+
+
+def _rows(flattened: FlatModel, samples: list[Tensors], notes: list[str]) -> rows.Rows | None:
+    """Where samples are counted; where they are not, numbers are outputs like any other."""
+    by_rows = rows.found(samples, lambda inputs: flattened(*inputs))
+    if by_rows is None:
+        if not flattened.has_loss:
+            flattened.outputs, _ = flat.choose_outputs(flattened.answer(*samples[0]), True)
+            notes[:] = [note for note in notes if not note.startswith(flat.LEFT_OUT)]
+        notes.append(
+            "results of samples depend on each other: the batch is exported as it was seen"
+        )
+    return by_rows
+
+
+def _metric(
+    model: nn.Module,
+    answers: list[Tensors],
+    targets: list[torch.Tensor | None],
+    name: str,
+    of: str,
+) -> dict[str, Any] | None:
+    if type(model).__name__.endswith(("CausalLM", "LMHeadModel")):
+        return None  # the labels stand one place further
+    return metric.measured([answer[0] for answer in answers], targets, name, of)
 
 
 def _own(outputs: Tensors) -> Tensors:

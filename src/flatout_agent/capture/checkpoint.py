@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from flatout_agent import tracebacks
 from flatout_agent.capture.refusal import CannotCapture
 
 PREFIXES = ("module.", "_orig_mod.", "model.")
@@ -75,7 +76,7 @@ def _read(path: str) -> Any:
     except Exception as error:
         raise CannotCapture(
             f"{path} cannot be read as a checkpoint ({type(error).__name__}: "
-            f"{str(error).strip().splitlines()[0][:160]})",
+            f"{tracebacks.first_line(error)[:160]})",
             "save the weights alone: torch.save(model.state_dict(), path)",
         ) from error
 

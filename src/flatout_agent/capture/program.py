@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.export import Dim, ExportedProgram
 
+from flatout_agent import tracebacks
 from flatout_agent.capture import refusal, rows
 from flatout_agent.capture.flat import FlatModel
 from flatout_agent.capture.rows import Rows, Tensors
@@ -137,7 +138,7 @@ def _export(
         try:
             got = run(*inputs)
         except Exception as error:
-            first = str(error).strip().splitlines()[0][:200]
+            first = tracebacks.first_line(error)[:200]
             if first.startswith("Guard failed"):
                 return f"the program does not hold for {what}{_why_fixed(flat)}"
             return f"with {what} the program fails: {first}"

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
+from flatout_agent.replacing import replaced
 from flatout_agent.watch import places
 
 GENERATION = (
@@ -155,12 +156,23 @@ def _own_log_folder() -> Iterator[None]:
     """The draft's log goes where it is removed again, not among the user's temporary files."""
     from torch._logging._internal import DTRACE_ENV_VAR
 
+    handler: Any = torch.export._draft_export.CaptureStructuredTrace
+    ends, made = handler.__exit__, []
+
+    def ended(log: Any, *error: Any) -> Any:
+        made.append(log)
+        return ends(log, *error)
+
     before = os.environ.get(DTRACE_ENV_VAR)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ[DTRACE_ENV_VAR] = folder
+        restore = replaced(handler, "__exit__", ended)
         try:
             yield
         finally:
+            restore()
+            for log in made:
+                log.close()  # torch leaves its file open
             del os.environ[DTRACE_ENV_VAR]
             if before is not None:
                 os.environ[DTRACE_ENV_VAR] = before

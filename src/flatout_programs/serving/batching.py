@@ -16,7 +16,7 @@ import numpy as np
 
 from flatout_programs.serving.figures import Figures
 from flatout_programs.serving.protocol import Array, specs
-from flatout_programs.serving.saying import Refusal, say
+from flatout_programs.serving.saying import HttpRefusal, say
 
 
 class Waiting:
@@ -59,14 +59,16 @@ class Queue:
     async def ask(self, arrays: list[Array]) -> dict[str, Array]:
         """What the model says to these arrays."""
         if self.model is None:
-            raise Refusal(503, "the model is still being loaded")
+            raise HttpRefusal(503, "the model is still being loaded")
         if len(self.waiting) >= self.settings.queue:
-            raise Refusal(503, f"{len(self.waiting)} requests are waiting already")
+            raise HttpRefusal(503, f"{len(self.waiting)} requests are waiting already")
         if self.together and len({array.shape[0] for array in arrays}) > 1:
-            raise Refusal(400, "the first dimension, the batch, differs between the inputs")
+            raise HttpRefusal(400, "the first dimension, the batch, differs between the inputs")
         loop = asyncio.get_running_loop()
         waiting = Waiting(arrays, loop.create_future())
-        late = Refusal(503, f"no result within {self.settings.timeout_s:g} s: the server is busy")
+        late = HttpRefusal(
+            503, f"no result within {self.settings.timeout_s:g} s: the server is busy"
+        )
         timer = loop.call_later(self.settings.timeout_s, settle, waiting.future, late)
         self.waiting.append(waiting)
         self.more.set()
@@ -114,7 +116,9 @@ class Queue:
             else:
                 kept.append(item)
         self.waiting = kept
-        if not kept:
+        if kept:
+            self.more.set()  # the window may have cleared it
+        else:
             self.more.clear()
         return group
 
@@ -126,7 +130,7 @@ class Queue:
             if len(group) > 1:  # whose fault it is shows when each runs alone
                 return [result for item in group for result in self.call([item])]
             say(f"the model failed: {error!r}")
-            return [Refusal(500, f"the model failed: {type(error).__name__}: {error}")]
+            return [HttpRefusal(500, f"the model failed: {type(error).__name__}: {error}")]
 
     def call_together(self, group: list[Waiting]) -> list[Any]:
         assert self.model is not None

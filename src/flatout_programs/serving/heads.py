@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from reprlib import repr as shown
 
-from flatout_programs.serving.saying import Refusal
+from flatout_programs.serving.saying import HttpRefusal
 
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 ONCE = {"content-length", "transfer-encoding", "host", "inference-header-content-length"}
@@ -27,26 +27,26 @@ class Head:
         if text is None:
             return None
         if not (text.isascii() and text.isdigit() and len(text) < 16):
-            raise Refusal(400, f"{name}: {shown(text)} is no length")
+            raise HttpRefusal(400, f"{name}: {shown(text)} is no length")
         return int(text)
 
 
 def head(raw: bytes) -> Head:
     """A head up to its empty line. What two readers might understand differently is refused."""
     if not raw:
-        raise Refusal(431, "the headers are too long")
+        raise HttpRefusal(431, "the headers are too long")
     first, *lines = raw.decode("latin-1")[:-4].split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1") or not words[1].startswith("/"):
-        raise Refusal(400, "this is no request of HTTP/1.1")
+        raise HttpRefusal(400, "this is no request of HTTP/1.1")
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         key, value = name.lower(), value.strip(" \t")
         if not colon or not TOKEN.fullmatch(name) or any(sign in value for sign in "\r\n\0"):
-            raise Refusal(400, "a header is malformed")
+            raise HttpRefusal(400, "a header is malformed")
         if key in headers and key in ONCE:
-            raise Refusal(400, f"{key} stands there twice")
+            raise HttpRefusal(400, f"{key} stands there twice")
         headers[key] = f"{headers[key]}, {value}" if key in headers else value
     keep = words[2] == "HTTP/1.1" and "close" not in headers.get("connection", "").lower()
     return Head(words[0], words[1].partition("?")[0], headers, keep)

@@ -9,7 +9,7 @@ Answer = tuple[int, bytes, dict[str, str]]
 """Status, body, headers."""
 
 
-class Refusal(Exception):  # noqa: N818 - it is raised to be answered
+class HttpRefusal(Exception):  # noqa: N818 - it is raised to be answered
     """Answered as `{"error": message}` with this status."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -17,7 +17,7 @@ class Refusal(Exception):  # noqa: N818 - it is raised to be answered
         self.status = status
 
 
-def refused(error: Refusal) -> Answer:
+def refused(error: HttpRefusal) -> Answer:
     again = {"Retry-After": "1"} if error.status == 503 else {}
     body = json.dumps({"error": str(error)}).encode()
     return error.status, body, {"Content-Type": "application/json", **again}

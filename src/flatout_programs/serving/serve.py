@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout_programs.serving.saying import say
-from flatout_programs.serving.server import SMALL, Server
+from flatout_programs.serving.server import SMALL, HttpServer
 
 FOLDER = Path(__file__).resolve().parent
 MIB = 2**20
@@ -60,7 +60,7 @@ def cores() -> int:
 
 async def serve(settings: argparse.Namespace, manifest: dict[str, Any]) -> int:
     """Serve until a signal; the exit code."""
-    server = Server(settings, manifest)
+    server = HttpServer(settings, manifest)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for name in ("SIGTERM", "SIGINT"):
         signal.signal(getattr(signal, name), lambda *_: loop.call_soon_threadsafe(stop.set))
@@ -84,7 +84,7 @@ async def serve(settings: argparse.Namespace, manifest: dict[str, Any]) -> int:
     return await end(server, listener, stop)
 
 
-async def end(server: Server, listener: asyncio.AbstractServer, again: asyncio.Event) -> int:
+async def end(server: HttpServer, listener: asyncio.AbstractServer, again: asyncio.Event) -> int:
     """Linger until another signal, then finish what runs; 0 where all of it was."""
     server.stopping = True
     again.clear()

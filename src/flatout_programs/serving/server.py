@@ -15,7 +15,7 @@ from flatout_programs.serving.batching import Queue
 from flatout_programs.serving.figures import Figures
 from flatout_programs.serving.heads import Head, head
 from flatout_programs.serving.protocol import answer, parse
-from flatout_programs.serving.saying import Answer, Refusal, refused, say
+from flatout_programs.serving.saying import Answer, HttpRefusal, refused, say
 
 MIB = 2**20
 SMALL = 64 * 1024
@@ -38,7 +38,7 @@ REASONS = {
 }
 
 
-class Server:
+class HttpServer:
     """Connections, their requests and the answers."""
 
     def __init__(self, settings: argparse.Namespace, manifest: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ class Server:
         self.open.add(writer)
         try:
             if len(self.open) > self.settings.connections:
-                full = Refusal(503, "too many connections")
+                full = HttpRefusal(503, "too many connections")
                 await self.send(reader, writer, refused(full), keep=False)
                 return
             while not self.closing and await self.serve(reader, writer):
@@ -86,13 +86,13 @@ class Server:
             size = self.admit(request)
             self.held += size
             result = await self.route(request, await self.body(request, size, reader, writer))
-        except Refusal as error:
+        except HttpRefusal as error:
             result = refused(error)
         except (OSError, EOFError):
             raise
         except Exception as error:  # a mistake of ours: this client is told, the others go on
             say(f"{request.path!r} failed: {error!r}")
-            result = refused(Refusal(500, "the server failed"))
+            result = refused(HttpRefusal(500, "the server failed"))
         finally:
             self.held -= size
         self.note(request, result[0], time.perf_counter() - began)
@@ -107,20 +107,20 @@ class Server:
             say(f"{request.method!r} {request.path!r} {status} {1000 * seconds:.2f} ms")
 
     def admit(self, request: Head) -> int:
-        """The length of the body. Raises Refusal for one that is not read."""
+        """The length of the body. Raises HttpRefusal for one that is not read."""
         host = request.headers.get("host", "localhost").lower()
         if self.settings.loopback and re.sub(r":\d*$", "", host) not in LOOPBACK:
             # A web page whose name has been pointed at this machine.
-            raise Refusal(421, "this server answers to localhost alone; start it with --host")
+            raise HttpRefusal(421, "this server answers to localhost alone; start it with --host")
         if "transfer-encoding" in request.headers:
-            raise Refusal(411, "send the body with Content-Length, not in chunks")
+            raise HttpRefusal(411, "send the body with Content-Length, not in chunks")
         if request.headers.get("content-encoding", "identity") != "identity":
-            raise Refusal(415, "send the body uncompressed")
+            raise HttpRefusal(415, "send the body uncompressed")
         size = request.number("content-length") or 0
         if size > self.settings.max_body_mib * MIB:
-            raise Refusal(413, f"{size} bytes; at most {self.settings.max_body_mib} MiB")
+            raise HttpRefusal(413, f"{size} bytes; at most {self.settings.max_body_mib} MiB")
         if size > SMALL and self.held + size > self.settings.memory_mib * MIB:
-            raise Refusal(503, "too many bytes of other requests are in memory")
+            raise HttpRefusal(503, "too many bytes of other requests are in memory")
         return size
 
     async def body(
@@ -137,7 +137,7 @@ class Server:
         path = self.path(request.path)
         infer = path == "v2/models/*/infer"
         if request.method not in (("POST",) if infer else ("GET", "HEAD")):
-            raise Refusal(405, f"{'POST' if infer else 'GET'} is needed here")
+            raise HttpRefusal(405, f"{'POST' if infer else 'GET'} is needed here")
         if infer:
             size = request.number("inference-header-content-length")
             asked = parse(body, size, self.queue.inputs, self.queue.outputs)
@@ -152,13 +152,13 @@ class Server:
         steps = [unquote(step) for step in text.rstrip("/").split("/")][1:]
         if steps[:2] == ["v2", "models"] and len(steps) > 2:
             if steps[2] != self.name:
-                raise Refusal(404, f"no such model; this server has {self.name!r}")
+                raise HttpRefusal(404, f"no such model; this server has {self.name!r}")
             if steps[3:5] == ["versions", "1"]:
                 del steps[3:5]
             steps[2] = "*"
         path = "/".join(steps)
         if path not in PATHS and path not in ("metrics", "v2/models/*/infer"):
-            raise Refusal(404, "no such path")
+            raise HttpRefusal(404, "no such path")
         return path
 
     def metrics(self) -> str:
@@ -198,7 +198,7 @@ class Server:
                     pass
 
 
-PATHS: dict[str, Callable[[Server], dict[str, Any]]] = {
+PATHS: dict[str, Callable[[HttpServer], dict[str, Any]]] = {
     "v2": lambda server: {
         "name": "flatout",
         "version": "1",

@@ -67,7 +67,10 @@ def test_the_average_by_name_alone(saved: Callable[[Any], str]) -> None:
     path = saved({"model": own.state_dict(), "ema": average.state_dict()})
     assert_loaded(path, own)
     assert_loaded(path, average, "ema")
-    states = {**prefixed("ema_model.")(average.state_dict()), **prefixed("model.")(own.state_dict())}
+    states = {
+        **prefixed("ema_model.")(average.state_dict()),
+        **prefixed("model.")(own.state_dict()),
+    }
     notes = assert_loaded(saved(states), own)
     assert "belong to something else" in notes[0]
 

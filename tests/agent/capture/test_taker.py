@@ -55,7 +55,9 @@ def evaluate(model):
 
 def taken(run: AgentRun) -> dict[str, Any]:
     assert run.of(wire.ExportRefused) == [], run.of(wire.ExportRefused)
-    facts: dict[str, Any] = json.loads((Path(run.one(wire.ExportSeen).folder) / "capture.json").read_text())
+    facts: dict[str, Any] = json.loads(
+        (Path(run.one(wire.ExportSeen).folder) / "capture.json").read_text()
+    )
     assert run.of(wire.Fault) == []
     return facts
 
@@ -100,15 +102,24 @@ WAYS = {
     "sys.exit(0)": "import sys; train(m := Net()); evaluate(m); sys.exit(0)",
     "inference mode": "train(m := Net()); m.eval()\nwith torch.inference_mode():\n    m(X[:40])",
     "wrapped in DataParallel": "train(nn.DataParallel(m := Net())); evaluate(m)",
-    "a forward that prints": "Net.forward = (lambda own: lambda s, x: (print('called'), own(s, x))[1])"
-    "(Net.forward); train(m := Net()); evaluate(m)",
+    "a forward that prints": "own = Net.forward\ndef forward(self, x):\n    print('called')\n"
+    "    return own(self, x)\nNet.forward = forward\ntrain(m := Net()); evaluate(m)",
     "traced by torch.fx": "train(m := Net()); evaluate(m)\nimport torch.fx\n"
     "assert len(torch.fx.symbolic_trace(m).graph.nodes) == 6; evaluate(m)",
     "only evaluated": "evaluate(Net())",
 }
 
 
-@pytest.mark.parametrize("code", WAYS.values(), ids=WAYS)
+OFTEN = ("sys.exit(0)", "traced by torch.fx")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(code, id=way, marks=() if way in OFTEN else pytest.mark.thorough)
+        for way, code in WAYS.items()
+    ],
+)
 def test_ways_to_end_and_to_evaluate(
     code: str, exported: Any, script: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -165,8 +176,11 @@ evaluate(average)
     assert taken(exported(code, "named", model="average"))["source"] == "evaluation"
 
 
+@pytest.mark.thorough
 def test_the_last_of_several_folds(exported: Any) -> None:
-    facts = taken(exported("\nfor fold in range(4):\n    train(model := Net())\n    evaluate(model)"))
+    facts = taken(
+        exported("\nfor fold in range(4):\n    train(model := Net())\n    evaluate(model)")
+    )
     assert "the last one is taken" in facts["notes"][0]
 
 
@@ -174,7 +188,9 @@ def test_a_script_without_a_model(exported: Any) -> None:
     assert "called no model" in exported("").one(wire.ExportRefused).reason
 
 
-def test_ended_early_with_a_checkpoints_weights(exported: Any, run_agent: Any, tmp_path: Path) -> None:
+def test_ended_early_with_a_checkpoints_weights(
+    exported: Any, run_agent: Any, tmp_path: Path
+) -> None:
     """Its epochs are cut: the evaluation comes after two steps, and there it ends."""
     weights = tmp_path / "weights.pt"
     save = f"\ntorch.save(Net().state_dict(), {str(weights)!r})\n"

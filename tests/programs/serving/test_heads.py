@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout_programs.serving.heads import head
-from flatout_programs.serving.saying import Refusal
+from flatout_programs.serving.saying import HttpRefusal
 
 
 def lines(*rows: str) -> bytes:
@@ -44,19 +44,19 @@ def test_a_head_is_read() -> None:
     ],
 )
 def test_what_two_readers_might_read_differently_is_refused(rows: list[str]) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(HttpRefusal) as caught:
         head(lines(*rows))
     assert caught.value.status == 400
 
 
 @pytest.mark.parametrize("length", ["-1", "+1", "1.0", "0x1", "", "1 2", "²", "9" * 20, "1, 1"])
 def test_a_length_is_digits(length: str) -> None:
-    with pytest.raises(Refusal):
+    with pytest.raises(HttpRefusal):
         head(lines("GET / HTTP/1.1", f"Content-Length: {length}")).number("content-length")
 
 
 def test_a_head_that_was_too_long_is_431() -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(HttpRefusal) as caught:
         head(b"")
     assert caught.value.status == 431
 
@@ -65,7 +65,7 @@ def test_a_head_that_was_too_long_is_431() -> None:
 def test_whatever_comes_ends_in_a_head_or_a_refusal(raw: bytes) -> None:
     try:
         found = head(raw + b"\r\n\r\n")
-    except Refusal as refused:
+    except HttpRefusal as refused:
         assert refused.status in (400, 431)
     else:
         assert found.path.startswith("/")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from flatout_programs.serving.protocol import DATATYPES, MOST_JSON, Spec, answer, parse, specs
-from flatout_programs.serving.saying import Refusal
+from flatout_programs.serving.saying import HttpRefusal
 
 X = Spec("x", np.dtype("float32"), (None, 3))
 IDS = Spec("ids", np.dtype("int64"), (2,))
@@ -29,7 +29,7 @@ def body(*rows: Any, **more: Any) -> bytes:
 
 
 def refusal(text: bytes, size: int | None = None, inputs: list[Spec] | None = None) -> str:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(HttpRefusal) as caught:
         parse(text, size, inputs or [X], [Y, Z])
     assert caught.value.status == 400
     assert len(str(caught.value)) < 1000
@@ -163,7 +163,7 @@ def test_one_long_string_does_not_widen_all_elements() -> None:
 
 
 def test_large_json_is_refused_before_it_is_read() -> None:
-    with pytest.raises(Refusal, match="send the tensors binary") as caught:
+    with pytest.raises(HttpRefusal, match="send the tensors binary") as caught:
         parse(b" " * (MOST_JSON + 1), None, [X], [Y])
     assert caught.value.status == 413
 
@@ -186,7 +186,7 @@ def test_outputs_are_chosen_and_may_be_binary() -> None:
 
 def test_what_json_lacks_is_not_sent_as_json() -> None:
     request = parse(body(row()), None, [X], [Z])
-    with pytest.raises(Refusal, match="NaN or infinity") as caught:
+    with pytest.raises(HttpRefusal, match="NaN or infinity") as caught:
         answer("m", request, {"z": np.array(np.nan, "float32")})
     assert caught.value.status == 500
 
@@ -259,7 +259,7 @@ def test_whatever_comes_ends_in_a_request_or_a_refusal(
     for whole, size in ((text, None), (text + tail, len(text)), (tail, None), (text, len(tail))):
         try:
             request = parse(whole, size, [X], [Y])
-        except Refusal as refused:
+        except HttpRefusal as refused:
             assert refused.status == 400
         else:
             assert request.arrays[0].shape[1] == 3

@@ -247,6 +247,19 @@ def test_a_window_collects_a_batch_which_answers_as_each_alone(folder: Path) -> 
             assert message["outputs"][1]["data"] == [8] * len(rows)  # of one call of eight rows
 
 
+def test_shapes_that_differ_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Two lengths in one window are two batches, and the second follows the first at once."""
+    facts: dict[str, Any] = {"inputs": [tensor("x", "float32", None, None)]}
+    folder = linear(tmp_path / "artefact", **facts)
+    text = (folder / "load.py").read_text().replace("x @ weights", "x.sum(1, keepdims=True)")
+    (folder / "load.py").write_text(text)
+    options = ("--unchecked", "--window-ms", "500", "--timeout-s", "10")
+    with serving_process(folder, *options) as running, ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(running.infer, ([[1] * size] for size in (1, 2, 3, 2))))
+    assert [code for code, _ in found] == [200] * 4
+    assert [message["outputs"][0]["data"] for _, message in found] == [[1], [2], [3], [2]]
+
+
 def test_one_window_ends_by_time(folder: Path) -> None:
     with serving_process(folder, "--window-ms", "50") as running:
         assert running.infer([[1, 2, 3]])[1]["outputs"][1]["data"] == [1]
