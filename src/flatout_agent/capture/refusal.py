@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import linecache
 import os
 import re
@@ -156,7 +157,7 @@ def _own_log_folder() -> Iterator[None]:
     """The draft's log goes where it is removed again, not among the user's temporary files."""
     from torch._logging._internal import DTRACE_ENV_VAR
 
-    handler: Any = torch.export._draft_export.CaptureStructuredTrace
+    handler: Any = importlib.import_module("torch.export._draft_export").CaptureStructuredTrace
     ends, made = handler.__exit__, []
 
     def ended(log: Any, *error: Any) -> Any:
