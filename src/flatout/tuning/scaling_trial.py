@@ -12,6 +12,7 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from flatout.measuring import rank_trial, trial
 from flatout.measuring.outcome import LEAST_STEPS
@@ -73,30 +74,52 @@ def measure(
             return None
         if written is None:
             raise unmeasurable.why(first)
-        rows: list[ScalingRow] = []
-        for size in sizes(layout.size):
-            if (excess := _memory_excess(size, written, layout, machine)) is not None:
-                rows.append(ScalingRow(size, error=excess))
-                break
-            part = fewer(layout, size, machine.cores)
-            predicted = None
-            if (link := (links or {}).get(size)) is not None:
-                tell(f"trial: {size} ranks without their exchange")
-                alone = rank_trial.run(bench, part, boosts, facts, LIMIT_S, rehearsal=True)
-                predicted = foretold(size, written, alone, link)
-                if (hopeless := _hopeless(written, alone)) is not None:
-                    rows.append(ScalingRow(size, predicted=predicted, error=hopeless))
-                    continue
-            tell(f"trial: {size} ranks")
-            outcome = rank_trial.run(bench, part, boosts, facts, LIMIT_S)
-            _check_refusal(outcome, size)
-            rows.append(compared(size, written, outcome, predicted))
-            if outcome.measured is None or rows[-1].losses == "different":
-                break
+        asked = _Asked(bench, layout, boosts, machine, facts, tell, links or {})
+        rows = _rows(asked, written)
     except KeyboardInterrupt:
         end_all(bench.folder)
         raise
     return chosen(layout.size, written.step_ms, rows)
+
+
+class _Asked(NamedTuple):
+    """What all trials of one job have in common."""
+
+    bench: Bench
+    layout: RankLayout
+    boosts: tuple[PlannedBoost, ...]
+    machine: RankMachine
+    facts: wire.JobFacts | None
+    tell: Callable[[str], None]
+    links: Mapping[int, Link]
+
+    def run(self, size: int, rehearsal: bool = False) -> RankOutcome:
+        part = fewer(self.layout, size, self.machine.cores)
+        settings = part, self.boosts, self.facts, LIMIT_S
+        return rank_trial.run(self.bench, *settings, rehearsal=rehearsal)
+
+
+def _rows(asked: _Asked, written: Measurement) -> list[ScalingRow]:
+    """Each number of ranks in turn, until one cannot be tried or is wrong."""
+    rows: list[ScalingRow] = []
+    for size in sizes(asked.layout.size):
+        if (excess := _memory_excess(size, written, asked.layout, asked.machine)) is not None:
+            return [*rows, ScalingRow(size, error=excess)]
+        predicted = None
+        if (link := asked.links.get(size)) is not None:
+            asked.tell(f"trial: {size} ranks without their exchange")
+            alone = asked.run(size, rehearsal=True)
+            predicted = foretold(size, written, alone, link)
+            if (hopeless := _hopeless(written, alone)) is not None:
+                rows.append(ScalingRow(size, predicted=predicted, error=hopeless))
+                continue
+        asked.tell(f"trial: {size} ranks")
+        outcome = asked.run(size)
+        _check_refusal(outcome, size)
+        rows.append(compared(size, written, outcome, predicted))
+        if outcome.measured is None or rows[-1].losses == "different":
+            break
+    return rows
 
 
 def foretold(size: int, written: Measurement, alone: RankOutcome, link: Link) -> float | None:
