@@ -16,7 +16,8 @@ which no library has good kernels.
 
 `apache-tvm` 0.20 or newer, and a C++ compiler for the build. The artefact needs apache-tvm and
 numpy, no torch, and the kind of CPU that it was built on. `relay.frontend.from_onnx`, which most
-recipes name, is gone since 0.20, and so is what `torch.compile(backend="tvm")` calls.
+recipes name, is gone since 0.20, and so is what `torch.compile(backend="tvm")` calls. With
+apache-tvm 0.27.0.post1 and apache-tvm-ffi 0.1.15.post2 the search crashed wherever it was tried.
 
 ## What it may change
 
