@@ -196,7 +196,9 @@ def wanted(message: dict[str, Any], outputs: list[Spec]) -> list[tuple[str, bool
     if any(name not in known or names.count(name) > 1 for name in names[: len(known) + 1]):
         raise HttpRefusal(400, f"the outputs are {shown(names)}; the model has {known}")
     asked = [parameters(row, "outputs").get("binary_data", every) is True for row in rows]
-    return list(zip(names, asked, strict=True)) or [(name, every) for name in known]
+    return [(str(name), binary) for name, binary in zip(names, asked, strict=True)] or [
+        (name, every) for name in known
+    ]
 
 
 def answer(
@@ -207,7 +209,11 @@ def answer(
     chunks = [b""]
     for output, binary in request.wanted:
         array = arrays[output]
-        row = {"name": output, "datatype": DATATYPES[array.dtype.name], "shape": [*array.shape]}
+        row: dict[str, Any] = {
+            "name": output,
+            "datatype": DATATYPES[array.dtype.name],
+            "shape": [*array.shape],
+        }
         if binary:
             chunks.append(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
             row["parameters"] = {"binary_data_size": len(chunks[-1])}

@@ -72,7 +72,8 @@ async def serve(settings: argparse.Namespace, manifest: dict[str, Any]) -> int:
     say(f"listening on http://{host}:{port}, loading {manifest['backend']}")
     until = loop.create_task(stop.wait())
     loading = loop.run_in_executor(server.queue.thread, server.queue.load)
-    await asyncio.wait([loading, until], return_when=asyncio.FIRST_COMPLETED)
+    either: set[asyncio.Future[Any]] = {loading, until}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if not loading.done():
         return 0
     loading.result()
