@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -99,6 +98,33 @@ Install = Annotated[
         "--install", help="Install missing packages into flatout's cache folder, after asking."
     ),
 ]
+Serve = Annotated[
+    Path | None,
+    typer.Option(
+        "--serve", metavar="FOLDER", help="Serve an exported model over HTTP; no script runs."
+    ),
+]
+Host = Annotated[
+    str,
+    typer.Option("--host", metavar="ADDRESS", help="With --serve: the address to listen on."),
+]
+Port = Annotated[
+    int, typer.Option("--port", metavar="N", min=0, max=65535, help="With --serve: the port.")
+]
+Triton = Annotated[
+    Path | None,
+    typer.Option(
+        "--triton",
+        metavar="FOLDER",
+        help="Write an exported model's repository for Triton Inference Server.",
+    ),
+]
+Kserve = Annotated[
+    Path | None,
+    typer.Option(
+        "--kserve", metavar="FOLDER", help="Write an exported model's manifests for KServe."
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Install without asking.")]
 
 
@@ -118,6 +144,11 @@ def command(
     threads: Threads = None,
     install: Install = False,
     yes: Yes = False,
+    serve: Serve = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    triton: Triton = None,
+    kserve: Kserve = None,
     python: _options.Python = None,
     as_json: _options.Json = False,
 ) -> int:
@@ -129,35 +160,80 @@ def command(
     Examples:
       flatout export train.py
       flatout export --exact --for throughput --install train.py --epochs 1
+      flatout export --serve exported
 
     Exit code: 0 if a build was kept, 1 if none could be verified, 2 for wrong usage.
     """
-    words = (allow or (), only or (), skip or ())
-    settings = _settings(python, out, goal, exact, words)
-    build_s, tune_s = duration("--limit", limit), duration("--tune", tune, zero=True)
-    settings = replace(settings, threads=threads, build_limit_s=build_s, tune_s=tune_s)
-    if install:
-        settings = _installed(settings, yes)
-        if not ctx.args and capture is None:
+    return _answer(ctx.args, ctx.params)
+
+
+def _answer(words: list[str], options: dict[str, Any]) -> int:
+    """The exit code; options: those of `command`, by its names for them."""
+    given = {f"--{name}": options[name] for name in ("serve", "triton", "kserve")}
+    python, capture = options["python"], options["capture"]
+    if any(given.values()):
+        return _served(given, bool(words), (options["host"], options["port"]), python)
+    settings = _settings(options)
+    if options["install"]:
+        settings = _installed(settings, options["yes"])
+        if not words and capture is None:
             return 0
-    request = {"weights": weights, "model": model, "beside": as_json}
-    return _report(_exported(ctx.args, capture, settings, python, request), as_json)
+    as_json = options["as_json"]
+    request = {"weights": options["weights"], "model": options["model"], "beside": as_json}
+    return _report(_exported(words, capture, settings, python, request), as_json)
 
 
-def _settings(
-    python: str | None, out: Path, goal: str, exact: bool, words: tuple[Sequence[str], ...]
-) -> ExportSettings:
-    """Settings from the options; words: those of --allow, --only and --skip."""
+def _served(
+    given: dict[str, Path | None], script: bool, address: tuple[str, int], python: str | None
+) -> int:
+    """Serve an exported model, or write what serves it elsewhere; the exit code."""
+    from flatout.exporting import packages, serving
+    from flatout.running.command import chosen_python
+
+    folders = {option: folder for option, folder in given.items() if folder is not None}
+    if script or len(folders) > 1:
+        raise UserError(
+            f"{' and '.join(folders)} cannot be combined with another option or a script",
+            "export first: flatout export train.py",
+        )
+    ((option, folder),) = folders.items()
+    if option == "--serve":
+        executable = chosen_python(python)
+        overlay = packages.existing(executable)
+        return serving.serve(folder, *address, python=executable, overlay=overlay)
+    if option == "--triton":
+        repository = serving.triton(folder)
+        lines = [f"written to {repository.path}", *repository.notes]
+    else:
+        lines = [f"written to {path}" for path in serving.kserve(folder)]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 0
+
+
+def _settings(options: dict[str, Any]) -> ExportSettings:
+    """How to export, from the options of `command`."""
     from flatout.exporting import packages
     from flatout.nouns.exported import ExportSettings, Goal
     from flatout.running.command import chosen_python
 
+    goal = options["goal"]
     if goal not in set(Goal):
         raise UserError(f"--for {goal!r} is not a goal", "--for latency, throughput or size")
-    executable = chosen_python(python)
-    allow, only, skip = map(tuple, words)
-    overlay = packages.existing(executable)
-    return ExportSettings(executable, out, Goal(goal), exact, allow, only, skip, overlay=overlay)
+    executable = chosen_python(options["python"])
+    allow, only, skip = (tuple(options[name] or ()) for name in ("allow", "only", "skip"))
+    return ExportSettings(
+        executable,
+        options["out"],
+        Goal(goal),
+        options["exact"],
+        allow,
+        only,
+        skip,
+        build_limit_s=duration("--limit", options["limit"]),
+        tune_s=duration("--tune", options["tune"], zero=True),
+        threads=options["threads"],
+        overlay=packages.existing(executable),
+    )
 
 
 def _exported(
@@ -185,9 +261,7 @@ def _exported(
 def _captured(words: list[str], python: str | None, request: dict[str, Any]) -> Path:
     """The capture folder of a script that runs now; request: what to take out of it."""
     from flatout.exporting import capturing
-    from flatout.nouns.captured import (
-        CaptureRequest,
-    )
+    from flatout.nouns.captured import CaptureRequest
     from flatout.running import command as running
 
     resolved = running.resolve(*program(words), python)

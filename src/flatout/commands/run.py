@@ -200,8 +200,9 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
         if error.next_step:
             terminal.say(f"next: {error.next_step}")
         return
-    from flatout.reporting.export import screen  # type: ignore[import-not-found,unused-ignore]
+    from flatout.reporting.export import html, screen
 
+    html.write_report(result, (result.artefact or result.run_folder) / "report.html")
     screen.show_export(result, terminal.errors())
 
 

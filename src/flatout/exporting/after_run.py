@@ -9,9 +9,7 @@ from flatout.exporting import capturing
 from flatout.running.foreground import Finished
 
 if TYPE_CHECKING:
-    from flatout.nouns.exported import (
-        ExportResult,
-    )
+    from flatout.nouns.exported import ExportResult
 
 OUT = Path("exported")
 
@@ -21,9 +19,7 @@ def export(ended: Finished, python: str) -> ExportResult:
 
     python: the interpreter of the script. Raises UserError where there is no capture.
     """
-    from flatout.exporting import (
-        export as building,
-    )
+    from flatout.exporting import export as building
     from flatout.exporting import packages
     from flatout.nouns.exported import ExportSettings
 
