@@ -143,7 +143,7 @@ def predicted(times: int) -> dict[str, Any]:
         for _ in range(times):
             for model, row in rows.items():
                 scaling = trial_of(model, flatout, environ, folder)
-                row["predicted"].append(round(scaling["predicted"], 3))
+                row["predicted"].append(scaling["predicted"])
                 row["measured"].append(round(scaling["speedup"], 3))
                 sys.stderr.write(f"{model}: {row}\n")
     for row in rows.values():

@@ -11,14 +11,14 @@ import torch
 
 from flatout_agent.capture.calls import SeenCall, copied
 from flatout_agent.capture.capture import Wanted, capture
-from flatout_agent.capture.folder import Captured
+from flatout_agent.capture.folder import CaptureFacts
 from flatout_agent.capture.refusal import CannotCapture
 from flatout_train.errors import UsageError
 
 
 def export(
     model: torch.nn.Module, samples: Iterable[Any], folder: str | Path | None = None
-) -> Captured:
+) -> CaptureFacts:
     """Capture a trained model for `flatout export --capture FOLDER`.
 
     samples: real batches as the model is called with them: a tensor, a tuple or list of arguments,

@@ -33,6 +33,7 @@ SERVING = [path for path in PROGRAMS if path.parent.name == "serving"]
 BUILDING = [path for path in PROGRAMS if path.parent.name in EXPORTING]
 EXPENSIVE = ["torch", "rich", "plotly", "psutil", "jinja2", "tomlkit", "pynvml", "numpy"]
 WITH_TORCH = (
+    "capture",
     "crash_scene",
     "discovery",
     "hand_updates",

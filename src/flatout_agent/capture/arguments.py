@@ -42,7 +42,7 @@ def without_labels(
     What was left out becomes the target where there is none. Where the model cannot do without it,
     zeros stand in for it.
     """
-    dropped = []
+    dropped: list[str] = []
     for name, value in list(calls[0].kwargs.items()):
         if isinstance(value, flat.PLAIN) or not list(nests.leaves(value, flat.is_tensor)):
             continue
@@ -62,7 +62,7 @@ def _stood_in(calls: list[SeenCall], name: str, run: Call) -> list[SeenCall] | N
     first = [replace(call, kwargs={**call.kwargs, name: None}) for call in calls]
     inputs = [flat.tensors(call) for call in first]
     labels = [call.kwargs[name] for call in calls]
-    stand_in = flat.StandIn(labels[0].dtype, _sizes(labels, inputs))
+    stand_in = flat.LabelStandIn(labels[0].dtype, _sizes(labels, inputs))
     others = [
         replace(
             call,

@@ -26,11 +26,12 @@ from flatout_agent.capture import (
 )
 from flatout_agent.capture.calls import SeenCall
 from flatout_agent.capture.flat import FlatModel
-from flatout_agent.capture.folder import Captured
+from flatout_agent.capture.folder import CaptureFacts
 from flatout_agent.capture.quiet import undisturbed
 from flatout_agent.capture.refusal import CannotCapture
 from flatout_agent.capture.replica import HALVES, evaluation_copy, unwrapped
 from flatout_agent.capture.rows import Tensors
+from flatout_agent.speedups import nests
 
 OF = {"evaluation": "the last evaluation", "training": "training batches", "library": "the samples"}
 NOT_FIRST = "samples are not counted in the first dimension of all inputs and outputs"
@@ -50,7 +51,7 @@ class Wanted:
     notes: tuple[str, ...] = field(default=())
 
 
-def capture(model: nn.Module, calls: Sequence[SeenCall], wanted: Wanted) -> Captured:
+def capture(model: nn.Module, calls: Sequence[SeenCall], wanted: Wanted) -> CaptureFacts:
     """Write the capture folder. Raises CannotCapture with the reason; the model stays as it is."""
     if not calls:
         raise CannotCapture("no call of the model was seen whose inputs could be kept")
@@ -108,7 +109,7 @@ def _widened(call: SeenCall) -> SeenCall:
     def wide(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.float() if tensor.dtype in HALVES else tensor
 
-    args, kwargs = flat.nests.change((call.args, call.kwargs), wide, flat.is_tensor)
+    args, kwargs = nests.change((call.args, call.kwargs), wide, flat.is_tensor)
     return SeenCall(args, kwargs, call.target)
 
 
@@ -202,7 +203,7 @@ def _captured(
     flattened: FlatModel,
     wanted: Wanted,
     notes: list[str],
-) -> Captured:
+) -> CaptureFacts:
     samples = [flat.tensors(call) for call in calls]
     _check_repeats(flattened, samples[0])
     by_rows = _rows(flattened, samples, notes)
@@ -218,7 +219,7 @@ def _captured(
     targets = [_target(calls[place]) for place in exported.samples]
     names = flattened.output_names
     dims = folder.output_dims(answers, by_rows, exported.batch_dynamic)
-    captured = Captured(
+    captured = CaptureFacts(
         folder=os.path.abspath(wanted.folder),  # noqa: PTH100
         model=type(model).__name__,
         source=wanted.source,

@@ -29,7 +29,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class StandIn:
+class LabelStandIn:
     """Zeros in the place of an input that only the loss reads."""
 
     dtype: torch.dtype
@@ -63,10 +63,10 @@ def tensors(call: SeenCall) -> tuple[torch.Tensor, ...]:
 def filled(nest: Any, inputs: Sequence[torch.Tensor]) -> Any:
     """A call's nest with its inputs in the slots, and what stands in for others."""
 
-    def fill(value: Slot | StandIn) -> torch.Tensor:
+    def fill(value: Slot | LabelStandIn) -> torch.Tensor:
         return inputs[value.index] if isinstance(value, Slot) else value.of(inputs)
 
-    return nests.change(nest, fill, lambda value: isinstance(value, Slot | StandIn))
+    return nests.change(nest, fill, lambda value: isinstance(value, Slot | LabelStandIn))
 
 
 def template(model: nn.Module, call: SeenCall) -> Template:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.capture.program import Program
+from flatout_agent.capture.program import ModelProgram
 from flatout_agent.capture.rows import Rows, Tensors
 
 SCHEMA = "flatout.capture/1"
@@ -19,7 +19,7 @@ PROGRAM, SAMPLES, FACTS = "model.pt2", "samples.pt", "capture.json"
 
 
 @dataclass(frozen=True)
-class Captured:
+class CaptureFacts:
     """A model that was captured."""
 
     folder: str
@@ -40,11 +40,11 @@ class Captured:
 
 def write(
     folder: str,
-    program: Program,
+    program: ModelProgram,
     samples: Sequence[Tensors],
     outputs: Sequence[Tensors],
     targets: Sequence[torch.Tensor | None],
-    captured: Captured,
+    captured: CaptureFacts,
 ) -> None:
     """Write all three files; `capture.json` last: where it is, the others are whole."""
     os.makedirs(folder, exist_ok=True)  # noqa: PTH103

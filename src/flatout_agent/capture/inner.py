@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
@@ -42,7 +42,8 @@ def largest(root: nn.Module) -> nn.Module | None:
 
 def named(root: nn.Module, name: str) -> nn.Module | None:
     """The outermost module inside with this name or class."""
-    for path, module in root.named_modules():
+    modules: Iterator[tuple[str, nn.Module]] = root.named_modules()
+    for path, module in modules:
         if module is not root and name in (path, path.rpartition(".")[2], type(module).__name__):
             return module
     return None

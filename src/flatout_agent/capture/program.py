@@ -26,7 +26,7 @@ Dims = tuple[frozenset[int], ...]
 
 
 @dataclass(frozen=True)
-class Program:
+class ModelProgram:
     """An exported program and what holds of it."""
 
     exported: ExportedProgram
@@ -37,7 +37,7 @@ class Program:
     notes: tuple[str, ...] = ()
 
 
-def export(flat: FlatModel, samples: Sequence[Tensors], by_rows: Rows | None) -> Program:
+def export(flat: FlatModel, samples: Sequence[Tensors], by_rows: Rows | None) -> ModelProgram:
     """Export with all sizes that vary, else with the batch alone, else with fixed sizes."""
     varying = _varying(samples)
     batch: Dims = ()
@@ -60,8 +60,8 @@ def export(flat: FlatModel, samples: Sequence[Tensors], by_rows: Rows | None) ->
         except Exception as caught:
             error = error or caught
             continue
-        if isinstance(done, Program):
-            return Program(done.exported, done.dims, done.batch_dynamic, usable, tuple(notes))
+        if isinstance(done, ModelProgram):
+            return ModelProgram(done.exported, done.dims, done.batch_dynamic, usable, tuple(notes))
         notes.append(done)
     if error is not None:
         shapes = _shapes(flat, nothing)
@@ -111,7 +111,7 @@ def _export(
     usable: Sequence[int],
     dims: Dims,
     by_rows: Rows | None,
-) -> Program | str:
+) -> ModelProgram | str:
     """The program; or why it is not to be had with these dynamic dimensions."""
     own = [samples[place] for place in usable]
     batch = by_rows is not None and all(
@@ -144,7 +144,7 @@ def _export(
             return f"with {what} the program fails: {first}"
         if not all(map(rows.close, got, wanted)):
             return f"with {what} the program computes something else"
-    return Program(exported, dynamic, batch, tuple(usable))
+    return ModelProgram(exported, dynamic, batch, tuple(usable))
 
 
 def _why_fixed(flat: FlatModel) -> str:

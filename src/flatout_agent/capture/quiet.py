@@ -73,7 +73,8 @@ def _same_random_numbers() -> Iterator[None]:
     own = random.getstate()
     numpy: Any = sys.modules.get("numpy")
     numpys = numpy.random.get_state() if numpy is not None else None
-    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    devices_of: Any = torch.cuda  # hardly typed
+    cuda = torch.cuda.is_available() and devices_of.is_initialized()
     devices = list(range(torch.cuda.device_count())) if cuda else []
     with torch.random.fork_rng(devices):
         try:

@@ -58,7 +58,7 @@ class Root:
 
 
 @dataclass(frozen=True)
-class Choice:
+class RootChoice:
     """The model to export, its calls, and why."""
 
     root: Root
@@ -139,7 +139,7 @@ class Roots:
         """Some model was called in evaluation."""
         return any(root.seen.evaluated for root in self)
 
-    def choose(self) -> Choice:
+    def choose(self) -> RootChoice:
         """The model that was asked for; else the one that is evaluated, else the largest."""
         if self._orders.model:
             return self._asked(self._orders.model)
@@ -163,7 +163,7 @@ class Roots:
             )
         return _choice(best, "", _why(best, called))
 
-    def _asked(self, name: str) -> Choice:
+    def _asked(self, name: str) -> RootChoice:
         matching = [root for root in self if root.is_named(name)]
         if matching:
             return _choice(max(matching, key=_last), "", ())
@@ -180,9 +180,9 @@ def _last(root: Root) -> int:
     return root.last_call
 
 
-def _choice(root: Root, inside: str, notes: tuple[str, ...]) -> Choice:
+def _choice(root: Root, inside: str, notes: tuple[str, ...]) -> RootChoice:
     calls, evaluation = root.seen.calls()
-    return Choice(root, calls, "evaluation" if evaluation else "training", inside, notes)
+    return RootChoice(root, calls, "evaluation" if evaluation else "training", inside, notes)
 
 
 def _why(best: Root, called: list[Root]) -> tuple[str, ...]:

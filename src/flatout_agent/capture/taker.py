@@ -84,7 +84,9 @@ class Taker:
     ) -> None:
         if self._taken or self.job.inside_backward() or os.getpid() != self._process:
             return
-        if torch.jit.is_tracing():  # what is done here would become part of the trace
+        if (
+            torch._C._get_tracing_state() is not None
+        ):  # what is done here would become part of the trace
             return
         gradients = torch.is_grad_enabled()
         trains = model.training and gradients and any(p.requires_grad for p in model.parameters())
