@@ -34,6 +34,7 @@ def test_starts_and_leaves_no_trace_on_the_path(run_agent, script):
         "flatout_agent.start",
         "flatout_agent.wire",
         "flatout_agent.wire.crash",
+        "flatout_agent.wire.export",
         "flatout_agent.wire.flow",
         "flatout_agent.wire.host",
         "flatout_agent.wire.live",

@@ -57,10 +57,15 @@ def written(folder: Path) -> None:
 def test_an_artefact_of_ours_may_be_replaced_also_with_a_server_in_it(tmp_path: Path) -> None:
     written(tmp_path)
     (tmp_path / "serve.py").touch()
+    artefact.note_served(tmp_path, [tmp_path / "serve.py"])
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "load.pyc").touch()
     artefact.check_target(tmp_path)
     artefact.check_target(tmp_path / "not-there")
+    (tmp_path / "serve.py").write_text("# my own way", encoding="utf-8")
+    with pytest.raises(UserError, match=r"serve\.py"):
+        artefact.check_target(tmp_path)
+    artefact.note_served(tmp_path, [tmp_path / "serve.py"])
     (tmp_path / "results.csv").touch()
     with pytest.raises(UserError, match="not an exported model's"):
         artefact.check_target(tmp_path)
