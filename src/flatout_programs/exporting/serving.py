@@ -127,9 +127,9 @@ def peak_bytes() -> int | None:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
-    try:
-        import resource
-    except ImportError:
+    if sys.platform == "win32":
         return None
+    import resource
+
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024

@@ -118,10 +118,8 @@ def check_files(folder: Path, manifest: dict[str, Any]) -> None:
 
 def cores() -> int:
     """Cores that this process may use: its affinity, and the quota of its container."""
-    try:
-        count = len(os.sched_getaffinity(0))
-    except AttributeError:
-        count = os.cpu_count() or 1
+    affinity: Any = getattr(os, "sched_getaffinity", None)  # not on every system
+    count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
         count = min(count, max(1, int(quota) // int(period)))

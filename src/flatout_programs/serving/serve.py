@@ -51,7 +51,8 @@ def checked_manifest(folder: Path, check: bool) -> dict[str, Any]:
 
 def cores() -> int:
     """Those that this process may use; a container's limit counts."""
-    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    affinity: Any = getattr(os, "sched_getaffinity", None)  # not on every system
+    allowed = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     with suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         allowed = min(allowed, max(1, round(int(quota) / int(period))))
