@@ -102,7 +102,12 @@ def test_eager_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "backend",
-    ["aoti", pytest.param("compile", marks=pytest.mark.thorough), "onnxruntime", "openvino"],
+    [
+        pytest.param("aoti", marks=pytest.mark.thorough),
+        pytest.param("compile", marks=pytest.mark.thorough),
+        "onnxruntime",
+        "openvino",
+    ],
 )
 def test_every_backend_gives_an_artefact_that_stands_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str

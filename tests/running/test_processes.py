@@ -90,6 +90,8 @@ def test_every_kind_of_record_is_accounted_for() -> None:
         wire.HostSeen(8, 0.1),
         wire.RanksSeen(2, "gloo"),
         wire.RanksRefused("batches differ"),
+        wire.ExportSeen("capture", "Net", "evaluation", 4, 1.0),
+        wire.ExportRefused("no model"),
         ended(7)[1],
     ]
     assert {type(record) for record in records} | {wire.MemorySeen} == set(wire.KINDS.values())
