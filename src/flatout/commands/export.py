@@ -265,8 +265,7 @@ def _captured(words: list[str], python: str | None, request: dict[str, Any]) -> 
     from flatout.running import command as running
 
     resolved = running.resolve(*program(words), python)
-    folder: Path = capturing.capture(resolved, CaptureRequest(**request), warn).folder
-    return folder
+    return capturing.capture(resolved, CaptureRequest(**request), warn).folder
 
 
 def _installed(settings: ExportSettings, yes: bool) -> ExportSettings:
@@ -299,10 +298,7 @@ def _report(result: ExportResult, as_json: bool) -> int:
     """Write the report beside the artefact, print the answer; 1: nothing was kept."""
     from flatout.reporting.export import document, html, screen
 
-    if result.artefact is not None:
-        html.write_report(result, result.artefact / "report.html")
-    else:
-        html.write_report(result, result.run_folder / "report.html")
+    html.write(result)
     if as_json:
         json.dump(document.export_document(result), sys.stdout, indent=2)
         sys.stdout.write("\n")

@@ -202,7 +202,7 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
         return
     from flatout.reporting.export import html, screen
 
-    html.write_report(result, (result.artefact or result.run_folder) / "report.html")
+    html.write(result)
     screen.show_export(result, terminal.errors())
 
 

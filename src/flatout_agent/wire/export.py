@@ -10,7 +10,7 @@ class ExportOrders:
     """How to take the model out of the program: at its end, or earlier."""
 
     folder: str = ""
-    """The capture folder to write; empty: `capture` beside the records."""
+    """The capture folder to write; empty: one of this process, beside the records."""
     model: str = ""
     """Class or name of the model; empty: the one that is evaluated, else the largest trained."""
     weights: str = ""

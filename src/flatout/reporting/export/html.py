@@ -11,6 +11,11 @@ from flatout.reporting import html, plain
 from flatout.reporting.export import figures, words
 
 
+def write(result: ExportResult) -> None:
+    """Write the page beside what was kept, else into the folder of the run. Raises OSError."""
+    write_report(result, (result.artefact or result.run_folder) / "report.html")
+
+
 def write_report(result: ExportResult, path: Path) -> None:
     """Write the page, whole or not at all. Raises OSError where that cannot be done."""
     html.write_page(render(result), path)

@@ -1,44 +1,18 @@
-"""ExportView: the export while it goes on, on stderr; on a terminal one line that moves."""
+"""ExportView: the export while it goes on."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from flatout.reporting import plain
-from flatout.reporting.paragraphs import Line, animated, show
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.status import Status
+from flatout.reporting.moving_line import MovingLine
 
 
-class ExportView:
-    """Shows the progress; a context manager, so that the terminal is always given back."""
+class ExportView(MovingLine):
+    """Shows each step of an export."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        from rich.console import Console
-
-        self.console = console or Console(stderr=True)
-        self._status: Status | None = None
-
-    def __enter__(self) -> ExportView:
-        if animated(self.console):
-            self._status = self.console.status("looking at the capture")
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-            self.console.show_cursor(True)
+    first = "looking at the capture"
 
     def step(self, text: str) -> None:
         """What is being done now."""
-        line = plain.one_line(text)
         if self._status is None:
-            show(self.console, Line(line))
-            return
-        from rich.text import Text
-
-        cut = plain.cut(line, max(self.console.width - 4, 20))
-        self._status.update(Text(plain.encodable(cut, self.console.encoding)))
+            self._print(text)
+        else:
+            self._move(text)

@@ -1,0 +1,50 @@
+"""MovingLine: what is being done, on stderr; on a terminal one line that moves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from flatout.reporting import plain
+from flatout.reporting.paragraphs import Line, animated, show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
+
+class MovingLine:
+    """A context manager, so that the terminal is always given back."""
+
+    first = ""
+    """What it says at the begin."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        from rich.console import Console
+
+        self.console = console or Console(stderr=True)
+        self.animated = animated(self.console)
+        self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        if self.animated:
+            self._status = self.console.status(self.first)
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self.console.show_cursor(True)
+
+    def _move(self, text: str) -> None:
+        """Say this in the line that moves; nothing where there is none."""
+        if self._status is None:
+            return
+        from rich.text import Text
+
+        line = plain.cut(plain.one_line(text), max(self.console.width - 4, 20))
+        self._status.update(Text(plain.encodable(line, self.console.encoding)))
+
+    def _print(self, text: str) -> None:
+        """Say this in a line of its own."""
+        show(self.console, Line(plain.one_line(text)))
