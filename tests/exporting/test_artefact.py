@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from every import for_every
 from flatout.exporting import artefact
 from flatout.knowledge import backends
 from flatout.nouns.errors import UserError
+from flatout_agent import limits
 from flatout_programs.loading import frame
 
 RUNTIMES = {
@@ -45,6 +47,26 @@ def test_load_py_stands_alone(backend: backends.KnownBackend) -> None:
     assert functions >= {"load", "start", "check_files", "cores"}
     assert "noqa" not in text
     assert "type: ignore" not in text
+
+
+@pytest.mark.parametrize(
+    ("quota", "count"),
+    [("250000 100000", 2), ("299999 100000", 2), ("50000 100000", 1), ("max 100000", 8), ("", 8)],
+)
+def test_cores_are_counted_as_everywhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, count: int
+) -> None:
+    for path, text in (
+        ("sys/fs/cgroup/cpu.max", quota),
+        ("proc/self/cgroup", "0::/\n"),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    monkeypatch.setattr(frame, "CPU_MAX", tmp_path / "sys/fs/cgroup/cpu.max")
+    monkeypatch.setattr(limits, "ROOT", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8), raising=False)
+    monkeypatch.setattr(limits, "_affinity", lambda: 8)
+    assert frame.cores() == limits.usable_cores() == count
 
 
 def written(folder: Path) -> None:

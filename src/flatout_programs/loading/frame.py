@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+
 
 class Model:
     """The loaded model; `inputs` and `outputs` describe its tensors."""
@@ -117,11 +119,14 @@ def check_files(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def cores() -> int:
-    """Cores that this process may use: its affinity, and the quota of its container."""
+    """Cores that this process may use: its affinity, and the quota of its container.
+
+    A quota of 2.5 cores counts as 2: a thread more would wait for the next period in each call.
+    """
     affinity: Any = getattr(os, "sched_getaffinity", None)  # not on every system
     count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        quota, period = CPU_MAX.read_text(encoding="ascii").split()
         count = min(count, max(1, int(quota) // int(period)))
     except (OSError, ValueError):
         pass

@@ -49,16 +49,6 @@ def checked_manifest(folder: Path, check: bool) -> dict[str, Any]:
     return manifest
 
 
-def cores() -> int:
-    """Those that this process may use; a container's limit counts."""
-    affinity: Any = getattr(os, "sched_getaffinity", None)  # not on every system
-    allowed = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    with suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        allowed = min(allowed, max(1, round(int(quota) / int(period))))
-    return allowed
-
-
 async def serve(settings: argparse.Namespace, manifest: dict[str, Any]) -> int:
     """Serve until a signal; the exit code."""
     server = HttpServer(settings, manifest)
@@ -109,7 +99,7 @@ def arguments() -> argparse.Namespace:
     option("--host", default="127.0.0.1", help="0.0.0.0: open to the network (127.0.0.1)")
     option("--port", type=int, default=8000)
     option("--name", help="of the model in the paths (that of its class)")
-    option("--threads", type=int, default=cores(), help="of the model (the cores)")
+    option("--threads", type=int, help="of the model (the cores that it may use)")
     option("--window-ms", type=float, default=0.0, help="wait so long for a full batch (0)")
     option("--max-batch", type=int, help="rows that go through the model together (the best)")
     option("--queue", type=int, default=512, help="requests that may wait (512)")
@@ -129,12 +119,15 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     settings = arguments()
-    for name in ("OMP_NUM_THREADS", "TVM_NUM_THREADS"):  # read when a runtime is imported
-        os.environ.setdefault(name, str(settings.threads))
     if settings.packages:
         sys.path.append(settings.packages)
     try:
         manifest = checked_manifest(FOLDER, not settings.unchecked)
+        from load import cores  # type: ignore[import-not-found]  # once it is the verified file
+
+        settings.threads = settings.threads or cores()
+        for name in ("OMP_NUM_THREADS", "TVM_NUM_THREADS"):  # read when a runtime is imported
+            os.environ.setdefault(name, str(settings.threads))
         return asyncio.run(serve(settings, manifest))
     except Exception as error:
         say(f"cannot serve: {type(error).__name__}: {error}")

@@ -480,6 +480,20 @@ def test_packages_behind_those_of_python(tmp_path: Path) -> None:
         assert running.infer([[1, 2, 3]])[0] == 200
 
 
+@pytest.mark.parametrize(("options", "threads"), [((), "3 3"), (("--threads", "2"), "2 2")])
+def test_as_many_threads_as_load_py_counts_cores(
+    tmp_path: Path, options: tuple[str, ...], threads: str
+) -> None:
+    folder = linear(tmp_path / "artefact")
+    text = (folder / "load.py").read_text().replace("return 1\n", "return 3\n")
+    note = "    print('threads', threads, os.environ['TVM_NUM_THREADS'], file=sys.stderr)\n"
+    head = "def load(folder=None, threads=None, check=False):\n"
+    assert head in text
+    (folder / "load.py").write_text("import sys\n" + text.replace(head, head + note))
+    with serving_process(folder, "--unchecked", *options) as running:
+        assert f"threads {threads}\n" in running.said
+
+
 def test_a_manifest_does_not_name_files_elsewhere(tmp_path: Path) -> None:
     folder = linear(tmp_path / "artefact")
     manifest = json.loads((folder / "manifest.json").read_text())
