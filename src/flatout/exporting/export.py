@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flatout.exporting import artefact, candidates, choosing, serving, timing, worker
+from flatout.exporting import artefact, candidates, choosing, notes, serving, timing, worker
 from flatout.exporting.candidates import EAGER, BuildPlan
 from flatout.exporting.timing import TimedBuild
 from flatout.exporting.worker import Broken
@@ -33,12 +33,6 @@ PREPARE_LIMIT_S = 600.0
 LOAD_LIMIT_S = 300.0
 VERIFY_LIMIT_S = 300.0
 QUICK_S = 60.0
-PROVEN_ROWS = 64
-"""So many rows should be compared."""
-
-BUSY = 1.25
-"""Ends of the interval of eager's median, on a machine where nothing else runs."""
-
 Tell = Callable[[str], None]
 
 
@@ -110,6 +104,7 @@ class Export:
     rows: dict[str, ExportCandidate] = field(default_factory=dict)
     verified: list[Attempt] = field(default_factory=list)
     why: str = ""
+    rounds: timing.RoundCount | None = None
 
     def __post_init__(self) -> None:
         self.threads = self.settings.threads or limits.usable_cores()
@@ -258,7 +253,7 @@ class Export:
         builds = [attempt.timed for attempt in self.verified]
         batch = int(self.facts["single_rows"])
         seconds = self.settings.measure_s
-        timing.in_rounds(builds, lambda build: batch, seconds)
+        self.rounds = timing.in_rounds(builds, lambda build: batch, seconds)
         if self.captured["batch_dynamic"]:
             self.tell("larger batches")
             alive = [build for build in builds if build.medians(batch) and not build.broken]
@@ -352,7 +347,10 @@ class Export:
             why=self.why,
             artefact=self.settings.out if chosen is not None else None,
             metric=captured.get("metric"),
-            notes=(*captured.get("notes", ()), *self._notes()),
+            notes=(
+                *captured.get("notes", ()),
+                *notes.of(captured, facts, self.rounds, self.rows[EAGER].latency),
+            ),
             machine={
                 "cores": self.threads,
                 **{name: facts[name] for name in ("torch", "python", "isa", "device", "system")},
@@ -361,28 +359,6 @@ class Export:
             run_folder=self.folder,
             wall_s=wall_s,
         )
-
-    def _notes(self) -> list[str]:
-        """What the reader should know of the figures."""
-        notes, rows = [], int(self.facts["rows"])
-        if rows < PROVEN_ROWS:
-            notes.append(f"results were compared on {rows} samples; {PROVEN_ROWS} would be better")
-        if not self.captured["batch_dynamic"]:
-            notes.append(f"the model takes batches of {self.facts['single_rows']} only")
-        eager = self.rows[EAGER].latency
-        if eager is not None and eager.high_ms > BUSY * eager.low_ms:
-            notes.append(
-                f"the time of eager PyTorch varied between {eager.low_ms:.3g} and"
-                f" {eager.high_ms:.3g} ms: something else ran here, and the figures are rough"
-            )
-        if self.facts["batch_matters"]:
-            notes.append(
-                "the model gives a sample another result alone than in its batch, eagerly too:"
-                " batching requests changes answers"
-            )
-        if str(self.captured["weights"]) == "as made":
-            notes.append("the weights are untrained")
-        return notes
 
 
 def _winner(result: ExportResult) -> ExportCandidate:

@@ -1,4 +1,9 @@
-"""How fast the verified builds are: rounds in which they take turns, each in its own process."""
+"""How fast the verified builds are: rounds in which they take turns, each in its own process.
+
+A figure of one build alone follows the machine's moods; a ratio of two that took turns hardly does.
+Rounds in which other programs took the cores from the first build are left out where enough others
+remain, and taken again; where they do not, the figures are rough, and that is told.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,12 @@ from flatout.exporting.worker import Broken, Worker
 from flatout.nouns.exported import BatchPoint, Latency
 
 ROUNDS = 12
+MOST_ROUNDS = 18
+"""Taken until so many of them as above were quiet."""
+LEAST_QUIET = 6
+"""With fewer the disturbed ones count too."""
+DISTURBED = 0.05
+"""Share of a turn in which threads were ready to run and other programs ran instead."""
 COLD_CALLS = 2
 """The first calls of a turn find caches and clocks as another process left them."""
 P99_CALLS = 1000
@@ -27,6 +38,26 @@ POINT_TURNS = 3
 TURN_LIMIT_S = 120.0
 RESAMPLES = 2000
 SEED = 0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one turn of a build gave."""
+
+    ms: list[float]
+    """Of each call, without the cold ones."""
+    waited: float
+    """Share of it in which its threads waited for a core; 0 where the system does not tell."""
+
+
+@dataclass(frozen=True)
+class RoundCount:
+    """How the rounds went."""
+
+    taken: int
+    disturbed: int
+    left_out: bool
+    """The disturbed ones do not count; else they were too many for that."""
 
 
 @dataclass
@@ -55,8 +86,8 @@ class TimedBuild:
     def warm(self, batch: int) -> None:
         self._order({"do": "warm", "batch": batch})
 
-    def turn(self, batch: int, seconds: float, first: int) -> list[float]:
-        """Milliseconds of the calls of one turn, without the cold ones."""
+    def turn(self, batch: int, seconds: float, first: int) -> Turn:
+        """Call for so many seconds, beginning with this one of the inputs."""
         order = {
             "do": "time",
             "batch": batch,
@@ -64,26 +95,57 @@ class TimedBuild:
             "most": MOST_CALLS,
             "first": first,
         }
-        times: list[float] = self._order(order).get("ms", [])
-        return times[COLD_CALLS:] or times[-1:]
+        answer = self._order(order)
+        times: list[float] = answer.get("ms", [])
+        return Turn(times[COLD_CALLS:] or times[-1:], answer.get("waited") or 0.0)
+
+    def keep(self, batch: int, before: int, quiet: Sequence[int]) -> None:
+        """Of the rounds after the first `before` only those with these numbers."""
+        rounds = self.rounds.get(batch, [])
+        late = [times for at, times in enumerate(rounds[before:]) if at in quiet]
+        self.rounds[batch] = rounds[:before] + late
 
 
 def in_rounds(
     builds: Sequence[TimedBuild], batch: Callable[[TimedBuild], int], seconds: float
-) -> None:
-    """Time every build for `seconds` altogether, in turns of which the order changes."""
+) -> RoundCount:
+    """Time every build for `seconds` or a little more, in turns of which the order changes."""
     for build in builds:
         build.warm(batch(build))
-    for number in range(ROUNDS):
-        shift = number % max(1, len(builds))
-        for build in (*builds[shift:], *builds[:shift]):
-            if build.broken:
-                continue
-            size = batch(build)
-            done = sum(map(len, build.rounds.get(size, ())))
-            times = build.turn(size, seconds / ROUNDS, done)
-            if times:
-                build.rounds.setdefault(size, []).append(times)
+    before = {build.id: len(build.rounds.get(batch(build), ())) for build in builds}
+    shares: list[float] = []
+    quiet: list[int] = []
+    while len(quiet) < ROUNDS and len(shares) < MOST_ROUNDS:
+        shares.append(_round(builds, batch, seconds / ROUNDS, len(shares)))
+        quiet = [at for at, share in enumerate(shares) if share <= DISTURBED]
+    enough = len(quiet) >= LEAST_QUIET
+    for build in builds if enough else ():
+        build.keep(batch(build), before[build.id], quiet)
+    return RoundCount(len(shares), len(shares) - len(quiet), enough)
+
+
+def _round(
+    builds: Sequence[TimedBuild],
+    batch: Callable[[TimedBuild], int],
+    seconds: float,
+    number: int,
+) -> float:
+    """One turn of each build; what share of its own the first one waited for a core.
+
+    The first alone: it is eager, with a thread for each core. A runtime that starts more threads
+    than that keeps itself waiting.
+    """
+    waited, shift = 0.0, number % max(1, len(builds))
+    for build in (*builds[shift:], *builds[:shift]):
+        if build.broken:
+            continue
+        size = batch(build)
+        turn = build.turn(size, seconds, sum(map(len, build.rounds.get(size, ()))))
+        if turn.ms:
+            build.rounds.setdefault(size, []).append(turn.ms)
+        if build is builds[0]:
+            waited = turn.waited
+    return waited
 
 
 def over_batches(builds: Sequence[TimedBuild], seconds: float, first_ms: dict[str, float]) -> None:
@@ -99,7 +161,7 @@ def over_batches(builds: Sequence[TimedBuild], seconds: float, first_ms: dict[st
         for _ in range(POINT_TURNS):
             for build in active:
                 if not build.broken:
-                    found = build.turn(batch, seconds / 8 / POINT_TURNS, 0)
+                    found = build.turn(batch, seconds / 8 / POINT_TURNS, 0).ms
                     times[build.id] += [statistics.median(found)] if found else []
         active = [build for build in active if _grows(build, batch, times[build.id])]
         batch *= 2

@@ -71,12 +71,14 @@ class Server:
         """Milliseconds of single calls, on inputs in turn, for so many seconds."""
         arrays = self.cycle(order["batch"])
         times: list[float] = []
-        began = time.perf_counter()
+        began, before = time.perf_counter(), run_delay_s()
         while not times or (
             time.perf_counter() - began < order["seconds"] and len(times) < order["most"]
         ):
             times.append(self._timed(arrays[(order["first"] + len(times)) % len(arrays)]) * 1e3)
-        return {"ms": times}
+        took, after = time.perf_counter() - began, run_delay_s()
+        known = before is not None and after is not None and took > 0
+        return {"ms": times, "waited": max(0.0, after - before) / took if known else None}
 
     def peak(self, order: dict[str, Any]) -> dict[str, Any]:
         """The most memory that this process ever had."""
@@ -114,6 +116,20 @@ class Server:
             else numpy.concatenate([row[place] for row in chosen], axis=axis)
             for place, axis in enumerate(self.facts["input_axes"])
         ]
+
+
+def run_delay_s() -> float | None:
+    """Seconds that this process's threads were ready to run while others had the cores.
+
+    None: this system does not say.
+    """
+    try:
+        texts = [
+            path.read_text(encoding="ascii") for path in Path("/proc/self/task").glob("*/schedstat")
+        ]
+        return sum(int(text.split()[1]) for text in texts) / 1e9 if texts else None
+    except (OSError, ValueError, IndexError):  # a thread that has just ended
+        return None
 
 
 def peak_bytes() -> int | None:

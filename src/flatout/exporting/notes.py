@@ -1,0 +1,57 @@
+"""What the reader should know of an export's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flatout.exporting.timing import RoundCount
+from flatout.nouns.exported import Latency
+
+PROVEN_ROWS = 64
+"""So many rows should be compared."""
+BUSY = 1.25
+"""Ends of the interval of eager's median, on a machine where nothing else runs."""
+
+
+def of(
+    captured: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    rounds: RoundCount | None,
+    eager: Latency | None,
+) -> list[str]:
+    """Of what was captured, what `prepare` found out of it, and how the measurement went."""
+    notes, rows = [], int(facts["rows"])
+    if rows < PROVEN_ROWS:
+        notes.append(f"results were compared on {rows} samples; {PROVEN_ROWS} would be better")
+    if not captured["batch_dynamic"]:
+        notes.append(f"the model takes batches of {facts['single_rows']} only")
+    notes += _measurement(rounds, eager)
+    if facts["batch_matters"]:
+        notes.append(
+            "the model gives a sample another result alone than in its batch, eagerly too:"
+            " batching requests changes answers"
+        )
+    if str(captured["weights"]) == "as made":
+        notes.append("the weights are untrained")
+    return notes
+
+
+def _measurement(rounds: RoundCount | None, eager: Latency | None) -> list[str]:
+    """What disturbed it, and what that means for the figures."""
+    if rounds is not None and rounds.disturbed and not rounds.left_out:
+        return [
+            f"in {rounds.disturbed} of {rounds.taken} rounds other programs took the cores:"
+            " the figures are rough"
+        ]
+    if eager is not None and eager.high_ms > BUSY * eager.low_ms:
+        return [
+            f"the time of eager PyTorch varied between {eager.low_ms:.3g} and"
+            f" {eager.high_ms:.3g} ms: something else ran here, and the figures are rough"
+        ]
+    if rounds is not None and rounds.disturbed:
+        return [
+            f"{rounds.disturbed} of {rounds.taken} rounds are left out: other programs took the"
+            " cores"
+        ]
+    return []

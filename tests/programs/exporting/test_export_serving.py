@@ -1,0 +1,47 @@
+"""The process that serves a build while it is measured."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from flatout_programs.exporting import serving
+
+ALONE = """
+import os, subprocess, sys, time
+from flatout_programs.exporting import serving
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core ...
+other = subprocess.Popen([sys.executable, "-c", "while True: pass"])  # ... for two
+try:
+    began, before, end = time.monotonic(), serving.run_delay_s(), time.monotonic() + 1
+    while time.monotonic() < end:
+        pass
+    print(serving.run_delay_s() - before)
+finally:
+    other.kill()
+    other.wait()
+"""
+
+
+@pytest.mark.skipif(serving.run_delay_s() is None, reason="this system does not tell")
+def test_how_long_others_had_the_core() -> None:
+    asleep = serving.run_delay_s()
+    time.sleep(0.2)
+    rested = serving.run_delay_s()
+    assert asleep is not None
+    assert rested is not None
+    assert rested - asleep < 0.1
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert float(done.stdout) > 0.1  # about half of the second
