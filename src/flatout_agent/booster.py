@@ -20,6 +20,9 @@ class Booster:
         self.recorder = recorder
         self.orders: list[tuple[wire.BoostOrder, BoostModule]] = []
         self.applied: dict[str, list[Applied]] = {}
+        self.undo_follows = False
+        """At the end all is taken back: what has been reported is not freed before."""
+        self._reported: dict[str, list[Applied]] = {}
         self._notes: dict[str, wire.BoostNote] = {}
         for order in boosts:
             module = recorder.safely(f"load {order.id}", load, order.id)
@@ -120,15 +123,17 @@ class Booster:
 
     def undo(self) -> None:
         """Take every boost back for good, the last one first."""
-        for boost in reversed(list(self.applied)):
+        for boost in reversed(list(dict.fromkeys([*self._reported, *self.applied]))):
             self.forget(boost)
-            for applied in reversed(self.applied.pop(boost)):
+            parts = self._reported.pop(boost, []) + self.applied.pop(boost, [])
+            for applied in reversed(parts):
                 self.recorder.safely(f"undo {boost}", applied.undo)
 
     def report(self, final: bool = True) -> None:
         """Record for each applied boost whether it took hold on at least one target.
 
-        Not final: only those that did, and free them and the models that they hold.
+        Not final: only those that did, and free them and the models that they hold, unless they
+        are still to be taken back.
         """
         for boost, parts in list(self.applied.items()):
             answers = [self.recorder.safely(f"engaged {boost}", part.engaged) for part in parts]
@@ -143,6 +148,8 @@ class Booster:
                 if not took_hold:
                     continue
                 del self.applied[boost]
+                if self.undo_follows:
+                    self._reported.setdefault(boost, []).extend(parts)
             state: wire.BoostState = "engaged" if took_hold else "idle"
             self.recorder.write(wire.BoostNote(boost, state, "; ".join(details)))
         for order, module in self.orders if final else ():

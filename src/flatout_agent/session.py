@@ -28,6 +28,7 @@ def begin(orders: wire.Orders, recorder: Recorder) -> None:
     job = Job()
     ranks = _ranks(orders, recorder)
     booster = Booster(job, orders.boosts, recorder)
+    booster.undo_follows = orders.export is not None
     watcher = _watcher(orders, job, booster, recorder)
     booster.at(Moment.START, torch)
     taker = _taker(orders, job, recorder)

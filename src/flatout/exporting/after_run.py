@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from flatout.exporting import capturing
 from flatout.running.foreground import Finished
+from flatout.running.processes import Processes
 
 if TYPE_CHECKING:
     from flatout.nouns.exported import ExportResult
@@ -25,4 +26,18 @@ def export(ended: Finished, python: str) -> ExportResult:
 
     captured = capturing.of_run(ended)
     settings = ExportSettings(python=python, out=OUT, overlay=packages.existing(python))
-    return building.run(captured.folder, settings)
+    return building.run(captured.folder, settings, notes=trained_with(ended))
+
+
+def trained_with(ended: Finished) -> tuple[str, ...]:
+    """What the plan did to the training, which is no part of the model that is exported."""
+    engaged = dict.fromkeys(
+        boost for process in Processes(ended.records).all for boost in process.engaged
+    )
+    if not engaged:
+        return ()
+    return (
+        f"it was trained with {', '.join(engaged)}; taken was the script's own model, and its"
+        " results without them are the measure: figures that the script printed may be off by what"
+        " they round",
+    )

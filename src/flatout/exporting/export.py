@@ -36,14 +36,20 @@ QUICK_S = 60.0
 Tell = Callable[[str], None]
 
 
-def run(capture: Path, settings: ExportSettings, tell: Tell | None = None) -> ExportResult:
+def run(
+    capture: Path,
+    settings: ExportSettings,
+    tell: Tell | None = None,
+    notes: tuple[str, ...] = (),
+) -> ExportResult:
     """Build, verify and time the captured model with every backend; keep the best.
 
-    tell: is called with each step, for a line of progress.
+    tell: is called with each step, for a line of progress. notes: of how the model came to be.
     Raises UserError where the folder holds no capture, or where its model does not repeat itself.
     """
     began = time.monotonic()
     captured = read(capture)
+    captured["notes"] = [*captured.get("notes", ()), *notes]
     artefact.check_target(settings.out)
     export = Export(capture, captured, settings, tell or _silent)
     with ExitStack() as processes:

@@ -170,8 +170,12 @@ class Roots:
         for root in sorted(self, key=_last, reverse=True):
             if inner.named(unwrapped(root.model), name) is not None:
                 return _choice(root, name, ())
+        raise self.not_called(name)
+
+    def not_called(self, name: str) -> CannotCapture:
+        """The answer to a name that no model has."""
         called = ", ".join(root.shown for root in self) or "none"
-        raise CannotCapture(
+        return CannotCapture(
             f"no model {name!r} was called", f"name it by its class or variable; called: {called}"
         )
 

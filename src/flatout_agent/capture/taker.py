@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
+from flatout_agent.capture import names
 from flatout_agent.capture.calls import SeenCall, copied, size_bytes
 from flatout_agent.capture.refusal import CannotCapture
 from flatout_agent.capture.roots import Root, Roots
@@ -49,6 +50,7 @@ class Taker:
         self._unsure: Root | None = None
         """Called in eval() mode with gradients on, and nothing was called since."""
         self._taken = False
+        self._name_is_right = not self.orders.model
 
     def install(self) -> None:
         """Before discovery, which stands in front of this."""
@@ -159,6 +161,8 @@ class Taker:
         return bool(self.job.steps - begun >= self.orders.after_steps)
 
     def _step(self) -> None:
+        if not self._name_is_right:
+            self._check_name()
         root, self._unsure = self._unsure, None
         if root is not None and not root.steps_in_evaluation_mode:
             root.steps_in_evaluation_mode = True
@@ -167,6 +171,15 @@ class Taker:
                 seen.training.add(call, size_bytes((call.args, call.kwargs)))
             seen.evaluation = seen._pool()
             self.roots.of(root.model, trains=True)
+
+    def _check_name(self) -> None:
+        """End the program at its first step where the model that was asked for cannot be there."""
+        self._name_is_right = True
+        answer = names.cannot_be(self.orders.model, self.roots)
+        if answer is not None and os.getpid() == self._process:
+            self._taken = True
+            self.recorder.write(answer.record())
+            end_process(self.recorder)
 
     def _end_early(self) -> None:
         """An evaluation has been seen, or there is none after a while."""

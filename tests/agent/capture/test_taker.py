@@ -164,6 +164,39 @@ def test_of_several_models_the_evaluated_one_else_the_largest_else_as_asked(expo
     assert "Linear (generator)" in missing.cure
 
 
+def test_a_wrong_name_ends_the_script_at_its_first_step(exported: Any) -> None:
+    code = "\ndef main():\n    model = Net()\n    train(model)\n    print('was trained')\nmain()"
+    run = exported(code, model="Nett")
+    assert (run.returncode, run.stdout) == (0, "")
+    refused = run.one(wire.ExportRefused)
+    assert "no model 'Nett' was called" in refused.reason
+    assert "it was ended" in refused.reason
+    assert refused.cure.startswith(
+        "did you mean Net? name it by its class or variable; called: Net"
+    )
+
+
+@pytest.mark.parametrize("name", ["later", "Later", "backbone", "later.backbone"])
+def test_a_model_that_is_made_when_another_was_trained(name: str, exported: Any) -> None:
+    """Its name stands in the script's text, so nothing is ended."""
+    code = """
+class Later(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(8, 3)
+    def forward(self, x):
+        return self.backbone(x)
+train(Net())
+later = Later()
+evaluate(later)
+"""
+    wanted = "Linear" if "backbone" in name else "Later"
+    if name in ("later", "Later"):
+        assert taken(exported(code, model=name))["model"] == wanted
+    else:  # known only once it is there, and not looked for inside of untrained models
+        assert "accuracy" in exported(code, model=name).stdout
+
+
 def test_an_average_of_weights_only_when_it_is_named(exported: Any) -> None:
     code = """
 import copy

@@ -134,6 +134,23 @@ def test_pictures_say_what_they_show() -> None:
     assert [trace["x"] for trace in points] == [[2.5], [1.0]]
 
 
+def test_points_that_lie_together_have_one_label() -> None:
+    points = [(5.3, 3e-7), (1.0, 1e-9), (5.1, 3e-7), (9.2, 4e-3), (5.4, 2.9e-7)]
+    assert figures.point_labels(points, [1, 2, 3, 4, 5]) == ["1, 3, 5", "2", "", "4", ""]
+    alike = [(1.0 + at / 50, 1e-7) for at in range(6)]
+    assert figures.point_labels(alike, list(range(4, 10)))[0] == "4-9"
+    assert figures.point_labels([(1.0, 1e-7)], [1]) == ["1"]
+    assert figures.point_labels([], []) == []
+
+
+def test_every_number_of_a_picture_stands_in_the_key() -> None:
+    page = html.render(RESULT)
+    assert "<li>Onnxruntime</li><li>Eager</li></ol>" in page
+    for chart in figures.charts(RESULT).values():
+        told = [text for trace in chart.traces for text in trace["text"] if text]
+        assert sorted(told) == ["1", "2"]
+
+
 def test_headlines() -> None:
     assert words.headline(RESULT) == "Onnxruntime: 2.50x eager (2.45-2.55)"
     eager = replace(RESULT, chosen="eager")

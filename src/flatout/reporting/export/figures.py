@@ -1,11 +1,13 @@
 """Pictures of an ExportResult: latency against batch, accuracy against speed; Plotly as plain JSON.
 
+Builds have numbers, which the page explains once: a dozen names would not fit beside their points.
 Colours are names ("@plan") that the page resolves, as in `charts`.
 """
 
 from __future__ import annotations
 
 import html
+import math
 
 from flatout.nouns import units
 from flatout.nouns.exported import BuildPrecision, BuildState, ExportCandidate, ExportResult
@@ -22,6 +24,14 @@ SYMBOLS = {
     BuildPrecision.ROUNDING: "diamond",
     BuildPrecision.QUANTISED: "square",
 }
+NEAR = (0.08, 0.06)
+"""Shares of the axes within which two points have one label."""
+EDGE = 0.05
+"""Shares of the axis at its ends, where a centred label would not fit."""
+MARKS = (
+    "Solid or round: float32; dashed or diamond: rounded inside; dotted or square: quantised. Blue"
+    " was kept, grey is eager."
+)
 SAME_BITS = 1e-9
 """Drawn for a build that gives the same bits: the axis of errors has no zero."""
 
@@ -30,6 +40,12 @@ def charts(result: ExportResult) -> dict[str, Chart]:
     """All that the numbers allow, by id."""
     found = [_batches(result), _accuracy(result)]
     return {chart.id: chart for chart in found if chart is not None}
+
+
+def numbers(result: ExportResult) -> dict[str, int]:
+    """Number of each build that was timed, by id: in the table's order."""
+    timed = [item.id for item in result.candidates if item.latency is not None]
+    return {name: at for at, name in enumerate(timed, 1)}
 
 
 def _batches(result: ExportResult) -> Chart | None:
@@ -45,8 +61,11 @@ def _batches(result: ExportResult) -> Chart | None:
     )
     note = (
         "Median time of a call. Each line ends where a doubled batch brought less than 5 % more"
-        " samples per second. Both axes are logarithmic."
+        f" samples per second. Both axes are logarithmic. {MARKS}"
     )
+    own = numbers(result)
+    ends = [(math.log2(item.batches[-1].batch), item.batches[-1].ms) for item in items]
+    labels = point_labels(ends, [own[item.id] for item in items])
     layout = {
         "xaxis": {
             "title": {"text": "batch"},
@@ -55,27 +74,31 @@ def _batches(result: ExportResult) -> Chart | None:
             "tickvals": _sizes(items),
         },
         "yaxis": {"title": {"text": "time of a call (ms)"}, "type": "log"},
-        "showlegend": True,
+        "showlegend": False,
         "height": 420,
     }
-    return Chart("batches", title, note, [_batch_line(result, item) for item in items], layout)
+    lines = [_batch_line(result, *pair) for pair in zip(items, labels, strict=True)]
+    return Chart("batches", title, note, lines, layout)
 
 
 def _sizes(items: list[ExportCandidate]) -> list[int]:
     return sorted({point.batch for item in items for point in item.batches})
 
 
-def _batch_line(result: ExportResult, item: ExportCandidate) -> Trace:
+def _batch_line(result: ExportResult, item: ExportCandidate, label: str) -> Trace:
     return {
         "type": "scatter",
-        "mode": "lines+markers",
+        "mode": "lines+markers+text",
         "name": html.escape(item.title),
         "x": [point.batch for point in item.batches],
         "y": [point.ms for point in item.batches],
-        "text": [units.rate(point.samples_per_s) for point in item.batches],
+        "text": [*[""] * (len(item.batches) - 1), label],
+        "textposition": "top left",
+        "cliponaxis": False,
+        "customdata": [units.rate(point.samples_per_s) for point in item.batches],
         "line": {"color": _colour(result, item), "dash": DASHES[item.precision], "width": 2},
         "marker": {"size": 6},
-        "hovertemplate": "batch %{x}: %{y:.3g} ms<br>%{text}",
+        "hovertemplate": "batch %{x}: %{y:.3g} ms<br>%{customdata}",
     }
 
 
@@ -91,17 +114,21 @@ def _accuracy(result: ExportResult) -> Chart | None:
     title = f"Fastest of all that were verified: {fastest.title}, {words.faster(fastest)}"
     note = (
         "Error: the largest relative difference from eager float32 (relative L2) on real inputs;"
-        f" {SAME_BITS:.0e} stands for the same bits. Right and low is best."
+        f" {SAME_BITS:.0e} stands for the same bits. Right and low is best. {MARKS}"
     )
+    own = numbers(result)
+    points = [(item.speedup or 0.0, _error(item) or SAME_BITS) for item in items]
+    labels = point_labels(points, [own[item.id] for item in items])
+    most = max(x for x, _ in points)
     traces: list[Trace] = [
         {
             "type": "scatter",
             "mode": "markers+text",
             "name": html.escape(item.title),
-            "x": [item.speedup],
-            "y": [_error(item)],
-            "text": [html.escape(item.title)],
-            "textposition": "top center",
+            "x": [points[at][0]],
+            "y": [points[at][1]],
+            "text": [labels[at]],
+            "textposition": _position(points[at][0] / most if most else 0.0),
             "cliponaxis": False,
             "marker": {
                 "color": _colour(result, item),
@@ -110,7 +137,7 @@ def _accuracy(result: ExportResult) -> Chart | None:
             },
             "hovertemplate": "%{x:.2f}×, error %{y:.1e}",
         }
-        for item in items
+        for at, item in enumerate(items)
     ]
     layout = {
         "xaxis": {"title": {"text": "speed with batch 1 / eager (ratio)"}, "rangemode": "tozero"},
@@ -119,6 +146,50 @@ def _accuracy(result: ExportResult) -> Chart | None:
         "height": 420,
     }
     return Chart("accuracy", title, note, traces, layout)
+
+
+def point_labels(points: list[tuple[float, float]], names: list[int]) -> list[str]:
+    """What stands at each point; of those that lie together the highest has all, the others none.
+
+    The second coordinates are drawn on a logarithmic axis.
+    """
+    most = max((x for x, _ in points), default=1.0) or 1.0
+    heights = [math.log10(y) for _, y in points]
+    span = max(heights, default=0.0) - min(heights, default=0.0) or 1.0
+    places = [(x / most, height / span) for (x, _), height in zip(points, heights, strict=True)]
+    groups: list[set[int]] = []
+    for at, place in enumerate(places):
+        near = [group for group in groups if any(_near(place, places[other]) for other in group)]
+        groups = [group for group in groups if group not in near] + [{at}.union(*near)]
+    labels = [""] * len(points)
+    for group in groups:
+        highest = max(sorted(group), key=lambda at: heights[at])
+        labels[highest] = _listed(sorted(names[at] for at in group))
+    return labels
+
+
+def _position(share: float) -> str:
+    if share < EDGE:
+        return "top right"
+    return "top left" if share > 1 - EDGE else "top center"
+
+
+def _listed(numbers: list[int]) -> str:
+    """1, 2, 3, 7 -> "1-3, 7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = (
+        [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(number) for number in run] for run in runs
+    )
+    return ", ".join(part for run in parts for part in run)
+
+
+def _near(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return all(abs(a - b) < limit for a, b, limit in zip(one, other, NEAR, strict=True))
 
 
 def _error(item: ExportCandidate) -> float | None:

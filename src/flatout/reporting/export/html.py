@@ -40,6 +40,7 @@ def render(result: ExportResult) -> str:
             rows=[_row(item) for item in result.candidates],
             facts=_facts(result),
             charts=charts,
+            numbered=[item.title for item in result.candidates if item.latency is not None],
             figures=html.script_json(drawn),
             style=(html.TEMPLATES / "report.css").read_text(encoding="utf-8"),
             plotly=plotly,

@@ -1,0 +1,205 @@
+"""`flatout run --export`: the run is as without, and a plan's boosts are no part of the model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.drop = nn.Dropout(0.1)
+        self.head = nn.Linear(8 * 64, 5)
+    def forward(self, images):
+        return self.head(self.drop(self.body(images).flatten(1)))
+
+def main():
+    torch.manual_seed(0)
+    images = torch.randn(400, 3, 8, 8)
+    labels = images.mean((2, 3)).argmax(1)
+    training = DataLoader(TensorDataset(images[:320], labels[:320]), batch_size=8, shuffle=True)
+    held_out = DataLoader(TensorDataset(images[320:], labels[320:]), batch_size=32)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for x, y in training:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        print(f"loss {loss.item():.3f}")
+    model.eval()
+    with torch.no_grad():
+        right = sum(int((model(x).argmax(1) == y).sum()) for x, y in held_out)
+    print("accuracy", right / 80)
+    torch.save(model.state_dict(), "weights.pt")
+    sys.exit(int(sys.argv[1]))
+
+if __name__ == "__main__":
+    main()
+"""
+PLAN = """
+version = 1
+[boosts.channels-last]
+[boosts.fused-optimizer]
+[boosts.fast-dropout]
+[boosts.bf16-autocast]
+"""
+INSIDE = "version = 1\n[boosts.channels-last]\n[boosts.cpu-bf16]\n"
+COMPILED = PLAN + "[boosts.compile]\n"
+SURE = "channels-last"
+"""The boost that takes hold on every machine."""
+COMMAND = """
+import dataclasses, sys
+from flatout.__main__ import main
+from flatout.exporting import export
+
+whole = export.run
+
+def quick(folder, settings, tell=None, notes=()):
+    few = dataclasses.replace(settings, only=("eager", "onnxruntime"), measure_s=0.3, threads=1)
+    return whole(folder, few, tell, notes)
+
+export.run = quick
+main()
+"""
+
+
+@dataclass(frozen=True)
+class RunAndExport:
+    """A run with `--export` and the same one without."""
+
+    folder: Path
+    plain: subprocess.CompletedProcess[str]
+    exported: subprocess.CompletedProcess[str]
+
+    @property
+    def capture(self) -> Path:
+        (facts,) = self.folder.glob(".flatout/runs/*/capture-*/capture.json")
+        return facts.parent
+
+
+def ran(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", COMMAND, "run", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+def both(folder: Path, plan: str) -> RunAndExport:
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "flatout.toml").write_text(plan)
+    plain = ran(folder, "train.py", "0")
+    return RunAndExport(folder, plain, ran(folder, "--export", "train.py", "0"))
+
+
+def own_outputs(folder: Path, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What the script's model gives with the weights that the script has saved."""
+    names: dict[str, Any] = {"__name__": "train"}
+    exec(compile(SCRIPT, "train.py", "exec"), names)
+    model = names["Net"]().eval()
+    model.load_state_dict(torch.load(folder / "weights.pt"))
+    with torch.no_grad():
+        return [model(x) for x in inputs]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "rounding",
+        "inside",
+        pytest.param("compiled", marks=pytest.mark.thorough),
+    ],
+)
+def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunAndExport:
+    plans = {"rounding": PLAN, "inside": INSIDE, "compiled": COMPILED}
+    return both(tmp_path_factory.mktemp(request.param), plans[request.param])
+
+
+def test_the_scripts_output_and_exit_code_are_those_without(done: RunAndExport) -> None:
+    assert (done.plain.returncode, done.exported.returncode) == (0, 0), done.exported.stderr
+    assert done.exported.stdout == done.plain.stdout
+    assert done.plain.stdout.count("loss") == 40
+    own = {"train.py", "flatout.toml", "weights.pt", "flatout.toml.lock"}
+    assert {path.name for path in done.folder.iterdir()} - own <= {".flatout", "exported"}
+
+
+def test_what_engaged_is_told(done: RunAndExport) -> None:
+    (summary,) = (line for line in done.exported.stderr.splitlines() if "40 steps" in line)
+    assert "engaged: " in summary
+    assert SURE in summary
+    manifest = json.loads((done.folder / "exported/manifest.json").read_text())
+    (note,) = (note for note in manifest["notes"] if note.startswith("it was trained with"))
+    assert SURE in note
+    assert "it was trained with" in done.exported.stderr
+
+
+def test_no_boost_is_in_what_was_captured(done: RunAndExport) -> None:
+    """After more steps than the agent watches its boosts for; all are taken back nevertheless."""
+    samples = torch.load(done.capture / "samples.pt", weights_only=True)
+    inputs = [call[0] for call in samples["inputs"]]
+    given = [call[0] for call in samples["outputs"]]
+    assert all(x.dtype == torch.float32 and x.is_contiguous() for x in (*inputs, *given))
+    for wanted, found in zip(own_outputs(done.folder, inputs), given, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    program = torch.export.load(done.capture / "model.pt2")
+    assert {value.dtype for value in program.state_dict.values()} <= {torch.float32, torch.int64}
+    assert all(value.is_contiguous() for value in program.state_dict.values())
+    names = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert not [
+        name for name in names if "autocast" in name or "_to_copy" in name or ".to." in name
+    ]
+    facts = json.loads((done.capture / "capture.json").read_text())
+    assert facts["notes"] == []
+
+
+def test_the_exported_model_is_the_trained_one(done: RunAndExport) -> None:
+    samples = torch.load(done.capture / "samples.pt", weights_only=True)
+    inputs = [call[0] for call in samples["inputs"]]
+    numpy.savez(done.folder / "calls.npz", *(x.numpy() for x in inputs))
+    code = (
+        "import sys, numpy; sys.path.insert(0, 'exported'); import load\n"
+        "model = load.load(check=True); calls = numpy.load('calls.npz')\n"
+        "numpy.savez('answers.npz', *[model(calls[n])['output'] for n in calls.files])\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=done.folder, check=True, timeout=120)
+    answers = numpy.load(done.folder / "answers.npz")
+    right = 0
+    for name, wanted, labels in zip(
+        answers.files, own_outputs(done.folder, inputs), samples["targets"], strict=True
+    ):
+        numpy.testing.assert_allclose(answers[name], wanted.numpy(), rtol=1e-3, atol=1e-4)
+        right += int((answers[name].argmax(1) == labels.numpy()).sum())
+    told = float(done.exported.stdout.split()[-1])
+    # The script evaluates with what the plan rounds: rows that are nearly a tie may change sides.
+    assert right / 80 == pytest.approx(told, abs=3 / 80)
+
+
+def test_a_script_that_fails_keeps_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    found = ran(tmp_path, "--no-plan", "--export", "train.py", "3")
+    assert found.returncode == 3
+    assert "the model is not exported: the script ended with exit code 3" in found.stderr
+    assert not (tmp_path / "exported").exists()
