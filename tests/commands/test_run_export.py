@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
+
+import exported
 
 pytestmark = pytest.mark.slow
 
@@ -66,20 +67,6 @@ INSIDE = "version = 1\n[boosts.channels-last]\n[boosts.cpu-bf16]\n"
 COMPILED = PLAN + "[boosts.compile]\n"
 SURE = "channels-last"
 """The boost that takes hold on every machine."""
-COMMAND = """
-import dataclasses, sys
-from flatout.__main__ import main
-from flatout.exporting import export
-
-whole = export.run
-
-def quick(folder, settings, tell=None, notes=()):
-    few = dataclasses.replace(settings, only=("eager", "onnxruntime"), measure_s=0.3, threads=1)
-    return whole(folder, few, tell, notes)
-
-export.run = quick
-main()
-"""
 
 
 @dataclass(frozen=True)
@@ -88,7 +75,7 @@ class RunAndExport:
 
     folder: Path
     plain: subprocess.CompletedProcess[str]
-    exported: subprocess.CompletedProcess[str]
+    export: subprocess.CompletedProcess[str]
 
     @property
     def capture(self) -> Path:
@@ -98,7 +85,7 @@ class RunAndExport:
 
 def ran(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", COMMAND, "run", *words],
+        [sys.executable, "-P", exported.QUICK, "run", *words],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -129,7 +116,7 @@ def own_outputs(folder: Path, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     scope="module",
     params=[
         "rounding",
-        "inside",
+        pytest.param("inside", marks=pytest.mark.thorough),
         pytest.param("compiled", marks=pytest.mark.thorough),
     ],
 )
@@ -139,21 +126,21 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_the_scripts_output_and_exit_code_are_those_without(done: RunAndExport) -> None:
-    assert (done.plain.returncode, done.exported.returncode) == (0, 0), done.exported.stderr
-    assert done.exported.stdout == done.plain.stdout
+    assert (done.plain.returncode, done.export.returncode) == (0, 0), done.export.stderr
+    assert done.export.stdout == done.plain.stdout
     assert done.plain.stdout.count("loss") == 40
     own = {"train.py", "flatout.toml", "weights.pt", "flatout.toml.lock"}
     assert {path.name for path in done.folder.iterdir()} - own <= {".flatout", "exported"}
 
 
 def test_what_engaged_is_told(done: RunAndExport) -> None:
-    (summary,) = (line for line in done.exported.stderr.splitlines() if "40 steps" in line)
+    (summary,) = (line for line in done.export.stderr.splitlines() if "40 steps" in line)
     assert "engaged: " in summary
     assert SURE in summary
     manifest = json.loads((done.folder / "exported/manifest.json").read_text())
     (note,) = (note for note in manifest["notes"] if note.startswith("it was trained with"))
     assert SURE in note
-    assert "it was trained with" in done.exported.stderr
+    assert "it was trained with" in done.export.stderr
 
 
 def test_no_boost_is_in_what_was_captured(done: RunAndExport) -> None:
@@ -178,21 +165,14 @@ def test_no_boost_is_in_what_was_captured(done: RunAndExport) -> None:
 def test_the_exported_model_is_the_trained_one(done: RunAndExport) -> None:
     samples = torch.load(done.capture / "samples.pt", weights_only=True)
     inputs = [call[0] for call in samples["inputs"]]
-    numpy.savez(done.folder / "calls.npz", *(x.numpy() for x in inputs))
-    code = (
-        "import sys, numpy; sys.path.insert(0, 'exported'); import load\n"
-        "model = load.load(check=True); calls = numpy.load('calls.npz')\n"
-        "numpy.savez('answers.npz', *[model(calls[n])['output'] for n in calls.files])\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=done.folder, check=True, timeout=120)
-    answers = numpy.load(done.folder / "answers.npz")
+    answers = [found["output"] for found in exported.answers(done.folder / "exported", inputs)]
     right = 0
-    for name, wanted, labels in zip(
-        answers.files, own_outputs(done.folder, inputs), samples["targets"], strict=True
+    for found, wanted, labels in zip(
+        answers, own_outputs(done.folder, inputs), samples["targets"], strict=True
     ):
-        numpy.testing.assert_allclose(answers[name], wanted.numpy(), rtol=1e-3, atol=1e-4)
-        right += int((answers[name].argmax(1) == labels.numpy()).sum())
-    told = float(done.exported.stdout.split()[-1])
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+        right += int((found.argmax(1) == labels).sum())
+    told = float(done.export.stdout.split()[-1])
     # The script evaluates with what the plan rounds: rows that are nearly a tie may change sides.
     assert right / 80 == pytest.approx(told, abs=3 / 80)
 

@@ -307,7 +307,7 @@ def test_a_build_that_does_not_end_or_takes_too_much_is_a_row(built: BuiltOnce) 
     plan = next(p for p in candidates.plans(run.settings) if p.id == "openvino")
     for name, limits, says in (
         ("hangs", {"build_limit_s": 0.05}, "it took longer than 0 s"),
-        ("grows", {"memory_bytes": 1 << 20}, "1 MiB is the limit"),
+        ("grows", {"memory_bytes": 1 << 20}, "1.0 MiB is the limit"),
     ):
         other = replace(run, settings=replace(run.settings, **limits), folder=built.folder / name)
         other.rows, other.prepared = {}, run.prepared
