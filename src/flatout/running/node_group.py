@@ -104,9 +104,13 @@ class NodeGroup(StartedRanks):
         if self._link.verdict is not None:
             return True
         over = super()._over()
+        self._link.waits = self._hang.waits
         steps = [self._pulses.step(member.rank) for member in self._members]
         self._link.step = max((step for step in steps if step is not None), default=None)
         return over
+
+    def _others_wait(self) -> bool | None:
+        return self._link.others_wait
 
     def _pass_on_signals(self) -> None:
         """Those that another node's flatout has had."""
