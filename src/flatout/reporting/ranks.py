@@ -40,6 +40,11 @@ def failed(failure: RankFailure, console: Console | None = None) -> None:
         terminal.next_step(next_step, console)
 
 
+def started_again(number: int, console: Console | None = None) -> None:
+    """All ranks are started once more. number: from 1."""
+    terminal.say(f"all ranks are started again (restart {number})", console)
+
+
 def failure_line(failure: RankFailure) -> str:
     """As in: rank 1 of 2 ended first: ValueError: no such label, step 412, train.py:88."""
     verb = "hangs" if failure.ending == "hang" else "ended first"

@@ -71,6 +71,11 @@ class NodeGroup(StartedRanks):
         super().signal(number)
         self._link.send(signal=number, ends=signal.Signals(number).name in INTERRUPTS)
 
+    def again(self, helps: bool) -> bool:
+        """Node 0 has decided it for all."""
+        verdict = self._link.verdict
+        return verdict is not None and verdict.again
+
     def returncode(self, own: int) -> int:
         """The same on all nodes where a rank has failed."""
         verdict = self._link.verdict
@@ -140,7 +145,8 @@ class NodeGroup(StartedRanks):
         self._wait_for_verdict()
         verdict = self._link.verdict
         self.failure = verdict.failure if verdict is not None else own
-        self._leave()
+        if verdict is None or not verdict.again:
+            self._leave()
         if self.failure is not None and (self._index == 0 or self._leader_is_gone()):
             self._tell(self.failure)
 

@@ -62,6 +62,8 @@ class _Node:
         self.waits = False
         self.ended: int | None = None
         self.ended_at = 0.0
+        self.ready = True
+        """To start its ranks."""
 
 
 class _Guest:
@@ -76,10 +78,20 @@ class _Guest:
 class NodeLeader:
     """Listens where the nodes meet, from now on until `close`."""
 
-    def __init__(self, nodes: NodeLayout, seed: int, limits: NodeLimits, restarts: int = 0) -> None:
-        """restarts: how often the ranks may be started again. Raises UserError."""
+    def __init__(
+        self,
+        nodes: NodeLayout,
+        seed: int,
+        limits: NodeLimits,
+        restarts: int = 0,
+        may_help: Callable[[RankFailure], bool] = lambda failure: False,
+    ) -> None:
+        """restarts: how often the ranks may be started again, after what `may_help` says.
+
+        Raises UserError.
+        """
         self._nodes_asked, self._limits, self._seed = nodes, limits, seed
-        self._restarts = restarts
+        self._restarts, self._may_help = restarts, may_help
         self._listener = node_ports.listening(nodes.leader, nodes.port)
         self.address = self._own_address()
         self._selector = selectors.DefaultSelector()
@@ -254,7 +266,7 @@ class NodeLeader:
             node.lines.close()
             node.lines = None
         if self._gathering:
-            del self._nodes[node.index]  # it may come again
+            self._nodes.pop(node.index, None)  # it may come again
 
     def _hear(self, node: _Node) -> None:
         if node.lines is None:
@@ -273,6 +285,8 @@ class NodeLeader:
             step = message["beat"]
             node.step = step if isinstance(step, int) else node.step
             node.waits = bool(message.get("waits"))
+        elif self._gathering and "ready" not in message:
+            return  # of the ranks that have been ended
         elif "failed" in message:
             failure = decode(RankFailure, message["failed"])
             if failure is not None:
@@ -284,6 +298,8 @@ class NodeLeader:
         elif "signal" in message:
             self._interrupted = self._interrupted or bool(message.get("ends"))
             self._tell_others(node, signal=message["signal"])
+        elif "ready" in message:
+            node.ready = True
         elif "ended" in message:
             node.ended, node.ended_at = int(message["ended"]), time.monotonic()
 
@@ -320,7 +336,7 @@ class NodeLeader:
 
     def _gather(self, now: float) -> None:
         count = self._nodes_asked.count
-        if len(self._connected()) == count:
+        if len([node for node in self._connected() if node.ready]) == count:
             self._start()
         elif now > self._deadline:
             missing = [str(i) for i in range(count) if i not in self._nodes]
@@ -340,12 +356,12 @@ class NodeLeader:
         for node in nodes:
             firsts.append(total)
             total += node.ranks
-            node.ended, node.step, node.waits = None, None, False
+            node.ended, node.step, node.waits, node.ready = None, None, False, True
             node.heard_at = time.monotonic()
         if self._reserved is not None:
             self._reserved.close()
         self._reserved, port = node_ports.reserved()
-        self._gathering = False
+        self._gathering, self._failures = False, []
         host = node_ports.reachable(n.lines.socket for n in nodes[1:] if n.lines is not None)
         names = [self._name(node) for node in nodes]
         for node in nodes:
@@ -415,8 +431,11 @@ class NodeLeader:
         )
 
     def _end(self, verdict: NodeVerdict) -> None:
-        self._over = True
         failure = verdict.failure
+        if failure is not None and self._restarts > 0 and self._may_help(failure):
+            verdict = dataclasses.replace(verdict, again=True)
+            self._restarts -= 1
+        self._over = not verdict.again
         self._tell(
             over={
                 "failure": dataclasses.asdict(failure) if failure is not None else None,
@@ -425,3 +444,13 @@ class NodeLeader:
                 "again": verdict.again,
             }
         )
+        if verdict.again:
+            self._gather_again()
+
+    def _gather_again(self) -> None:
+        """Nodes that are gone may come again: their engine starts them anew."""
+        self._gathering, self._deadline = True, time.monotonic() + self._limits.wait_s
+        for node in list(self._nodes.values()):
+            node.ready = False
+            if node.lines is None or self._gone(node, time.monotonic()):
+                self._lose(node)
