@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 import flatout
 from running import resuming
+from running.networks import Network, network
 from running.waiting import until
 
 pytestmark = [
@@ -29,12 +29,18 @@ def environ(**more: str) -> dict[str, str]:
     return {**own, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1", **more}
 
 
-def start(folder: Path, *words: str, **more: str) -> subprocess.Popen[str]:
-    """`flatout run ... train.py`."""
+def start(
+    folder: Path, *words: str, before: list[str] | None = None, **more: str
+) -> subprocess.Popen[str]:
+    """`flatout run ... train.py`. before: words that begin the command."""
     output = (folder / f"out-{more.get('FLATOUT_NODE', '0')}").open("a+")
     with output:
         return subprocess.Popen(
-            [sys.executable, "-m", "flatout", "run", "--no-plan", "--no-trial", *words],
+            [
+                *(before or []),
+                *(sys.executable, "-m", "flatout", "run", "--no-plan", "--no-trial"),
+                *words,
+            ],
             cwd=folder,
             env=environ(**more),
             stdin=subprocess.DEVNULL,
@@ -49,14 +55,23 @@ def said(folder: Path) -> str:
 
 
 def two_nodes(
-    folder: Path, *words: str, script: tuple[str, ...] = SHORT
+    folder: Path,
+    *words: str,
+    script: tuple[str, ...] = SHORT,
+    network: Network | None = None,
 ) -> list[subprocess.Popen[str]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    own = {"FLATOUT_NODES": "2", "FLATOUT_LEADER": f"127.0.0.1:{port}", "FLATOUT_JOB": "secret"}
+    host = network.addresses[0] if network is not None else "127.0.0.1"
+    own = {"FLATOUT_NODES": "2", "FLATOUT_LEADER": f"{host}:{port}", "FLATOUT_JOB": "secret"}
     options = ("--nodes", "auto", "--ranks", "1", *words, "train.py", *script)
-    return [start(folder, *options, FLATOUT_NODE=str(index), **own) for index in (0, 1)]
+    started = []
+    for index in (0, 1):
+        before = network.inside(index) if network is not None else None
+        names = {"FLATOUT_NODE": str(index), "FLATOUT_NODE_NAME": f"gpu-{index:02d}"}
+        started.append(start(folder, *options, before=before, **names, **own))
+    return started
 
 
 def ended(processes: list[subprocess.Popen[str]], codes: list[int]) -> list[str]:
@@ -117,9 +132,7 @@ def test_two_nodes_save_when_one_is_warned_and_one_machine_goes_on(
     assert resuming.losses(output) == alone
 
 
-def test_a_killed_rank_is_started_again_on_all_nodes(
-    tmp_path: Path, alone: dict[int, str]
-) -> None:
+def test_a_killed_rank_is_started_again_on_all_nodes(tmp_path: Path, alone: dict[int, str]) -> None:
     dies = """if number == 20 and not os.path.exists("died") and os.environ["FLATOUT_RANK"] == "0":
         open("died", "w").close(); checkpoint.wait(); os.kill(os.getpid(), signal.SIGKILL)"""
     (tmp_path / "train.py").write_text(resuming.program(5, dies))
@@ -127,6 +140,29 @@ def test_a_killed_rank_is_started_again_on_all_nodes(
     assert "ended first: killed by SIGKILL, step 21" in errors[0]
     assert "all ranks are started again (restart 1)" in errors[0]
     output = said(tmp_path)
-    assert [line for line in output.splitlines() if line.startswith("from")] == ["from 0", "from 20"]
+    assert [line for line in output.splitlines() if line.startswith("from")] == [
+        "from 0",
+        "from 20",
+    ]
     assert resuming.losses(output) == alone
-    assert shutil.os.path.exists(tmp_path / "died")
+
+
+@pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_machines_with_addresses_of_their_own(
+    tmp_path: Path, alone: dict[int, str], cut: bool
+) -> None:
+    (tmp_path / "train.py").write_text(resuming.program())
+    with network() as cable:
+        if cable is None:
+            pytest.skip("needs root, iproute2 and network namespaces")
+        script = ("4000", "0.1") if cut else SHORT
+        nodes = two_nodes(tmp_path, script=script, network=cable)
+        if not cut:
+            ended(nodes, [0, 0])
+            assert resuming.losses(said(tmp_path)) == alone
+            return
+        until(lambda: "step 6 " in said(tmp_path))
+        cable.cut()
+        errors = ended(nodes, [1, 1])
+    assert "node gpu-01 is gone: nothing was heard of it for" in errors[0]
+    assert "node gpu-00 is gone: nothing was heard of it for" in errors[1]

@@ -14,7 +14,10 @@ from flatout.probing import host_list, nodes
 VERTEX = {
     "cluster": {
         "workerpool0": ["cmle-training-workerpool0-ab-0:2222"],
-        "workerpool1": ["cmle-training-workerpool1-ab-0:2222", "cmle-training-workerpool1-ab-1:2222"],
+        "workerpool1": [
+            "cmle-training-workerpool1-ab-0:2222",
+            "cmle-training-workerpool1-ab-1:2222",
+        ],
     },
     "environment": "cloud",
     "task": {"type": "workerpool1", "index": 1, "trial": "TRIAL_ID"},
@@ -125,9 +128,7 @@ def no_scontrol(monkeypatch: pytest.MonkeyPatch) -> None:
         (AZURE, NodeLayout(2, 1, "10.0.0.4", 6105, "Azure ML", "run_1")),
         (
             SLURM,
-            NodeLayout(
-                3, 1, "gpu-01", nodes.port_for("4711.0.0"), "Slurm", "4711.0.0", "gpu-02"
-            ),
+            NodeLayout(3, 1, "gpu-01", nodes.port_for("4711.0.0"), "Slurm", "4711.0.0", "gpu-02"),
         ),
         (OPERATOR, NodeLayout(2, 1, "job-master-0", 23456, "WORLD_SIZE")),
         (TORCHRUN, NodeLayout(4, 3, "node0", 29500, "torch's variables")),

@@ -35,23 +35,27 @@ def network() -> Iterator[Network | None]:
     """None: this system does not let us make one."""
     made = Network(f"{os.getpid() % 100000}")
     try:
-        if not shutil.which("ip") or os.geteuid():
-            raise OSError("needs root and iproute2")
+        yield made if _connected(made) else None
+    finally:
+        for name in made.names:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                ip("netns", "delete", name)
+
+
+def _connected(made: Network) -> bool:
+    """Whether this system lets us make it: root, with iproute2."""
+    if not shutil.which("ip") or os.geteuid():
+        return False
+    first, second = made.devices
+    try:
         for name in made.names:
             ip("netns", "add", name)
-        first, second = made.devices
         ip("link", "add", first, "type", "veth", "peer", "name", second)
         for name, device, address in zip(made.names, made.devices, made.addresses, strict=True):
             ip("link", "set", device, "netns", name)
             ip("-n", name, "addr", "add", f"{address}/24", "dev", device)
             ip("-n", name, "link", "set", device, "up")
             ip("-n", name, "link", "set", "lo", "up")
-        ready: Network | None = made
     except (OSError, subprocess.SubprocessError):
-        ready = None
-    try:
-        yield ready
-    finally:
-        for name in made.names:
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                ip("netns", "delete", name)
+        return False
+    return True

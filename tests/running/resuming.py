@@ -1,6 +1,6 @@
 """A program that saves by the library and goes on where it was; losses by step on stdout."""
 
-PROGRAM = '''
+PROGRAM = """
 import os, signal, sys, time
 import torch
 import flatout
@@ -24,7 +24,7 @@ for number in range(begun, STEPS):
     DIES
     time.sleep(SLEEP)
 checkpoint.close()
-'''
+"""
 
 
 def program(keep_every: object = None, dies: str = "pass") -> str:

@@ -58,9 +58,7 @@ class Nodes:
             if only is None or index in only:
                 own = ["--ranks", str(self.ranks[index]), "--nodes", "auto", *words, "train.py"]
                 command = ["run", "--no-plan", "--no-trial", *own]
-                started = flatout.start(
-                    *command, env=self.environ(index), stdin=subprocess.DEVNULL
-                )
+                started = flatout.start(*command, env=self.environ(index), stdin=subprocess.DEVNULL)
                 self.processes.append(started)
 
     def ends(self) -> list[NodeEnd]:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import pytest
@@ -16,7 +16,8 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.nodes import NodeLayout, NodeRound
 from flatout.nouns.ranks import RankFailure
 from flatout.running import node_lines
-from flatout.running.node_leader import NodeLeader, NodeLimits
+from flatout.running.node_book import NodeLimits
+from flatout.running.node_leader import NodeLeader
 from flatout.running.node_link import NodeLink
 from running.waiting import until
 
@@ -242,13 +243,17 @@ def test_nobody_at_the_leader_is_told_with_the_address() -> None:
 def test_the_same_number_twice_and_another_program_are_refused(stack: ExitStack) -> None:
     cluster = Cluster(stack, 3)
     first = cluster.link(1)
-    threading.Thread(target=lambda: pytest.raises(UserError, first.join, 1, "program")).start()
-    until(lambda: cluster.leader._connected())
+
+    def wait() -> None:
+        with suppress(UserError):  # the others never come
+            first.join(1, "program")
+
+    threading.Thread(target=wait).start()
+    until(lambda: cluster.leader._book.connected)
     with pytest.raises(UserError, match="two nodes say that they are node 1"):
         cluster.link(1).join(1, "program")
     with pytest.raises(UserError, match="another program than host-1"):
         cluster.link(2).join(1, "other")
-    first.verdict = first.verdict or None
     cluster.leader.close()
 
 

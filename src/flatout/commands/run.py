@@ -221,8 +221,8 @@ def _run_nodes(
 ) -> int:
     """Train on this node and others, each of which runs this same command."""
     from flatout.reporting import ranks as report
+    from flatout.running.node_book import NodeLimits
     from flatout.running.node_group import NodeGroup
-    from flatout.running.node_leader import NodeLimits
     from flatout.running.restarting import Restarts
     from flatout.tuning import node_run
 

@@ -18,7 +18,7 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.ranks import RankFailure
 from flatout.running import rank_endings
 from flatout.running.command import Command
-from flatout.running.node_leader import NodeLimits
+from flatout.running.node_book import NodeLimits
 from flatout.running.node_link import NodeLink
 from flatout.running.processes import Processes
 from flatout.running.rank_endings import RankRecords
@@ -88,9 +88,9 @@ class NodeGroup(StartedRanks):
     ) -> tuple[tuple[tuple[int, wire.Record], ...], bytes]:
         """What the rank that ended first has left: here, or as its node has sent it."""
         verdict = self._link.verdict
-        if self._own_failure is not None and self.failure is not None:
-            if self.failure.rank == self._own_failure.rank:
-                return super().last_words(records, stderr)
+        own, failure = self._own_failure, self.failure
+        if own is not None and failure is not None and failure.rank == own.rank:
+            return super().last_words(records, stderr)
         return (), verdict.crash.encode() if verdict is not None else b""
 
     def check_refusal(self, records: Iterable[tuple[int, wire.Record]]) -> None:

@@ -19,7 +19,7 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.nodes import NodeLayout, NodeRound, NodeVerdict
 from flatout.nouns.ranks import RankFailure
 from flatout.running import node_lines
-from flatout.running.node_leader import NodeLimits
+from flatout.running.node_book import NodeLimits
 from flatout.running.node_lines import Lines, Message, NotANode
 
 RETRY_S = 0.2
@@ -88,7 +88,9 @@ class NodeLink:
     def _check(self, deadline: float) -> None:
         if self._refusal is not None:
             reason, next_step = self._refusal
-            raise UserError(f"node {self._nodes.index} ({self.name}): {reason}", next_step or None, 1)
+            raise UserError(
+                f"node {self._nodes.index} ({self.name}): {reason}", next_step or None, 1
+            )
         broken = self._thread is not None and not self._thread.is_alive()
         if broken or self.verdict is not None or time.monotonic() > deadline:
             raise UserError(

@@ -16,7 +16,8 @@ from flatout.nouns.nodes import NodeLayout, NodeRound
 from flatout.nouns.plan import PlannedBoost
 from flatout.running import rank_layout, restarting
 from flatout.running.command import Command, script_sha256
-from flatout.running.node_leader import NodeLeader, NodeLimits
+from flatout.running.node_book import NodeLimits
+from flatout.running.node_leader import NodeLeader
 from flatout.running.node_link import NodeLink
 from flatout.running.rank_layout import RankLayout, RankPlace
 
@@ -46,7 +47,7 @@ def program(command: Command, boosts: Sequence[PlannedBoost]) -> str:
 
 
 class JoinedNodes:
-    """This node, from its first word to the others to its last."""
+    """A node, from its first word to the others to its last."""
 
     def __init__(self, nodes: NodeLayout, limits: NodeLimits, restarts: int = 0) -> None:
         """restarts: how often all ranks may be started again.

@@ -18,7 +18,7 @@ _count = 0
 
 
 def offer(group: RankGroup) -> None:
-    """This process is one of several ranks."""
+    """Let this process, one of several ranks, agree with the others."""
     global _group
     _group = group
 
