@@ -4,25 +4,44 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, crash_explained, harmless, program, warn
+from flatout.commands import (
+    SCRIPT_CONTEXT,
+    _options,
+    crash_explained,
+    duration,
+    harmless,
+    program,
+    warn,
+)
+from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting import document, explained, languages, terminal
-from flatout.running import chosen, foreground, last_words, rank_summary, summary
+from flatout.running import (
+    chosen,
+    environment,
+    foreground,
+    last_words,
+    rank_summary,
+    summary,
+)
 from flatout.running.command import Command, resolve
 
 if TYPE_CHECKING:
     from flatout.nouns.explained import Explained
+    from flatout.nouns.identity import Identity
+    from flatout.nouns.nodes import NodeLayout
     from flatout.nouns.ranks import Scaling
     from flatout.nouns.run_end import RunEnd
     from flatout.nouns.tuned import Tuned
+    from flatout.running.rank_layout import RankLayout
     from flatout.running.ranks import StartedRanks
+    from flatout.running.restarting import Restarts
     from flatout.tuning.live_run import LiveTuning
     from flatout.watching.job_watch import JobWatch
 
@@ -39,6 +58,9 @@ def command(
     steps_left: _options.StepsLeft = None,
     ranks: _options.Ranks = None,
     gpus: _options.Gpus = None,
+    nodes: _options.Nodes = None,
+    nodes_wait: _options.NodesWait = "10m",
+    restarts: _options.Restarts = 0,
     no_trial: _options.NoTrial = False,
     export: _options.Export = False,
     exact: _options.Exact = False,
@@ -53,7 +75,8 @@ def command(
     Applies the boosts in flatout.toml, the plan that flatout tune writes. Output, signals and exit
     code are those of the script, and a crash is explained. Without a plan it runs unchanged.
 
-    With --ranks or --gpus a script for one device trains on several, after a short trial.
+    With --ranks or --gpus a script for one device trains on several, after a short trial. With
+    --nodes, started once on each of several machines, it trains on all of them.
 
     Examples:
       flatout run train.py --epochs 10
@@ -62,14 +85,19 @@ def command(
       flatout run -- torchrun --nproc-per-node 2 train.py
     """
     target = resolve(*program(ctx.args), python)
-    several = _several(ranks, gpus, live)
+    several = _several(ranks, gpus, nodes, live)
+    if restarts and not several:
+        raise UserError("--restarts starts ranks again", "give --ranks, --gpus or --nodes too")
     found = _plan(target, plan, no_plan, quiet or live or several)
-    request = _Request(target, found, plan or PLAN, python, as_json, quiet, export)
+    request = _Request(
+        target, found, plan or PLAN, python, as_json, quiet, export, nodes is not None
+    )
     if live:
         return _run_live(request, (exact, only or (), skip or ()), steps_left)
     boosts = chosen.choose(found.boosts, only or (), skip or ())
     if several:
-        return _run_ranks(request, boosts, (ranks, gpus), not no_trial, not no_plan)
+        asked = _Asked(ranks, gpus, nodes, duration("--nodes-wait", nodes_wait), restarts)
+        return _run_ranks(request, boosts, asked, not no_trial, not no_plan)
     return _run(request, boosts)
 
 
@@ -81,6 +109,8 @@ class _Request(NamedTuple):
     as_json: bool
     quiet: bool
     export: bool
+    warned: bool
+    """A cluster may warn of the end by a signal."""
 
 
 def _run_live(
@@ -100,34 +130,49 @@ def _run_live(
 class _Ranks(NamedTuple):
     group: StartedRanks
     scaling: Scaling | None
+    restarts: Restarts | None = None
 
 
-def _several(ranks: int | None, gpus: str | None, live: bool) -> bool:
-    if ranks is None and gpus is None:
+class _Asked(NamedTuple):
+    ranks: int | None
+    gpus: str | None
+    nodes: str | None
+    wait_s: float
+    restarts: int
+
+
+def _several(ranks: int | None, gpus: str | None, nodes: str | None, live: bool) -> bool:
+    if ranks is None and gpus is None and nodes is None:
         return False
     from flatout.tuning import rank_run
 
-    return rank_run.check(ranks, gpus, live)
+    return rank_run.check(ranks, gpus, live, nodes)
 
 
 def _run_ranks(
     request: _Request,
     boosts: tuple[PlannedBoost, ...],
-    asked: tuple[int | None, str | None],
+    asked: _Asked,
     trial: bool,
     remember: bool,
 ) -> int:
     """Train on several processes, where a trial shows that it pays and is right."""
+    from flatout.probing import nodes
     from flatout.probing.identity import identity
     from flatout.reporting import ranks as report
     from flatout.running import rank_layout
     from flatout.running.ranks import StartedRanks
-    from flatout.tuning import rank_run, scaling_trial
+    from flatout.running.restarting import Restarts
+    from flatout.tuning import node_run, rank_run, scaling_trial
 
     machine, target = identity(), request.target
     rank_layout.check_command(target)
-    cores = machine.cores or 1
-    layout = rank_layout.layout(*asked, cores, len(machine.gpus), os.environ)
+    there = nodes.layout(asked.nodes) if asked.nodes is not None else None
+    if there is not None and there.count > 1:
+        return _run_nodes(request, boosts, asked, there, machine, trial)
+    layout = node_run.layout(asked.ranks, asked.gpus, machine, 2 if there is None else 1)
+    if layout.size == 1:  # an engine with one node and one GPU
+        return _run_one(request, boosts, layout, asked.restarts)
     begin = rank_run.RankPlan(layout)
     if trial:
         tell = (lambda line: None) if request.quiet else terminal.say
@@ -140,8 +185,67 @@ def _run_ranks(
         if remember:
             with harmless("the trial is not in the plan"):
                 rank_run.write_plan(request.plan_path, target, begin.scaling, layout, machine)
-    group = StartedRanks(target, begin.layout, report.failed)
-    return _run(request, boosts, None, _Ranks(group, begin.scaling))
+
+    def group() -> StartedRanks:
+        return StartedRanks(target, begin.layout, report.failed)
+
+    restarts = Restarts(asked.restarts, group, report.started_again)
+    return _run(request, boosts, None, _Ranks(group(), begin.scaling, restarts))
+
+
+def _run_one(
+    request: _Request, boosts: tuple[PlannedBoost, ...], layout: RankLayout, most: int
+) -> int:
+    """One process, on an engine that could have given several."""
+    from flatout.reporting import ranks as report
+    from flatout.running.lone_rank import LoneRank
+    from flatout.running.restarting import Restarts
+
+    def group() -> StartedRanks:
+        return LoneRank(request.target, layout)
+
+    if not most:
+        return _run(request, boosts)
+    return _run(
+        request, boosts, None, _Ranks(group(), None, Restarts(most, group, report.started_again))
+    )
+
+
+def _run_nodes(
+    request: _Request,
+    boosts: tuple[PlannedBoost, ...],
+    asked: _Asked,
+    nodes: NodeLayout,
+    machine: Identity,
+    trial: bool,
+) -> int:
+    """Train on this node and others, each of which runs this same command."""
+    from flatout.reporting import ranks as report
+    from flatout.running.node_book import NodeLimits
+    from flatout.running.node_group import NodeGroup
+    from flatout.running.restarting import Restarts
+    from flatout.tuning import node_run
+
+    own = node_run.layout(asked.ranks, asked.gpus, machine, 1)
+    joined = node_run.JoinedNodes(nodes, NodeLimits(wait_s=asked.wait_s), asked.restarts)
+    layout = joined.join(own, node_run.program(request.target, boosts))
+    if nodes.index:
+        request = request._replace(quiet=True, as_json=False)
+    elif trial and not request.quiet:
+        terminal.say(node_run.UNTRIED.format(ranks=layout.total, nodes=nodes.count))
+
+    def group(placed: RankLayout) -> NodeGroup:
+        return NodeGroup(request.target, placed, report.failed, joined.link, joined.close)
+
+    def tell(number: int) -> None:
+        if not nodes.index:
+            report.started_again(number)
+
+    restarts = Restarts(asked.restarts, lambda: group(joined.rejoin(own)), tell)
+    try:
+        return _run(request, boosts, None, _Ranks(group(layout), None, restarts))
+    finally:
+        joined.close()
 
 
 def _run(
@@ -150,12 +254,12 @@ def _run(
     tuning: LiveTuning | None = None,
     ranks: _Ranks | None = None,
 ) -> int:
-    variables: dict[str, str] = {}
+    variables = environment.warned() if request.warned else {}
     with harmless("the plan was not compared with this machine"):
         if boosts:
             from flatout.tuning import plan_use
 
-            variables = plan_use.variables(request.applied, boosts, request.target, warn)
+            variables |= plan_use.variables(request.applied, boosts, request.target, warn)
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
     orders, beside = chosen.orders(boosts), request.as_json
     watch = _watch(request, boosts)
@@ -176,13 +280,18 @@ def _run(
         tuned = _close(tuning, request, ended.folder) if tuning is not None else None
     with harmless("this run has no summary"):
         end = _told(request, ended, boosts, ranks)
+    if ranks is not None and ranks.restarts is not None:
+        group = ranks.restarts.after(ranks.group)
+        if group is not None:
+            return _run(request, boosts, None, ranks._replace(group=group))
+    with harmless("this run has no document"):
         if request.as_json:
             ending = request.target.display, ended.shell_code, answer, tuned
             typer.echo(json.dumps(document.run_document(end, *ending)))
     with harmless("the model is not exported"):
         _export(request, ended)
     if ranks is not None:
-        rank_summary.check_refusal(ended.records)
+        ranks.group.check_refusal(ended.records)
     return foreground.leave(ended.returncode)
 
 
@@ -191,7 +300,6 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
     if not request.export:
         return
     from flatout.exporting import after_run
-    from flatout.nouns.errors import UserError
 
     try:
         result = after_run.export(ended, request.target.python)
@@ -227,9 +335,9 @@ def _told(
 ) -> RunEnd:
     """The figures of the run, told to the user."""
     end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
-    if ranks is not None:
+    if ranks is not None and ranks.group.layout.total > 1:
         group = ranks.group
-        parts = group.layout.size, group.failure, ranks.scaling
+        parts = group.layout.total, group.failure, ranks.scaling
         # That the others lost the rank that failed is no error of ours.
         faults = () if group.failure is not None else end.faults
         together = rank_summary.ranks_end(ended.records, *parts)

@@ -28,19 +28,30 @@ def failed(failure: RankFailure, console: Console | None = None) -> None:
         next_step = f"read its output: {failure.log}" if failure.log else ""
     elif failure.log is not None:
         next_step = f"flatout explain {failure.log}"
+    if next_step and failure.node and failure.log is not None:
+        next_step = f"on node {failure.node}: {next_step}"
     terminal.error(failure_line(failure), console=console)
     if others := others_line(failure):
         terminal.say(others, console)
     if failure.stacks and failure.ending != "hang":
-        terminal.say(f"stacks of those that ran: {failure.stacks}", console)
+        where = f" (node {failure.node})" if failure.node else ""
+        terminal.say(f"stacks of those that ran{where}: {failure.stacks}", console)
     if next_step:
         terminal.next_step(next_step, console)
+
+
+def started_again(number: int, console: Console | None = None) -> None:
+    """All ranks are started once more. number: from 1."""
+    terminal.say(f"all ranks are started again (restart {number})", console)
 
 
 def failure_line(failure: RankFailure) -> str:
     """As in: rank 1 of 2 ended first: ValueError: no such label, step 412, train.py:88."""
     verb = "hangs" if failure.ending == "hang" else "ended first"
-    line = f"rank {failure.rank} of {failure.size} {verb}: {failure.error}"
+    where = f" (node {failure.node})" if failure.node else ""
+    line = f"rank {failure.rank} of {failure.size}{where} {verb}: {failure.error}"
+    if failure.ending == "gone":
+        line = f"node {failure.node} is gone: {failure.error}"
     if failure.step is not None:
         line += f", {'after ' if failure.ending == 'hang' else ''}step {failure.step}"
     return f"{line}, {failure.place}" if failure.place else line
@@ -55,6 +66,7 @@ def others_line(failure: RankFailure) -> str:
     if not count:
         return ""
     who = "the other" if failure.size == 2 else f"the other {count}"
+    who += f" on node {failure.node}" if failure.node else ""
     were, seconds = "was" if count == 1 else "were", f"{failure.ended_after_s:.1f} s later"
     waited = ""
     if failure.waiting == count:

@@ -15,13 +15,11 @@ import torch
 import torch.distributed as typed
 
 from flatout_agent import wire
-from flatout_agent.ranks import shared_memory
+from flatout_agent.ranks import meeting, shared_memory
 from flatout_agent.ranks.shared_memory import BUFFER_BYTES, SharedMemory
 
 dist: Any = typed
 """Its process groups are public in C++, and hardly typed."""
-HERE = "127.0.0.1"
-"""All ranks are on this machine; the loopback device is there without a network too."""
 
 
 class Sent:
@@ -49,19 +47,33 @@ class RankGroup:
         self.size = orders.size
         self._orders = orders
         self._timeout = timedelta(seconds=orders.timeout_s)
-        store = dist.FileStore(orders.store, orders.size) if orders.store else dist.HashStore()
-        self._store = store
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=HERE)]
-        options._timeout = self._timeout
-        self._gloo = dist.ProcessGroupGloo(
-            dist.PrefixStore("gloo", store), self.rank, self.size, options
-        )
+        self._store = meeting.store(orders)
+        self._gloo = self._another("gloo")
         self._nccl: Any = None
         self._memory: SharedMemory | None = None
         """None: not needed so far, or not to be had here."""
         self._asked_for_memory = False
         self.sent = Sent()
+
+    def _another(self, name: str) -> Any:
+        """A group on CPUs; what is sent in one does not wait for another."""
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = meeting.devices(self._orders)
+        options._timeout = self._timeout
+        return dist.ProcessGroupGloo(
+            dist.PrefixStore(name, self._store), self.rank, self.size, options
+        )
+
+    def beside(self, name: str) -> Callable[[torch.Tensor], Any]:
+        """What starts to make a tensor the maximum over the ranks; `finish` waits for it."""
+        own = self._another(name)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        return lambda tensor: own.allreduce([tensor], options)
+
+    def finish(self, work: Any) -> None:
+        """Wait for an exchange that was started."""
+        self._exchange(lambda: work)
 
     @property
     def backend(self) -> str:
@@ -158,7 +170,7 @@ class RankGroup:
     def _shared_memory(self) -> SharedMemory | None:
         memory = None
         with suppress(OSError):  # not on this system, or too little of it
-            if self.size <= shared_memory.MOST_RANKS:
+            if self.size <= shared_memory.MOST_RANKS and not self._orders.address:
                 memory = SharedMemory(self.rank, self.size, self._orders.store)
         made = self.agreed(memory is not None)
         opened = False

@@ -7,8 +7,17 @@ from dataclasses import dataclass
 RANK_ENV = "FLATOUT_RANK"
 SIZE_ENV = "FLATOUT_RANKS"
 """Set in each rank's program. Not RANK and WORLD_SIZE: a script that finds those starts DDP."""
+LOCAL_RANK_ENV = "FLATOUT_LOCAL_RANK"
+LOCAL_SIZE_ENV = "FLATOUT_LOCAL_RANKS"
+"""Among the ranks of this machine, where there are several machines."""
 REFUSED_EXIT = 78
 """Exit code of a rank that has refused to train: see `RanksRefused`."""
+SAVED_EXIT = 75
+"""Exit code of a program that was warned, has saved its state, and would go on from there."""
+WARNING_ENV = "FLATOUT_WARNING"
+"""Name of the signal by which a cluster warns of the end: save and end with SAVED_EXIT. Programs
+that know nothing of it are to train on.
+"""
 LOST_EXIT = 79
 """Exit code of a rank that has lost the others: one of them is gone or does not answer."""
 
@@ -31,6 +40,11 @@ class RankOrders:
     """Folder below which a rank with a scratch folder may overwrite nothing."""
     timeout_s: float = 600.0
     """A rank that waits longer than this for the others ends with an error."""
+    address: str = ""
+    """host:port, or [v6]:port, where rank 0 opens the store; empty: all ranks are on one machine
+    and meet in `store`."""
+    host: str = ""
+    """Address of this machine that ranks on other machines reach; empty: there are none."""
     rehearsal: bool = False
     """There are no others: it computes its own rows, and what they would send is made up."""
 
