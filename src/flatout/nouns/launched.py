@@ -86,6 +86,15 @@ class LaunchRequest:
 
 
 @dataclass(frozen=True)
+class CheckedLaunch:
+    """A request that its engine would take."""
+
+    request: LaunchRequest
+    """With what only the engine knows filled in: how many GPUs `all` are, on which partition."""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class LaunchFile:
     """A file that the engine reads: plain, commented, the user's to keep and edit."""
 

@@ -5,8 +5,9 @@ headings The command, What is written, What is checked first, Following and stop
 What was really run, References. Each file defines
 
 - `ENGINE = LaunchEngine(...)`.
-- `check(request) -> tuple[str, ...]`: raises UserError for all that can be known before anything is
-  submitted (not installed, not logged in, no such partition, image missing ...); returns warnings.
+- `check(request) -> CheckedLaunch`: raises UserError for all that can be known before anything is
+  submitted (not installed, not logged in, no such partition, image missing ...); fills in what only
+  the engine knows, as how many GPUs `all` are.
 - `files(request) -> tuple[LaunchFile, ...]`: what the engine reads. Pure: the same request, the
   same text. On each node they run `contract.node_command(request)`.
 - `submit(request, folder) -> SubmittedJob`: the files lie in `folder`. Raises UserError.
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from flatout.nouns.launched import (
+    CheckedLaunch,
     JobState,
     LaunchCosts,
     LaunchEngine,
@@ -43,7 +45,7 @@ class Engine(Protocol):
 
     ENGINE: LaunchEngine
 
-    def check(self, request: LaunchRequest) -> tuple[str, ...]: ...
+    def check(self, request: LaunchRequest) -> CheckedLaunch: ...
     def files(self, request: LaunchRequest) -> tuple[LaunchFile, ...]: ...
     def submit(self, request: LaunchRequest, folder: Path) -> SubmittedJob: ...
     def state(self, job: SubmittedJob) -> JobState: ...

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flatout.launching import contract
 from flatout.nouns.launched import (
+    CheckedLaunch,
     JobState,
     LaunchCosts,
     LaunchEngine,
@@ -18,7 +19,7 @@ from flatout.nouns.launched import (
 
 ENGINE = LaunchEngine(
     title="Slurm",
-    since="0.3.0",
+    since="0.2.0",
     needs="sbatch",
     travels=False,
     understands=("partition", "account"),
@@ -26,7 +27,7 @@ ENGINE = LaunchEngine(
 )
 
 
-def check(request: LaunchRequest) -> tuple[str, ...]:
+def check(request: LaunchRequest) -> CheckedLaunch:
     raise NotImplementedError
 
 
