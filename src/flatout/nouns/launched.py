@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from flatout.nouns.explained import Explained
 
 LaunchState = Literal["queued", "running", "ended", "failed", "cancelled", "unknown"]
 """ended: with exit code 0; unknown: the engine does not answer, or knows the job no more."""
@@ -125,6 +128,16 @@ class LaunchCosts:
 
 
 @dataclass(frozen=True)
+class PreparedLaunch:
+    """All that is known before anything is written or submitted."""
+
+    request: LaunchRequest
+    files: tuple[LaunchFile, ...]
+    costs: LaunchCosts
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class SubmittedJob:
     """A job that an engine has accepted."""
 
@@ -165,6 +178,17 @@ class LogLine:
     source: str
     """As in `node 0` or `gpu-02`; empty: the engine itself."""
     text: str
+
+
+@dataclass(frozen=True)
+class FirstFailure:
+    """Of a job that failed: the node or rank whose error came first."""
+
+    source: str
+    error: str
+    """One line."""
+    explained: Explained | None = None
+    """None: the node has explained it in its own log, or the error is not known."""
 
 
 @dataclass(frozen=True)

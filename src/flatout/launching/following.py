@@ -1,0 +1,128 @@
+"""A job that runs elsewhere, followed: its states, its lines, and what failed first."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from flatout.explaining import explaining
+from flatout.launching import engines
+from flatout.nouns.errors import UserError
+from flatout.nouns.launched import FirstFailure, JobState, LogLine, SubmittedJob
+
+WAIT_S = 0.3
+"""Between two looks for new lines."""
+ASK_S = (1.0, 1.0, 1.0, 2.0, 2.0, 3.0, 5.0)
+"""Between two questions to the engine; the last goes on. Sites ask not to be asked too often."""
+SILENT_S = 900.0
+"""An engine that does not answer for so long is given up."""
+LATE_S = 1.5
+"""After the job's end, for lines that a shared file system shows late."""
+MOST_LINES = 20_000
+"""Of a job's log, from its beginning, in which its failure is looked for; its last as many too."""
+EXPLAINED = re.compile(r"flatout: error: (rank \d+ of \d+ (?:ended first|hangs): .+)")
+"""What `flatout run` says on a node; the cause stands below it in the same log."""
+ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b|slurmstepd: error: )")
+
+Event = JobState | LogLine
+
+
+def events(job: SubmittedJob, wait: Callable[[float], None] = time.sleep) -> Iterator[Event]:
+    """States where they change, and every line; ends with the job. Raises UserError.
+
+    Closing it leaves the job as it is.
+    """
+    engine = engines.load(job.engine)
+    lines = engine.logs(job)
+    questions = _Questions(lambda: engine.state(job))
+    while True:
+        changed = questions.ask()
+        if changed is not None and not changed.final:
+            yield changed
+        yield from _waiting(lines)
+        if changed is not None and changed.final:
+            wait(LATE_S)
+            yield from _waiting(lines)
+            yield changed
+            return
+        wait(WAIT_S)
+
+
+def first_failure(job: SubmittedJob) -> FirstFailure | None:
+    """Of a job that failed: whose error came first, and what it means; None: no line says it."""
+    by_source: dict[str, list[str]] = {}
+    for line in _all(job):
+        said = EXPLAINED.search(line.text)
+        if said is not None:
+            return FirstFailure(line.source, said[1])
+        by_source.setdefault(line.source, []).append(line.text)
+    answer = explaining.explain(
+        [(source, ["\n".join(texts).encode()]) for source, texts in by_source.items()]
+    )
+    if answer.recognised and answer.matches:
+        evidence = answer.matches[0].evidence
+        error = evidence.text.strip().splitlines()[0] if evidence.text.strip() else ""
+        return FirstFailure(evidence.source or "", error, answer)
+    errors = (
+        FirstFailure(source, text.strip())
+        for source, texts in by_source.items()
+        for text in texts
+        if ERROR.match(text)
+    )
+    return next(errors, None)
+
+
+class _Questions:
+    """The engine's word on the job, asked now and then."""
+
+    def __init__(self, state: Callable[[], JobState]) -> None:
+        self._state = state
+        self._known: JobState | None = None
+        self._asked = 0
+        self._next = self._answered = time.monotonic()
+
+    def ask(self) -> JobState | None:
+        """The state where it is due and differs from the one before."""
+        now = time.monotonic()
+        if now < self._next:
+            return None
+        state = self._state()
+        self._next = time.monotonic() + ASK_S[min(self._asked, len(ASK_S) - 1)]
+        self._asked += 1
+        if state.state != "unknown":
+            self._answered = now
+        elif now - self._answered > SILENT_S:
+            raise UserError(
+                f"the engine has not answered for {SILENT_S / 60:.0f} minutes: {state.detail}",
+                "ask again later: flatout launch --follow JOB",
+                1,
+            )
+        if state == self._known:
+            return None
+        self._known = state
+        self._asked = min(self._asked, 2)  # where one thing changes, others follow soon
+        return state
+
+
+def _waiting(lines: Iterator[LogLine | None]) -> Iterator[LogLine]:
+    """The lines that are there now."""
+    for line in lines:
+        if line is None:
+            return
+        yield line
+
+
+def _all(job: SubmittedJob) -> Iterator[LogLine]:
+    """The lines of a job that has ended, from the beginning."""
+    lines = engines.load(job.engine).logs(job)
+    deadline = time.monotonic() + LATE_S
+    found = 0
+    while True:
+        for line in islice(_waiting(lines), MOST_LINES):
+            found += 1
+            yield line
+        if found or time.monotonic() > deadline:
+            return
+        time.sleep(WAIT_S)
