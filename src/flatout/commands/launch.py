@@ -351,7 +351,7 @@ def _followed(job: SubmittedJob, as_json: bool, prepared: PreparedLaunch | None)
     failure = None
     if now is not None and now.state == "failed":
         with harmless("the failure is not explained"):
-            failure = following.first_failure(job)
+            failure = following.first_failure(job, now.first)
             report.failed(failure, job, languages.chosen(None))
     if as_json:
         _print(report.launch_document(prepared, job, now, failure))

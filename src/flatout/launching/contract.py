@@ -6,7 +6,8 @@ import shlex
 
 from flatout.nouns.launched import LaunchCosts, LaunchRequest
 
-PLAN = "flatout.toml"
+SAVED_EXIT = 75
+"""Of `flatout run`: the program was asked to end, has saved its state, and would go on from it."""
 
 
 def node_command(request: LaunchRequest, flatout: tuple[str, ...] = ("flatout",)) -> list[str]:

@@ -18,22 +18,24 @@ from flatout.nouns.launched import JOB_FILE, LaunchFile, SubmittedJob
 ROOT = Path(".flatout", "launch")
 
 
-def fresh(name: str, under: Path) -> Path:
-    """A new empty folder for one launch, closed to other users. Raises OSError."""
-    root = under / ROOT
-    root.mkdir(parents=True, exist_ok=True)
-    ignore = root.parent / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")
+def planned(name: str, under: Path) -> Path:
+    """A folder for one launch that is not there yet; full path."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    root = (under / ROOT).absolute()
     for number in count(1):
         folder = root / (f"{name}-{stamp}" if number == 1 else f"{name}-{stamp}-{number}")
-        try:
-            folder.mkdir(mode=0o700)
-        except FileExistsError:
-            continue
-        return folder.absolute()
+        if not folder.exists():
+            return folder
     raise AssertionError("count() has no end")
+
+
+def make(folder: Path) -> None:
+    """Make it, closed to other users. Raises OSError; FileExistsError: another launch has it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    ignore = folder.parent.parent / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
+    folder.mkdir(mode=0o700)
 
 
 def write(files: Iterable[LaunchFile], folder: Path) -> None:
@@ -87,7 +89,7 @@ def _read(path: Path) -> SubmittedJob | None:
 
 
 def default_name(argv: Iterable[str]) -> str:
-    """train of train.py, package-train of -m package.train: letters, digits and hyphens."""
+    """Of the job: `train` for train.py; small letters, digits and hyphens."""
     words = [word for word in argv if not word.startswith("-")]
     scripts = [word for word in words if word.endswith(".py")]
     first = (scripts or words or ["job"])[0]

@@ -11,6 +11,7 @@ from flatout.explaining import explaining
 from flatout.launching import engines
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import FirstFailure, JobState, LogLine, SubmittedJob
+from flatout.nouns.signature import Role
 
 WAIT_S = 0.3
 """Between two looks for new lines."""
@@ -24,7 +25,11 @@ MOST_LINES = 20_000
 """Of a job's log, from its beginning, in which its failure is looked for; its last as many too."""
 EXPLAINED = re.compile(r"flatout: error: (rank \d+ of \d+ (?:ended first|hangs): .+)")
 """What `flatout run` says on a node; the cause stands below it in the same log."""
-ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b|slurmstepd: error: )")
+ERROR = re.compile(
+    r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b"
+    r"|flatout: (?!warning: )|slurmstepd(?:-\S+)?: error: |srun: error: )"
+)
+"""Lines that say what went wrong, of programs, of `flatout run` and of Slurm."""
 
 Event = JobState | LogLine
 
@@ -50,28 +55,53 @@ def events(job: SubmittedJob, wait: Callable[[float], None] = time.sleep) -> Ite
         wait(WAIT_S)
 
 
-def first_failure(job: SubmittedJob) -> FirstFailure | None:
-    """Of a job that failed: whose error came first, and what it means; None: no line says it."""
+def first_failure(job: SubmittedJob, first: str = "") -> FirstFailure | None:
+    """Of a job that failed: whose error came first, and what it means; None: no line says it.
+
+    first: the source that the engine saw end first; empty: it does not say.
+    """
     by_source: dict[str, list[str]] = {}
     for line in _all(job):
-        said = EXPLAINED.search(line.text)
-        if said is not None:
-            return FirstFailure(line.source, said[1])
         by_source.setdefault(line.source, []).append(line.text)
+    own = {first: by_source[first]} if first in by_source else {}
+    for texts in (own, by_source):
+        answers = (_said_by_run(texts), _explained(texts), _error(texts))
+        found = next((answer for answer in answers if answer is not None), None)
+        if found is not None:
+            return found
+    return None
+
+
+def _said_by_run(by_source: dict[str, list[str]]) -> FirstFailure | None:
+    """What `flatout run` on a node has said itself, with the cause below it."""
+    for source, texts in by_source.items():
+        for text in texts:
+            said = EXPLAINED.search(text)
+            if said is not None:
+                return FirstFailure(source, said[1])
+    return None
+
+
+def _explained(by_source: dict[str, list[str]]) -> FirstFailure | None:
     answer = explaining.explain(
         [(source, ["\n".join(texts).encode()]) for source, texts in by_source.items()]
     )
-    if answer.recognised and answer.matches:
-        evidence = answer.matches[0].evidence
-        error = evidence.text.strip().splitlines()[0] if evidence.text.strip() else ""
-        return FirstFailure(evidence.source or "", error, answer)
-    errors = (
-        FirstFailure(source, text.strip())
-        for source, texts in by_source.items()
-        for text in texts
-        if ERROR.match(text)
-    )
-    return next(errors, None)
+    if not answer.recognised or not answer.matches:
+        return None
+    root = answer.matches[0]
+    if root.signature.role in (Role.ECHO, Role.HARMLESS):  # says only that something failed
+        return None
+    evidence = root.evidence
+    error = next((line.strip() for line in evidence.text.splitlines() if line.strip()), "")
+    return FirstFailure(evidence.source or "", error, answer)
+
+
+def _error(by_source: dict[str, list[str]]) -> FirstFailure | None:
+    for source, texts in by_source.items():
+        for text in texts:
+            if ERROR.match(text):
+                return FirstFailure(source, text.strip())
+    return None
 
 
 class _Questions:
@@ -118,11 +148,8 @@ def _all(job: SubmittedJob) -> Iterator[LogLine]:
     """The lines of a job that has ended, from the beginning."""
     lines = engines.load(job.engine).logs(job)
     deadline = time.monotonic() + LATE_S
-    found = 0
-    while True:
+    while time.monotonic() < deadline:
         for line in islice(_waiting(lines), MOST_LINES):
-            found += 1
+            deadline = time.monotonic() + LATE_S
             yield line
-        if found or time.monotonic() > deadline:
-            return
         time.sleep(WAIT_S)

@@ -53,6 +53,8 @@ def prepare(request: LaunchRequest, dry: bool = False) -> PreparedLaunch:
     """
     chosen = engine(request.engine)
     check(request, chosen)
+    folder = folders.planned(request.name, request.folder)
+    request = replace(request, launch_folder=folder)
     if chosen.ENGINE.travels:
         request = replace(request, packed=packing.select(request.folder))
         _check_travels(request)
@@ -63,16 +65,18 @@ def prepare(request: LaunchRequest, dry: bool = False) -> PreparedLaunch:
             raise
         then = f" (next: {error.next_step})" if error.next_step else ""
         checked = CheckedLaunch(request, (f"this could not be submitted: {error.message}{then}",))
-    files = (*chosen.files(checked.request), *_lock(checked.request))
+    costs, files = chosen.costs(checked.request), chosen.files(checked.request)
     warnings = (*_left_out(checked.request), *checked.warnings)
-    return PreparedLaunch(checked.request, files, chosen.costs(checked.request), warnings)
+    notes = (*costs.notes, *checked.notes)
+    return PreparedLaunch(checked.request, files, costs, warnings, notes)
 
 
 def submit(prepared: PreparedLaunch) -> SubmittedJob:
     """Write the files into a folder of their own and submit them. Raises UserError."""
     request = prepared.request
-    folder = folders.fresh(request.name, request.folder)
-    folders.write(prepared.files, folder)
+    folder = request.launch_folder
+    folders.make(folder)
+    folders.write((*prepared.files, *_lock(request)), folder)
     try:
         job = engine(request.engine).submit(request, folder)
     except UserError as error:

@@ -6,7 +6,7 @@ import queue
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout.nouns.errors import UserError
@@ -38,14 +38,20 @@ def need(program: str, next_step: str) -> str:
     return path
 
 
-def ask(command: Sequence[str], limit_s: float = LIMIT_S, given: str | None = None) -> ToolAnswer:
-    """Run it to its end; given: its standard input. Never raises."""
+def ask(
+    command: Sequence[str],
+    limit_s: float = LIMIT_S,
+    given: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> ToolAnswer:
+    """Run it to its end; given: its standard input; env: None: this process's. Never raises."""
     source = {"stdin": subprocess.DEVNULL} if given is None else {"input": given}
     try:
         done = subprocess.run(  # type: ignore[call-overload]
             list(command),
             **source,
             capture_output=True,
+            env=env,
             text=True,
             errors="replace",
             timeout=limit_s,

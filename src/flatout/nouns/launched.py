@@ -75,6 +75,8 @@ class LaunchRequest:
     """Python of the nodes; empty: the engine's default."""
     options: tuple[tuple[str, str], ...] = ()
     """Others of this engine, from --set NAME=VALUE."""
+    launch_folder: Path = Path()
+    """Where its files will lie, full path: below the code folder."""
 
     def option(self, name: str, default: str = "") -> str:
         """The last value given for that option of the engine."""
@@ -95,6 +97,8 @@ class CheckedLaunch:
     request: LaunchRequest
     """With what only the engine knows filled in: how many GPUs `all` are, on which partition."""
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Worth knowing, and nothing wrong: when it would start."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,7 @@ class PreparedLaunch:
     files: tuple[LaunchFile, ...]
     costs: LaunchCosts
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,6 +169,8 @@ class JobState:
     returncode: int | None = None
     nodes: tuple[str, ...] = ()
     """Their names, once known."""
+    first: str = ""
+    """Of a job that failed: the source of the node that ended first, as in its LogLines."""
 
     @property
     def final(self) -> bool:

@@ -40,8 +40,10 @@ def asked(prepared: PreparedLaunch, title: str, console: Console | None = None) 
     if request.packed is not None:
         count = units.count(len(request.packed.files), "file")
         terminal.say(f"sent along: {count}, {units.size(request.packed.size_bytes)}", console)
-    for line in (*prepared.costs.notes, *prepared.warnings):
-        terminal.warn(line, console)
+    for note in prepared.notes:
+        terminal.say(note, console)
+    for warning in prepared.warnings:
+        terminal.warn(warning, console)
 
 
 def costs_line(costs: LaunchCosts) -> str:
@@ -117,6 +119,8 @@ def hints(job: SubmittedJob) -> Iterator[tuple[str, str]]:
     yield "come back", f"flatout launch --follow {job.id}"
     if "monitor" in job.extra:
         yield "its machines", job.extra["monitor"]
+    if "results" in job.extra:
+        yield "what it writes", job.extra["results"]
     yield "end it", f"flatout launch --cancel {job.id}"
 
 
@@ -162,7 +166,8 @@ def launch_document(
             "hours": costs.hours,
             "gpu_hours": costs.gpu_hours,
             "files": {file.path: file.text for file in prepared.files},
-            "warnings": [*costs.notes, *prepared.warnings],
+            "warnings": list(prepared.warnings),
+            "notes": list(prepared.notes),
         }
     return document | {
         "job": dataclasses.asdict(job) if job is not None else None,
