@@ -64,9 +64,9 @@ def first_failure(job: SubmittedJob, first: str = "") -> FirstFailure | None:
     for line in _all(job):
         by_source.setdefault(line.source, []).append(line.text)
     own = {first: by_source[first]} if first in by_source else {}
-    for texts in (own, by_source):
-        answers = (_said_by_run(texts), _explained(texts), _error(texts))
-        found = next((answer for answer in answers if answer is not None), None)
+    ways = (_said_by_run, own), (_said_by_run, by_source), (_explained, own), (_error, own)
+    for look, texts in (*ways, (_explained, by_source), (_error, by_source)):
+        found = look(texts)
         if found is not None:
             return found
     return None

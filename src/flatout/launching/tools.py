@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from flatout.nouns.errors import UserError
@@ -64,14 +65,14 @@ def ask(
     return ToolAnswer(done.returncode, done.stdout, done.stderr)
 
 
-def lines_of(command: Sequence[str]) -> Iterator[str | None]:
+def lines_of(command: Sequence[str], held: bool = False) -> Iterator[str | None]:
     """The lines a program that goes on prints; None: nothing new now. Ends when it has ended.
 
-    The program is ended when the iterator is closed.
+    The program is ended when the iterator is closed. held: its input stays open until then.
     """
     process = subprocess.Popen(
         list(command),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE if held else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -103,5 +104,7 @@ def lines_of(command: Sequence[str]) -> Iterator[str | None]:
             process.terminate()
         process.wait()
         reader.join(5)
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
