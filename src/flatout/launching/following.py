@@ -23,6 +23,7 @@ LATE_S = 1.5
 """After the job's end, for lines that a shared file system shows late."""
 SLOW_S = 30.0
 """The same where the log says itself that it is complete: a network may be slow."""
+LONGEST_S = 300.0
 MOST_LINES = 500_000
 """Of a job's log, in which its failure is looked for."""
 EXPLAINED = re.compile(r"flatout: error: (rank \d+ of \d+ (?:ended first|hangs): .+)")
@@ -151,7 +152,8 @@ def _rest(
     """The lines that are still to come of a job that has ended."""
     quiet_s = SLOW_S if logs_end else LATE_S
     deadline = time.monotonic() + quiet_s
-    while time.monotonic() < deadline:
+    last = time.monotonic() + LONGEST_S
+    while time.monotonic() < min(deadline, last):
         for line in lines:
             if line is None:
                 break

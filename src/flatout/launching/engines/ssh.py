@@ -116,7 +116,7 @@ tail -n "+$2" -f --pid="$(cat pid)" log &
 tail=$!
 # The end of this connection ends it.
 { cat <&3 >/dev/null; kill $tail; } &
-wait $tail && printf '\\\\004\\\\n'
+wait $tail && printf '\\004\\n'
 kill $!
 """
 STOP = """
