@@ -51,6 +51,10 @@ PLANTED = {
         "flatout_programs/backends/aoti.py",
         "import flatout_programs.backends.eager",
     ),
+    "Engines of a launch do not know each other": (
+        "flatout/launching/engines/ssh.py",
+        "import flatout.launching.engines.slurm",
+    ),
     "Checks do not know each other": (
         "flatout/diagnosing/job/data/data001_loader_without_workers.py",
         "import flatout.diagnosing.job.data.data002_loader_workers_too_few",

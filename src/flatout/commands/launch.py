@@ -1,0 +1,370 @@
+"""flatout launch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, harmless, program
+from flatout.nouns.errors import UserError
+
+if TYPE_CHECKING:
+    from flatout.nouns.launched import JobState, LaunchRequest, PreparedLaunch, SubmittedJob
+
+PLACE = ("Speed up", 6)
+CONTEXT = SCRIPT_CONTEXT
+USAGE = "ENGINE [OPTIONS] SCRIPT [ARGS]..."
+PLAN = Path("flatout.toml")
+INTERRUPTED = 130
+
+
+def _engines(incomplete: str) -> list[str]:
+    from flatout.launching import engines
+
+    return [name for name in engines.names() if name.startswith(incomplete)]
+
+
+Engine = Annotated[
+    str, typer.Option("--engine", hidden=True, metavar="ENGINE", autocompletion=_engines)
+]
+NodeCount = Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Nodes.")]
+Gpus = Annotated[
+    str | None,
+    typer.Option("--gpus", metavar="all|N", help="GPUs of each node, a process on each."),
+]
+Ranks = Annotated[
+    int | None,
+    typer.Option(
+        "--ranks", metavar="N", min=1, help="Without GPUs: processes on each node.  [default: 1]"
+    ),
+]
+Time = Annotated[
+    str | None, typer.Option("--time", metavar="TIME", help="Longest run, such as 90m or 12h.")
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME[=VALUE]",
+        help="Set a variable for the script; without a value, to what it is here. Repeatable.",
+    ),
+]
+Partition = Annotated[
+    str, typer.Option("--partition", metavar="NAME", help="Slurm: the partition.")
+]
+Account = Annotated[
+    str, typer.Option("--account", metavar="NAME", help="Slurm: who is charged for it.")
+]
+Queue = Annotated[
+    str, typer.Option("--queue", metavar="NAME", help="Kubernetes: the queue of Kueue.")
+]
+Image = Annotated[
+    str, typer.Option("--image", metavar="IMAGE", help="Container image, where there are such.")
+]
+Hosts = Annotated[
+    str, typer.Option("--hosts", metavar="A,B", help="ssh: the machines, the first one leads.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Another option of the engine: see its page. Repeatable.",
+    ),
+]
+Name = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="Name of the job.  [default: the script's]")
+]
+Restarts = Annotated[
+    int,
+    typer.Option(
+        "--restarts", metavar="N", min=0, help="Start a script that fails again, so often."
+    ),
+]
+Python = Annotated[
+    str, typer.Option("--python", metavar="PYTHON", help="Python interpreter on the nodes.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the files that would be submitted, and end.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Submit without asking.")]
+NoFollow = Annotated[bool, typer.Option("--no-follow", help="End once it is submitted.")]
+Follow = Annotated[
+    str, typer.Option("--follow", metavar="JOB", help="Follow a job that was launched from here.")
+]
+Cancel = Annotated[
+    str, typer.Option("--cancel", metavar="JOB", help="End a job that was launched from here.")
+]
+List = Annotated[bool, typer.Option("--list", help="List the jobs launched from here.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON document on stdout, and the job's log on stderr."),
+]
+
+
+def modern(words: Sequence[str]) -> list[str]:
+    """The engine's name as an option: what follows a first bare word would be the script's."""
+    if words and not words[0].startswith("-"):
+        return ["--engine", *words]
+    return [*words]
+
+
+def command(
+    ctx: typer.Context,
+    engine: Engine = "",
+    nodes: NodeCount = 1,
+    gpus: Gpus = None,
+    ranks: Ranks = None,
+    time: Time = None,
+    env: Env = None,
+    partition: Partition = "",
+    account: Account = "",
+    queue: Queue = "",
+    image: Image = "",
+    hosts: Hosts = "",
+    setting: Set = None,
+    name: Name = "",
+    restarts: Restarts = 0,
+    plan: _options.PlanToRun = None,
+    no_plan: _options.NoPlan = False,
+    python: Python = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    no_follow: NoFollow = False,
+    follow: Follow = "",
+    cancel: Cancel = "",
+    listing: List = False,
+    as_json: Json = False,
+) -> int:
+    """Run a script on a cluster: slurm, ssh, kubernetes, ray or sky.
+
+    Checks what can be checked beforehand, shows what is asked for, writes the engine's own files
+    into .flatout/launch, submits them after asking, and follows the job. Ctrl-C leaves it running.
+    On each node the files run flatout run --nodes auto.
+
+    Examples:
+      flatout launch slurm --nodes 2 --gpus 8 --time 4h train.py
+      flatout launch ssh --hosts gpu1,gpu2 --gpus all train.py
+      flatout launch slurm --dry-run --nodes 2 --gpus 8 train.py
+      flatout launch --follow last
+
+    Exit code: that of the job; 0 once it is submitted with --no-follow; 2 for wrong usage.
+    """
+    options = ctx.params
+    if listing:
+        return _listed(as_json)
+    if follow or cancel:
+        return _existing(follow, cancel, as_json)
+    return _launched(_request(ctx.args, options), options)
+
+
+def _launched(request: LaunchRequest, options: dict[str, Any]) -> int:
+    """Check, show, ask, submit, follow."""
+    from flatout.launching import launch
+    from flatout.reporting import launch as report
+
+    prepared = launch.prepare(request, dry=options["dry_run"])
+    title = launch.engine(request.engine).ENGINE.title
+    report.asked(prepared, title)
+    if options["dry_run"]:
+        if options["as_json"]:
+            _print(report.launch_document(prepared))
+        else:
+            report.files(prepared)
+        return 0
+    if not options["yes"]:
+        _agreed()
+    job = launch.submit(prepared)
+    report.submitted(job, title)
+    if options["no_follow"]:
+        for words, line in report.hints(job):
+            sys.stderr.write(f"  {words}: {line}\n")
+        if options["as_json"]:
+            _print(report.launch_document(prepared, job))
+        return 0
+    return _followed(job, options["as_json"], prepared)
+
+
+def _request(words: list[str], options: dict[str, Any]) -> LaunchRequest:
+    """What the command line asks for. Raises UserError."""
+    from flatout.launching import folders
+    from flatout.nouns.launched import LaunchRequest
+
+    if not options["engine"]:
+        names = ", ".join(_engines(""))
+        raise UserError(
+            f"no engine is named; there are {names}", "flatout launch slurm --nodes 2 train.py"
+        )
+    rest, module = program(words)
+    argv = rest if module is None else ("-m", module, *rest)
+    limit, gpus = options["time"], options["gpus"]
+    return LaunchRequest(
+        engine=options["engine"],
+        argv=argv,
+        name=options["name"] or folders.default_name(argv),
+        folder=Path.cwd(),
+        nodes=_nodes(options["nodes"], options["hosts"]),
+        gpus=_gpus(gpus) if gpus is not None else None,
+        ranks=options["ranks"],
+        time_s=duration("--time", limit) if limit is not None else None,
+        variables=_variables(options["env"] or ()),
+        image=options["image"],
+        plan=_plan(options["plan"], options["no_plan"]),
+        lock=_lock(),
+        restarts=options["restarts"],
+        partition=options["partition"],
+        account=options["account"],
+        queue=options["queue"],
+        hosts=_hosts(options["hosts"]),
+        python=options["python"],
+        options=tuple(_pair("--set", text) for text in options["setting"] or ()),
+    )
+
+
+def _nodes(nodes: int, hosts: str) -> int:
+    """One for each host where hosts are named."""
+    named = len(_hosts(hosts))
+    if named and nodes not in (1, named):
+        raise UserError(f"--hosts names {named}, --nodes {nodes}", "leave --nodes out")
+    return named or nodes
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    return tuple(host.strip() for host in text.split(",") if host.strip())
+
+
+def _gpus(text: str) -> Any:
+    """`all` or a number."""
+    if text == "all":
+        return text
+    if not text.isdecimal() or not int(text):
+        raise UserError(f"--gpus {text!r} is neither all nor a number of GPUs", "--gpus all")
+    return int(text)
+
+
+def _variables(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """NAME=VALUE, or NAME for the value that it has here."""
+    found = []
+    for text in given:
+        if "=" not in text:
+            if text not in os.environ:
+                raise UserError(f"--env {text}: it is not set here", f"--env {text}=VALUE")
+            text = f"{text}={os.environ[text]}"
+        found.append(_pair("--env", text))
+    return tuple(found)
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UserError(f"{option} {text!r} has no value", f"{option} NAME=VALUE")
+    if "\n" in value or "\0" in value:
+        raise UserError(f"{option} {name}: a value of several lines", "put it into a file")
+    return name, value
+
+
+def _plan(path: Path | None, no_plan: bool) -> Path | None:
+    if no_plan:
+        return None
+    if path is None:
+        return PLAN if PLAN.is_file() else None
+    if not path.is_file():
+        raise UserError(f"there is no plan {path}", "make one: flatout tune train.py")
+    return path
+
+
+def _lock() -> str:
+    """What the script's Python has installed, as far as it can be read quickly."""
+    with harmless("the packages of this environment are not written down"):
+        from flatout.installing import answers
+        from flatout.probing import packages
+        from flatout.running.command import chosen_python
+
+        files = answers.frozen(packages.look(chosen_python(None)))["files"]
+        return "\n".join(files.values())
+    return ""
+
+
+def _agreed() -> None:
+    """Ask. Raises UserError where nobody can answer, or where the answer is no."""
+    if not sys.stdin or not sys.stdin.isatty():
+        raise UserError("nobody can be asked here", "agree beforehand: --yes")
+    sys.stderr.write("submit? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UserError("nothing was submitted", exit_code=1)
+
+
+def _existing(follow: str, cancel: str, as_json: bool) -> int:
+    """Follow or end a job of before."""
+    from flatout.launching import engines, folders
+    from flatout.reporting import terminal
+
+    if follow and cancel:
+        raise UserError("--follow and --cancel are two things", "leave one of them out")
+    job = folders.find(follow or cancel, Path.cwd())
+    if follow:
+        return _followed(job, as_json, None)
+    engines.load(job.engine).cancel(job)
+    terminal.say(f"job {job.id} ({job.name}) is cancelled")
+    return 0
+
+
+def _listed(as_json: bool) -> int:
+    from flatout.launching import engines, folders
+    from flatout.reporting import launch as report
+
+    jobs = [(job, engines.load(job.engine).state(job)) for job in folders.submitted(Path.cwd())]
+    if as_json:
+        _print([report.launch_document(None, job, now) for job, now in jobs])
+    elif jobs:
+        report.listing(jobs)
+    else:
+        sys.stderr.write("flatout: no job was launched from this folder\n")
+    return 0
+
+
+def _followed(job: SubmittedJob, as_json: bool, prepared: PreparedLaunch | None) -> int:
+    """Show its states and lines until it ends; the exit code. Ctrl-C leaves it running."""
+    from flatout.launching import following
+    from flatout.nouns.launched import JobState
+    from flatout.reporting import languages
+    from flatout.reporting import launch as report
+
+    now: JobState | None = None
+    try:
+        for event in following.events(job):
+            if isinstance(event, JobState):
+                now = event
+                report.state(job, event)
+            else:
+                report.line(event, sys.stderr if as_json else None)
+    except KeyboardInterrupt:
+        report.left(job)
+        return INTERRUPTED
+    failure = None
+    if now is not None and now.state == "failed":
+        with harmless("the failure is not explained"):
+            failure = following.first_failure(job, now.first)
+            report.failed(failure, job, languages.chosen(None))
+    if as_json:
+        _print(report.launch_document(prepared, job, now, failure))
+    return _exit_code(now)
+
+
+def _exit_code(now: JobState | None) -> int:
+    """As the job has ended: its own code where the engine knows it."""
+    if now is None or now.state == "ended":
+        return 0
+    return now.returncode if now.returncode and 0 < now.returncode < 256 else 1
+
+
+def _print(document: Any) -> None:
+    json.dump(document, sys.stdout, indent=2)
+    sys.stdout.write("\n")

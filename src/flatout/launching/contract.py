@@ -1,0 +1,38 @@
+"""The one contract: what runs on each node, whatever the engine."""
+
+from __future__ import annotations
+
+import shlex
+
+from flatout.nouns.launched import LaunchCosts, LaunchRequest
+
+SAVED_EXIT = 75
+"""Of `flatout run`: the program was asked to end, has saved its state, and would go on from it."""
+
+
+def node_command(request: LaunchRequest, flatout: tuple[str, ...] = ("flatout",)) -> list[str]:
+    """`flatout run ... --nodes auto train.py` as words. flatout: what starts it on the node."""
+    words = [*flatout, "run", "--nodes", "auto"]
+    if request.gpus is not None:
+        words += ["--gpus", "all" if request.gpus == "all" else str(request.gpus)]
+    elif request.ranks is not None:
+        words += ["--ranks", str(request.ranks)]
+    if request.restarts:
+        words += ["--restarts", str(request.restarts)]
+    if request.python:
+        words += ["--python", request.python]
+    if request.plan is not None:
+        words += ["--plan", request.plan.as_posix()]
+    return [*words, *request.argv]
+
+
+def node_line(request: LaunchRequest, flatout: tuple[str, ...] = ("flatout",)) -> str:
+    """The same as a line of a shell script."""
+    return shlex.join(node_command(request, flatout))
+
+
+def costs(request: LaunchRequest, notes: tuple[str, ...] = ()) -> LaunchCosts:
+    """What is asked for, where the engine knows no prices."""
+    gpus = None if request.gpus == "all" else request.nodes * (request.gpus or 0)
+    hours = None if request.time_s is None else request.time_s / 3600
+    return LaunchCosts(request.nodes, gpus, hours, notes=notes)

@@ -1,0 +1,70 @@
+"""The engines of `flatout launch`, one per file: the folder is the table, the file's name the id.
+
+A file's docstring is the engine's page: its first line says what the engine is, then come the
+headings The command, What is written, What is checked first, Following and stopping, Restarts,
+What was really run, References. Each file defines
+
+- `ENGINE = LaunchEngine(...)`.
+- `check(request) -> CheckedLaunch`: raises UserError for all that can be known before anything is
+  submitted (not installed, not logged in, no such partition, image missing ...); fills in what only
+  the engine knows, as how many GPUs `all` are.
+- `files(request) -> tuple[LaunchFile, ...]`: what the engine reads. Pure: the same request, the
+  same text. On each node they run `contract.node_command(request)`.
+- `submit(request, folder) -> SubmittedJob`: the files lie in `folder`. Raises UserError.
+- `state(job) -> JobState`: asks the engine; `unknown` where it does not answer. Never raises.
+- `logs(job) -> Iterator[LogLine | None]`: from the beginning; None whenever there is nothing new
+  now: who follows decides how long to wait, and when it was enough. Never raises.
+- `cancel(job) -> None`: ends it, all nodes. Raises UserError.
+- `costs(request) -> LaunchCosts`: what is asked for.
+
+It may define `read(job, node, path) -> str`: the end of a file on that node, empty where it cannot
+be read. Never raises.
+
+Engines do not know each other; what they share is in `launching` itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol, cast
+
+from flatout.nouns.launched import (
+    CheckedLaunch,
+    JobState,
+    LaunchCosts,
+    LaunchEngine,
+    LaunchFile,
+    LaunchRequest,
+    LogLine,
+    SubmittedJob,
+)
+
+
+class Engine(Protocol):
+    """The module of an engine."""
+
+    ENGINE: LaunchEngine
+
+    def check(self, request: LaunchRequest) -> CheckedLaunch: ...
+    def files(self, request: LaunchRequest) -> tuple[LaunchFile, ...]: ...
+    def submit(self, request: LaunchRequest, folder: Path) -> SubmittedJob: ...
+    def state(self, job: SubmittedJob) -> JobState: ...
+    def logs(self, job: SubmittedJob) -> Iterator[LogLine | None]: ...
+    def cancel(self, job: SubmittedJob) -> None: ...
+    def costs(self, request: LaunchRequest) -> LaunchCosts: ...
+
+
+def names() -> list[str]:
+    """The ids of all engines."""
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name for name in modules if not name.startswith("_"))
+
+
+def load(name: str) -> Engine:
+    """The engine of that id. Raises KeyError for an unknown one."""
+    if name not in names():
+        raise KeyError(name)
+    return cast("Engine", importlib.import_module(f"{__name__}.{name}"))

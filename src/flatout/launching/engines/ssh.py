@@ -1,0 +1,398 @@
+"""Your own machines, two to a handful, reached by ssh.
+
+## The command
+
+    flatout launch ssh --hosts gpu1,gpu2 --gpus all train.py
+
+The hosts are named as ssh knows them; the first one leads. Each needs Linux, Python with flatout
+and torch (`--python /path/to/python` where that is not `python3`), and must let you in by a key.
+`--set` knows `config` (a file for `ssh -F`), `leader` (the first host's address, as the others
+reach it) and `port`.
+
+## What is written
+
+`.flatout/launch/<name>-<time>/node.sh`, the script that each machine runs, with reasons. The code
+folder is packed and sent to `~/.flatout/launch/<name>-<time>/node-N/code` on each machine: what is
+in it then is what trains. Secrets (.env, keys, credentials), `.git`, environments and files larger
+than 20 MiB stay here, and are named.
+
+## What is checked first
+
+That each host lets you in and why not: a key that is not known or has changed, no key of yours that
+it accepts, no machine, no sshd. That its Python has flatout (the same version on all) and torch,
+that it has the GPUs and the room on its disk. Then the first host opens the port and the others
+reach it: a closed firewall is seen before anything is sent.
+
+## Following and stopping
+
+Each machine writes its log beside the code; they are shown as one, each line behind its node. The
+programs there do not depend on the connection: Ctrl-C, a closed laptop or a lost network leave them
+running, and `flatout launch --follow JOB` comes back. `flatout launch --cancel JOB` ends them on
+all machines. Where one dies, the others end by themselves. What the script has written stays on the
+first machine, in its code folder.
+
+## Restarts
+
+Nothing queues the job again. `--restarts N` starts a program that fails again, so often.
+
+## References
+
+- https://man.openbsd.org/ssh
+- https://man.openbsd.org/ssh_config
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from flatout.launching import contract, ssh_facts, tails, tools
+from flatout.launching.ssh_hosts import UNREACHED, RemoteHost, at_once, hosts
+from flatout.nouns.errors import UserError
+from flatout.nouns.launched import (
+    CheckedLaunch,
+    JobState,
+    LaunchCosts,
+    LaunchEngine,
+    LaunchFile,
+    LaunchRequest,
+    LogLine,
+    SubmittedJob,
+)
+
+ENGINE = LaunchEngine(
+    title="ssh",
+    since="0.2.0",
+    needs="ssh, and a key that each host accepts",
+    travels=True,
+    understands=("hosts",),
+    settings=("config", "leader", "port"),
+    logs_end=True,
+)
+FILE = "node.sh"
+TOKEN = "token"
+PORT = 29400
+ROOT = ".flatout/launch"
+"""Below the home folder of each machine."""
+SEVERAL = "flatout launch ssh --hosts gpu1,gpu2 train.py"
+RETRY_S = 5.0
+STOP_S = 15
+"""For a program to end itself, before it is killed."""
+BEGIN = """
+cd "$HOME/$1" || exit 1
+umask 077
+# A session of its own: it goes on when this connection ends.
+setsid sh -c '
+  trap "again=1; kill -TERM \\$child" TERM
+  sh node.sh "$0" >>log 2>&1 </dev/null &
+  child=$!
+  echo $$ >pid
+  again=1
+  while [ -n "$again" ]; do again=; wait "$child"; code=$?; done
+  echo "$code" >ended.new
+  mv ended.new ended
+' "$2" </dev/null >/dev/null 2>&1 &
+"""
+LOOK = """
+cd "$HOME/$1" 2>/dev/null || { echo absent; exit 0; }
+if [ -f ended ]; then echo "ended $(cat ended) $(stat -c %Y ended)"
+elif [ -f cancelled ]; then echo cancelled
+elif [ ! -f pid ]; then echo absent
+elif grep -q node.sh "/proc/$(cat pid)/cmdline" 2>/dev/null; then echo running
+else echo lost; fi
+[ -f cancelled ] && echo cancelled
+exit 0
+"""
+END = "\x04"
+FOLLOW = """
+cd "$HOME/$1" || exit 1
+touch log
+exec 3<&0
+tail -n "+$2" -f --pid="$(cat pid)" log &
+tail=$!
+# The end of this connection ends it.
+{ cat <&3 >/dev/null; kill $tail; } &
+wait $tail && printf '\\004\\n'
+kill $!
+"""
+STOP = """
+cd "$HOME/$1" 2>/dev/null || exit 0
+touch cancelled
+[ -f pid ] && [ ! -f ended ] || exit 0
+group=$(cat pid)
+kill -TERM "$group" 2>/dev/null
+left=$2
+while [ "$left" -gt 0 ] && [ ! -f ended ] && kill -0 "$group" 2>/dev/null; do
+  sleep 1
+  left=$((left - 1))
+done
+kill -KILL -- "-$group" 2>/dev/null
+exit 0
+"""
+
+
+def check(request: LaunchRequest) -> CheckedLaunch:
+    """Ask every host whether it can take part, and whether they reach each other."""
+    tools.need("ssh", "install OpenSSH's client")
+    if not request.hosts:
+        raise UserError("no hosts are named", SEVERAL)
+    port = _port(request)
+    machines = hosts(request.hosts, request.option("config"))
+    facts = ssh_facts.look(machines, request)
+    leader = request.option("leader") or ssh_facts.leader_address(machines[0], facts[0])
+    ssh_facts.check_reach(machines, leader, port, request.python or "python3")
+    options = (*request.options, ("leader", leader), ("port", str(port)))
+    told = tuple(ssh_facts.warnings(machines, facts, _torch_of(request.lock)))
+    note = f"the first host is reached by the others at {leader}, port {port}"
+    notes = (note,) if len(machines) > 1 else ()
+    return CheckedLaunch(replace(request, options=options), told, notes)
+
+
+def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
+    """The script of each machine."""
+    return (LaunchFile(FILE, "\n".join(_script(request)) + "\n", executable=True),)
+
+
+def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
+    """Send code and script to all; once all have them, start them."""
+    assert request.packed is not None
+    packed = request.packed
+    beside = {FILE: (folder / FILE).read_bytes(), TOKEN: secrets.token_hex(16).encode()}
+    machines = hosts(request.hosts, request.option("config"))
+    number = {host.name: index for index, host in enumerate(machines)}
+
+    def send(host: RemoteHost) -> None:
+        where = _remote(folder.name, number[host.name])
+        _done(host, host.send(packed, where, beside), "the code could not be sent")
+
+    def begin(host: RemoteHost) -> None:
+        where, index = _remote(folder.name, number[host.name]), str(number[host.name])
+        _done(host, host.ask(BEGIN, where, index), "it could not be started")
+
+    job = _job(request, folder, machines)
+    at_once(send, machines)
+    try:
+        at_once(begin, machines)
+    except BaseException:  # Ctrl-C too: nothing may go on that nobody knows of
+        _stop(job, machines)
+        raise
+    return job
+
+
+def state(job: SubmittedJob) -> JobState:
+    """What has become of the program on each host, taken together."""
+    machines = _machines(job)
+    folder = Path(job.folder).name
+    where = {host.name: _remote(folder, index) for index, host in enumerate(machines)}
+    said = at_once(lambda host: host.ask(LOOK, where[host.name], limit_s=30), machines)
+    answers = {
+        index: answer.stdout.split("\n") if answer.returncode == 0 else [f"silent {answer.said}"]
+        for index, answer in enumerate(said)
+    }
+    words = {index: lines[0].split() or ["absent"] for index, lines in answers.items()}
+    cancelled = any("cancelled" in lines for lines in answers.values())
+    return _together(words, cancelled, [host.name for host in machines])
+
+
+def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
+    """The log of each host, through a connection of its own that is made again where it ends."""
+    folder = Path(job.folder).name
+    remote = [
+        _RemoteLog(host, _remote(folder, index), f"node {index}")
+        for index, host in enumerate(_machines(job))
+    ]
+    try:
+        while not all(log.complete for log in remote):
+            for log in remote:
+                yield from log.waiting()
+            yield None
+    finally:
+        for log in remote:
+            log.close()
+
+
+def read(job: SubmittedJob, node: str, path: str) -> str:
+    """From the machine of that name."""
+    host = next((host for host in _machines(job) if host.name == node), None)
+    if host is None:
+        return ""
+    answer = host.ask('tail -c "$2" -- "$1"\n', path, str(tails.BLOCK), limit_s=30)
+    return answer.stdout if answer.returncode == 0 else ""
+
+
+def cancel(job: SubmittedJob) -> None:
+    """End the program on every host."""
+    troubles = _stop(job, _machines(job))
+    if troubles:
+        raise troubles[0]
+
+
+def costs(request: LaunchRequest) -> LaunchCosts:
+    """Own machines cost nothing by the hour."""
+    return contract.costs(request)
+
+
+class _RemoteLog:
+    """The log of one host, line by line; a lost connection is made again."""
+
+    def __init__(self, host: RemoteHost, folder: str, source: str) -> None:
+        self.complete = False
+        """The program has ended, and all that it wrote is read."""
+        self._host, self._folder, self._source = host, folder, source
+        self._seen = 0
+        self._next = 0.0
+        self._lines: Iterator[str | None] = iter(())
+
+    def waiting(self) -> Iterator[LogLine]:
+        """What is there now."""
+        for line in self._lines:
+            if line is None:
+                return
+            if line.endswith(END):
+                self.complete = True
+                line = line.removesuffix(END)
+                if not line:
+                    return
+            self._seen += 1
+            yield LogLine(self._source, line)
+        if not self.complete and time.monotonic() >= self._next:
+            self._next = time.monotonic() + RETRY_S
+            words = ["sh", "-c", FOLLOW, "sh", self._folder, str(self._seen + 1)]
+            command = self._host.command(words)
+            self._lines = tools.lines_of(command, held=True, errors=False)
+
+    def close(self) -> None:
+        close = getattr(self._lines, "close", None)
+        if close is not None:
+            close()
+
+
+def _script(request: LaunchRequest) -> Iterator[str]:
+    leader = request.option("leader") or request.hosts[0]
+    address = f"[{leader}]" if ":" in leader else leader
+    program = (request.python or "python3", "-m", "flatout")
+    yield "#!/bin/sh"
+    yield f"# {request.name}: written by flatout launch, yours to keep and edit."
+    yield f"# Runs on each of {len(request.hosts)} machines, beside the folder code; $1 is its"
+    yield "# number from 0. In the file token is a secret by which the machines know each other."
+    yield 'here=$(cd "$(dirname "$0")" && pwd)'
+    yield 'cd "$here/code" || exit 1'
+    yield ""
+    yield "# Machine 0 leads; the others reach it there."
+    yield f"export FLATOUT_NODES={len(request.hosts)}"
+    yield 'export FLATOUT_NODE="$1"'
+    yield f"export FLATOUT_LEADER={shlex.quote(f'{address}:{_port(request)}')}"
+    yield 'export FLATOUT_JOB="$(cat "$here/token")"'
+    yield 'case "$1" in'
+    for index, host in enumerate(request.hosts):
+        yield f"  {index}) export FLATOUT_NODE_NAME={shlex.quote(host)} ;;"
+    yield "esac"
+    for name, value in request.variables:
+        yield f"export {name}={shlex.quote(value)}"
+    yield ""
+    if request.time_s is not None:
+        yield "# --time: asked to end, and killed if it does not."
+        yield f"exec timeout --foreground --kill-after=60 {int(request.time_s)} \\"
+        yield f"  {contract.node_line(request, program)}"
+    else:
+        yield f"exec {contract.node_line(request, program)}"
+
+
+def _port(request: LaunchRequest) -> int:
+    text = request.option("port", str(PORT))
+    if not text.isdecimal() or not 1024 <= int(text) < 65536:
+        raise UserError(f"--set port={text} is no port that you may use", f"--set port={PORT}")
+    return int(text)
+
+
+def _torch_of(lock: str) -> str:
+    """The version in the environment's list."""
+    lines = (line for line in lock.splitlines() if line.startswith("torch=="))
+    return next(lines, "").removeprefix("torch==")
+
+
+def _remote(folder: str, index: int) -> str:
+    """Below the home folder; its own for each node, since machines may share that."""
+    return f"{ROOT}/{folder}/node-{index}"
+
+
+def _job(request: LaunchRequest, folder: Path, machines: list[RemoteHost]) -> SubmittedJob:
+    leader = machines[0].name
+    extra = {
+        "hosts": ",".join(request.hosts),
+        "config": request.option("config"),
+        "monitor": f"flatout monitor {' '.join(request.hosts)}",
+        "results": f"{leader}:{_remote(folder.name, 0)}/code",
+    }
+    return SubmittedJob(
+        "ssh", folder.name, request.name, str(folder), time.time(), len(machines), extra
+    )
+
+
+def _machines(job: SubmittedJob) -> list[RemoteHost]:
+    return hosts(job.extra.get("hosts", "").split(","), job.extra.get("config", ""))
+
+
+def _done(host: RemoteHost, answer: tools.ToolAnswer, failed: str) -> None:
+    """Raise UserError where it was not."""
+    if answer.returncode == UNREACHED:
+        raise host.trouble(answer)
+    if answer.returncode:
+        raise UserError(f"{host.name}: {failed}: {answer.said}", f"look there: ssh {host.name}", 1)
+
+
+def _together(words: dict[int, list[str]], cancelled: bool, names: list[str]) -> JobState:
+    """The job's state from those of its nodes."""
+    silent = [index for index, word in words.items() if word[0] == "silent"]
+    running = [index for index, word in words.items() if word[0] == "running"]
+    wrong = _wrong(words)
+    detail = _first_words(words, wrong, names)
+    if silent:
+        said = f"{names[silent[0]]} does not answer: {' '.join(words[silent[0]][1:])}"
+        return JobState("unknown", said, nodes=tuple(names))
+    if running:
+        return JobState("running", detail if wrong else "", nodes=tuple(names))
+    if cancelled:
+        return JobState("cancelled", nodes=tuple(names))
+    if not wrong:
+        return JobState("ended", "", 0, tuple(names))
+    code = words[wrong[0]][1] if words[wrong[0]][0] == "ended" else "1"
+    first = f"node {wrong[0]}"
+    return JobState("failed", detail, int(code), tuple(names), first)
+
+
+def _wrong(words: dict[int, list[str]]) -> list[int]:
+    """Nodes that did not end as they should, the earliest first."""
+    wrong = [
+        (float(word[2]) if word[0] == "ended" else 0.0, index)
+        for index, word in words.items()
+        if word[0] in ("lost", "absent") or (word[0] == "ended" and word[1] != "0")
+    ]
+    return [index for _, index in sorted(wrong)]
+
+
+def _first_words(words: dict[int, list[str]], wrong: list[int], names: list[str]) -> str:
+    if not wrong:
+        return ""
+    word, name = words[wrong[0]], names[wrong[0]]
+    if word[0] == "ended":
+        return f"{name} ended first: exit code {word[1]}"
+    if word[0] == "lost":
+        return f"{name}: the program is gone and has left no exit code (killed, or the machine)"
+    return f"{name}: nothing was started there"
+
+
+def _stop(job: SubmittedJob, machines: list[RemoteHost]) -> list[UserError]:
+    """End it on all hosts; what went wrong with that."""
+    folder = Path(job.folder).name
+    where = {host.name: _remote(folder, index) for index, host in enumerate(machines)}
+
+    def stop(host: RemoteHost) -> UserError | None:
+        answer = host.ask(STOP, where[host.name], str(STOP_S), limit_s=STOP_S + 45)
+        return host.trouble(answer) if answer.returncode else None
+
+    return [error for error in at_once(stop, machines) if error is not None]

@@ -1,0 +1,197 @@
+"""What of the code folder travels to nodes that do not see it, and what stays at home."""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import os
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO
+
+from flatout.nouns.errors import UserError
+from flatout.nouns.launched import LeftOut, PackedCode
+
+FILE_LIMIT = 20 << 20
+"""Bytes of one file; larger ones are data or checkpoints."""
+LIMIT = 200 << 20
+"""Bytes of all; more is refused."""
+MOST_FILES = 20_000
+MADE_ANEW = "made anew"
+"""Not worth a word."""
+HISTORY, ENVIRONMENT = "history", "an environment of this machine"
+RECORDS, SECRET = "records of earlier runs", "secrets"
+EXPECTED = (HISTORY, ENVIRONMENT, RECORDS)
+"""Reasons that nobody is surprised by."""
+FOLDERS = {
+    ".git": HISTORY,
+    ".hg": HISTORY,
+    ".svn": HISTORY,
+    ".flatout": MADE_ANEW,
+    "__pycache__": MADE_ANEW,
+    ".mypy_cache": MADE_ANEW,
+    ".pytest_cache": MADE_ANEW,
+    ".ruff_cache": MADE_ANEW,
+    ".ipynb_checkpoints": MADE_ANEW,
+    ".venv": ENVIRONMENT,
+    "venv": ENVIRONMENT,
+    "node_modules": ENVIRONMENT,
+    "wandb": RECORDS,
+    "mlruns": RECORDS,
+    "lightning_logs": RECORDS,
+    ".ssh": SECRET,
+    ".aws": SECRET,
+    ".azure": SECRET,
+    ".gcloud": SECRET,
+    ".kube": SECRET,
+    ".docker": SECRET,
+    ".gnupg": SECRET,
+}
+SECRETS = (
+    ".env",
+    ".env.*",
+    "*.env",
+    ".envrc",
+    ".netrc",
+    "_netrc",
+    ".pgpass",
+    ".npmrc",
+    ".pypirc",
+    ".git-credentials",
+    ".htpasswd",
+    "*.pem",
+    "*.key",
+    "*.p12",
+    "*.pfx",
+    "*.jks",
+    "*.keystore",
+    "*.ppk",
+    "*.kdbx",
+    "id_rsa*",
+    "id_dsa*",
+    "id_ecdsa*",
+    "id_ed25519*",
+    "credentials",
+    "credentials.*",
+    "*credentials*.json",
+    "*service*account*.json",
+    "*secret*.json",
+    "*secret*.toml",
+    "*secret*.y*ml",
+    "secrets",
+    "secrets.*",
+    "kubeconfig",
+    "*.kubeconfig",
+    "*.token",
+    ".token",
+)
+PUBLIC = ("*.pub", ".env.example", ".env.sample", ".env.template")
+"""Look like secrets and are none."""
+NOTHING: Mapping[str, bytes] = MappingProxyType({})
+PYC = ("*.pyc", "*.pyo", ".DS_Store")
+
+
+def select(folder: Path, file_limit: int = FILE_LIMIT) -> PackedCode:
+    """The files below `folder` that travel. Raises UserError where they are too many or too much.
+
+    Links are left out where they lead out of the folder; those within it travel as their files.
+    """
+    files: list[str] = []
+    left_out: list[LeftOut] = []
+    total = 0
+    for path, reason, size in _walk(folder):
+        if not reason and size is not None and size > file_limit:
+            reason = "larger than code is"
+        if reason:
+            left_out.append(LeftOut(path, reason, size))
+            continue
+        files.append(path)
+        total += size or 0
+        if total > LIMIT or len(files) > MOST_FILES:
+            raise UserError(
+                f"{folder} holds more than {LIMIT >> 20} MiB or {MOST_FILES} files:"
+                " too much for a code folder",
+                "start in the folder of the code, and keep data elsewhere",
+            )
+    return PackedCode(folder, tuple(sorted(files)), total, tuple(left_out))
+
+
+def write(
+    packed: PackedCode, target: IO[bytes], prefix: str = "", beside: Mapping[str, bytes] = NOTHING
+) -> None:
+    """A gzipped tar of the files into `target`; owners and groups are not carried over.
+
+    prefix: stands before the path of each, as in `code/`. beside: further files that only their
+    owner may read, and run.
+    """
+    with tarfile.open(fileobj=target, mode="w|gz", dereference=True) as archive:
+        for name, content in beside.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.mtime = len(content), 0o700, int(time.time())
+            archive.addfile(entry, io.BytesIO(content))
+        for name in packed.files:
+            try:
+                archive.add(packed.folder / name, prefix + name, recursive=False, filter=_anonymous)
+            except FileNotFoundError:  # taken away since it was selected
+                continue
+
+
+def is_secret(name: str) -> bool:
+    """Whether a file of that name usually holds a password or key."""
+    lowered = name.lower()
+    if any(fnmatch.fnmatchcase(lowered, pattern) for pattern in PUBLIC):
+        return False
+    return any(fnmatch.fnmatchcase(lowered, pattern) for pattern in SECRETS)
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, str, int | None]]:
+    """Path, why it stays (empty: it travels) and size of each file; of folders that stay, once."""
+    for root, folders, names in os.walk(folder):
+        below = Path(root).relative_to(folder)
+        for name in sorted(folders):
+            why = _folder_stays(Path(root, name), folder)
+            if why:
+                folders.remove(name)
+                if why != MADE_ANEW:
+                    yield (below / name).as_posix(), why, None
+        folders.sort()
+        for name in sorted(names):
+            path = Path(root, name)
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in PYC):
+                continue
+            yield (below / name).as_posix(), *_file_stays(path, folder)
+
+
+def _folder_stays(path: Path, top: Path) -> str:
+    if path.is_symlink():
+        return "a link to a folder"
+    if path.name in FOLDERS:
+        return FOLDERS[path.name]
+    if (path / "pyvenv.cfg").is_file() or (path / "conda-meta").is_dir():
+        return ENVIRONMENT
+    return SECRET if is_secret(path.name) and path != top else ""
+
+
+def _file_stays(path: Path, top: Path) -> tuple[str, int | None]:
+    if is_secret(path.name):
+        return SECRET, None
+    try:
+        if path.is_symlink() and not path.resolve().is_relative_to(top.resolve()):
+            return "a link that leads out of the folder", None
+        if not path.is_file():
+            return "not a file", None
+        size = path.stat().st_size
+        # Read now: a file that may not be read would end the transfer half-way.
+        with path.open("rb"):
+            return "", size
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}", None
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry

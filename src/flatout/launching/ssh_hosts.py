@@ -1,0 +1,126 @@
+"""Other machines, reached by the user's own ssh: asked, sent to, and what goes wrong with that."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from flatout.launching import packing, tools
+from flatout.launching.tools import ToolAnswer
+from flatout.nouns.errors import UserError
+from flatout.nouns.launched import PackedCode
+
+T = TypeVar("T")
+OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=10")
+"""No terminal and no questions: nobody could answer on several machines at once."""
+UNREACHED = 255
+"""Exit code of ssh itself."""
+SEND_LIMIT_S = 1800.0
+LIMIT_S = 60.0
+UNPACK = 'umask 077; mkdir -p "$HOME/$1" && tar -xzf - -C "$HOME/$1"'
+HOST = re.compile(r"(?:[\w.-]+@)?[\w.:%-]+")
+TROUBLES = (
+    (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "its host key is not the one it had: it was installed anew, or another machine answers",
+        "once you know why: ssh-keygen -R {host}",
+    ),
+    (
+        "Host key verification failed",
+        "its host key is not known here",
+        "connect once by hand and compare the key: ssh {host}",
+    ),
+    (
+        "Permission denied",
+        "it accepts none of your keys, and nobody can type a password here",
+        "ssh-copy-id {host}; or, where the key has a passphrase: ssh-add",
+    ),
+    (
+        "Too many authentication failures",
+        "your agent offers too many keys",
+        "name the right one in ~/.ssh/config: IdentityFile and IdentitiesOnly yes",
+    ),
+    (
+        "Could not resolve hostname",
+        "there is no machine of that name",
+        "check the spelling, or give it a HostName in ~/.ssh/config",
+    ),
+    ("Connection refused", "no sshd answers there", "start it: sudo systemctl start ssh"),
+    ("timed out", "it does not answer", "is it on, and in this network? ping {host}"),
+    ("No route to host", "there is no way to it", "is it on, and in this network? ping {host}"),
+    ("Network is unreachable", "there is no way to it", "is this machine in a network?"),
+    ("Bad owner or permissions", "ssh does not trust its own files", "chmod 600 ~/.ssh/config"),
+    ("UNPROTECTED PRIVATE KEY FILE", "others can read your key", "chmod 600 the key's file"),
+)
+"""Words of ssh, what they mean, what to do."""
+
+
+@dataclass(frozen=True)
+class RemoteHost:
+    """A machine as the user calls it."""
+
+    name: str
+    config: str = ""
+    """File for `ssh -F`; empty: the user's own."""
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """What runs these words there."""
+        own = ["-F", self.config] if self.config else []
+        # One word for the remote shell, whichever that is.
+        return ["ssh", *own, *OPTIONS, "--", self.name, shlex.join(words)]
+
+    def ask(self, script: str, *words: str, limit_s: float = LIMIT_S) -> ToolAnswer:
+        """What a script for sh says there; words: its arguments. Never raises."""
+        return tools.ask(self.command(["sh", "-s", "--", *words]), limit_s, script)
+
+    def send(self, packed: PackedCode, folder: str, beside: Mapping[str, bytes]) -> ToolAnswer:
+        """Unpack the files into `code` of a folder below the home folder there. Never raises.
+
+        beside: further files, beside that.
+        """
+        process = subprocess.Popen(
+            self.command(["sh", "-c", UNPACK, "sh", folder]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        try:
+            packing.write(packed, process.stdin, "code/", beside)
+            _, said = process.communicate(timeout=SEND_LIMIT_S)
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            process.kill()
+            said = process.communicate()[1] or str(error).encode()
+        return ToolAnswer(process.returncode or 0, "", said.decode("utf-8", "replace"))
+
+    def trouble(self, answer: ToolAnswer) -> UserError:
+        """What ssh's own failure means."""
+        for words, meaning, step in TROUBLES:
+            if words.lower() in answer.stderr.lower():
+                return UserError(f"{self.name}: {meaning}", step.format(host=self.name))
+        return UserError(f"{self.name}: {answer.said}", f"try it by hand: ssh {self.name}")
+
+
+def hosts(names: Sequence[str], config: str) -> list[RemoteHost]:
+    """The machines. Raises UserError for what is no name of one."""
+    for name in names:
+        if name.startswith("-") or not HOST.fullmatch(name):
+            raise UserError(f"{name!r} is no host", "--hosts gpu1,gpu2, as ssh knows them")
+    if len(set(names)) < len(names):
+        raise UserError(
+            "a host is named twice: each runs one process for each of its GPUs",
+            "name it once; --ranks 2 starts two processes on it",
+        )
+    return [RemoteHost(name, config) for name in names]
+
+
+def at_once(work: Callable[[RemoteHost], T], machines: Sequence[RemoteHost]) -> list[T]:
+    """The same on all of them, side by side; the first error is raised."""
+    with ThreadPoolExecutor(max(1, len(machines))) as pool:
+        return list(pool.map(work, machines))

@@ -1,0 +1,113 @@
+"""Programs of an engine, called: squeue, kubectl, ssh ... What they say is made a UserError."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from flatout.nouns.errors import UserError
+
+LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class ToolAnswer:
+    """What a program of an engine answered."""
+
+    returncode: int
+    """-1: it did not answer in time, or could not be started."""
+    stdout: str
+    stderr: str
+
+    @property
+    def said(self) -> str:
+        """Its last line that says something: stderr's, else stdout's."""
+        lines = [line.strip() for line in (self.stderr or self.stdout).splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit code {self.returncode}"
+
+
+def need(program: str, next_step: str) -> str:
+    """The full path of `program`. Raises UserError, with that next step, where it is not there."""
+    path = shutil.which(program)
+    if path is None:
+        raise UserError(f"{program} is not installed here", next_step)
+    return path
+
+
+def ask(
+    command: Sequence[str],
+    limit_s: float = LIMIT_S,
+    given: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> ToolAnswer:
+    """Run it to its end; given: its standard input; env: None: this process's. Never raises."""
+    source = {"stdin": subprocess.DEVNULL} if given is None else {"input": given}
+    try:
+        done = subprocess.run(  # type: ignore[call-overload]
+            list(command),
+            **source,
+            capture_output=True,
+            env=env,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ToolAnswer(-1, "", f"{command[0]} did not answer within {limit_s:.0f} s")
+    except OSError as error:
+        return ToolAnswer(-1, "", f"{command[0]}: {error.strerror or error}")
+    return ToolAnswer(done.returncode, done.stdout, done.stderr)
+
+
+def lines_of(
+    command: Sequence[str], held: bool = False, errors: bool = True
+) -> Iterator[str | None]:
+    """The lines a program that goes on prints; None: nothing new now. Ends when it has ended.
+
+    The program is ended when the iterator is closed. held: its input stays open until then.
+    errors: what it writes on stderr too.
+    """
+    process = subprocess.Popen(
+        list(command),
+        stdin=subprocess.PIPE if held else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # Ctrl-C is for who follows
+    )
+    waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            waiting.put(line.rstrip("\n"))
+        waiting.put(None)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        while True:
+            try:
+                line = waiting.get_nowait()
+            except queue.Empty:
+                yield None
+                continue
+            if line is None:
+                return
+            yield line
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait()
+        reader.join(5)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
