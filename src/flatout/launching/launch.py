@@ -15,6 +15,7 @@ from flatout.nouns.launched import (
     CheckedLaunch,
     LaunchFile,
     LaunchRequest,
+    PackedCode,
     PreparedLaunch,
     SubmittedJob,
 )
@@ -66,8 +67,9 @@ def prepare(request: LaunchRequest, dry: bool = False) -> PreparedLaunch:
         then = f" (next: {error.next_step})" if error.next_step else ""
         checked = CheckedLaunch(request, (f"this could not be submitted: {error.message}{then}",))
     costs, files = chosen.costs(checked.request), chosen.files(checked.request)
-    warnings = (*_left_out(checked.request), *checked.warnings)
-    notes = (*costs.notes, *checked.notes)
+    packed = checked.request.packed
+    warnings = (*_left_out(packed, expected=False), *checked.warnings)
+    notes = (*costs.notes, *_left_out(packed, expected=True), *checked.notes)
     return PreparedLaunch(checked.request, files, costs, warnings, notes)
 
 
@@ -159,13 +161,12 @@ def _lock(request: LaunchRequest) -> Iterator[LaunchFile]:
         yield LaunchFile(LOCK, request.lock)
 
 
-def _left_out(request: LaunchRequest) -> Iterator[str]:
-    """What of the code folder stays here, in a few words."""
-    if request.packed is None:
-        return
+def _left_out(packed: PackedCode | None, expected: bool) -> Iterator[str]:
+    """What of the code folder stays here, in a few words; expected: what surprises nobody."""
     by_reason: dict[str, list[str]] = {}
-    for item in request.packed.left_out:
-        by_reason.setdefault(item.reason, []).append(item.path)
+    for item in packed.left_out if packed is not None else ():
+        if (item.reason in packing.EXPECTED) is expected:
+            by_reason.setdefault(item.reason, []).append(item.path)
     for reason, paths in by_reason.items():
         shown = ", ".join(paths[:4]) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
         yield f"not sent ({reason}): {shown}"

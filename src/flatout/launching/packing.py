@@ -17,29 +17,35 @@ FILE_LIMIT = 20 << 20
 LIMIT = 200 << 20
 """Bytes of all; more is refused."""
 MOST_FILES = 20_000
+MADE_ANEW = "made anew"
+"""Not worth a word."""
+HISTORY, ENVIRONMENT = "history", "an environment of this machine"
+RECORDS, SECRET = "records of earlier runs", "secrets"
+EXPECTED = (HISTORY, ENVIRONMENT, RECORDS)
+"""Reasons that nobody is surprised by."""
 FOLDERS = {
-    ".git": "history",
-    ".hg": "history",
-    ".svn": "history",
-    ".flatout": "flatout's own files",
-    "__pycache__": "made anew",
-    ".mypy_cache": "made anew",
-    ".pytest_cache": "made anew",
-    ".ruff_cache": "made anew",
-    ".ipynb_checkpoints": "made anew",
-    ".venv": "an environment of this machine",
-    "venv": "an environment of this machine",
-    "node_modules": "an environment of this machine",
-    "wandb": "records of earlier runs",
-    "mlruns": "records of earlier runs",
-    "lightning_logs": "records of earlier runs",
-    ".ssh": "secrets",
-    ".aws": "secrets",
-    ".azure": "secrets",
-    ".gcloud": "secrets",
-    ".kube": "secrets",
-    ".docker": "secrets",
-    ".gnupg": "secrets",
+    ".git": HISTORY,
+    ".hg": HISTORY,
+    ".svn": HISTORY,
+    ".flatout": MADE_ANEW,
+    "__pycache__": MADE_ANEW,
+    ".mypy_cache": MADE_ANEW,
+    ".pytest_cache": MADE_ANEW,
+    ".ruff_cache": MADE_ANEW,
+    ".ipynb_checkpoints": MADE_ANEW,
+    ".venv": ENVIRONMENT,
+    "venv": ENVIRONMENT,
+    "node_modules": ENVIRONMENT,
+    "wandb": RECORDS,
+    "mlruns": RECORDS,
+    "lightning_logs": RECORDS,
+    ".ssh": SECRET,
+    ".aws": SECRET,
+    ".azure": SECRET,
+    ".gcloud": SECRET,
+    ".kube": SECRET,
+    ".docker": SECRET,
+    ".gnupg": SECRET,
 }
 SECRETS = (
     ".env",
@@ -135,7 +141,7 @@ def _walk(folder: Path) -> Iterator[tuple[str, str, int | None]]:
             why = _folder_stays(Path(root, name), folder)
             if why:
                 folders.remove(name)
-                if why != "made anew":
+                if why != MADE_ANEW:
                     yield (below / name).as_posix(), why, None
         folders.sort()
         for name in sorted(names):
@@ -151,13 +157,13 @@ def _folder_stays(path: Path, top: Path) -> str:
     if path.name in FOLDERS:
         return FOLDERS[path.name]
     if (path / "pyvenv.cfg").is_file() or (path / "conda-meta").is_dir():
-        return "an environment of this machine"
-    return "secrets" if is_secret(path.name) and path != top else ""
+        return ENVIRONMENT
+    return SECRET if is_secret(path.name) and path != top else ""
 
 
 def _file_stays(path: Path, top: Path) -> tuple[str, int | None]:
     if is_secret(path.name):
-        return "secrets", None
+        return SECRET, None
     try:
         if path.is_symlink() and not path.resolve().is_relative_to(top.resolve()):
             return "a link that leads out of the folder", None

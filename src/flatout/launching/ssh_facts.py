@@ -9,7 +9,7 @@ import shlex
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from flatout.launching.ssh_hosts import UNREACHED, RemoteHost, at_once
 from flatout.nouns.decoding import decode
@@ -69,15 +69,16 @@ print("flatout-host " + json.dumps({
 LISTEN = r"""
 import socket, sys, time
 port, count, token = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].encode()
-family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+both = socket.has_dualstack_ipv6()
+family = socket.AF_INET6 if both else socket.AF_INET
 try:
-    server = socket.create_server(("", port), family=family, dualstack_ipv6=family != socket.AF_INET)
+    server = socket.create_server(("", port), family=family, dualstack_ipv6=both)
 except OSError as error:
     print("taken", error)
     raise SystemExit
 print("open", flush=True)
-server.settimeout(20)
-deadline = time.monotonic() + 20
+server.settimeout(15)
+deadline = time.monotonic() + 15
 while count and time.monotonic() < deadline:
     try:
         peer = server.accept()[0]
@@ -125,7 +126,7 @@ class HostFacts:
     gpus: int
     cores: int
     free_bytes: int
-    addresses: list[str] = field(default_factory=list)
+    addresses: tuple[str, ...] = ()
 
 
 def look(machines: Sequence[RemoteHost], request: LaunchRequest) -> list[HostFacts]:
@@ -186,9 +187,8 @@ def check_reach(machines: Sequence[RemoteHost], address: str, port: int, python:
 
     answers = at_once(connect, others)
     if all(answer == "reached" for answer in answers):
-        listener.join(30)
         return
-    listener.join(30)
+    listener.join(1)
     if said and said[0].startswith("taken"):
         raise UserError(
             f"port {port} of {leader.name} is in use", f"another one: --set port={port + 7}"

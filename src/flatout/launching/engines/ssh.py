@@ -4,8 +4,8 @@
 
     flatout launch ssh --hosts gpu1,gpu2 --gpus all train.py
 
-The hosts are named as ssh knows them; the first one leads. Each needs Linux, Python with flatout and
-torch (`--python /path/to/python` where that is not `python3`), and must let you in by a key.
+The hosts are named as ssh knows them; the first one leads. Each needs Linux, Python with flatout
+and torch (`--python /path/to/python` where that is not `python3`), and must let you in by a key.
 `--set` knows `config` (a file for `ssh -F`), `leader` (the first host's address, as the others
 reach it) and `port`.
 
@@ -27,8 +27,8 @@ reach it: a closed firewall is seen before anything is sent.
 
 Each machine writes its log beside the code; they are shown as one, each line behind its node. The
 programs there do not depend on the connection: Ctrl-C, a closed laptop or a lost network leave them
-running, and `flatout launch --follow JOB` comes back. `flatout launch --cancel JOB` ends them on all
-machines. Where one dies, the others end by themselves. What the script has written stays on the
+running, and `flatout launch --follow JOB` comes back. `flatout launch --cancel JOB` ends them on
+all machines. Where one dies, the others end by themselves. What the script has written stays on the
 first machine, in its code folder.
 
 ## Restarts
