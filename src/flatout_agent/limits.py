@@ -26,6 +26,8 @@ UNLIMITED_BYTES = 2**62
 """Version 1 writes "no limit" as the largest number of whole pages below 2**63."""
 LOCAL_PROCESSES = ("LOCAL_WORLD_SIZE", "FLATOUT_RANKS")
 """Set by torchrun and its like, and for the ranks of `flatout run` (`wire.SIZE_ENV`)."""
+LOCAL_RANKS = "FLATOUT_LOCAL_RANKS"
+"""Counts where it is set: `wire.SIZE_ENV` then has the ranks of other machines too."""
 
 
 def usable_cores() -> int:
@@ -37,7 +39,8 @@ def usable_cores() -> int:
 
 def local_processes() -> int:
     """Training processes that share this machine, as what has started them announces it."""
-    texts = (os.environ.get(name, "") for name in LOCAL_PROCESSES)
+    names = (LOCAL_RANKS,) if LOCAL_RANKS in os.environ else LOCAL_PROCESSES
+    texts = (os.environ.get(name, "") for name in names)
     return max((int(text) for text in texts if text.isdigit()), default=1) or 1
 
 

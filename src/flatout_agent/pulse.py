@@ -152,7 +152,7 @@ def _header(pid: int, dump_signal: int) -> PulseHeader:
         pid=pid,
         start_ticks=start_ticks(),
         rank=max(0, rank),
-        local_rank=max(0, rank if wire.RANK_ENV in os.environ else _number("LOCAL_RANK")),
+        local_rank=max(0, _local_rank(rank)),
         world_size=max(1, size),
         flags=0,
         dump_signal=dump_signal,
@@ -171,6 +171,13 @@ def _rank_and_size() -> tuple[int, int]:
     if wire.RANK_ENV in os.environ:
         return _number(wire.RANK_ENV), _number(wire.SIZE_ENV)
     return _number("RANK"), _number("WORLD_SIZE")
+
+
+def _local_rank(rank: int) -> int:
+    """Among the ranks of this machine."""
+    if wire.LOCAL_RANK_ENV in os.environ:
+        return _number(wire.LOCAL_RANK_ENV)
+    return rank if wire.RANK_ENV in os.environ else _number("LOCAL_RANK")
 
 
 def _number(variable: str) -> int:

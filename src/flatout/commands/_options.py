@@ -95,9 +95,21 @@ Ranks = Annotated[
     typer.Option(
         "--ranks",
         metavar="N",
-        min=2,
+        min=1,
         help="Train on N processes, each with its rows of every batch: on N CPU cores or GPUs.",
     ),
+]
+Nodes = Annotated[
+    str | None,
+    typer.Option(
+        "--nodes",
+        metavar="auto|N",
+        help="Train on all nodes that Slurm, Kubernetes or another engine has started this on.",
+    ),
+]
+NodesWait = Annotated[
+    str,
+    typer.Option("--nodes-wait", metavar="TIME", help="Wait so long for the other nodes."),
 ]
 Gpus = Annotated[
     str | None,

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, crash_explained, harmless, program, warn
+from flatout.commands import (
+    SCRIPT_CONTEXT,
+    _options,
+    crash_explained,
+    duration,
+    harmless,
+    program,
+    warn,
+)
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting import document, explained, languages, terminal
 from flatout.running import chosen, foreground, last_words, rank_summary, summary
@@ -19,6 +26,8 @@ from flatout.running.command import Command, resolve
 
 if TYPE_CHECKING:
     from flatout.nouns.explained import Explained
+    from flatout.nouns.identity import Identity
+    from flatout.nouns.nodes import NodeLayout
     from flatout.nouns.ranks import Scaling
     from flatout.nouns.run_end import RunEnd
     from flatout.nouns.tuned import Tuned
@@ -39,6 +48,8 @@ def command(
     steps_left: _options.StepsLeft = None,
     ranks: _options.Ranks = None,
     gpus: _options.Gpus = None,
+    nodes: _options.Nodes = None,
+    nodes_wait: _options.NodesWait = "10m",
     no_trial: _options.NoTrial = False,
     export: _options.Export = False,
     exact: _options.Exact = False,
@@ -53,7 +64,8 @@ def command(
     Applies the boosts in flatout.toml, the plan that flatout tune writes. Output, signals and exit
     code are those of the script, and a crash is explained. Without a plan it runs unchanged.
 
-    With --ranks or --gpus a script for one device trains on several, after a short trial.
+    With --ranks or --gpus a script for one device trains on several, after a short trial. With
+    --nodes, started once on each of several machines, it trains on all of them.
 
     Examples:
       flatout run train.py --epochs 10
@@ -62,14 +74,15 @@ def command(
       flatout run -- torchrun --nproc-per-node 2 train.py
     """
     target = resolve(*program(ctx.args), python)
-    several = _several(ranks, gpus, live)
+    several = _several(ranks, gpus, nodes, live)
     found = _plan(target, plan, no_plan, quiet or live or several)
     request = _Request(target, found, plan or PLAN, python, as_json, quiet, export)
     if live:
         return _run_live(request, (exact, only or (), skip or ()), steps_left)
     boosts = chosen.choose(found.boosts, only or (), skip or ())
     if several:
-        return _run_ranks(request, boosts, (ranks, gpus), not no_trial, not no_plan)
+        asked = _Asked(ranks, gpus, nodes, duration("--nodes-wait", nodes_wait))
+        return _run_ranks(request, boosts, asked, not no_trial, not no_plan)
     return _run(request, boosts)
 
 
@@ -102,32 +115,44 @@ class _Ranks(NamedTuple):
     scaling: Scaling | None
 
 
-def _several(ranks: int | None, gpus: str | None, live: bool) -> bool:
-    if ranks is None and gpus is None:
+class _Asked(NamedTuple):
+    ranks: int | None
+    gpus: str | None
+    nodes: str | None
+    wait_s: float
+
+
+def _several(ranks: int | None, gpus: str | None, nodes: str | None, live: bool) -> bool:
+    if ranks is None and gpus is None and nodes is None:
         return False
     from flatout.tuning import rank_run
 
-    return rank_run.check(ranks, gpus, live)
+    return rank_run.check(ranks, gpus, live, nodes)
 
 
 def _run_ranks(
     request: _Request,
     boosts: tuple[PlannedBoost, ...],
-    asked: tuple[int | None, str | None],
+    asked: _Asked,
     trial: bool,
     remember: bool,
 ) -> int:
     """Train on several processes, where a trial shows that it pays and is right."""
+    from flatout.probing import nodes
     from flatout.probing.identity import identity
     from flatout.reporting import ranks as report
     from flatout.running import rank_layout
     from flatout.running.ranks import StartedRanks
-    from flatout.tuning import rank_run, scaling_trial
+    from flatout.tuning import node_run, rank_run, scaling_trial
 
     machine, target = identity(), request.target
     rank_layout.check_command(target)
-    cores = machine.cores or 1
-    layout = rank_layout.layout(*asked, cores, len(machine.gpus), os.environ)
+    there = nodes.layout(asked.nodes) if asked.nodes is not None else None
+    if there is not None and there.count > 1:
+        return _run_nodes(request, boosts, asked, there, machine, trial)
+    layout = node_run.layout(asked.ranks, asked.gpus, machine, 2 if there is None else 1)
+    if layout.size == 1:  # an engine with one node and one GPU
+        return _run(request, boosts)
     begin = rank_run.RankPlan(layout)
     if trial:
         tell = (lambda line: None) if request.quiet else terminal.say
@@ -142,6 +167,34 @@ def _run_ranks(
                 rank_run.write_plan(request.plan_path, target, begin.scaling, layout, machine)
     group = StartedRanks(target, begin.layout, report.failed)
     return _run(request, boosts, None, _Ranks(group, begin.scaling))
+
+
+def _run_nodes(
+    request: _Request,
+    boosts: tuple[PlannedBoost, ...],
+    asked: _Asked,
+    nodes: NodeLayout,
+    machine: Identity,
+    trial: bool,
+) -> int:
+    """Train on this node and others, each of which runs this same command."""
+    from flatout.reporting import ranks as report
+    from flatout.running.node_group import NodeGroup
+    from flatout.running.node_leader import NodeLimits
+    from flatout.tuning import node_run
+
+    own = node_run.layout(asked.ranks, asked.gpus, machine, 1)
+    joined = node_run.JoinedNodes(nodes, NodeLimits(wait_s=asked.wait_s))
+    layout = joined.join(own, node_run.program(request.target, boosts))
+    if nodes.index:
+        request = request._replace(quiet=True, as_json=False)
+    elif trial and not request.quiet:
+        terminal.say(node_run.UNTRIED.format(ranks=layout.total, nodes=nodes.count))
+    group = NodeGroup(request.target, layout, report.failed, joined.link, joined.close)
+    try:
+        return _run(request, boosts, None, _Ranks(group, None))
+    finally:
+        joined.close()
 
 
 def _run(
@@ -182,7 +235,7 @@ def _run(
     with harmless("the model is not exported"):
         _export(request, ended)
     if ranks is not None:
-        rank_summary.check_refusal(ended.records)
+        ranks.group.check_refusal(ended.records)
     return foreground.leave(ended.returncode)
 
 
@@ -229,7 +282,7 @@ def _told(
     end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
     if ranks is not None:
         group = ranks.group
-        parts = group.layout.size, group.failure, ranks.scaling
+        parts = group.layout.total, group.failure, ranks.scaling
         # That the others lost the rank that failed is no error of ours.
         faults = () if group.failure is not None else end.faults
         together = rank_summary.ranks_end(ended.records, *parts)

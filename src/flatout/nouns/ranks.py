@@ -7,8 +7,8 @@ from typing import Literal
 
 RANKS_TRIAL = "ranks-trial.json"
 """In the folder of a run: the Scaling before it."""
-RankEnding = Literal["error", "early", "hang"]
-"""early: it ended in order while the others still trained."""
+RankEnding = Literal["error", "early", "hang", "gone"]
+"""early: it ended in order while the others still trained; gone: its machine, or flatout there."""
 LossesAgree = Literal["exact", "noise", "different"]
 """noise: within what other random numbers do to the losses."""
 
@@ -55,6 +55,8 @@ class RankFailure:
     """Output of that rank; None: rank 0 wrote to the terminal."""
     stacks: str | None = None
     """File with the stacks of all ranks that could be asked."""
+    node: str = ""
+    """Its machine; empty: there is only one."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,10 @@ def failed(failure: RankFailure, console: Console | None = None) -> None:
 def failure_line(failure: RankFailure) -> str:
     """As in: rank 1 of 2 ended first: ValueError: no such label, step 412, train.py:88."""
     verb = "hangs" if failure.ending == "hang" else "ended first"
-    line = f"rank {failure.rank} of {failure.size} {verb}: {failure.error}"
+    where = f" (node {failure.node})" if failure.node else ""
+    line = f"rank {failure.rank} of {failure.size}{where} {verb}: {failure.error}"
+    if failure.ending == "gone":
+        line = f"node {failure.node} is gone: {failure.error}"
     if failure.step is not None:
         line += f", {'after ' if failure.ending == 'hang' else ''}step {failure.step}"
     return f"{line}, {failure.place}" if failure.place else line
@@ -55,6 +58,7 @@ def others_line(failure: RankFailure) -> str:
     if not count:
         return ""
     who = "the other" if failure.size == 2 else f"the other {count}"
+    who += f" on node {failure.node}" if failure.node else ""
     were, seconds = "was" if count == 1 else "were", f"{failure.ended_after_s:.1f} s later"
     waited = ""
     if failure.waiting == count:

@@ -40,6 +40,9 @@ class OtherRanks(Protocol):
     def prepare(self, orders: wire.Orders, run_folder: Path) -> wire.Orders:
         """Orders of rank 0, from those of a program that trains alone."""
 
+    def log(self) -> Path | None:
+        """Where the program's output goes, which then has no input; None: to the terminal."""
+
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """That of rank 0, from that of a program that trains alone."""
 
@@ -116,10 +119,10 @@ def run(
     with _ready() as signals:
         orders = _prepare(boosts, (profile, live, export), warn, watch, ranks)
         env = None if orders is None else _environment(orders, boosts, boosts_environment)
-        stdout = STDERR if stdout_to_stderr else None
         own = env if env is None or ranks is None else ranks.environment(env)
         # All file descriptors stay: `--data <(zcat data.gz)` is one.
-        process = start(command.argv, own, close_fds=False, stdout=stdout)
+        with _streams(ranks, stdout_to_stderr) as streams:
+            process = start(command.argv, own, close_fds=False, **streams)
         signals.reach(process, ranks)
         WATCHDOG.watch(process.pid, str(orders or ""), session=False)
         if watch is not None:
@@ -135,6 +138,17 @@ def run(
                 _safely(watch.end, warn, _shell_code(returncode))
     records = _collect(orders.parent / "records", warn) if orders is not None else ()
     return Finished(returncode, records, orders is not None, orders.parent if orders else None)
+
+
+@contextmanager
+def _streams(ranks: OtherRanks | None, stdout_to_stderr: bool) -> Iterator[dict[str, Any]]:
+    """Where the program's streams lead: those of flatout itself, or a log."""
+    log = ranks.log() if ranks is not None else None
+    if log is None:
+        yield {"stdout": STDERR if stdout_to_stderr else None}
+        return
+    with log.open("wb") as output:
+        yield {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
 
 
 def _returncode(process: subprocess.Popen[bytes], ranks: OtherRanks | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flatout.nouns.errors import UserError
@@ -21,8 +21,22 @@ LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun",
 
 
 @dataclass(frozen=True)
+class RankPlace:
+    """Where the ranks of this machine stand among those of several."""
+
+    first: int
+    """Rank of the first one here."""
+    total: int
+    """Ranks on all machines."""
+    store: str
+    """host:port where rank 0 opens the store by which all find each other."""
+    host: str
+    """Address of this machine that the others reach."""
+
+
+@dataclass(frozen=True)
 class RankLayout:
-    """`size` ranks on CPU cores, or each on a GPU of its own."""
+    """`size` ranks on CPU cores of this machine, or each on a GPU of its own."""
 
     size: int
     seed: int
@@ -30,18 +44,36 @@ class RankLayout:
     """Compute threads of each; None: the user names a number."""
     gpus: tuple[str, ...] = ()
     """As the user or the driver names them, in physical order; empty: CPU cores."""
+    place: RankPlace | None = None
+    """None: there are no ranks on other machines."""
 
-    def orders(self, rank: int, store: Path, scratch: str, protect: str) -> wire.RankOrders:
-        """Those of one rank. scratch: "" for one that may save."""
-        return wire.RankOrders(
-            rank, self.size, str(store), self.seed, self.threads, scratch, protect
+    @property
+    def first(self) -> int:
+        """Rank of the first one on this machine."""
+        return 0 if self.place is None else self.place.first
+
+    @property
+    def total(self) -> int:
+        """Ranks on all machines."""
+        return self.size if self.place is None else self.place.total
+
+    def orders(self, local: int, store: Path, scratch: str, protect: str) -> wire.RankOrders:
+        """Those of one rank, numbered on this machine. scratch: "" for one that may save."""
+        orders = wire.RankOrders(
+            self.first + local, self.total, str(store), self.seed, self.threads, scratch, protect
         )
+        if self.place is None:
+            return orders
+        return replace(orders, address=self.place.store, host=self.place.host)
 
-    def environment(self, rank: int, base: Mapping[str, str]) -> dict[str, str]:
+    def environment(self, local: int, base: Mapping[str, str]) -> dict[str, str]:
         """`base` with what makes a program this rank, and without what torchrun would set."""
         variables = {name: value for name, value in base.items() if not name.startswith(OTHERS)}
-        variables[wire.RANK_ENV] = str(rank)
-        variables[wire.SIZE_ENV] = str(self.size)
+        variables[wire.RANK_ENV] = str(self.first + local)
+        variables[wire.SIZE_ENV] = str(self.total)
+        if self.place is not None:
+            variables[wire.LOCAL_RANK_ENV] = str(local)
+            variables[wire.LOCAL_SIZE_ENV] = str(self.size)
         if variables.get(HASH_SEED, "random") == "random":
             variables[HASH_SEED] = str(self.seed)
         if self.threads is not None:
@@ -49,7 +81,7 @@ class RankLayout:
         if self.gpus:
             if VISIBLE not in base:
                 variables.setdefault(ORDER, "PCI_BUS_ID")  # the driver's own numbers
-            variables[VISIBLE] = rotated(self.gpus, rank)
+            variables[VISIBLE] = rotated(self.gpus, local)
         return variables
 
 
@@ -65,15 +97,17 @@ def layout(
     present: int,
     environ: Mapping[str, str],
     seed: int | None = None,
+    least: int = 2,
 ) -> RankLayout:
     """What `--ranks` and `--gpus` ask for, one of which is given. Raises UserError.
 
-    cores: that may be used; present: GPUs that the driver knows; seed: None draws one.
+    cores: that may be used; present: GPUs that the driver knows; seed: None draws one; least: of
+    these ranks: one of them is enough where there are others on other machines.
     """
     visible = _visible(present, environ.get(VISIBLE))
     chosen: tuple[str, ...] = ()
     if gpus is not None:
-        chosen = _named(gpus, visible)
+        chosen = _named(gpus, visible, least)
         size = len(chosen)
     else:
         assert ranks is not None
@@ -84,7 +118,7 @@ def layout(
                 f"--ranks {size} needs {size} CPU cores; this process may use {cores}",
                 f"--ranks {cores}" if cores > 1 else "run it without --ranks",
             )
-    if size < 2:
+    if size < least:
         raise UserError("one rank is the script as it is", "run it without --ranks and --gpus")
     threads = None if environ.get(THREADS) else max(1, cores // size)
     drawn = random.SystemRandom().getrandbits(31) if seed is None else seed
@@ -120,14 +154,14 @@ def _visible(present: int, variable: str | None) -> tuple[str, ...]:
     return tuple(entries)
 
 
-def _named(asked: str, visible: tuple[str, ...]) -> tuple[str, ...]:
+def _named(asked: str, visible: tuple[str, ...], least: int) -> tuple[str, ...]:
     if not visible:
         raise UserError(
             "there is no NVIDIA GPU here that the script could use",
             "--ranks N trains on N CPU cores; flatout doctor says why a GPU is not seen",
         )
     if asked == "all":
-        if len(visible) == 1:
+        if len(visible) < least:
             raise UserError("there is only one GPU", "run it without --gpus")
         return visible
     if asked.isdecimal():

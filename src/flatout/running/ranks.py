@@ -21,9 +21,9 @@ from pathlib import Path
 import psutil
 
 from flatout.nouns.ranks import RankEnding, RankFailure
-from flatout.running import rank_endings, rank_stacks, stacks, tree
+from flatout.running import rank_endings, rank_stacks, rank_summary, stacks, tree
 from flatout.running.command import Command
-from flatout.running.process import TrialProcess, write_orders
+from flatout.running.process import TrialProcess, log_tail, write_orders
 from flatout.running.rank_endings import RankRecords
 from flatout.running.rank_hang import HangSearch
 from flatout.running.rank_layout import RankLayout
@@ -61,10 +61,13 @@ class RankLimits:
 class _Member:
     """One rank's program."""
 
-    def __init__(self, rank: int, process: subprocess.Popen[bytes] | TrialProcess) -> None:
+    def __init__(
+        self, rank: int, process: subprocess.Popen[bytes] | TrialProcess, log: Path | None
+    ) -> None:
+        """log: its output; None: the terminal."""
         self.rank = rank
         self.process = process
-        self.log = process.log if isinstance(process, TrialProcess) else None
+        self.log = log
         self.code: int | None = None
         self.ended_at = time.monotonic()
         """When it was seen to have ended; while it runs, when it was looked at last."""
@@ -81,7 +84,8 @@ class _Member:
         return self.code is None
 
     def family(self) -> list[psutil.Process]:
-        return [] if self._root is None else tree.family(self._root, session=self.log is not None)
+        own_session = isinstance(self.process, TrialProcess)
+        return [] if self._root is None else tree.family(self._root, own_session)
 
     def signal(self, number: int) -> None:
         """Pass a signal on, as a terminal or `kill` would send it."""
@@ -125,6 +129,10 @@ class StartedRanks:
             self._pulses = RankPulses(Path(orders.pulse))
         return replace(orders, ranks=self._rank_orders(0, ""))
 
+    def log(self) -> Path | None:
+        """Where the output of the first rank here goes; None: to the terminal."""
+        return None
+
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """That of rank 0, from that of a program that trains alone."""
         return self.layout.environment(0, base)
@@ -142,14 +150,19 @@ class StartedRanks:
         environment: that of a program which trains alone. Raises UserError where a rank cannot be
         started.
         """
-        self._members = [_Member(0, process)]
+        self._members = [_Member(self.layout.first, process, self.log())]
         try:
-            for rank in range(1, self.layout.size):
-                self._members.append(_Member(rank, self._started(rank, environment)))
+            for local in range(1, self.layout.size):
+                started = self._started(local, environment)
+                self._members.append(_Member(self.layout.first + local, started, started.log))
             while not self._over():
                 time.sleep(self.limits.poll_s)
         finally:
             self._end(self._members)
+        self._ended()
+
+    def _ended(self) -> None:
+        """All ranks here have ended."""
         if self.failure is not None:
             self._tell(self.failure)
 
@@ -167,29 +180,33 @@ class StartedRanks:
         """Records and output of the rank that ended first, from those of all and rank 0's."""
         if self.failure is None:
             return tuple(records), stderr
-        member = self._members[self.failure.rank]
+        member = self._members[self.failure.rank - self.layout.first]
         own = tuple(entry for entry in records if entry[0] == member.process.pid)
         if member.log is None:
             return own, stderr
-        lines = member.process.log_tail(400) if isinstance(member.process, TrialProcess) else []
-        return own, "\n".join(lines).encode()
+        return own, "\n".join(log_tail(member.log, 400)).encode()
+
+    def check_refusal(self, records: Iterable[tuple[int, wire.Record]]) -> None:
+        """Raise UserError where a rank has refused to train this job, with its reason."""
+        rank_summary.check_refusal(records)
 
     # Starting and ending ------------------------------------------------------------------------
 
-    def _rank_orders(self, rank: int, scratch: str) -> wire.RankOrders:
+    def _rank_orders(self, local: int, scratch: str) -> wire.RankOrders:
         assert self._orders is not None
         # Locks of files work in memory; over NFS they may not.
         store = Path(self._orders.pulse or self._folder) / "store"
-        return self.layout.orders(rank, store, scratch, str(Path.cwd()))
+        return self.layout.orders(local, store, scratch, str(Path.cwd()))
 
-    def _started(self, rank: int, environment: Mapping[str, str]) -> TrialProcess:
+    def _started(self, local: int, environment: Mapping[str, str]) -> TrialProcess:
         assert self._orders is not None
+        rank = self.layout.first + local
         folder = self._folder / f"rank{rank}"
-        orders = replace(self._orders, ranks=self._rank_orders(rank, str(folder / "scratch")))
+        orders = replace(self._orders, ranks=self._rank_orders(local, str(folder / "scratch")))
         base = {**environment, wire.ORDERS_ENV: str(write_orders(orders, folder))}
         return TrialProcess(
             self.command.argv,
-            self.layout.environment(rank, base),
+            self.layout.environment(local, base),
             Path(orders.records),
             self._folder / f"rank{rank}.log",
         )
@@ -281,7 +298,7 @@ class StartedRanks:
         hang = self._hang.look(self._pulses, families, now)
         if hang is None:
             return
-        member = self._members[hang.rank]
+        member = self._members[hang.rank - self.layout.first]
         error = f"it has taken no step for {hang.still_s:.0f} s"
         self._report(member, "hang", 1, error, hang.place, hang.answers)
 
@@ -324,7 +341,7 @@ class StartedRanks:
         step = self._pulses.step(member.rank)
         self.failure = RankFailure(
             rank=member.rank,
-            size=self.layout.size,
+            size=self.layout.total,
             ending=ending,
             returncode=code,
             error=error,

@@ -131,14 +131,14 @@ def write_plan(
     plan_file.write(new, path)
 
 
-def check(ranks: int | None, gpus: str | None, live: bool) -> bool:
+def check(ranks: int | None, gpus: str | None, live: bool, nodes: str | None = None) -> bool:
     """Whether several ranks are asked for. Raises UserError for what does not go together."""
     if ranks is not None and gpus is not None:
         raise UserError("--ranks and --gpus say the same thing in two ways", "give one of them")
-    asked = ranks is not None or gpus is not None
+    asked = ranks is not None or gpus is not None or nodes is not None
     if asked and live:
         raise UserError(
-            "--live tunes one process; it does not go together with --ranks and --gpus",
+            "--live tunes one process; it does not go together with --ranks, --gpus and --nodes",
             "tune it on one process first: flatout tune",
         )
     return asked

@@ -15,13 +15,11 @@ import torch
 import torch.distributed as typed
 
 from flatout_agent import wire
-from flatout_agent.ranks import shared_memory
+from flatout_agent.ranks import meeting, shared_memory
 from flatout_agent.ranks.shared_memory import BUFFER_BYTES, SharedMemory
 
 dist: Any = typed
 """Its process groups are public in C++, and hardly typed."""
-HERE = "127.0.0.1"
-"""All ranks are on this machine; the loopback device is there without a network too."""
 
 
 class Sent:
@@ -49,10 +47,9 @@ class RankGroup:
         self.size = orders.size
         self._orders = orders
         self._timeout = timedelta(seconds=orders.timeout_s)
-        store = dist.FileStore(orders.store, orders.size) if orders.store else dist.HashStore()
-        self._store = store
+        self._store = store = meeting.store(orders)
         options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=HERE)]
+        options._devices = meeting.devices(orders)
         options._timeout = self._timeout
         self._gloo = dist.ProcessGroupGloo(
             dist.PrefixStore("gloo", store), self.rank, self.size, options
@@ -158,7 +155,7 @@ class RankGroup:
     def _shared_memory(self) -> SharedMemory | None:
         memory = None
         with suppress(OSError):  # not on this system, or too little of it
-            if self.size <= shared_memory.MOST_RANKS:
+            if self.size <= shared_memory.MOST_RANKS and not self._orders.address:
                 memory = SharedMemory(self.rank, self.size, self._orders.store)
         made = self.agreed(memory is not None)
         opened = False

@@ -70,6 +70,8 @@ from flatout_agent.wire.profile import CallSeen as CallSeen
 from flatout_agent.wire.profile import LoopSeen as LoopSeen
 from flatout_agent.wire.profile import ProfileOrders as ProfileOrders
 from flatout_agent.wire.profile import UpdateSeen as UpdateSeen
+from flatout_agent.wire.ranks import LOCAL_RANK_ENV as LOCAL_RANK_ENV
+from flatout_agent.wire.ranks import LOCAL_SIZE_ENV as LOCAL_SIZE_ENV
 from flatout_agent.wire.ranks import LOST_EXIT as LOST_EXIT
 from flatout_agent.wire.ranks import RANK_ENV as RANK_ENV
 from flatout_agent.wire.ranks import REFUSED_EXIT as REFUSED_EXIT

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 RANK_ENV = "FLATOUT_RANK"
 SIZE_ENV = "FLATOUT_RANKS"
 """Set in each rank's program. Not RANK and WORLD_SIZE: a script that finds those starts DDP."""
+LOCAL_RANK_ENV = "FLATOUT_LOCAL_RANK"
+LOCAL_SIZE_ENV = "FLATOUT_LOCAL_RANKS"
+"""Among the ranks of this machine, where there are several machines."""
 REFUSED_EXIT = 78
 """Exit code of a rank that has refused to train: see `RanksRefused`."""
 LOST_EXIT = 79
@@ -31,6 +34,11 @@ class RankOrders:
     """Folder below which a rank with a scratch folder may overwrite nothing."""
     timeout_s: float = 600.0
     """A rank that waits longer than this for the others ends with an error."""
+    address: str = ""
+    """host:port, or [v6]:port, where rank 0 opens the store; empty: all ranks are on one machine
+    and meet in `store`."""
+    host: str = ""
+    """Address of this machine that ranks on other machines reach; empty: there are none."""
     rehearsal: bool = False
     """There are no others: it computes its own rows, and what they would send is made up."""
 

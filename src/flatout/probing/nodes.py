@@ -1,0 +1,402 @@
+"""Which of several machines this is, and where they meet: from what the engine sets that started it.
+
+One reader for each engine, which gives None where its variables are not set. FLATOUT_NODES and its
+companions are flatout's own and win: `flatout launch` sets them where an engine sets nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from flatout.nouns.errors import UserError
+from flatout.nouns.nodes import NodeLayout
+from flatout.probing.host_list import MAX_HOSTS, expanded
+
+Environ = Mapping[str, str]
+FIRST_PORT, PORTS = 12000, 20000
+"""Where an engine names no port: below those that systems give to outgoing connections."""
+LIMIT_S = 10.0
+RANK_PORT = 29500
+"""torch's own default for MASTER_PORT."""
+EXAMPLE = "FLATOUT_NODES=2 FLATOUT_NODE=0 FLATOUT_LEADER=10.0.0.1:29500 FLATOUT_JOB=<a secret>"
+
+
+def layout(asked: str, environ: Environ | None = None) -> NodeLayout:
+    """The nodes of this job. asked: what `--nodes` says. Raises UserError.
+
+    auto: as many as the engine has started; a number: as many, or an error; 1: this one alone,
+    whatever is set.
+    """
+    environ = os.environ if environ is None else environ
+    if asked != "auto" and not (asked.isdecimal() and int(asked) > 0):
+        raise UserError(f"--nodes {asked} is neither auto nor a number of nodes", "--nodes auto")
+    if asked == "1":
+        return NodeLayout()
+    read = _read(environ) or NodeLayout()
+    if asked != "auto" and read.count != int(asked):
+        if read.engine:
+            said = f"{read.engine} has started {_nodes(read.count)}"
+        else:
+            said = "no engine's variables say that this is one of several nodes"
+        raise UserError(
+            f"--nodes {asked}: {said}",
+            f"start it on each of {asked} nodes, or set on each, as on the first: {EXAMPLE}",
+        )
+    return read
+
+
+def _read(environ: Environ) -> NodeLayout | None:
+    for reader in READERS:
+        read = reader(environ)
+        if read is not None:
+            return _checked(read)
+    return None
+
+
+def _checked(read: NodeLayout) -> NodeLayout:
+    """The layout of any engine, if it can be."""
+    if not 1 <= read.count <= MAX_HOSTS:
+        raise UserError(f"{read.engine}: {read.count} nodes cannot be", _by_hand())
+    if not 0 <= read.index < read.count:
+        raise UserError(
+            f"{read.engine}: this is node {read.index} of {_nodes(read.count)}, counted from 0",
+            _by_hand(),
+        )
+    if not 0 < read.port < 2**16:
+        raise UserError(f"{read.engine}: {read.port} is no port", _by_hand())
+    return read
+
+
+def _by_hand() -> str:
+    return f"set them yourself on each node, as on the first: {EXAMPLE}; or --nodes 1"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+# Reading ----------------------------------------------------------------------------------------
+
+
+def _number(environ: Environ, name: str) -> int | None:
+    """None: it is not set. Raises UserError for what is no number."""
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise UserError(f"{name}={text} is no number", _by_hand())
+    return int(text)
+
+
+def _needed(engine: str, environ: Environ, *names: str) -> None:
+    """Raise UserError where one of these is not set."""
+    missing = [name for name in names if not environ.get(name, "").strip()]
+    if missing:
+        there = [name for name in names if name not in missing]
+        raise UserError(
+            f"{engine} has set {', '.join(there) or 'some of its variables'}, "
+            f"but not {', '.join(missing)}",
+            _by_hand(),
+        )
+
+
+def _hosts(engine: str, name: str, hosts: Sequence[str], count: int) -> None:
+    if len(hosts) != count:
+        raise UserError(
+            f"{engine}: {name} names {_nodes(len(hosts))}, there are {count}", _by_hand()
+        )
+
+
+def _document(environ: Environ, name: str) -> Any:
+    try:
+        return json.loads(environ[name])
+    except ValueError as error:
+        raise UserError(f"{name} is no JSON: {error}", _by_hand()) from error
+
+
+def port_for(job: str) -> int:
+    """The same on all nodes of a job, and hardly ever that of another job on the same node."""
+    return FIRST_PORT + zlib.crc32(job.encode()) % PORTS
+
+
+def _address(text: str, name: str, port: int | None) -> tuple[str, int]:
+    """host:port, [v6]:port or, where `port` is given, host alone."""
+    host, colon, after = text.rpartition(":")
+    if text.startswith("[") and text.endswith("]"):
+        host, colon, after = text, "", ""
+    elif not colon or ":" in host and not host.startswith("["):
+        host, after = text, ""
+    if after.isdecimal():
+        port = int(after)
+    if not host or port is None or (after and not after.isdecimal()):
+        raise UserError(f"{name}={text} is no host:port", f"{name}=10.0.0.1:29500")
+    return host.strip("[]"), port
+
+
+# One for each engine ----------------------------------------------------------------------------
+
+
+def _own(environ: Environ) -> NodeLayout | None:
+    """FLATOUT_NODES, FLATOUT_NODE, FLATOUT_LEADER, FLATOUT_JOB."""
+    count, engine = _number(environ, "FLATOUT_NODES"), "FLATOUT_NODES"
+    if count is None:
+        if environ.get("FLATOUT_NODE") or environ.get("FLATOUT_LEADER"):
+            _needed("your environment", environ, "FLATOUT_NODES", "FLATOUT_NODE", "FLATOUT_LEADER")
+        return None
+    job = environ.get("FLATOUT_JOB", "")
+    if count == 1:
+        return NodeLayout(1, 0, "", RANK_PORT, engine, job)
+    # An indexed Job of Kubernetes knows the number alone.
+    name = "FLATOUT_NODE" if environ.get("FLATOUT_NODE") else "JOB_COMPLETION_INDEX"
+    index = _number(environ, name)
+    if index is None or not environ.get("FLATOUT_LEADER"):
+        _needed("your environment", environ, "FLATOUT_NODES", "FLATOUT_NODE", "FLATOUT_LEADER")
+    host, port = _address(environ["FLATOUT_LEADER"].strip(), "FLATOUT_LEADER", None)
+    return NodeLayout(
+        count, index or 0, host, port, engine, job, environ.get("FLATOUT_NODE_NAME", "")
+    )
+
+
+def _sky(environ: Environ) -> NodeLayout | None:
+    """SkyPilot: a line for each node in SKYPILOT_NODE_IPS."""
+    count = _number(environ, "SKYPILOT_NUM_NODES")
+    if count is None:
+        return None
+    engine, job = "SkyPilot", environ.get("SKYPILOT_TASK_ID", "")
+    if count == 1:
+        return NodeLayout(1, 0, "", RANK_PORT, engine, job)
+    _needed(engine, environ, "SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS")
+    hosts = environ["SKYPILOT_NODE_IPS"].split()
+    _hosts(engine, "SKYPILOT_NODE_IPS", hosts, count)
+    index = _number(environ, "SKYPILOT_NODE_RANK") or 0
+    return NodeLayout(count, index, hosts[0], port_for(job), engine, job)
+
+
+def _kubeflow(environ: Environ) -> NodeLayout | None:
+    """Kubeflow Trainer, or whoever sets torchrun's options by PET_ variables."""
+    text = environ.get("PET_NNODES", "").strip()
+    if not text:
+        return None
+    low, _, high = text.partition(":")
+    if high and high != low:
+        raise UserError(
+            f"PET_NNODES={text}: the number of nodes is not fixed",
+            "give the job a fixed number of nodes",
+        )
+    count = _number({"PET_NNODES": low}, "PET_NNODES") or 0
+    job = environ.get("PET_RDZV_ID", "")
+    engine = "Kubeflow Trainer" if environ.get("KUBERNETES_SERVICE_HOST") else "torchrun"
+    if count == 1:
+        return NodeLayout(1, 0, "", RANK_PORT, engine, job)
+    _needed(engine, environ, "PET_NODE_RANK")
+    endpoint = environ.get("PET_RDZV_ENDPOINT", "").strip()
+    if not environ.get("PET_MASTER_ADDR") and endpoint:
+        host, port = _address(endpoint, "PET_RDZV_ENDPOINT", RANK_PORT)
+    else:
+        _needed(engine, environ, "PET_NODE_RANK", "PET_MASTER_ADDR")
+        host, port = environ["PET_MASTER_ADDR"].strip(), _number(environ, "PET_MASTER_PORT") or 0
+    index = _number(environ, "PET_NODE_RANK") or 0
+    return NodeLayout(count, index, host, port or RANK_PORT, engine, job)
+
+
+def _sagemaker(environ: Environ) -> NodeLayout | None:
+    """SageMaker: SM_HOSTS is a list, SM_CURRENT_HOST one of it."""
+    if not environ.get("SM_HOSTS"):
+        return None
+    engine = "SageMaker"
+    _needed(engine, environ, "SM_HOSTS", "SM_CURRENT_HOST")
+    hosts, own = _document(environ, "SM_HOSTS"), environ["SM_CURRENT_HOST"].strip()
+    if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
+        raise UserError(f"SM_HOSTS={environ['SM_HOSTS']} is no list of hosts", _by_hand())
+    if own not in hosts:
+        raise UserError(
+            f"SageMaker: SM_CURRENT_HOST={own} is not in SM_HOSTS={', '.join(hosts)}", _by_hand()
+        )
+    job = environ.get("TRAINING_JOB_NAME", "")
+    return NodeLayout(len(hosts), hosts.index(own), hosts[0], port_for(job), engine, job, own)
+
+
+def _batch(environ: Environ) -> NodeLayout | None:
+    """AWS Batch, multi-node parallel jobs. The main node is told no address: it is the leader."""
+    count = _number(environ, "AWS_BATCH_JOB_NUM_NODES")
+    if count is None:
+        return None
+    engine = "AWS Batch"
+    _needed(engine, environ, "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_MAIN_NODE_INDEX")
+    main = _number(environ, "AWS_BATCH_JOB_MAIN_NODE_INDEX") or 0
+    index = ((_number(environ, "AWS_BATCH_JOB_NODE_INDEX") or 0) - main) % max(1, count)
+    job = environ.get("AWS_BATCH_JOB_ID", "").partition("#")[0]  # the node's number is behind it
+    address = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
+    if index:
+        _needed(engine, environ, "AWS_BATCH_JOB_NODE_INDEX", address)
+    leader = environ.get(address, "").strip() or socket.gethostname()
+    return NodeLayout(count, index, leader, port_for(job), engine, job)
+
+
+def _vertex(environ: Environ) -> NodeLayout | None:
+    """Vertex AI: CLUSTER_SPEC. Pools 0 and 1 train; the others serve parameters or evaluate."""
+    if not environ.get("CLUSTER_SPEC"):
+        return None
+    spec, engine = _document(environ, "CLUSTER_SPEC"), "Vertex AI"
+    try:
+        pools = [spec["cluster"].get(name, []) for name in ("workerpool0", "workerpool1")]
+        kind, place = spec["task"]["type"], int(spec["task"]["index"])
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise UserError(f"CLUSTER_SPEC is not as Vertex AI writes it: {error!r}", _by_hand()) from error
+    if kind not in ("workerpool0", "workerpool1"):
+        raise UserError(
+            f"CLUSTER_SPEC: this machine is of {kind}, which does not train in PyTorch",
+            "give the job two worker pools at most",
+        )
+    index = place + (len(pools[0]) if kind == "workerpool1" else 0)
+    hosts = [*pools[0], *pools[1]]
+    if not hosts:
+        raise UserError("CLUSTER_SPEC names no machine", _by_hand())
+    host, port = _address(str(hosts[0]), "CLUSTER_SPEC", RANK_PORT)
+    # A prebuilt container has MASTER_PORT; 2222 of the list may be taken by the service.
+    port = _number(environ, "MASTER_PORT") or port
+    return NodeLayout(len(hosts), index, host, port, engine, environ.get("CLOUD_ML_JOB_ID", ""))
+
+
+def _azure(environ: Environ) -> NodeLayout | None:
+    """Azure ML, one process on each instance."""
+    count = _number(environ, "AZUREML_NODE_COUNT")
+    if count is None:
+        return None
+    engine, job = "Azure ML", environ.get("AZUREML_RUN_ID", "")
+    if count == 1:
+        return NodeLayout(1, 0, "", RANK_PORT, engine, job)
+    name = "NODE_RANK" if environ.get("NODE_RANK") else "OMPI_COMM_WORLD_RANK"
+    processes = _number(environ, "WORLD_SIZE") or _number(environ, "OMPI_COMM_WORLD_SIZE") or count
+    if processes != count:
+        raise UserError(
+            f"Azure ML has started {processes} processes on {_nodes(count)}; "
+            "flatout starts the ranks itself",
+            "process_count_per_instance: 1",
+        )
+    leaders = ("MASTER_ADDR", "AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE")
+    leader = next((key for key in leaders if environ.get(key)), "MASTER_ADDR")
+    _needed(engine, environ, name, leader)
+    own_port = _number(environ, "MASTER_PORT") or port_for(job)
+    host, port = _address(environ[leader].strip(), leader, own_port)
+    if leader != "MASTER_ADDR":
+        port = own_port  # theirs is of another service
+    return NodeLayout(count, _number(environ, name) or 0, host, port, engine, job)
+
+
+def _slurm(environ: Environ) -> NodeLayout | None:
+    """Slurm, inside a step: one task on each node."""
+    engine = "Slurm"
+    allocated = _number(environ, "SLURM_NNODES") or _number(environ, "SLURM_JOB_NUM_NODES")
+    count = _number(environ, "SLURM_STEP_NUM_NODES")
+    if allocated is None and count is None:
+        return None
+    number = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
+    job = f"{number}.{environ.get('SLURM_STEP_ID', '')}.{environ.get('SLURM_RESTART_COUNT', '0')}"
+    if count is None and allocated == 1:
+        return NodeLayout(1, 0, "", RANK_PORT, engine, job)
+    tasks = _number(environ, "SLURM_STEP_NUM_TASKS") or count
+    start = "srun --ntasks-per-node=1 flatout run --gpus all --nodes auto train.py"
+    if count is None:
+        raise UserError(
+            f"Slurm has given {_nodes(allocated or 0)} (SLURM_NNODES), and this was not started "
+            "by srun (SLURM_STEP_NUM_NODES is not set): it would run on one of them",
+            f"{start}, or --nodes 1",
+        )
+    if tasks != count:
+        raise UserError(
+            f"srun has started {tasks} tasks on {_nodes(count)} (SLURM_STEP_NUM_TASKS, "
+            "SLURM_STEP_NUM_NODES); flatout starts the ranks itself",
+            start,
+        )
+    name = environ.get("SLURMD_NODENAME", "")
+    if count == 1:
+        return NodeLayout(1, 0, "", RANK_PORT, engine, job, name)
+    list_name = "SLURM_STEP_NODELIST" if environ.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
+    _needed(engine, environ, "SLURM_NODEID", list_name)
+    hosts = _slurm_hosts(environ[list_name])
+    _hosts(engine, list_name, hosts, count)
+    index = _number(environ, "SLURM_NODEID") or 0
+    return NodeLayout(
+        count, index, _slurm_address(hosts[0]), port_for(job), engine, job, name or hosts[index]
+    )
+
+
+def _slurm_hosts(text: str) -> list[str]:
+    """By Slurm's own tool; where that is missing in a container, by ours."""
+    said = _output(["scontrol", "show", "hostnames", text])
+    return said.split() if said else expanded(text)
+
+
+def _slurm_address(host: str) -> str:
+    """Its name, where that can be resolved; else the address that Slurm reaches it by."""
+    with suppress(OSError):
+        socket.getaddrinfo(host, None)
+        return host
+    words = _output(["scontrol", "--oneliner", "show", "node", host]).split()
+    addresses = (word.removeprefix("NodeAddr=") for word in words if word.startswith("NodeAddr="))
+    return next(addresses, host)
+
+
+def _output(command: list[str]) -> str:
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        return done.stdout if done.returncode == 0 else ""
+    return ""
+
+
+def _plain(environ: Environ) -> NodeLayout | None:
+    """NNODES and NODE_RANK, or WORLD_SIZE and RANK as an operator sets them for each node."""
+    if environ.get("TORCHELASTIC_RUN_ID"):
+        raise UserError(
+            "torchrun has started this process (TORCHELASTIC_RUN_ID); flatout starts the ranks "
+            "itself",
+            "flatout run --gpus all --nodes auto train.py on each node, without torchrun",
+        )
+    by_node = bool(environ.get("NNODES"))
+    names = ("NNODES", "NODE_RANK") if by_node else ("WORLD_SIZE", "RANK")
+    count = _number(environ, names[0])
+    engine = "torch's variables" if by_node else "WORLD_SIZE"
+    if count is None or count == 1:
+        index = environ.get("NODE_RANK", "0") if count is None else "0"
+        if index.isdecimal() and int(index):
+            _needed("your environment", environ, "NNODES", "NODE_RANK", "MASTER_ADDR")
+        return None if count is None else NodeLayout(1, 0, "", RANK_PORT, engine)
+    if not by_node and environ.get("LOCAL_WORLD_SIZE", "1") != "1":
+        raise UserError(
+            f"LOCAL_WORLD_SIZE={environ['LOCAL_WORLD_SIZE']}: another program starts the ranks of "
+            "this node; flatout starts them itself",
+            "start flatout once on each node",
+        )
+    _needed(engine, environ, *names, "MASTER_ADDR")
+    port = _number(environ, "MASTER_PORT") or RANK_PORT
+    index = _number(environ, names[1]) or 0
+    return NodeLayout(count, index, environ["MASTER_ADDR"].strip(), port, engine)
+
+
+READERS: tuple[Callable[[Environ], NodeLayout | None], ...] = (
+    _own,
+    _sky,
+    _kubeflow,
+    _sagemaker,
+    _batch,
+    _vertex,
+    _azure,
+    _slurm,
+    _plain,
+)
+"""The first one that finds its variables counts: a special one before those that many set."""

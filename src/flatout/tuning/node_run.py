@@ -1,0 +1,80 @@
+"""A run on several nodes: its ranks on this one, the leader on node 0, and the way to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import flatout
+from flatout.nouns.errors import UserError
+from flatout.nouns.identity import Identity
+from flatout.nouns.nodes import NodeLayout
+from flatout.nouns.plan import PlannedBoost
+from flatout.running import rank_layout
+from flatout.running.command import Command, script_sha256
+from flatout.running.node_leader import NodeLeader, NodeLimits
+from flatout.running.node_link import NodeLink
+from flatout.running.rank_layout import RankLayout, RankPlace
+
+UNTRIED = (
+    "{ranks} ranks on {nodes} nodes, untried: a trial of ranks is for one machine; that the rows "
+    "of a batch can be cut is still proved before the first step"
+)
+
+
+def layout(ranks: int | None, gpus: str | None, machine: Identity, least: int) -> RankLayout:
+    """The ranks of this machine; where nothing is asked, one on each GPU, or one.
+
+    least: how many there must be. Raises UserError.
+    """
+    present = len(machine.gpus)
+    if ranks is None and gpus is None:
+        ranks, gpus = (None, "all") if present else (1, None)
+    cores = machine.cores or 1
+    return rank_layout.layout(ranks, gpus, cores, present, os.environ, least=least)
+
+
+def program(command: Command, boosts: Sequence[PlannedBoost]) -> str:
+    """The same on all nodes that would run the same."""
+    chosen = [(boost.id, boost.params) for boost in boosts]
+    parts = [flatout.__version__, script_sha256(command.script), chosen]
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+
+
+class JoinedNodes:
+    """This node, from its first word to the others to its last."""
+
+    def __init__(self, nodes: NodeLayout, limits: NodeLimits | None = None) -> None:
+        """Raises UserError where node 0 cannot listen."""
+        self.nodes, self.limits = nodes, limits or NodeLimits()
+        self._leader: NodeLeader | None = None
+        address = nodes.leader, nodes.port
+        if nodes.index == 0:
+            seed = random.SystemRandom().getrandbits(31)
+            self._leader = NodeLeader(nodes, seed, self.limits)
+            address = self._leader.address
+        self.link = NodeLink(nodes, address, self.limits)
+
+    def join(self, layout: RankLayout, program: str) -> RankLayout:
+        """Wait for the other nodes; `layout` with its place among theirs. Raises UserError."""
+        try:
+            agreed = self.link.join(layout.size, program)
+        except BaseException:
+            self.close()
+            raise
+        if agreed.total < 2:
+            raise UserError("one rank is the script as it is", "--nodes 1")
+        first = agreed.firsts[self.nodes.index]
+        place = RankPlace(first, agreed.total, agreed.store, agreed.host)
+        return replace(layout, seed=agreed.seed, place=place)
+
+    def close(self) -> None:
+        """Leave; node 0 lets the others hear first how it ended."""
+        self.link.close()
+        if self._leader is not None:
+            self._leader.close()
+            self._leader = None
