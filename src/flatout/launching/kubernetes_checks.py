@@ -144,7 +144,8 @@ def _exists(cluster: Kubectl, resource: str, name: str, option: str) -> None:
         there = cluster.ask("get", resource, "--output", "name").stdout.split()
         names = ", ".join(sorted(line.rpartition("/")[2] for line in there)) or "none"
         raise UserError(
-            f"there is no {resource.partition('.')[0]} {name}", f"--set {option}=... of: {names}"
+            f"there is no {resource.partition('.')[0]} {name}; there are: {names}",
+            f"--set {option}=... names one of them",
         )
 
 

@@ -152,7 +152,8 @@ def volumes(request: LaunchRequest, restarted_in_place: bool) -> list[Entry]:
             {"name": "shared-memory", "emptyDir": shared},
             "loader workers pass batches through /dev/shm, which would have 64 MiB",
         ),
-        {"name": "work", "emptyDir": {}} if carries_code(request) or restarted_in_place else None,
+        {"name": "work", "emptyDir": {}} if carries_code(request) else None,
+        {"name": "state", "emptyDir": {}} if restarted_in_place else None,
         {"name": "code", "configMap": {"name": code_map(request)}}
         if carries_code(request)
         else None,
@@ -169,8 +170,8 @@ def mounts(request: LaunchRequest, restarted_in_place: bool) -> list[Entry]:
     work = carries_code(request)
     found: list[Entry] = [
         {"name": "shared-memory", "mountPath": "/dev/shm"},
-        {"name": "work", "mountPath": WORK, "subPath": "work"} if work else None,
-        {"name": "work", "mountPath": STATE, "subPath": "state"} if restarted_in_place else None,
+        {"name": "work", "mountPath": WORK} if work else None,
+        {"name": "state", "mountPath": STATE} if restarted_in_place else None,
         {"name": "code", "mountPath": CODE, "readOnly": True} if work else None,
     ]
     found += [

@@ -159,6 +159,12 @@ def followed(ray, tasks, hosts, deadline):
                 first = TIMED_OUT
             for stream in waiting:
                 ray.cancel(stream)
+            end_at = time.monotonic() + GRACE_S + 10
+        elif end_at is not None and time.monotonic() > end_at:
+            say("error: some do not end, and are killed")
+            for stream in waiting:
+                ray.cancel(stream, force=True)
+            break
     return first or 0
 
 
