@@ -21,8 +21,11 @@ SILENT_S = 900.0
 """An engine that does not answer for so long is given up."""
 LATE_S = 1.5
 """After the job's end, for lines that a shared file system shows late."""
-MOST_LINES = 20_000
-"""Of a job's log, from its beginning, in which its failure is looked for; its last as many too."""
+SLOW_S = 30.0
+"""The same where the log says itself that it is complete: a network may be slow."""
+LONGEST_S = 300.0
+MOST_LINES = 500_000
+"""Of a job's log, in which its failure is looked for."""
 EXPLAINED = re.compile(r"flatout: error: (rank \d+ of \d+ (?:ended first|hangs): .+)")
 """What `flatout run` says on a node; the cause stands below it in the same log."""
 ERROR = re.compile(
@@ -48,8 +51,7 @@ def events(job: SubmittedJob, wait: Callable[[float], None] = time.sleep) -> Ite
             yield changed
         yield from _waiting(lines)
         if changed is not None and changed.final:
-            wait(LATE_S)
-            yield from _waiting(lines)
+            yield from _rest(lines, engine.ENGINE.logs_end, wait)
             yield changed
             return
         wait(WAIT_S)
@@ -144,12 +146,26 @@ def _waiting(lines: Iterator[LogLine | None]) -> Iterator[LogLine]:
         yield line
 
 
+def _rest(
+    lines: Iterator[LogLine | None], logs_end: bool, wait: Callable[[float], None]
+) -> Iterator[LogLine]:
+    """The lines that are still to come of a job that has ended."""
+    quiet_s = SLOW_S if logs_end else LATE_S
+    deadline = time.monotonic() + quiet_s
+    last = time.monotonic() + LONGEST_S
+    while time.monotonic() < min(deadline, last):
+        for line in lines:
+            if line is None:
+                break
+            deadline = time.monotonic() + quiet_s
+            yield line
+        else:
+            return
+        wait(WAIT_S)
+
+
 def _all(job: SubmittedJob) -> Iterator[LogLine]:
     """The lines of a job that has ended, from the beginning."""
-    lines = engines.load(job.engine).logs(job)
-    deadline = time.monotonic() + LATE_S
-    while time.monotonic() < deadline:
-        for line in islice(_waiting(lines), MOST_LINES):
-            deadline = time.monotonic() + LATE_S
-            yield line
-        time.sleep(WAIT_S)
+    engine = engines.load(job.engine)
+    lines = engine.logs(job)
+    return islice(_rest(lines, engine.ENGINE.logs_end, time.sleep), MOST_LINES)

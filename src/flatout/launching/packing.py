@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import io
 import os
 import tarfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 from flatout.nouns.errors import UserError
@@ -87,6 +90,7 @@ SECRETS = (
 )
 PUBLIC = ("*.pub", ".env.example", ".env.sample", ".env.template")
 """Look like secrets and are none."""
+NOTHING: Mapping[str, bytes] = MappingProxyType({})
 PYC = ("*.pyc", "*.pyo", ".DS_Store")
 
 
@@ -115,12 +119,22 @@ def select(folder: Path, file_limit: int = FILE_LIMIT) -> PackedCode:
     return PackedCode(folder, tuple(sorted(files)), total, tuple(left_out))
 
 
-def write(packed: PackedCode, target: IO[bytes]) -> None:
-    """A gzipped tar of the files into `target`; owners and groups are not carried over."""
+def write(
+    packed: PackedCode, target: IO[bytes], prefix: str = "", beside: Mapping[str, bytes] = NOTHING
+) -> None:
+    """A gzipped tar of the files into `target`; owners and groups are not carried over.
+
+    prefix: stands before the path of each, as in `code/`. beside: further files that only their
+    owner may read, and run.
+    """
     with tarfile.open(fileobj=target, mode="w|gz", dereference=True) as archive:
+        for name, content in beside.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.mtime = len(content), 0o700, int(time.time())
+            archive.addfile(entry, io.BytesIO(content))
         for name in packed.files:
             try:
-                archive.add(packed.folder / name, name, recursive=False, filter=_anonymous)
+                archive.add(packed.folder / name, prefix + name, recursive=False, filter=_anonymous)
             except FileNotFoundError:  # taken away since it was selected
                 continue
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,7 +22,7 @@ UNREACHED = 255
 """Exit code of ssh itself."""
 SEND_LIMIT_S = 1800.0
 LIMIT_S = 60.0
-PUT = 'umask 077; cat >"$HOME/$1.new" && mv "$HOME/$1.new" "$HOME/$1"'
+UNPACK = 'umask 077; mkdir -p "$HOME/$1" && tar -xzf - -C "$HOME/$1"'
 HOST = re.compile(r"(?:[\w.-]+@)?[\w.:%-]+")
 TROUBLES = (
     (
@@ -78,16 +78,13 @@ class RemoteHost:
         """What a script for sh says there; words: its arguments. Never raises."""
         return tools.ask(self.command(["sh", "-s", "--", *words]), limit_s, script)
 
-    def put(self, text: str, path: str, limit_s: float = LIMIT_S) -> ToolAnswer:
-        """Write a file there, below the home folder. Never raises."""
-        words = ["sh", "-c", PUT, "sh", path]
-        return tools.ask(self.command(words), limit_s, text)
+    def send(self, packed: PackedCode, folder: str, beside: Mapping[str, bytes]) -> ToolAnswer:
+        """Unpack the files into `code` of a folder below the home folder there. Never raises.
 
-    def send(self, packed: PackedCode, folder: str) -> ToolAnswer:
-        """Unpack the files below a folder there, which is made. Never raises."""
-        script = f"umask 077; mkdir -p {folder} && tar -xzf - -C {folder}"
+        beside: further files, beside that.
+        """
         process = subprocess.Popen(
-            self.command(["sh", "-c", script]),
+            self.command(["sh", "-c", UNPACK, "sh", folder]),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -95,7 +92,7 @@ class RemoteHost:
         )
         assert process.stdin is not None
         try:
-            packing.write(packed, process.stdin)
+            packing.write(packed, process.stdin, "code/", beside)
             _, said = process.communicate(timeout=SEND_LIMIT_S)
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             process.kill()

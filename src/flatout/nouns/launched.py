@@ -212,3 +212,5 @@ class LaunchEngine:
     """Fields of LaunchRequest beside those of all engines: partition, account, queue, image ..."""
     settings: tuple[str, ...] = ()
     """Names for --set; ("*",): any, handed through to the engine."""
+    logs_end: bool = False
+    """Its `logs` ends once the job has ended and every line was given."""

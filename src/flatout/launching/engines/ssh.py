@@ -71,8 +71,10 @@ ENGINE = LaunchEngine(
     travels=True,
     understands=("hosts",),
     settings=("config", "leader", "port"),
+    logs_end=True,
 )
 FILE = "node.sh"
+TOKEN = "token"
 PORT = 29400
 ROOT = ".flatout/launch"
 """Below the home folder of each machine."""
@@ -83,7 +85,6 @@ STOP_S = 15
 BEGIN = """
 cd "$HOME/$1" || exit 1
 umask 077
-printf '%s' "$3" >token
 # A session of its own: it goes on when this connection ends.
 setsid sh -c '
   trap "again=1; kill -TERM \\$child" TERM
@@ -106,12 +107,16 @@ else echo lost; fi
 [ -f cancelled ] && echo cancelled
 exit 0
 """
+END = "\x04"
 FOLLOW = """
 cd "$HOME/$1" || exit 1
 touch log
-tail -n "+$2" -f log &
+exec 3<&0
+tail -n "+$2" -f --pid="$(cat pid)" log &
+tail=$!
 # The end of this connection ends it.
-cat >/dev/null
+{ cat <&3 >/dev/null; kill $tail; } &
+wait $tail && printf '\\004\\n'
 kill $!
 """
 STOP = """
@@ -155,19 +160,18 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     """Send code and script to all; once all have them, start them."""
     assert request.packed is not None
-    packed, script = request.packed, (folder / FILE).read_text(encoding="utf-8")
+    packed = request.packed
+    beside = {FILE: (folder / FILE).read_bytes(), TOKEN: secrets.token_hex(16).encode()}
     machines = hosts(request.hosts, request.option("config"))
-    name, token = folder.name, secrets.token_hex(16)
     number = {host.name: index for index, host in enumerate(machines)}
 
     def send(host: RemoteHost) -> None:
-        where = _remote(name, number[host.name])
-        _done(host, host.send(packed, f'"$HOME"/{where}/code'), "the code could not be sent")
-        _done(host, host.put(script, f"{where}/{FILE}"), "the script could not be sent")
+        where = _remote(folder.name, number[host.name])
+        _done(host, host.send(packed, where, beside), "the code could not be sent")
 
     def begin(host: RemoteHost) -> None:
-        where, index = _remote(name, number[host.name]), str(number[host.name])
-        _done(host, host.ask(BEGIN, where, index, token), "it could not be started")
+        where, index = _remote(folder.name, number[host.name]), str(number[host.name])
+        _done(host, host.ask(BEGIN, where, index), "it could not be started")
 
     job = _job(request, folder, machines)
     at_once(send, machines)
@@ -202,7 +206,7 @@ def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
         for index, host in enumerate(_machines(job))
     ]
     try:
-        while True:
+        while not all(log.complete for log in remote):
             for log in remote:
                 yield from log.waiting()
             yield None
@@ -227,6 +231,8 @@ class _RemoteLog:
     """The log of one host, line by line; a lost connection is made again."""
 
     def __init__(self, host: RemoteHost, folder: str, source: str) -> None:
+        self.complete = False
+        """The program has ended, and all that it wrote is read."""
         self._host, self._folder, self._source = host, folder, source
         self._seen = 0
         self._next = 0.0
@@ -237,9 +243,14 @@ class _RemoteLog:
         for line in self._lines:
             if line is None:
                 return
+            if line.endswith(END):
+                self.complete = True
+                line = line.removesuffix(END)
+                if not line:
+                    return
             self._seen += 1
             yield LogLine(self._source, line)
-        if time.monotonic() >= self._next:
+        if not self.complete and time.monotonic() >= self._next:
             self._next = time.monotonic() + RETRY_S
             words = ["sh", "-c", FOLLOW, "sh", self._folder, str(self._seen + 1)]
             self._lines = tools.lines_of(self._host.command(words), held=True)
