@@ -2,7 +2,7 @@
 
 etcd, kube-apiserver and kube-controller-manager are looked for in $KUBEBUILDER_ASSETS, as envtest
 does, and on the path. There is no container runtime: a node of ours runs the container's very
-command in a mount namespace of its own, with the volumes and the names of the pods that it asks for.
+command in a mount namespace of its own, with its volumes and the names of the pods.
 """
 
 from __future__ import annotations
@@ -230,7 +230,9 @@ class Node:
                 self._round(self.cluster.pods())
 
     def _round(self, pods: list[dict[str, Any]]) -> None:
-        busy = {pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName") and _alive(pod)}
+        busy = {
+            pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName") and _alive(pod)
+        }
         for pod in pods:
             if not pod["spec"].get("nodeName") and self.name not in busy and _alive(pod):
                 self._bind(pod)
@@ -299,9 +301,10 @@ class Node:
         hosts.write_text(Path("/etc/hosts").read_text() + self._names(pod))
         lines += [f"mount --bind {hosts} /etc/hosts", 'exec "$@"']
         arguments = [word.replace("$$(", "$(") for word in container.get("args", [])]
+        inside = ["sh", "-c", "\n".join(lines), "sh", *container["command"], *arguments]
         with (self.folder / f"{pod['metadata']['name']}.log").open("wb") as log:
             return subprocess.Popen(
-                ["unshare", "--mount", "sh", "-c", "\n".join(lines), "sh", *container["command"], *arguments],
+                ["unshare", "--mount", *inside],
                 cwd=folder,
                 env={**self.environment, **_variables(pod, container)},
                 stdin=subprocess.DEVNULL,

@@ -26,8 +26,8 @@ FAILURES: tuple[tuple[str, str, str], ...] = (
         "choose one of: kubectl config get-contexts -o name",
     ),
     (
-        r"must be logged in|Unauthorized|provide credentials|token .*expired|executable .* not found|"
-        r"getting credentials|invalid_grant|reauth",
+        r"must be logged in|Unauthorized|provide credentials|token .*expired|"
+        r"executable .* not found|getting credentials|invalid_grant|reauth",
         "the cluster does not know you: you are not logged in",
         "log in as for any other kubectl command, then try: kubectl get pods",
     ),

@@ -1,4 +1,4 @@
-"""The objects of a launch on Kubernetes: a TrainJob, a JobSet or a Job, as the cluster knows them."""
+"""The objects of a launch on Kubernetes: a TrainJob, a JobSet or a Job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from flatout.nouns.launched import LaunchRequest
 TRAINJOB, JOBSET, JOB = "trainjob", "jobset", "job"
 KINDS = (TRAINJOB, JOBSET, JOB)
 """The first one that the cluster has is taken."""
-RESOURCES = {TRAINJOB: "trainjobs.trainer.kubeflow.org", JOBSET: "jobsets.jobset.x-k8s.io", JOB: "jobs.batch"}
+RESOURCES = {
+    TRAINJOB: "trainjobs.trainer.kubeflow.org",
+    JOBSET: "jobsets.jobset.x-k8s.io",
+    JOB: "jobs.batch",
+}
 TRAINER, SETS = "trainer.kubeflow.org/v1alpha1", "jobset.x-k8s.io/v1alpha2"
 OWN = "own"
 """As --set runtime: a TrainingRuntime of the launch itself."""

@@ -93,7 +93,7 @@ def _again(request: LaunchRequest, line: str) -> list[str]:
         f"{line} & program=$!",
         "trap 'kill -TERM $program' TERM",
         "wait $program || code=$?",
-        'while kill -0 $program 2>/dev/null; do code=0; wait $program || code=$?; done',
+        "while kill -0 $program 2>/dev/null; do code=0; wait $program || code=$?; done",
         f"case $code in 0|{contract.SAVED_EXIT}|{TERMINATED_EXIT}) ;; "
         "*) echo $code >>$failures ;; esac",
         "exit $code",

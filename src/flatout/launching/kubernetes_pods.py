@@ -15,7 +15,7 @@ from flatout.nouns.launched import LogLine
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 LOOK_S = 1.0
-"""Between two looks for pods that are new; one falls between a job's end and the end of following."""
+"""Between two looks for new pods; one falls between a job's end and the end of following."""
 STAMP = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.]+Z) ?(.*)", re.DOTALL)
 PREEMPTED = (contract.SAVED_EXIT, TERMINATED_EXIT)
 STUCK = {
@@ -70,7 +70,9 @@ def of(kubectl: Kubectl, selector: str) -> list[PodState] | None:
 
 def _pod(item: Mapping[str, Any]) -> PodState:
     metadata, status = item.get("metadata", {}), item.get("status", {})
-    statuses = [one for one in status.get("containerStatuses") or [] if one.get("name") == CONTAINER]
+    statuses = [
+        one for one in status.get("containerStatuses") or [] if one.get("name") == CONTAINER
+    ]
     own = statuses[0] if statuses else {}
     current = own.get("state") or {}
     ended = current.get("terminated") or (own.get("lastState") or {}).get("terminated") or {}
@@ -196,4 +198,6 @@ def _runs(kubectl: Kubectl, pod: PodState) -> bool:
     if not isinstance(item, dict):
         return kubectl.ask("version").returncode != 0  # the pod is gone, or nothing answers
     now = _pod(item)
-    return now.uid == pod.uid and now.starts == pod.starts and not now.over and now.exit_code is None
+    return (
+        now.uid == pod.uid and now.starts == pod.starts and not now.over and now.exit_code is None
+    )

@@ -1,4 +1,4 @@
-"""Ray's jobs, by the address where its dashboard listens: the one door to Ray without its Python."""
+"""Ray's jobs, by the address where its dashboard listens."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class RayApi:
             return []
 
     def _ask(self, method: str, path: str) -> Any:
-        request = urllib.request.Request(  # noqa: S310
+        request = urllib.request.Request(
             self.address.rstrip("/") + path, method=method, headers=_headers()
         )
-        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             return json.loads(answer.read())
 
 

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 # ---- what is asked for
 NODES = 1
@@ -53,13 +54,13 @@ def main():
         code = one_start(ray, deadline)
         if code in (0, TIMED_OUT) or start == RESTARTS:
             return code
-        say("start {} of {}".format(start + 2, RESTARTS + 1))
+        say(f"start {start + 2} of {RESTARTS + 1}")
     return FAILED
 
 
 def say(text):
     """A line of ours in the job's log."""
-    sys.stdout.write("flatout: {}\n".format(text))
+    sys.stdout.write(f"flatout: {text}\n")
     sys.stdout.flush()
 
 
@@ -72,7 +73,7 @@ def one_start(ray, deadline):
     group = placement_group([bundle] * NODES, strategy="STRICT_SPREAD")
     try:
         if not placed(ray, group, bundle, deadline):
-            say("its time is over, and it never had {} nodes".format(NODES))
+            say(f"its time is over, and it never had {NODES} nodes")
             return TIMED_OUT
         places = ray.get([remote(ray, place, group, i, gpus).remote() for i in range(NODES)])
         lacking = [host for host, _, _, program in places if not program]
@@ -80,8 +81,8 @@ def one_start(ray, deadline):
             say("error: flatout is not installed on " + ", ".join(sorted(set(lacking))))
             return FAILED
         host, ip, port, _ = places[0]
-        leader = "[{}]:{}".format(ip, port) if ":" in ip else "{}:{}".format(ip, port)
-        say("leader {} at {}".format(host, leader))
+        leader = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+        say(f"leader {host} at {leader}")
         token = secrets.token_hex(16)
         tasks = {}
         for index in range(NODES):
@@ -118,12 +119,8 @@ def placed(ray, group, bundle, deadline):
         if now - said > 60:
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
             fit = sum(all(n.get(key, 0) >= bundle[key] for key in bundle) for n in nodes)
-            asked = " and ".join("{} {}".format(bundle[key], key) for key in sorted(bundle))
-            say(
-                "waits for {} nodes with {} each; the cluster has {}, some may be in use".format(
-                    NODES, asked, fit
-                )
-            )
+            asked = " and ".join(f"{bundle[key]} {key}" for key in sorted(bundle))
+            say(f"waits for {NODES} nodes with {asked} each; {fit} have it, and may be in use")
             said = now
     return True
 
@@ -146,16 +143,16 @@ def followed(ray, tasks, hosts, deadline):
             else:
                 waiting.append(stream)
             for line in lines:
-                sys.stdout.write("[node {}] {}\n".format(index, line))
+                sys.stdout.write(f"[node {index}] {line}\n")
             sys.stdout.flush()
             if code and first is None and not cancelled:
                 first = code
-                say("error: node {} ({}) ended first, exit code {}".format(index, hosts[index], code))
+                say(f"error: node {index} ({hosts[index]}) ended first, exit code {code}")
                 end_at = time.monotonic() + OTHERS_S
         if end_at is not None and time.monotonic() > end_at and not cancelled:
             cancelled = True
             if first is None:
-                say("error: its time is over: {} s".format(TIME_S))
+                say(f"error: its time is over: {TIME_S} s")
                 first = TIMED_OUT
             for stream in waiting:
                 ray.cancel(stream)
@@ -174,18 +171,18 @@ def short(error):
     return "{}: {}".format(type(error).__name__, lines[0] if lines else "")
 
 
-# On a node ------------------------------------------------------------------------------------------
+# On a node ---------------------------------------------------------------------------------------
 
 
 def place():
-    """This node's name and address, a free port, and flatout's path."""
+    """Name and address of the node, a free port, and flatout's path."""
     import ray
 
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
-    beside = os.path.join(os.path.dirname(sys.executable), COMMAND[0])
-    program = shutil.which(COMMAND[0]) or (beside if os.path.exists(beside) else "")
+    beside = Path(sys.executable).parent / COMMAND[0]
+    program = shutil.which(COMMAND[0]) or (str(beside) if beside.exists() else "")
     return socket.gethostname(), ray.util.get_node_ip_address(), port, program
 
 
@@ -204,7 +201,7 @@ def run_node(index, leader, token, name):
     environment.pop("OMP_NUM_THREADS", None)
     environment.update(VARIABLES)
     _, _, _, program = place()
-    command = [program] + COMMAND[1:]
+    command = [program, *COMMAND[1:]]
     if "--python" not in COMMAND:
         command[2:2] = ["--python", PYTHON or sys.executable]
     process = subprocess.Popen(

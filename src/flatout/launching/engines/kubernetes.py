@@ -31,8 +31,8 @@ Settings, each as `--set NAME=VALUE`:
 - else a **JobSet**;
 - else an indexed **Job** and a headless Service: the pods find pod 0 by its name.
 
-Each pod runs `flatout run --nodes auto`, which starts a process for each GPU. /dev/shm is memory, as
-loader workers need it. The code folder travels as a ConfigMap, packed below 1 MB; a larger one
+Each pod runs `flatout run --nodes auto`, which starts a process for each GPU. /dev/shm is memory,
+as loader workers need it. The code folder travels as a ConfigMap, packed below 1 MB; a larger one
 belongs into the image. Files that look like secrets, data and environments stay at home. What the
 script writes is lost with its pod, unless it lies below a `claim`.
 
@@ -46,7 +46,8 @@ a dry run of the very file, so that its rules and admission are heard before any
 
 Pods that wait say why: no node with as many GPUs, an image that cannot be pulled. The logs of all
 pods are one, each line behind its node; a pod that is made anew is followed too. Ctrl-C leaves the
-job running. `--cancel` deletes it, with its code and Service. A job that has ended stays for a week.
+job running. `--cancel` deletes it, with its code and Service. A JobSet or Job that has ended stays
+for a week, a TrainJob until it is deleted.
 
 ## Restarts
 
@@ -57,10 +58,11 @@ starts containers again: the script in them then ends at once.
 
 ## What was really run
 
-A real API server, controller-manager and kubectl, with pods whose ends were written by hand: each
-kind was taken by the server's own validation; a preempted Job was started again, one with an error
-was not. TrainJob and JobSet were held against the CRDs of Kubeflow Trainer and JobSet and the models of
-kubeflow-trainer-api. No pod with a GPU and no controller of Kubeflow or JobSet has run it yet.
+A real API server and controller-manager (1.36) and kubectl, without containers: on two nodes that
+run the pods' own commands, a Job trained with the same losses as one process; one whose program
+failed was not started again, one with an evicted pod was. TrainJob and JobSet were taken by that
+server with the CRDs of Kubeflow Trainer and JobSet, and agree with the models of
+kubeflow-trainer-api. The controllers of those two, a GPU, an image: not yet.
 
 ## References
 

@@ -5,8 +5,8 @@
     flatout launch ray --nodes 2 --gpus 8 --set address=http://head:8265 train.py
 
 The address is that of the cluster's dashboard; without it, RAY_API_SERVER_ADDRESS, RAY_ADDRESS or
-`http://127.0.0.1:8265`. `--gpus all`: as many as the node with the most of them has. Settings, each as
-`--set NAME=VALUE`:
+`http://127.0.0.1:8265`. `--gpus all`: as many as the node with the most of them has. Settings, each
+as `--set NAME=VALUE`:
 
 | setting | meaning |
 |---|---|
@@ -18,8 +18,9 @@ The address is that of the cluster's dashboard; without it, RAY_API_SERVER_ADDRE
 
 `.flatout/launch/<name>-<time>/ray_job.py`, a plain driver: it asks for a placement group with each
 node's share on another node (STRICT_SPREAD) and starts `flatout run --nodes auto` there as a
-subprocess. Your script is not changed, and runs in no function of Ray's. The code folder lies beside
-the driver in `code/`, without secrets, data and environments, and is sent as the job's working_dir.
+subprocess. Your script is not changed, and runs in no function of Ray's. The code folder lies
+beside the driver in `code/`, without secrets, data and environments, and is sent as the job's
+working_dir.
 
 flatout must be installed on the nodes, or be named in `pip`. What the script writes below its
 folder is lost with Ray's copy of it: let it write to a path that all nodes share.
@@ -27,8 +28,8 @@ folder is lost with Ray's copy of it: let it write to a path that all nodes shar
 ## What is checked first
 
 That `ray` is installed here, that a Ray cluster answers at the address, and how many of its nodes
-have what is asked for. That there is flatout on each node is seen when the job has its nodes, before
-anything is trained.
+have what is asked for. That there is flatout on each node is seen when the job has its nodes,
+before anything is trained.
 
 ## Following and stopping
 
@@ -42,8 +43,8 @@ With `--restarts N` all nodes start again after an error or the loss of a node, 
 
 ## What was really run
 
-Ray 2.60 with two raylets on one machine: two nodes' tasks with the same losses as one process, and a
-worker of Ray that was killed. No GPU, and no cluster of several machines.
+Ray 2.60 with two raylets on one machine: two nodes' tasks with the same losses as one process, a
+worker of Ray that was killed, a job that was stopped. No GPU, and no cluster of several machines.
 
 ## References
 
@@ -162,7 +163,9 @@ def state(job: SubmittedJob) -> JobState:
     """As the cluster says."""
     answer = _api(job).read(f"/api/jobs/{job.id}")
     if not isinstance(answer, dict):
-        return JobState("unknown", f"Ray at {_api(job).address} does not answer, or has forgotten it")
+        return JobState(
+            "unknown", f"Ray at {_api(job).address} does not answer, or has forgotten it"
+        )
     found = STATES.get(str(answer.get("status")), "unknown")
     code = answer.get("driver_exit_code")
     detail = ""
@@ -235,8 +238,8 @@ def _warnings(request: LaunchRequest, nodes: list[Mapping[str, float]]) -> Itera
     if nodes and fit < request.nodes:
         words = " and ".join(f"{amount} {key}" for key, amount in asked.items())
         yield (
-            f"{units.count(fit, 'node')} of the cluster now {'has' if fit == 1 else 'have'} {words}: "
-            f"it waits until there are {request.nodes}"
+            f"{units.count(fit, 'node')} of the cluster now {'has' if fit == 1 else 'have'} "
+            f"{words}: it waits until there are {request.nodes}"
         )
 
 
