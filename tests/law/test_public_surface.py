@@ -109,6 +109,7 @@ OPTIONS = {
         "--no-trial",
         "--quiet",
         "--ranks",
+        "--scale-batch",
         *SCRIPT,
     ],
     "tune": ["--allow", "--budget", "--exact", "--seed", "--steps", *SCRIPT],

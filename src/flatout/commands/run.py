@@ -40,6 +40,7 @@ def command(
     ranks: _options.Ranks = None,
     gpus: _options.Gpus = None,
     no_trial: _options.NoTrial = False,
+    scale_batch: _options.ScaleBatch = False,
     export: _options.Export = False,
     exact: _options.Exact = False,
     only: _options.Only = None,
@@ -62,14 +63,15 @@ def command(
       flatout run -- torchrun --nproc-per-node 2 train.py
     """
     target = resolve(*program(ctx.args), python)
-    several = _several(ranks, gpus, live)
+    several = _several(ranks, gpus, live, scale_batch)
     found = _plan(target, plan, no_plan, quiet or live or several)
     request = _Request(target, found, plan or PLAN, python, as_json, quiet, export)
     if live:
         return _run_live(request, (exact, only or (), skip or ()), steps_left)
     boosts = chosen.choose(found.boosts, only or (), skip or ())
     if several:
-        return _run_ranks(request, boosts, (ranks, gpus), not no_trial, not no_plan)
+        asked = _AskedRanks(ranks, gpus, scale_batch, not no_trial, not no_plan)
+        return _run_ranks(request, boosts, asked)
     return _run(request, boosts)
 
 
@@ -97,25 +99,31 @@ def _run_live(
     return _run(request, tuning.boosts, tuning)
 
 
+class _AskedRanks(NamedTuple):
+    ranks: int | None
+    gpus: str | None
+    scale_batch: bool
+    trial: bool
+    remember: bool
+
+
 class _Ranks(NamedTuple):
     group: StartedRanks
     scaling: Scaling | None
 
 
-def _several(ranks: int | None, gpus: str | None, live: bool) -> bool:
-    if ranks is None and gpus is None:
+def _several(ranks: int | None, gpus: str | None, live: bool, scale_batch: bool) -> bool:
+    if ranks is None and gpus is None and not scale_batch:
         return False
     from flatout.tuning import rank_run
 
-    return rank_run.check(ranks, gpus, live)
+    return rank_run.check(ranks, gpus, live, scale_batch)
 
 
 def _run_ranks(
     request: _Request,
     boosts: tuple[PlannedBoost, ...],
-    asked: tuple[int | None, str | None],
-    trial: bool,
-    remember: bool,
+    asked: _AskedRanks,
 ) -> int:
     """Train on several processes, where a trial shows that it pays and is right."""
     from flatout.probing.identity import identity
@@ -127,19 +135,22 @@ def _run_ranks(
     machine, target = identity(), request.target
     rank_layout.check_command(target)
     cores = machine.cores or 1
-    layout = rank_layout.layout(*asked, cores, len(machine.gpus), os.environ)
+    wanted = asked.ranks, asked.gpus
+    layout = rank_layout.layout(*wanted, cores, len(machine.gpus), os.environ)
     begin = rank_run.RankPlan(layout)
-    if trial:
+    if asked.trial:
         tell = (lambda line: None) if request.quiet else terminal.say
-        begin = rank_run.planned(target, request.applied, boosts, layout, machine, tell, warn)
+        job = target, request.applied, boosts, layout, machine, tell, warn
+        begin = rank_run.planned(*job, asked.scale_batch)
     if begin.scaling is not None:
         if not request.quiet:
             report.trial(begin.scaling)
         if begin.scaling.count is None:
             raise scaling_trial.refused(begin.scaling)
-        if remember:
+        if asked.remember:
             with harmless("the trial is not in the plan"):
-                rank_run.write_plan(request.plan_path, target, begin.scaling, layout, machine)
+                trial = begin.scaling, layout, machine, asked.scale_batch
+                rank_run.write_plan(request.plan_path, target, *trial)
     group = StartedRanks(target, begin.layout, report.failed)
     return _run(request, boosts, None, _Ranks(group, begin.scaling))
 
@@ -229,7 +240,8 @@ def _told(
     end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
     if ranks is not None:
         group = ranks.group
-        parts = group.layout.size, group.failure, ranks.scaling
+        native = group.layout.native.framework if group.layout.native is not None else ""
+        parts = group.layout.size, group.failure, ranks.scaling, native
         # That the others lost the rank that failed is no error of ours.
         faults = () if group.failure is not None else end.faults
         together = rank_summary.ranks_end(ended.records, *parts)

@@ -73,6 +73,8 @@ class RanksEnd:
     gradient_error: float | None = None
     scaling: Scaling | None = None
     """The trial before the run; None: there was none."""
+    native: str = ""
+    """The framework that divided the work itself, or `ddp`; empty: rows were cut."""
     failure: RankFailure | None = None
 
 
@@ -97,6 +99,8 @@ class ScalingRow:
     """Per step: waiting for data."""
     error: str | None = None
     """Why there is no measurement."""
+    native: str = ""
+    """The framework that divided the work itself, or `ddp`; empty: rows were cut."""
 
     @property
     def efficiency(self) -> float | None:

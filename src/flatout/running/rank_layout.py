@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flatout.nouns.errors import UserError
 from flatout.running.command import Command
+from flatout.running.native_ranks import NativeStart
 from flatout_agent import wire
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -30,12 +31,16 @@ class RankLayout:
     """Compute threads of each; None: the user names a number."""
     gpus: tuple[str, ...] = ()
     """As the user or the driver names them, in physical order; empty: CPU cores."""
+    native: NativeStart | None = None
+    """The program divides its work itself, with torchrun's variables; None: rows are cut."""
 
     def orders(self, rank: int, store: Path, scratch: str, protect: str) -> wire.RankOrders:
         """Those of one rank. scratch: "" for one that may save."""
-        return wire.RankOrders(
-            rank, self.size, str(store), self.seed, self.threads, scratch, protect
-        )
+        own = rank, self.size, str(store), self.seed, self.threads
+        if self.native is None:
+            return wire.RankOrders(*own, scratch, protect)
+        how = {"native": self.native.framework, "scale_batch": self.native.scale_batch}
+        return wire.RankOrders(*own, "", protect, **how)
 
     def environment(self, rank: int, base: Mapping[str, str]) -> dict[str, str]:
         """`base` with what makes a program this rank, and without what torchrun would set."""
@@ -49,8 +54,14 @@ class RankLayout:
         if self.gpus:
             if VISIBLE not in base:
                 variables.setdefault(ORDER, "PCI_BUS_ID")  # the driver's own numbers
-            variables[VISIBLE] = rotated(self.gpus, rank)
+            variables[VISIBLE] = rotated(self.gpus, rank if self.native is None else 0)
+        if self.native is not None:
+            return self.native.environment(rank, self.size, variables, bool(self.gpus))
         return variables
+
+    def begun(self) -> RankLayout:
+        """The same for one start: what can serve only once is new."""
+        return self if self.native is None else replace(self, native=self.native.begun())
 
 
 def rotated(gpus: Sequence[str], rank: int) -> str:
@@ -94,7 +105,7 @@ def layout(
 def fewer(of: RankLayout, size: int, cores: int) -> RankLayout:
     """The same with fewer ranks."""
     threads = None if of.threads is None else max(1, cores // size)
-    return RankLayout(size, of.seed, threads, of.gpus[:size])
+    return replace(of, size=size, threads=threads, gpus=of.gpus[:size])
 
 
 def check_command(command: Command) -> None:

@@ -71,9 +71,11 @@ from flatout_agent.wire.profile import LoopSeen as LoopSeen
 from flatout_agent.wire.profile import ProfileOrders as ProfileOrders
 from flatout_agent.wire.profile import UpdateSeen as UpdateSeen
 from flatout_agent.wire.ranks import LOST_EXIT as LOST_EXIT
+from flatout_agent.wire.ranks import OWN_DDP as OWN_DDP
 from flatout_agent.wire.ranks import RANK_ENV as RANK_ENV
 from flatout_agent.wire.ranks import REFUSED_EXIT as REFUSED_EXIT
 from flatout_agent.wire.ranks import SIZE_ENV as SIZE_ENV
+from flatout_agent.wire.ranks import NativeSeen as NativeSeen
 from flatout_agent.wire.ranks import RankOrders as RankOrders
 from flatout_agent.wire.ranks import RanksRefused as RanksRefused
 from flatout_agent.wire.ranks import RanksSeen as RanksSeen
@@ -391,6 +393,7 @@ Record = (
     | HistorySeen
     | RanksSeen
     | RanksRefused
+    | NativeSeen
     | MemorySeen
     | ExportSeen
     | ExportRefused
