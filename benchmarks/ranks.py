@@ -1,14 +1,19 @@
 """Scripts for one device on two ranks: the same training? And how fast beside an expert's DDP?
 
 python benchmarks/ranks.py                    # both parts, all scripts: half an hour
-python benchmarks/ranks.py --part same plain gan
+python benchmarks/ranks.py --part same           # goes on where an earlier run was broken off
+python benchmarks/ranks.py --part same --again plain gan
 python benchmarks/ranks.py --part speed --pairs 14
 python benchmarks/ranks.py --part predicted --pairs 3
 
 Same: each script of tests/jobs and strangers as one process and as two ranks, with the same random
-numbers; the losses that both print. Speed: `rank_programs/one_device.py` on two ranks of one thread
-each, in turn with `rank_programs/expert_ddp.py` under torchrun; and one process with two threads.
+numbers; the losses that both print; and what the trial of `flatout run --ranks 2` says of it: the
+speed-up, or why it is not trained on ranks. Speed: `rank_programs/one_device.py` on two ranks of
+one thread each, in turn with `rank_programs/expert_ddp.py` under torchrun; and one process with two
+threads.
 Predicted: what the rehearsal of `flatout run --ranks 2` foretells, against what its trial measures.
+
+What stands in the results is not run again without --again; nothing takes longer than its limit.
 """
 
 from __future__ import annotations
@@ -41,6 +46,10 @@ PROGRAMS = Path(__file__).parent / "rank_programs"
 MODELS = {"transformer": ("32", "24"), "mlp": ("512", "80"), "resnet": ("64", "24")}
 """Batch and steps: a few seconds each."""
 LIMIT_S = 280.0
+"""For each way of running a script, and for its trial."""
+TRIAL_STEPS = 20_000
+"""A job of the tests takes milliseconds a step: enough of them for a trial."""
+FLATOUT = [sys.executable, "-m", "flatout"]
 TRIALS = f".flatout/runs/*-ranks/{RANKS_TRIAL}"
 
 
@@ -48,6 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", choices=("same", "speed", "predicted"), action="append")
     parser.add_argument("--pairs", type=int, default=14)
+    parser.add_argument("--again", action="store_true", help="run also what is in the results")
     parser.add_argument("names", nargs="*", default=[*breadth.strangers(), *breadth.JOB_NAMES])
     arguments = parser.parse_args()
     parts = arguments.part or ["same", "speed", "predicted"]
@@ -55,7 +65,12 @@ def main() -> None:
     if "same" in parts:
         rows = figures.setdefault("scripts", {})
         for name in arguments.names:
-            rows[name] = same(name)
+            row = {} if arguments.again else rows.get(name, {})
+            if "outcome" not in row:
+                row = same(name)
+            elif "trial" in row:
+                continue
+            rows[name] = {**row, "trial": tried(name)}
             sys.stderr.write(f"{name}: {rows[name]}\n")
             record.write("ranks", figures)  # the rows so far are not lost with the last one
     if "speed" in parts:
@@ -73,10 +88,8 @@ def earlier() -> dict[str, Any]:
 
 def same(name: str) -> dict[str, Any]:
     """One script: the losses of one process and of two ranks."""
-    path = breadth.STRANGERS / f"{name}.py"
-    path = path if path.exists() else breadth.JOBS / f"{name}.py"
     with tempfile.TemporaryDirectory() as folder:
-        words = [str(path), "--steps", str(STEPS)]
+        words = [str(script(name)), "--steps", str(STEPS)]
         try:
             alone = ranked.run(Path(folder), words, 1, LIMIT_S)
             together = ranked.run(Path(folder), words, 2, LIMIT_S)
@@ -97,6 +110,19 @@ def same(name: str) -> dict[str, Any]:
         "gradient_error": together.seen.gradient_error,
         "reason": "; ".join(sorted({r.reason for r in regions if not r.cut})),
     }
+
+
+def tried(name: str) -> dict[str, Any]:
+    """The row of the trial before a run on two ranks; `error` says why there is no speed-up."""
+    path = script(name)
+    own = [] if path.parent == breadth.STRANGERS else ["--steps", str(TRIAL_STEPS)]
+    with tempfile.TemporaryDirectory() as folder:
+        return trial_of([str(path), *own], trial_environment(folder), folder)
+
+
+def script(name: str) -> Path:
+    path = breadth.STRANGERS / f"{name}.py"
+    return path if path.exists() else breadth.JOBS / f"{name}.py"
 
 
 def outcome_of(regions: list[wire.RegionSeen]) -> str:
@@ -132,43 +158,91 @@ def speed(model: str, pairs: int) -> dict[str, Any]:
 
 
 def predicted(times: int) -> dict[str, Any]:
-    """Per model: what the trials foretold and measured, and the worst of their ratios."""
-    flatout = [sys.executable, "-m", "flatout"]
-    rows: dict[str, Any] = {model: {"predicted": [], "measured": []} for model in MODELS}
+    """Per model: what the trials foretold and measured, and the middle of their ratios.
+
+    None where a trial has measured none: what does not pay even without an exchange is not tried.
+    """
+    columns = {"predicted": "predicted", "measured": "speedup", "errors": "error"}
+    rows: dict[str, Any] = {model: {column: [] for column in columns} for model in MODELS}
     with tempfile.TemporaryDirectory() as folder:
-        environ = dict(os.environ, FLATOUT_CACHE=folder)
-        environ.pop("OMP_NUM_THREADS", None)
+        environ = trial_environment(folder)
         links = ("--only", "all-reduce-cpu", "--only", "all-reduce-cpu-latency")
-        subprocess.run([*flatout, "bench", "--json", *links], env=environ, cwd=folder, check=False)
+        bench = [*FLATOUT, "bench", "--json", *links]
+        subprocess.run(bench, env=environ, cwd=folder, stdout=subprocess.DEVNULL, check=False)
         for _ in range(times):
             for model, row in rows.items():
-                scaling = trial_of(model, flatout, environ, folder)
-                row["predicted"].append(scaling["predicted"])
-                row["measured"].append(round(scaling["speedup"], 3))
+                batch, _ = MODELS[model]
+                program = str(PROGRAMS / "one_device.py")
+                words = [program, "--model", model, "--batch", batch, "--steps", "60"]
+                scaling = trial_of(words, environ, folder)
+                for column, figure in columns.items():
+                    row[column].append(scaling[figure])
                 sys.stderr.write(f"{model}: {row}\n")
     for row in rows.values():
-        pairs = zip(row["predicted"], row["measured"], strict=True)
-        row["ratio"] = round(statistics.median(a / b for a, b in pairs), 3)
+        row["ratio"] = middle_ratio(row["predicted"], row["measured"])
     return rows
 
 
-def trial_of(
-    model: str, flatout: list[str], environ: dict[str, str], folder: str
-) -> dict[str, Any]:
-    """The row of two ranks; the run after the trial is ended."""
-    batch, _ = MODELS[model]
-    words = [str(PROGRAMS / "one_device.py"), "--model", model, "--batch", batch, "--steps", "60"]
-    command = [*flatout, "run", "--no-plan", "--ranks", "2", "--", *words]
+def middle_ratio(predicted: list[float | None], measured: list[float | None]) -> float | None:
+    """Of what was foretold to what was measured, where there are both; None: nowhere."""
+    pairs = zip(predicted, measured, strict=True)
+    ratios = [a / b for a, b in pairs if a is not None and b is not None]
+    return round(statistics.median(ratios), 3) if ratios else None
+
+
+def trial_environment(folder: str) -> dict[str, str]:
+    """Without what an earlier `flatout bench` on this machine has found: no rehearsal."""
+    environ = dict(os.environ, FLATOUT_CACHE=folder, COLUMNS="2000")  # a message is one line
+    environ.pop("OMP_NUM_THREADS", None)
+    return environ
+
+
+def trial_of(words: list[str], environ: dict[str, str], folder: str) -> dict[str, Any]:
+    """The row of two ranks in the trial of `flatout run`; the run after the trial is ended."""
+    command = [*FLATOUT, "run", "--no-plan", "--ranks", "2", "--", *words]
     before = set(Path(folder).glob(TRIALS))
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, env=environ, cwd=folder, **quiet)
-    while process.poll() is None and not set(Path(folder).glob(TRIALS)) - before:
-        time.sleep(0.2)
+    deadline = time.monotonic() + LIMIT_S
+    with tempfile.TemporaryFile() as errors:
+        streams = {"stdout": subprocess.DEVNULL, "stderr": errors}
+        process = subprocess.Popen(command, env=environ, cwd=folder, **streams)
+        while process.poll() is None and time.monotonic() < deadline:
+            if set(Path(folder).glob(TRIALS)) - before:
+                break
+            time.sleep(0.2)
+        late = process.poll() is None and not set(Path(folder).glob(TRIALS)) - before
+        end(process)
+        errors.seek(0)
+        said = errors.read().decode(errors="replace")
+    new = set(Path(folder).glob(TRIALS)) - before
+    if not new:
+        return no_trial(f"no trial within {LIMIT_S:.0f} s" if late else last_message(said))
+    scaling = json.loads(new.pop().read_text(encoding="utf-8"))
+    row = scaling["rows"][-1]
+    figures = {key: row[key] for key in ("step_ms", "speedup", "interval", "predicted", "losses")}
+    return {**figures, "written_ms": scaling["written_ms"], "error": row["error"] or None}
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the run to end; its own processes end with it."""
     process.terminate()
-    process.wait()
-    (new,) = set(Path(folder).glob(TRIALS)) - before
-    (row,) = json.loads(new.read_text(encoding="utf-8"))["rows"]
-    return dict(row)
+    try:
+        process.wait(30.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def no_trial(why: str) -> dict[str, Any]:
+    return {"speedup": None, "interval": None, "predicted": None, "error": why}
+
+
+def last_message(said: str) -> str:
+    """Why flatout has made no trial, from all that was written to stderr."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error: ")]
+    warnings = [line for line in lines if line.startswith("warning: ")]
+    line = (errors or warnings or lines or ["it ended without a trial"])[-1]
+    return line.removeprefix("error: ").removeprefix("warning: ")[:300]
 
 
 def words_of(program: str, model: str) -> list[str]:

@@ -119,10 +119,12 @@ def ranks(results: dict[str, Any]) -> str:
         " one between the losses of the first steps. Where a model draws random numbers (dropout)"
         " each rank draws its own, and losses differ as with another seed; the gradient is then"
         " compared without them. *Gradient*: the relative error of the ranks' gradient together"
-        " against that of the whole batch.",
+        " against that of the whole batch. *Speed-up*: of the trial before `flatout run --ranks 2`,"
+        " against one process on as many cores, with its 95 % interval; below 1.1x, and where no"
+        " speed-up stands, it is not trained on ranks.",
         "",
-        "| script | mode | steps | difference | random | gradient | reason |",
-        "|---|---|---|---|---|---|---|",
+        "| script | mode | steps | difference | random | gradient | speed-up | reason |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     return "\n".join([*head, *(_ranks_row(*item) for item in sorted(scripts.items()))]) + "\n"
 
@@ -134,9 +136,18 @@ def _ranks_row(name: str, row: dict[str, Any]) -> str:
         "" if difference is None else f"{difference:.0e}",
         "yes" if row.get("random") else "",
         "" if gradient is None else f"{gradient:.0e}",
+        _trial_speedup(row.get("trial") or {}),
     ]
-    reason = row["reason"].replace("|", "\\|").replace("\n", " ")
+    why = [row["reason"], (row.get("trial") or {}).get("error") or ""]
+    reason = "; ".join(dict.fromkeys(filter(None, why))).replace("|", "\\|").replace("\n", " ")
     return f"| `{name}` | {row['outcome']} | {' | '.join(figures)} | {reason} |"
+
+
+def _trial_speedup(trial: dict[str, Any]) -> str:
+    if trial.get("speedup") is None:
+        return ""
+    low, high = trial["interval"]
+    return f"{trial['speedup']:.2f}x ({low:.2f}-{high:.2f})"
 
 
 def errors(language: str, folder: Path) -> dict[Path, str]:

@@ -58,7 +58,11 @@ def _run(
     records = folder / f"{'alone' if rehearsal else 'records'}-{size}"
     records.mkdir(parents=True)
     processes = [_start(folder, records, words, rank, size, timeout_s, rehearsal) for rank in ranks]
-    done = [process.communicate(timeout=timeout_s) for process in processes]
+    try:
+        done = [process.communicate(timeout=timeout_s) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()  # those that a limit of time has left
     lines = [line for path in sorted(records.iterdir()) for line in path.read_text().splitlines()]
     return Ranked(
         tuple(process.returncode for process in processes),

@@ -56,6 +56,8 @@ class WrittenRanks:
     losses: str | None
     machine: str | None
     script_sha256: str | None
+    native: str | None = None
+    scale_batch: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,8 @@ def _ranks(table: PlanTable) -> WrittenRanks:
         losses=table.text("losses"),
         machine=table.text("machine"),
         script_sha256=table.text("script_sha256"),
+        native=table.text("native"),
+        scale_batch=table.flag("scale_batch"),
     )
 
 
@@ -203,6 +207,13 @@ class PlanTable:
         value = self.raw.get(name)
         if value is not None and (type(value) is not int or value < 0):
             self._wrong(name, "a whole number")
+        return value
+
+    def flag(self, name: str) -> bool | None:
+        """True or false, or None where the key is absent."""
+        value = self.raw.get(name)
+        if value is not None and not isinstance(value, bool):
+            self._wrong(name, "true or false")
         return value
 
     def number(self, name: str) -> float | None:

@@ -21,12 +21,13 @@ from flatout_agent.watch.beat import Beat
 if TYPE_CHECKING:
     from flatout_agent.capture.taker import Taker
     from flatout_agent.ranks.install import RankRuntime
+    from flatout_agent.ranks.native import NativeRuntime
 
 
 def begin(orders: wire.Orders, recorder: Recorder) -> None:
     """Called once, right after torch has been imported."""
     job = Job()
-    ranks = _ranks(orders, recorder)
+    ranks = _ranks(orders, job, recorder)
     booster = Booster(job, orders.boosts, recorder)
     booster.undo_follows = orders.export is not None
     watcher = _watcher(orders, job, booster, recorder)
@@ -99,18 +100,28 @@ def _taker(orders: wire.Orders, job: Job, recorder: Recorder) -> Taker | None:
     return taker
 
 
-def _ranks(orders: wire.Orders, recorder: Recorder) -> RankRuntime | None:
+def _ranks(orders: wire.Orders, job: Job, recorder: Recorder) -> RankRuntime | NativeRuntime | None:
     """The process as one of several that train together; None: it trains alone."""
     if orders.ranks is None:
         return None
-    if orders.ranks.size == 1:  # for comparison: the same random numbers
+    ranks: RankRuntime | NativeRuntime
+    if orders.ranks.native != wire.OWN_DDP:
         from flatout_agent.ranks import same_numbers
 
         same_numbers.after_torch(torch, orders.ranks.seed)
-        return None
-    from flatout_agent.ranks.install import RankRuntime
+    if orders.ranks.size == 1:  # for comparison
+        from flatout_agent.watch.native_spotter import NativeSpotter
 
-    ranks = RankRuntime(orders.ranks, recorder)
+        recorder.safely("ranks", NativeSpotter(job, recorder).install)
+        return None
+    if orders.ranks.native:
+        from flatout_agent.ranks.native import NativeRuntime
+
+        ranks = NativeRuntime(orders.ranks, recorder)
+    else:
+        from flatout_agent.ranks.install import RankRuntime
+
+        ranks = RankRuntime(orders.ranks, recorder)
     ranks.guarded(ranks.install)
     return ranks
 

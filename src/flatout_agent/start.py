@@ -43,10 +43,14 @@ def start() -> None:
     if orders.trial is None:
         atexit.register(recorder.safely, "crash", _report_crash, recorder)
     callbacks: dict[str, importing.Callback] = {}
-    if orders.ranks is not None:
+    if orders.ranks is not None and orders.ranks.native != wire.OWN_DDP:  # it draws its own
         from flatout_agent.ranks import same_numbers
 
         callbacks.update(same_numbers.before_torch(orders.ranks.seed))
+    if orders.ranks is not None and (orders.ranks.native or orders.ranks.size == 1):
+        from flatout_agent.ranks import frameworks
+
+        callbacks.update(frameworks.before_torch())
     if orders.trial is not None:
         random.seed(orders.trial.seed)
     for name, patch in _install_scratch(orders, recorder).items():

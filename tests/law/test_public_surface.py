@@ -112,6 +112,7 @@ OPTIONS = {
         "--quiet",
         "--ranks",
         "--restarts",
+        "--scale-batch",
         *SCRIPT,
     ],
     "tune": ["--allow", "--budget", "--exact", "--seed", "--steps", *SCRIPT],

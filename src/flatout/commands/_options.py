@@ -134,6 +134,14 @@ NoTrial = Annotated[
         "--no-trial", help="Do not try first whether the ranks are faster and learn the same."
     ),
 ]
+ScaleBatch = Annotated[
+    bool,
+    typer.Option(
+        "--scale-batch",
+        help="Let Accelerate, Trainer or Lightning give each rank a whole batch: what is learned "
+        "changes.",
+    ),
+]
 Export = Annotated[
     bool,
     typer.Option(

@@ -62,6 +62,7 @@ def command(
     nodes_wait: _options.NodesWait = "10m",
     restarts: _options.Restarts = 0,
     no_trial: _options.NoTrial = False,
+    scale_batch: _options.ScaleBatch = False,
     export: _options.Export = False,
     exact: _options.Exact = False,
     only: _options.Only = None,
@@ -85,9 +86,17 @@ def command(
       flatout run -- torchrun --nproc-per-node 2 train.py
     """
     target = resolve(*program(ctx.args), python)
-    several = _several(ranks, gpus, nodes, live)
-    if restarts and not several:
-        raise UserError("--restarts starts ranks again", "give --ranks, --gpus or --nodes too")
+    asked = _AskedRanks(
+        ranks,
+        gpus,
+        nodes,
+        duration("--nodes-wait", nodes_wait),
+        restarts,
+        scale_batch,
+        not no_trial,
+        not no_plan,
+    )
+    several = _several(asked, live)
     found = _plan(target, plan, no_plan, quiet or live or several)
     request = _Request(
         target, found, plan or PLAN, python, as_json, quiet, export, nodes is not None
@@ -96,8 +105,7 @@ def command(
         return _run_live(request, (exact, only or (), skip or ()), steps_left)
     boosts = chosen.choose(found.boosts, only or (), skip or ())
     if several:
-        asked = _Asked(ranks, gpus, nodes, duration("--nodes-wait", nodes_wait), restarts)
-        return _run_ranks(request, boosts, asked, not no_trial, not no_plan)
+        return _run_ranks(request, boosts, asked)
     return _run(request, boosts)
 
 
@@ -127,34 +135,38 @@ def _run_live(
     return _run(request, tuning.boosts, tuning)
 
 
+class _AskedRanks(NamedTuple):
+    ranks: int | None
+    gpus: str | None
+    nodes: str | None
+    wait_s: float
+    restarts: int
+    scale_batch: bool
+    trial: bool
+    remember: bool
+
+
 class _Ranks(NamedTuple):
     group: StartedRanks
     scaling: Scaling | None
     restarts: Restarts | None = None
 
 
-class _Asked(NamedTuple):
-    ranks: int | None
-    gpus: str | None
-    nodes: str | None
-    wait_s: float
-    restarts: int
-
-
-def _several(ranks: int | None, gpus: str | None, nodes: str | None, live: bool) -> bool:
-    if ranks is None and gpus is None and nodes is None:
+def _several(asked: _AskedRanks, live: bool) -> bool:
+    """Whether there may be several processes. Raises UserError for what does not go together."""
+    if asked[:3] == (None, None, None) and not asked.scale_batch:
+        if asked.restarts:
+            raise UserError("--restarts starts ranks again", "give --ranks, --gpus or --nodes too")
         return False
     from flatout.tuning import rank_run
 
-    return rank_run.check(ranks, gpus, live, nodes)
+    return rank_run.check(asked.ranks, asked.gpus, live, asked.nodes, asked.scale_batch)
 
 
 def _run_ranks(
     request: _Request,
     boosts: tuple[PlannedBoost, ...],
-    asked: _Asked,
-    trial: bool,
-    remember: bool,
+    asked: _AskedRanks,
 ) -> int:
     """Train on several processes, where a trial shows that it pays and is right."""
     from flatout.probing import nodes
@@ -169,22 +181,24 @@ def _run_ranks(
     rank_layout.check_command(target)
     there = nodes.layout(asked.nodes) if asked.nodes is not None else None
     if there is not None and there.count > 1:
-        return _run_nodes(request, boosts, asked, there, machine, trial)
+        return _run_nodes(request, boosts, asked, there, machine)
     layout = node_run.layout(asked.ranks, asked.gpus, machine, 2 if there is None else 1)
     if layout.size == 1:  # an engine with one node and one GPU
         return _run_one(request, boosts, layout, asked.restarts)
     begin = rank_run.RankPlan(layout)
-    if trial:
+    if asked.trial:
         tell = (lambda line: None) if request.quiet else terminal.say
-        begin = rank_run.planned(target, request.applied, boosts, layout, machine, tell, warn)
+        job = target, request.applied, boosts, layout, machine, tell, warn
+        begin = rank_run.planned(*job, asked.scale_batch)
     if begin.scaling is not None:
         if not request.quiet:
             report.trial(begin.scaling)
         if begin.scaling.count is None:
             raise scaling_trial.refused(begin.scaling)
-        if remember:
+        if asked.remember:
             with harmless("the trial is not in the plan"):
-                rank_run.write_plan(request.plan_path, target, begin.scaling, layout, machine)
+                trial = begin.scaling, layout, machine, asked.scale_batch
+                rank_run.write_plan(request.plan_path, target, *trial)
 
     def group() -> StartedRanks:
         return StartedRanks(target, begin.layout, report.failed)
@@ -214,10 +228,9 @@ def _run_one(
 def _run_nodes(
     request: _Request,
     boosts: tuple[PlannedBoost, ...],
-    asked: _Asked,
+    asked: _AskedRanks,
     nodes: NodeLayout,
     machine: Identity,
-    trial: bool,
 ) -> int:
     """Train on this node and others, each of which runs this same command."""
     from flatout.reporting import ranks as report
@@ -231,7 +244,7 @@ def _run_nodes(
     layout = joined.join(own, node_run.program(request.target, boosts))
     if nodes.index:
         request = request._replace(quiet=True, as_json=False)
-    elif trial and not request.quiet:
+    elif asked.trial and not request.quiet:
         terminal.say(node_run.UNTRIED.format(ranks=layout.total, nodes=nodes.count))
 
     def group(placed: RankLayout) -> NodeGroup:
@@ -337,7 +350,8 @@ def _told(
     end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
     if ranks is not None and ranks.group.layout.total > 1:
         group = ranks.group
-        parts = group.layout.total, group.failure, ranks.scaling
+        native = group.layout.native.framework if group.layout.native is not None else ""
+        parts = group.layout.total, group.failure, ranks.scaling, native
         # That the others lost the rank that failed is no error of ours.
         faults = () if group.failure is not None else end.faults
         together = rank_summary.ranks_end(ended.records, *parts)

@@ -33,6 +33,8 @@ class Outcome:
     """It was stopped at its time limit."""
     backwards: int = 0
     """Backward passes of a program that took no step."""
+    native: wire.NativeSeen | None = None
+    """The program is made to train on several processes as well."""
 
     @property
     def notes(self) -> dict[str, wire.BoostNote]:

@@ -28,6 +28,8 @@ from flatout_agent import wire
 
 ENDLESS = 10**9
 STORE = "store"
+NATIVE_ENDS_S = 10.0
+"""Within which all ranks of a program that divides its work itself have told their losses."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ def run(
     rehearsal: bool = False,
 ) -> RankOutcome:
     """The trial from start to end. A crash, a hang, a refusal is an outcome too."""
-    folder = bench.folder / f"{'rehearsal' if rehearsal else 'ranks'}-{layout.size}"
+    layout = layout.begun()
+    kind = "rehearsal" if rehearsal else "native" if layout.native is not None else "ranks"
+    folder = bench.folder / f"{kind}-{layout.size}"
     count = 1 if rehearsal and layout.gpus else layout.size
     deadline = time.monotonic() + limit_s
     processes = Processes()
@@ -63,6 +67,8 @@ def run(
             for rank in range(count)
         ]
         late = _follow(programs, processes, deadline)
+        if layout.native is not None and not late:
+            _hear_all(programs, processes)
         first = _first_to_fail(programs)
         peak = programs[0].memory_bytes()
         leading = _rank_0(processes)
@@ -70,7 +76,12 @@ def run(
         error = why_unmeasured(first, late, limit_s, first.returncode, steps)
     refused = next((process.refused for process in processes.all if process.refused), None)
     complete = leading is not None and leading.ended is not None and refused is None
-    figures = measured(leading, peak) if leading is not None and complete else None
+    figures = None
+    if leading is not None and complete:
+        world = 1 if layout.native is None else layout.size
+        figures = measured(leading, peak, world)
+        if figures is not None and layout.native is not None:
+            figures = replace(figures, losses=mean_losses(processes.training))
     seen = [process.ranks for process in processes.all if process.ranks is not None]
     return RankOutcome(
         measured=figures,
@@ -91,8 +102,9 @@ def _started(
     rehearsal: bool,
 ) -> TrialProcess:
     own = folder / f"rank{rank}"
-    endless = {"min_steps": ENDLESS, "max_steps": ENDLESS} if rank else {}
-    trial = bench.trial_orders(own, **endless)
+    shared = layout.native is not None  # they may read what another has saved
+    endless = {"min_steps": ENDLESS, "max_steps": ENDLESS} if rank and not shared else {}
+    trial = bench.trial_orders(folder if shared else own, **endless)
     orders = wire.Orders(
         records=str(folder),
         boosts=tuple(wire.BoostOrder(boost.id, boost.params) for boost in boosts),
@@ -128,6 +140,25 @@ def _follow(programs: list[TrialProcess], processes: Processes, deadline: float)
     programs[0].wait(max(0.0, min(limit_s, deadline - time.monotonic())))
     _collect(programs[0], processes)
     return False
+
+
+def _hear_all(programs: list[TrialProcess], processes: Processes) -> None:
+    """Until all have ended: they do so after the same step."""
+    deadline = time.monotonic() + NATIVE_ENDS_S
+    for program in programs:
+        program.wait(max(0.0, deadline - time.monotonic()))
+    _collect(programs[0], processes)
+
+
+def mean_losses(ranks: Sequence[Process]) -> tuple[float | None, ...]:
+    """Of each step, over the ranks; None where one of them has none."""
+    steps = zip(*(process.losses for process in ranks), strict=False)
+    return tuple(
+        sum(known) / len(known)
+        if len(known := [x for x in step if x is not None]) == len(step)
+        else None
+        for step in steps
+    )
 
 
 def _collect(program: TrialProcess, processes: Processes) -> None:

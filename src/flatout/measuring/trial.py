@@ -10,6 +10,7 @@ from pathlib import Path
 from flatout.knowledge import boosts as known
 from flatout.measuring.outcome import LEAST_STEPS, Outcome, measured
 from flatout.nouns.plan import PlannedBoost
+from flatout.running import native_ranks
 from flatout.running.command import Command
 from flatout.running.process import LOG, TrialProcess, start_trial
 from flatout.running.processes import Process, Processes
@@ -129,6 +130,7 @@ def run(
         faults=processes.faults,
         late=late and error is not None,
         backwards=processes.backwards,
+        native=native_ranks.seen(processes.all),
     )
 
 

@@ -37,6 +37,10 @@ class PlannedRanks:
     machine: str | None = None
     """Where that was measured."""
     script_sha256: str | None = None
+    native: str | None = None
+    """The framework that divides the work itself, or `ddp`."""
+    scale_batch: bool | None = None
+    """Each rank had a whole batch."""
 
 
 @dataclass(frozen=True)

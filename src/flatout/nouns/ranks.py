@@ -75,6 +75,8 @@ class RanksEnd:
     gradient_error: float | None = None
     scaling: Scaling | None = None
     """The trial before the run; None: there was none."""
+    native: str = ""
+    """The framework that divided the work itself, or `ddp`; empty: rows were cut."""
     failure: RankFailure | None = None
 
 
@@ -99,6 +101,8 @@ class ScalingRow:
     """Per step: waiting for data."""
     error: str | None = None
     """Why there is no measurement."""
+    native: str = ""
+    """The framework that divided the work itself, or `ddp`; empty: rows were cut."""
 
     @property
     def efficiency(self) -> float | None:

@@ -19,6 +19,15 @@ OURS = {
 }
 
 
+NATIVE = {
+    "accelerate": "Accelerate",
+    "ddp": "the script itself",
+    "fabric": "Lightning Fabric",
+    "lightning": "Lightning",
+    "transformers": "Transformers' Trainer",
+}
+
+
 def failed(failure: RankFailure, console: Console | None = None) -> None:
     """Which rank ended the run, by what, and what became of the others."""
     next_step = ""
@@ -85,6 +94,10 @@ def ended(end: RanksEnd, console: Console | None = None) -> None:
 def ended_lines(end: RanksEnd) -> Iterator[str]:
     """The same as text."""
     parts = [f"{end.size} ranks" + (f" ({end.backend})" if end.backend else "")]
+    if end.native:
+        parts.append(
+            f"started as torchrun would; {NATIVE.get(end.native, end.native)} divided the work"
+        )
     if end.exchange_s is not None:
         sent = f" of {units.size(end.exchanged_bytes)}" if end.exchanged_bytes else ""
         parts.append(f"gradients{sent} exchanged in {_ms(end.exchange_s)} a step")
@@ -118,8 +131,10 @@ def row_line(row: ScalingRow, scaling: Scaling) -> str:
     line += units.milliseconds(scaling.written_ms)
     if row.predicted is not None:
         line += f", predicted {units.ratio(row.predicted)}"
-    losses = OURS[row.losses] if row.losses is not None else "no losses to compare"
-    return f"{line}; {losses}"
+    nothing = row.losses_reason if row.native and row.losses_reason else "no losses to compare"
+    losses = OURS[row.losses] if row.losses is not None else nothing
+    started = ", started as torchrun would" if row.native else ""
+    return f"{line}{started}; {losses}"
 
 
 def _not_cut(model: ModelCut) -> str:

@@ -28,6 +28,7 @@ LAST: dict[type[wire.Record], str] = {
     wire.ExportSeen: "export",
     wire.ExportRefused: "export_refused",
     wire.RanksRefused: "refused",
+    wire.NativeSeen: "native",
     wire.Ended: "ended",
 }
 """Of these a process keeps the last one, under this name."""
@@ -63,6 +64,7 @@ class Process:
     export: wire.ExportSeen | None = None
     export_refused: wire.ExportRefused | None = None
     refused: wire.RanksRefused | None = None
+    native: wire.NativeSeen | None = None
     ended: wire.Ended | None = None
 
     def add(self, record: wire.Record) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flatout.nouns.errors import UserError
 from flatout.running.command import Command
+from flatout.running.native_ranks import NativeStart
 from flatout_agent import wire
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -48,6 +49,8 @@ class RankLayout:
     """As the user or the driver names them, in physical order; empty: CPU cores."""
     place: RankPlace | None = None
     """None: there are no ranks on other machines."""
+    native: NativeStart | None = None
+    """The program divides its work itself, with torchrun's variables; None: rows are cut."""
 
     @property
     def first(self) -> int:
@@ -61,9 +64,11 @@ class RankLayout:
 
     def orders(self, local: int, store: Path, scratch: str, protect: str) -> wire.RankOrders:
         """Those of one rank, numbered on this machine. scratch: "" for one that may save."""
-        orders = wire.RankOrders(
-            self.first + local, self.total, str(store), self.seed, self.threads, scratch, protect
-        )
+        own = self.first + local, self.total, str(store), self.seed, self.threads
+        if self.native is not None:
+            how = {"native": self.native.framework, "scale_batch": self.native.scale_batch}
+            return wire.RankOrders(*own, "", protect, **how)
+        orders = wire.RankOrders(*own, scratch, protect)
         if self.place is None:
             return orders
         return replace(orders, address=self.place.store, host=self.place.host)
@@ -84,8 +89,14 @@ class RankLayout:
         if self.gpus:
             if VISIBLE not in base:
                 variables.setdefault(ORDER, "PCI_BUS_ID")  # the driver's own numbers
-            variables[VISIBLE] = rotated(self.gpus, local)
+            variables[VISIBLE] = rotated(self.gpus, local if self.native is None else 0)
+        if self.native is not None:
+            return self.native.environment(local, self.size, variables, bool(self.gpus))
         return variables
+
+    def begun(self) -> RankLayout:
+        """The same for one start: what can serve only once is new."""
+        return self if self.native is None else replace(self, native=self.native.begun())
 
 
 def rotated(gpus: Sequence[str], rank: int) -> str:
@@ -131,7 +142,7 @@ def layout(
 def fewer(of: RankLayout, size: int, cores: int) -> RankLayout:
     """The same with fewer ranks."""
     threads = None if of.threads is None else max(1, cores // size)
-    return RankLayout(size, of.seed, threads, of.gpus[:size])
+    return replace(of, size=size, threads=threads, gpus=of.gpus[:size])
 
 
 def check_command(command: Command) -> None:

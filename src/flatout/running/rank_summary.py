@@ -18,12 +18,16 @@ def ranks_end(
     size: int,
     failure: RankFailure | None = None,
     scaling: Scaling | None = None,
+    native: str = "",
 ) -> RanksEnd:
-    """How `size` ranks trained together, as the lowest that has told says."""
+    """How `size` ranks trained together, as the lowest that has told says.
+
+    native: the framework that divided the work itself.
+    """
     told = [process for process in Processes(records).all if process.ranks is not None]
     seen = min(told, key=lambda process: process.rank).ranks if told else None
     if seen is None:
-        return RanksEnd(size, scaling=scaling, failure=failure)
+        return RanksEnd(size, scaling=scaling, failure=failure, native=native)
     return RanksEnd(
         size=seen.size,
         backend=seen.backend,
@@ -34,6 +38,7 @@ def ranks_end(
         gradient_error=seen.gradient_error,
         scaling=scaling,
         failure=failure,
+        native=native,
     )
 
 

@@ -107,7 +107,7 @@ class StartedRanks:
         limits: RankLimits | None = None,
     ) -> None:
         """tell: called when the ranks had to be ended because of one of them."""
-        self.command, self.layout, self._tell = command, layout, tell
+        self.command, self.layout, self._tell = command, layout.begun(), tell
         self.limits = limits or RankLimits()
         self.failure: RankFailure | None = None
         self._orders: wire.Orders | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from flatout.nouns.ranks import Scaling
 from flatout.nouns.scaling import Link
 from flatout.running import folder, rank_summary
 from flatout.running.command import Command, script_sha256
+from flatout.running.native_ranks import NativeStart
 from flatout.running.rank_layout import RankLayout, fewer
 from flatout.tuning import plan_file, scaling_trial
-from flatout.tuning.scaling_trial import RankMachine
+from flatout.tuning.scaling_trial import RankMachine, TooShort
 
 TOO_SHORT = "the script is too short for a trial of ranks: it trains on all of them untried"
 
@@ -43,15 +44,17 @@ def planned(
     machine: Identity,
     report: Callable[[str], None],
     warn: Callable[[str], None],
+    scale_batch: bool = False,
 ) -> RankPlan:
     """What the plan remembers, else a trial. Raises UserError where ranks are not worth it.
 
-    report: called with a line on what is tried; warn: with what the user should know.
+    report: called with a line on what is tried; warn: with what the user should know; scale_batch:
+    a framework may give each rank a whole batch.
     """
     cores = machine.cores or layout.size
-    known = remembered(plan, layout, machine, script_sha256(command.script))
+    known = remembered(plan, layout, machine, script_sha256(command.script), scale_batch)
     if known is not None:
-        return RankPlan(fewer(layout, known, cores))
+        return RankPlan(_as_remembered(fewer(layout, known, cores), plan.ranks))
     run_folder = folder.fresh("ranks")
     root = folder.ROOT.absolute()
     cache = (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
@@ -59,15 +62,31 @@ def planned(
     bench = Bench(command, run_folder, layout.seed, min_steps=8, compile_cache=cache, ranks=alone)
     own = RankMachine(cores, machine.memory_bytes)
     measured = scaling_trial.measure(
-        bench, layout, boosts, own, plan.job, report, links(machine, bool(layout.gpus))
+        bench,
+        layout,
+        boosts,
+        own,
+        plan.job,
+        report,
+        links(machine, bool(layout.gpus)),
+        scale_batch,
     )
-    if measured is None:
+    if isinstance(measured, TooShort):
         warn(TOO_SHORT)
-        return RankPlan(layout)
+        return RankPlan(replace(layout, native=measured.native))
     with suppress(OSError):
         rank_summary.write_trial(measured, run_folder)
-    count = measured.count
-    return RankPlan(layout if count is None else fewer(layout, count, cores), measured)
+    best = measured.chosen
+    if best is None:
+        return RankPlan(layout, measured)
+    native = NativeStart(best.native, scale_batch) if best.native else None
+    return RankPlan(replace(fewer(layout, best.size, cores), native=native), measured)
+
+
+def _as_remembered(layout: RankLayout, ranks: PlannedRanks | None) -> RankLayout:
+    if ranks is None or not ranks.native:
+        return layout
+    return replace(layout, native=NativeStart(ranks.native, bool(ranks.scale_batch)))
 
 
 def links(machine: Identity, on_gpus: bool) -> dict[int, Link]:
@@ -88,9 +107,17 @@ def _by_ranks(curve: Sequence[Point]) -> dict[int, float]:
     return {int(point.size.split()[0]): point.value for point in curve if point.value > 0}
 
 
-def remembered(plan: Plan, layout: RankLayout, machine: Identity, script: str | None) -> int | None:
+def remembered(
+    plan: Plan,
+    layout: RankLayout,
+    machine: Identity,
+    script: str | None,
+    scale_batch: bool = False,
+) -> int | None:
     """Ranks that an earlier trial chose for the same script, ranks and machine; None: no trial."""
     ranks = plan.ranks
+    if ranks is not None and bool(ranks.scale_batch) != scale_batch:
+        return None
     if ranks is None or not ranks.count or not 2 <= ranks.count <= layout.size:
         return None
     if ranks.asked != layout.size or ranks.machine != described(layout, machine):
@@ -107,7 +134,12 @@ def described(layout: RankLayout, machine: Identity) -> str:
 
 
 def write_plan(
-    path: Path, command: Command, scaling: Scaling, layout: RankLayout, on: Identity
+    path: Path,
+    command: Command,
+    scaling: Scaling,
+    layout: RankLayout,
+    on: Identity,
+    scale_batch: bool = False,
 ) -> None:
     """Put the trial into the plan at `path`; a new one where there is none. Raises UserError."""
     row = scaling.chosen
@@ -122,6 +154,8 @@ def write_plan(
         losses=row.losses,
         machine=described(layout, on),
         script_sha256=script_sha256(command.script),
+        native=row.native or None,
+        scale_batch=scale_batch or None,
     )
     if path.exists():
         plan_file.write_ranks(ranks, path)
@@ -131,11 +165,22 @@ def write_plan(
     plan_file.write(new, path)
 
 
-def check(ranks: int | None, gpus: str | None, live: bool, nodes: str | None = None) -> bool:
+def check(
+    ranks: int | None,
+    gpus: str | None,
+    live: bool,
+    nodes: str | None = None,
+    scale_batch: bool = False,
+) -> bool:
     """Whether several ranks are asked for. Raises UserError for what does not go together."""
     if ranks is not None and gpus is not None:
         raise UserError("--ranks and --gpus say the same thing in two ways", "give one of them")
     asked = ranks is not None or gpus is not None or nodes is not None
+    if scale_batch and not asked:
+        raise UserError(
+            "--scale-batch says how large the batch of several ranks is",
+            "name them: --gpus all --scale-batch",
+        )
     if asked and live:
         raise UserError(
             "--live tunes one process; it does not go together with --ranks, --gpus and --nodes",

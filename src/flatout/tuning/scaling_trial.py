@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from flatout.measuring import rank_trial, trial
@@ -26,9 +26,10 @@ from flatout.nouns.ranks import LossesAgree, Scaling, ScalingRow
 from flatout.nouns.scaling import Cluster, Link, Rehearsal
 from flatout.nouns.trial import Measurement
 from flatout.running import rank_summary
+from flatout.running.native_ranks import NativeStart
 from flatout.running.process import end_all
 from flatout.running.rank_layout import RankLayout, fewer
-from flatout.tuning import unmeasurable
+from flatout.tuning import native_trial, unmeasurable
 from flatout.tuning.confirm import LEVEL, RESAMPLES
 from flatout.tuning.losses import SIGMAS, loss_sigma
 from flatout_agent import wire
@@ -51,6 +52,14 @@ class RankMachine:
     memory_bytes: int | None = None
 
 
+@dataclass(frozen=True)
+class TooShort:
+    """A program with too few steps to be measured."""
+
+    native: NativeStart | None = None
+    """As what it is started all the same."""
+
+
 def measure(
     bench: Bench,
     layout: RankLayout,
@@ -59,23 +68,27 @@ def measure(
     facts: wire.JobFacts | None = None,
     tell: Callable[[str], None] = lambda line: None,
     links: Mapping[int, Link] | None = None,
-) -> Scaling | None:
-    """The trial; None: the program is too short to be measured. Raises UserError.
+    scale_batch: bool = False,
+) -> Scaling | TooShort:
+    """The trial. Raises UserError.
 
     boosts: on in all trials; facts: of the program that they were chosen for; tell: called with
-    a line on what is tried next; links: what an exchange takes, by the number of ranks.
+    a line on what is tried next; links: what an exchange takes, by the number of ranks;
+    scale_batch: a framework may give each rank a whole batch.
     """
     try:
         tell("trial: one process, as written")
         first = trial.run(bench, trial.FIRST, boosts, facts, LIMIT_S)
-        written = first.measured
+        native = native_trial.start(first.native, scale_batch, tell)
+        asked = _Asked(bench, layout, boosts, machine, facts, tell, links or {}, native)
+        written = first.measured or asked.without_others()
         ended_well = first.process is not None and not first.returncode and not first.late
         if written is None and ended_well:
-            return None
+            return TooShort(native)
         if written is None:
             raise unmeasurable.why(first)
-        asked = _Asked(bench, layout, boosts, machine, facts, tell, links or {})
-        rows = _rows(asked, written)
+        drawn = first.native is not None and first.native.random
+        rows = _rows(asked, written, drawn)
     except KeyboardInterrupt:
         end_all(bench.folder)
         raise
@@ -92,19 +105,42 @@ class _Asked(NamedTuple):
     facts: wire.JobFacts | None
     tell: Callable[[str], None]
     links: Mapping[int, Link]
+    native: NativeStart | None = None
 
-    def run(self, size: int, rehearsal: bool = False) -> RankOutcome:
-        part = fewer(self.layout, size, self.machine.cores)
+    def without_others(self) -> Measurement | None:
+        """The one process of a program that demands torchrun's variables; None: not that."""
+        if self.native is None or self.native.framework != wire.OWN_DDP:
+            return None
+        self.tell("trial: one process, as torchrun would start it")
+        return self.run(1, native=self.native).measured
+
+    def run(
+        self, size: int, rehearsal: bool = False, native: NativeStart | None = None
+    ) -> RankOutcome:
+        part = replace(fewer(self.layout, size, self.machine.cores), native=native)
         settings = part, self.boosts, self.facts, LIMIT_S
         return rank_trial.run(self.bench, *settings, rehearsal=rehearsal)
 
 
-def _rows(asked: _Asked, written: Measurement) -> list[ScalingRow]:
-    """Each number of ranks in turn, until one cannot be tried or is wrong."""
+def _rows(asked: _Asked, written: Measurement, drawn: bool = False) -> list[ScalingRow]:
+    """Each number of ranks in turn, until one cannot be tried or is wrong.
+
+    drawn: models draw random numbers; of a program that divides its work itself.
+    """
     rows: list[ScalingRow] = []
+    how = asked.native
     for size in sizes(asked.layout.size):
         if (excess := _memory_excess(size, written, asked.layout, asked.machine)) is not None:
             return [*rows, ScalingRow(size, error=excess)]
+        if how is not None:
+            row = _native_row(asked, how, size, written, drawn)
+            if not (why := native_trial.fails(row, how)):
+                rows.append(row)
+                if row.error is not None:
+                    break
+                continue
+            asked.tell(f"its rows are cut instead: {why}")
+            how = None
         predicted = None
         if (link := asked.links.get(size)) is not None:
             asked.tell(f"trial: {size} ranks without their exchange")
@@ -120,6 +156,14 @@ def _rows(asked: _Asked, written: Measurement) -> list[ScalingRow]:
         if outcome.measured is None or rows[-1].losses == "different":
             break
     return rows
+
+
+def _native_row(
+    asked: _Asked, how: NativeStart, size: int, written: Measurement, drawn: bool
+) -> ScalingRow:
+    asked.tell(f"trial: {size} ranks, as torchrun would start them")
+    outcome = asked.run(size, native=how)
+    return native_trial.judged(compared(size, written, outcome, drawn=drawn), written, outcome, how)
 
 
 def foretold(size: int, written: Measurement, alone: RankOutcome, link: Link) -> float | None:
@@ -166,16 +210,19 @@ def sizes(most: int) -> list[int]:
 
 
 def compared(
-    size: int, written: Measurement, outcome: RankOutcome, predicted: float | None = None
+    size: int,
+    written: Measurement,
+    outcome: RankOutcome,
+    predicted: float | None = None,
+    drawn: bool = False,
 ) -> ScalingRow:
-    """One number of ranks against one process."""
+    """One number of ranks against one process. drawn: random numbers are, also where none told."""
     seen, ranks = outcome.ranks, outcome.measured
     if ranks is None:
         return ScalingRow(size, predicted=predicted, error=f"{outcome.error} (log: {outcome.log})")
     models = rank_summary.models(seen) if seen is not None else ()
-    verdict, reason = losses_agree(
-        written.losses, ranks.losses, any(model.random for model in models)
-    )
+    random_numbers = drawn or any(model.random for model in models)
+    verdict, reason = losses_agree(written.losses, ranks.losses, random_numbers)
     return ScalingRow(
         size=size,
         step_ms=ranks.step_ms,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
-from flatout_agent.ranks import agreeing, reducer, same_numbers
+from flatout_agent.ranks import agreeing, reducer
 from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.lone import LoneGroup
 from flatout_agent.ranks.refusal import Refused, guarding, losing
@@ -41,7 +41,6 @@ class RankRuntime:
         """Put everything in place, right after torch has been imported."""
         if self.orders.threads:
             torch.set_num_threads(self.orders.threads)
-        same_numbers.after_torch(torch, self.orders.seed)
         reducer.watched(self.reducer, self._backward_guarded)
         self.regions.install()
         agreeing.offer(self.group)

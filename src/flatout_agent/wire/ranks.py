@@ -18,6 +18,8 @@ WARNING_ENV = "FLATOUT_WARNING"
 """Name of the signal by which a cluster warns of the end: save and end with SAVED_EXIT. Programs
 that know nothing of it are to train on.
 """
+OWN_DDP = "ddp"
+"""Instead of a framework: the program starts its group of processes itself."""
 LOST_EXIT = 79
 """Exit code of a rank that has lost the others: one of them is gone or does not answer."""
 
@@ -47,6 +49,11 @@ class RankOrders:
     """Address of this machine that ranks on other machines reach; empty: there are none."""
     rehearsal: bool = False
     """There are no others: it computes its own rows, and what they would send is made up."""
+    native: str = ""
+    """The framework that divides the work itself, with torchrun's variables; empty: rows are cut
+    here."""
+    scale_batch: bool = False
+    """Of a framework: each rank has a whole batch."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,19 @@ class RanksSeen:
     gradient_error: float | None = None
     """The largest of the regions'."""
     kind: str = "ranks"
+
+
+@dataclass(frozen=True)
+class NativeSeen:
+    """A program that trains alone is made to train on several processes as well."""
+
+    framework: str
+    """accelerate, fabric, lightning, transformers, or OWN_DDP."""
+    against: str = ""
+    """Why it should not be started as it is made to: it would compute something else."""
+    random: bool = False
+    """Its models draw random numbers (dropout)."""
+    kind: str = "native"
 
 
 @dataclass(frozen=True)

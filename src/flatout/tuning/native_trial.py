@@ -1,0 +1,81 @@
+"""The trial of a program that knows ranks itself: how it is started, and what comes of it.
+
+Where the batch of all ranks is that of one process, the mean of the ranks' losses is compared with
+its losses, as for rows. Where it grows, more samples a second are what is gained, and what is
+learned is for the user to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from flatout.measuring.rank_trial import RankOutcome
+from flatout.nouns.ranks import ScalingRow
+from flatout.nouns.trial import Measurement
+from flatout.running.native_ranks import NativeStart
+from flatout_agent import wire
+
+NAMES = {
+    "accelerate": "Accelerate",
+    "fabric": "Lightning Fabric",
+    "lightning": "Lightning",
+    "transformers": "Transformers' Trainer",
+    wire.OWN_DDP: "DDP of its own",
+}
+ALONE = "its processes made no group: each trained for itself"
+OWN_BATCH = "the batch of all ranks is the script's own affair"
+LARGER_BATCH = "--scale-batch: the batch of all ranks is {size} times as large"
+
+
+def start(
+    seen: wire.NativeSeen | None, scale_batch: bool, tell: Callable[[str], None]
+) -> NativeStart | None:
+    """As what a program is started that was seen to train alone; None: its rows are cut.
+
+    tell: called with a line on what was decided, where there was anything to decide.
+    """
+    if seen is None:
+        if scale_batch:
+            tell("--scale-batch changes nothing: the script does not divide its work itself")
+        return None
+    name = NAMES.get(seen.framework, seen.framework)
+    if seen.against and (not scale_batch or seen.framework == wire.OWN_DDP):
+        tell(f"{name} is not started as torchrun would: {seen.against}")
+        return None
+    return NativeStart(seen.framework, scale_batch)
+
+
+def judged(
+    row: ScalingRow, written: Measurement, outcome: RankOutcome, how: NativeStart
+) -> ScalingRow:
+    """One number of ranks, from the figures that rows would have."""
+    row = replace(row, native=how.framework)
+    ranks, seen = outcome.measured, outcome.ranks
+    if ranks is None or row.speedup is None or row.interval is None:
+        return row
+    if seen is not None and not seen.backend:
+        return ScalingRow(row.size, error=ALONE, native=how.framework)
+    gained = speedup(written, ranks)
+    low, high = (gained * bound / row.speedup for bound in row.interval)
+    row = replace(row, speedup=gained, interval=(low, high))
+    if how.keeps_batch:
+        return row
+    larger = LARGER_BATCH.format(size=row.size)
+    return replace(row, losses=None, losses_reason=larger if how.scale_batch else OWN_BATCH)
+
+
+def speedup(written: Measurement, ranks: Measurement) -> float:
+    """How many times as many samples a second; of steps, where samples are not known."""
+    if written.samples_per_s and ranks.samples_per_s:
+        return ranks.samples_per_s / written.samples_per_s
+    return written.step_ms / ranks.step_ms
+
+
+def fails(row: ScalingRow, how: NativeStart) -> str:
+    """Why its rows are cut instead; "" where they are not: it works, or it starts DDP itself."""
+    if how.framework == wire.OWN_DDP or how.scale_batch:
+        return ""
+    if row.error is not None:
+        return row.error
+    return row.losses_reason if row.losses == "different" else ""

@@ -1,0 +1,190 @@
+"""A rank of a program that knows ranks itself: Accelerate, Transformers, Lightning, its own DDP.
+
+Such a program gets torchrun's variables and divides its work as it is made to; nothing of ours cuts
+rows. By themselves frameworks give each rank a whole batch, so that the batch of all ranks grows.
+Unless that was asked for (`--scale-batch`), their loaders are divided here (`own_batches`), and the
+loss that a backward pass was made of becomes that of all ranks, for whoever prints it or stops by
+it. A program with DDP of its own is left as it is: its batch is its own affair.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
+
+from flatout_agent import wire
+from flatout_agent.ranks import frameworks
+from flatout_agent.ranks.own_batches import own_loader
+from flatout_agent.ranks.refusal import Refused, guarding
+from flatout_agent.recorder import Recorder
+from flatout_agent.replacing import replaced
+
+
+class NativeRuntime:
+    """What is kept of such a rank in this process."""
+
+    def __init__(self, orders: wire.RankOrders, recorder: Recorder) -> None:
+        self.orders, self.recorder = orders, recorder
+        self.guarded = guarding(recorder)
+        self.divides = not orders.scale_batch and orders.native != wire.OWN_DDP
+        self._steps = 0
+        self._write_at = 2
+        self._backend = ""
+
+    def install(self) -> None:
+        """Put everything in place, right after torch has been imported."""
+        if self.orders.threads:
+            torch.set_num_threads(self.orders.threads)
+        patches = {
+            frameworks.ACCELERATE: self._accelerate,
+            **dict.fromkeys(frameworks.LIGHTNING, self._lightning),
+            **dict.fromkeys(frameworks.LIGHTNING_DATA, self._lightning_data),
+            **dict.fromkeys(frameworks.FABRIC, self._fabric),
+        }
+        # What cannot be put in place would give other batches: the rank ends then, and says why.
+        frameworks.when_imported(
+            {name: functools.partial(self.guarded, patch) for name, patch in patches.items()}
+        )
+
+    def step(self) -> None:
+        """A step of the job has ended. A trial ends without warning: write now and then."""
+        self._steps += 1
+        if self._steps == self._write_at:
+            self._write_at *= 2
+            self.recorder.write(self.seen())
+
+    def seen(self) -> wire.RanksSeen:
+        """Whether the program has made a group of processes; backend: "" where it has not."""
+        dist = torch.distributed
+        made = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        if made:  # a program may end its group before it ends itself
+            self._backend = str(dist.get_backend())
+        return wire.RanksSeen(size=self.orders.size, backend=self._backend, steps=self._steps)
+
+    def _own(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        own: DataLoader[Any] = self.guarded(own_loader, loader, self.orders.rank, self.orders.size)
+        return own
+
+    def _check_size(self, name: str, size: int) -> None:
+        if size != self.orders.size:
+            raise Refused(f"{name} sees {size} processes where there are {self.orders.size}")
+
+    # Accelerate, and Transformers that stands on it -----------------------------------------------
+
+    def _accelerate(self, module: Any) -> None:
+        """`split_batches`, but in the order of one process, which Accelerate's own would change."""
+        if not self.divides:
+            return
+        accelerator, prepare = module.Accelerator, module.prepare_data_loader
+        begin, backward = accelerator.__init__, accelerator.backward
+
+        @functools.wraps(begin)
+        def __init__(own: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            begin(own, *args, **kwargs)
+            self.guarded(self._check_size, "Accelerate", own.num_processes)
+            own.dataloader_config.split_batches = True  # its schedulers then count as one process's
+
+        @functools.wraps(prepare)
+        def prepare_data_loader(dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+            bound = inspect.signature(prepare).bind(dataloader, *args, **kwargs)
+            if isinstance(getattr(dataloader, "dataset", None), IterableDataset):
+                return prepare(*bound.args, **bound.kwargs)  # rank 0 reads it and sends the parts
+            bound.arguments["dataloader"] = self._own(dataloader)
+            bound.arguments.update(num_processes=1, process_index=0, split_batches=False)
+            return prepare(*bound.args, **bound.kwargs)
+
+        @functools.wraps(backward)
+        def averaged(own: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+            result = backward(own, loss, *args, **kwargs)
+            self.guarded(common_loss, loss)
+            return result
+
+        replaced(accelerator, "__init__", __init__)
+        replaced(accelerator, "backward", averaged)
+        replaced(module, "prepare_data_loader", prepare_data_loader)
+
+    # Lightning ------------------------------------------------------------------------------------
+
+    def _lightning(self, module: Any) -> None:
+        """A trainer for one device becomes one for this machine's ranks."""
+        begin = module.Trainer.__init__
+        names = list(inspect.signature(begin).parameters)[1:]
+
+        @functools.wraps(begin)
+        def __init__(own: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            kwargs.update(zip(names, args, strict=False), **self._devices())
+            if self.divides:
+                kwargs["use_distributed_sampler"] = False
+            begin(own, **kwargs)
+            self.guarded(self._check_size, "Lightning", own.world_size)
+
+        replaced(module.Trainer, "__init__", __init__)
+
+    def _lightning_data(self, module: Any) -> None:
+        """What it trains on is divided; every rank evaluates on everything, exactly."""
+        if not self.divides:
+            return
+        connector = module._DataConnector
+        prepare = connector._prepare_dataloader
+
+        @functools.wraps(prepare)
+        def prepared(own: Any, dataloader: Any, shuffle: bool, mode: Any) -> Any:
+            ready = prepare(own, dataloader, shuffle, mode)
+            trains = str(getattr(mode, "value", mode)) == "train"
+            return self._own(ready) if trains and isinstance(ready, DataLoader) else ready
+
+        replaced(connector, "_prepare_dataloader", prepared)
+
+    def _fabric(self, module: Any) -> None:
+        """A loader that is not shuffled is one to evaluate on: it stays whole."""
+        fabric = module.Fabric
+        begin, setup, backward = fabric.__init__, fabric.setup_dataloaders, fabric.backward
+
+        @functools.wraps(begin)
+        def __init__(own: Any, **kwargs: Any) -> None:  # noqa: N807
+            begin(own, **{**kwargs, **self._devices()})
+            self.guarded(self._check_size, "Fabric", own.world_size)
+
+        @functools.wraps(setup)
+        def setup_dataloaders(own: Any, *loaders: Any, **kwargs: Any) -> Any:
+            if not self.divides or not kwargs.get("use_distributed_sampler", True):
+                return setup(own, *loaders, **kwargs)
+            kwargs["use_distributed_sampler"] = False
+            parts = [each if _in_order(each) else self._own(each) for each in loaders]
+            return setup(own, *parts, **kwargs)
+
+        @functools.wraps(backward)
+        def averaged(own: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            result = backward(own, tensor, *args, **kwargs)
+            if self.divides:
+                self.guarded(common_loss, tensor)
+            return result
+
+        replaced(fabric, "__init__", __init__)
+        replaced(fabric, "setup_dataloaders", setup_dataloaders)
+        replaced(fabric, "backward", averaged)
+
+    def _devices(self) -> dict[str, int]:
+        return {"devices": self.orders.size, "num_nodes": 1}
+
+
+def _in_order(loader: Any) -> bool:
+    return isinstance(getattr(loader, "sampler", None), SequentialSampler)
+
+
+@torch.no_grad()
+def common_loss(loss: Any) -> None:
+    """Make a loss that went backwards the mean of all ranks', who have equally many rows each.
+
+    In the program's own group, in whose order all ranks come here: after the gradients.
+    """
+    dist = torch.distributed
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not dist.is_initialized():
+        return
+    mean = loss.detach().reshape(1).clone()
+    dist.all_reduce(mean)
+    loss.data.copy_((mean / dist.get_world_size()).reshape(loss.shape))

@@ -1,0 +1,184 @@
+"""Sees in a program that trains alone whether it was made to train on several processes too.
+
+Some are: those that use Accelerate, Transformers' Trainer or Lightning, and those that read what
+torchrun sets, or start a group of processes themselves. What speaks against starting such a program
+in that way is seen here as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+
+from flatout_agent import wire
+from flatout_agent.job import Job
+from flatout_agent.ranks import frameworks
+from flatout_agent.recorder import Recorder
+from flatout_agent.replacing import replaced
+from flatout_agent.watch import places
+
+CLASSES = {
+    frameworks.ACCELERATE: ("Accelerator", "accelerate"),
+    frameworks.TRANSFORMERS: ("Trainer", "transformers"),
+    **dict.fromkeys(frameworks.LIGHTNING, ("Trainer", "lightning")),
+    **dict.fromkeys(frameworks.FABRIC, ("Fabric", "fabric")),
+}
+"""Module -> its class whose objects tell it, and the framework."""
+WEIGHT = ("accelerate", "fabric", "lightning", "transformers", wire.OWN_DDP)
+"""The last of those that were seen counts: a Trainer makes an Accelerator of its own."""
+TORCHRUN = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK"})
+GROUPS = re.compile(r"init_process_group|init_device_mesh|DistributedDataParallel|fully_shard")
+GATHERS = re.compile(r"\.gather(?:_for_metrics)?\(|\.reduce\(")
+MOST_BYTES = 2**20
+"""Of a source file that is looked at."""
+NORMALISES = "it normalises over its batch, which a framework does over each rank's rows alone"
+NO_GATHER = "it evaluates without gather_for_metrics: each rank would report its own part"
+OWN_PLACES = "it numbers its processes itself"
+
+
+class NativeSpotter:
+    """Records what it sees, each time that there is more."""
+
+    def __init__(self, job: Job, recorder: Recorder) -> None:
+        self._job, self._recorder = job, recorder
+        self._framework = ""
+        self._against = ""
+        self._random = False
+        self._evaluates = False
+
+    def install(self) -> None:
+        """Look on, right after torch has been imported."""
+        watch = {
+            module: functools.partial(self._watch_class, name, framework)
+            for module, (name, framework) in CLASSES.items()
+        }
+        frameworks.when_imported(
+            {
+                module: functools.partial(self._recorder.safely, f"ranks: {module}", call)
+                for module, call in watch.items()
+            }
+        )
+        self._watch_environment()
+        self._watch_groups()
+        self._job.after_step(lambda: self._recorder.safely("ranks", self._step))
+
+    def _see(self, framework: str, against: str = "") -> None:
+        known, weight = self._framework, WEIGHT.index
+        if known and weight(framework) < weight(known):
+            return
+        if (framework, against) != (known, self._against):
+            self._framework, self._against = framework, against
+            self._tell()
+
+    def _tell(self) -> None:
+        self._recorder.write(wire.NativeSeen(self._framework, self._against, self._random))
+
+    def _watch_class(self, name: str, framework: str, module: Any) -> None:
+        owner = getattr(module, name)
+        original = owner.__init__
+
+        @functools.wraps(original)
+        def __init__(own: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            original(own, *args, **kwargs)
+            self._recorder.safely("ranks", self._see, framework)
+
+        replaced(owner, "__init__", __init__)
+        if framework == "accelerate":
+            self._watch_loaders(module)
+
+    def _watch_loaders(self, module: Any) -> None:
+        original = module.prepare_data_loader
+
+        @functools.wraps(original)
+        def prepare_data_loader(dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+            sampler = getattr(dataloader, "sampler", None)
+            self._evaluates |= isinstance(sampler, torch.utils.data.SequentialSampler)
+            return original(dataloader, *args, **kwargs)
+
+        replaced(module, "prepare_data_loader", prepare_data_loader)
+
+    def _watch_environment(self) -> None:
+        kind = type(os.environ)
+        original = kind.__getitem__
+
+        def __getitem__(own: Any, key: Any) -> Any:  # noqa: N807
+            if key in TORCHRUN and own is os.environ:
+                self._recorder.safely("ranks", self._read, sys._getframe(1))
+            return original(own, key)
+
+        replaced(kind, "__getitem__", __getitem__)
+
+    def _read(self, frame: FrameType | None) -> None:
+        """The program's own code asks for its rank; to print once, or to train on its part?"""
+        while frame is not None and frame.f_code.co_filename.startswith("<frozen"):
+            frame = frame.f_back
+        if frame is None or not places.is_own(frame.f_code.co_filename):
+            return
+        if any(GROUPS.search(text) for text in _sources()):
+            self._see(wire.OWN_DDP)
+
+    def _watch_groups(self) -> None:
+        dist = torch.distributed
+        if not dist.is_available():
+            return
+        original: Callable[..., Any] = dist.init_process_group
+
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            places_itself = max(kwargs.get("rank", -1), kwargs.get("world_size", -1)) >= 0
+            if places.user_frame(sys._getframe(1)) is not None:
+                against = OWN_PLACES if places_itself and not self._framework else ""
+                self._recorder.safely("ranks", self._see, wire.OWN_DDP, against)
+            return original(*args, **kwargs)
+
+        replaced(dist, "init_process_group", init_process_group)
+
+    def _step(self) -> None:
+        """The first step has ended: the models have been seen."""
+        if self._job.steps != 1 or self._framework in ("", wire.OWN_DDP):
+            return
+        modules = [each for model in self._job.models for each in model.modules()]
+        if any(_draws(module) for module in modules):
+            self._random = True
+            self._tell()
+        if any(_normalises(module) for module in modules):
+            self._see(self._framework, NORMALISES)
+        elif self._framework == "accelerate" and self._evaluates and not _gathers():
+            self._see(self._framework, NO_GATHER)
+
+
+def _normalises(module: torch.nn.Module) -> bool:
+    batch_norm = torch.nn.modules.batchnorm
+    if isinstance(module, torch.nn.SyncBatchNorm):
+        return False
+    return isinstance(module, batch_norm._BatchNorm) and module.training
+
+
+def _draws(module: torch.nn.Module) -> bool:
+    """Whether it is a dropout of some kind; attention modules name theirs `attention_dropout`."""
+    own = getattr(module, "p", 0.0) if "rop" in type(module).__name__ else 0.0
+    shares = (own, getattr(module, "attention_dropout", 0.0), getattr(module, "drop_prob", 0.0))
+    return module.training and any(isinstance(each, float) and each > 0 for each in shares)
+
+
+def _gathers() -> bool:
+    return any(GATHERS.search(text) for text in _sources())
+
+
+def _sources() -> Iterator[str]:
+    """The text of the program's own modules so far."""
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and path.endswith(".py") and places.is_own(path):
+            try:
+                with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+                    yield file.read(MOST_BYTES)
+            except OSError:
+                continue
