@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -32,6 +32,7 @@ FIRST = re.compile(
 )
 """What `flatout run` says on a node."""
 ITS_LOG = re.compile(r"flatout: next: flatout explain (.+)")
+C10_WARNING = re.compile(r"(?:\[rank\d+\]:)?\[W\d{3,4} ")
 TAIL_LINES = 20
 ERROR = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b"
@@ -102,7 +103,7 @@ def _with_its_log(
     text = read(job, node or "", path) if read is not None and path else ""
     if not text.strip():
         return failure
-    answer = explaining.explain_text(text)
+    answer = explaining.explain_text(_without_warnings(text.splitlines()))
     known = answer if answer.recognised and answer.matches else None
     tail = tuple(text.rstrip().splitlines()[-TAIL_LINES:])
     return replace(failure, explained=known, tail=tail)
@@ -110,7 +111,7 @@ def _with_its_log(
 
 def _explained(by_source: dict[str, list[str]]) -> FirstFailure | None:
     answer = explaining.explain(
-        [(source, ["\n".join(texts).encode()]) for source, texts in by_source.items()]
+        [(source, [_without_warnings(texts).encode()]) for source, texts in by_source.items()]
     )
     if not answer.recognised or not answer.matches:
         return None
@@ -120,6 +121,11 @@ def _explained(by_source: dict[str, list[str]]) -> FirstFailure | None:
     evidence = root.evidence
     error = next((line.strip() for line in evidence.text.splitlines() if line.strip()), "")
     return FirstFailure(evidence.source or "", error, answer)
+
+
+def _without_warnings(lines: Iterable[str]) -> str:
+    """Torch warns of much that did not end the program, as of names that do not resolve back."""
+    return "\n".join(line for line in lines if not C10_WARNING.match(line))
 
 
 def _error(by_source: dict[str, list[str]]) -> FirstFailure | None:
