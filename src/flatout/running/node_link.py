@@ -247,7 +247,8 @@ class NodeLink:
             return
         names, total = ((), 0) if self.round is None else (self.round.names, self.round.total)
         name = names[0] if names else self._where
-        failure = RankFailure(0, total, "gone", 1, how, self._leader_step, node=name)
+        step = self.step if self._leader_step is None else self._leader_step  # they go together
+        failure = RankFailure(0, total, "gone", 1, how, step, node=name)
         self.verdict = NodeVerdict(failure)
 
 

@@ -64,6 +64,9 @@ class Checkpoint:
     loaders and other objects by each rank. The number of ranks may differ on resume: additional
     ranks keep their own random states, and get rank 0's state of the other objects.
 
+    Under `flatout run --ranks`, `--gpus` or `--nodes` all ranks save at the same step too; rank 0
+    alone writes to `dir`, and any number of ranks resumes from it.
+
     Raises UsageError for what cannot be tracked, and CheckpointError where a checkpoint cannot be
     written or loaded. A failed save leaves the training and the older checkpoints as they were.
     """
