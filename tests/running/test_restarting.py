@@ -11,8 +11,8 @@ from flatout.running.command import Command
 from flatout.running.lone_rank import LoneRank
 from flatout.running.rank_layout import RankLayout
 from flatout.running.restarting import Restarts, may_help
-from running.stand_in import Flatout
 from flatout_agent import wire
+from running.stand_in import Flatout
 
 
 def failure(
