@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from flatout.running.lone_rank import LoneRank
 from flatout.running.rank_layout import RankLayout
 from flatout.running.restarting import Restarts, may_help
 from flatout_agent import wire
+from running.rank_programs import program
 from running.stand_in import Flatout
 
 
@@ -102,3 +105,31 @@ def test_one_process_is_as_it_was_written_and_may_be_started_again(
     assert done.returncode == (0 if most else -9)
     assert (b"all ranks are started again (restart 1)" in done.stderr) == bool(most)
     assert b"ended first" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="stacks on a signal")
+@pytest.mark.parametrize(
+    ("then", "starts"), [("os.kill(os.getpid(), signal.SIGKILL)", 3), ("raise ValueError", 1)]
+)
+def test_ranks_of_one_machine_are_started_again_two_times(
+    flatout: Flatout, then: str, starts: int
+) -> None:
+    flatout.script(
+        program(f"""
+print("begun", flush=True)
+train(1, 3)
+if rank == 1:
+    {then}
+train(4, 6)
+""")
+    )
+    words = ("--ranks", "2", "--restarts", "2", "--no-trial", "--no-plan", "--json", "train.py")
+    done = flatout.run("run", *words)
+    assert len(flatout.runs()) == starts
+    assert done.stderr.count(b"ended first") == starts
+    assert done.stderr.count(b"all ranks are started again") == starts - 1
+    assert done.returncode == (-9 if "kill" in then else 1)
+    text = done.stdout.decode()
+    document = json.loads(text[text.index("{") :])  # of the last start alone
+    assert document["ranks"]["failure"]["rank"] == 1

@@ -215,11 +215,8 @@ def _run_one(
     def group() -> StartedRanks:
         return LoneRank(request.target, layout)
 
-    if not most:
-        return _run(request, boosts)
-    return _run(
-        request, boosts, None, _Ranks(group(), None, Restarts(most, group, report.started_again))
-    )
+    restarts = Restarts(most, group, report.started_again)
+    return _run(request, boosts, None, _Ranks(group(), None, restarts) if most else None)
 
 
 def _run_nodes(
@@ -247,10 +244,7 @@ def _run_nodes(
     def group(placed: RankLayout) -> NodeGroup:
         return NodeGroup(request.target, placed, report.failed, joined.link, joined.close)
 
-    def tell(number: int) -> None:
-        if not nodes.index:
-            report.started_again(number)
-
+    tell = (lambda number: None) if nodes.index else report.started_again
     restarts = Restarts(asked.restarts, lambda: group(joined.rejoin(own)), tell)
     try:
         return _run(request, boosts, None, _Ranks(group(layout), None, restarts))
