@@ -19,6 +19,7 @@ from flatout.commands import (
     program,
     warn,
 )
+from flatout.commands._several import AskedRanks, RankJob, Ranks, begun
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting import document, explained, languages, terminal
@@ -34,14 +35,8 @@ from flatout.running.command import Command, resolve
 
 if TYPE_CHECKING:
     from flatout.nouns.explained import Explained
-    from flatout.nouns.identity import Identity
-    from flatout.nouns.nodes import NodeLayout
-    from flatout.nouns.ranks import Scaling
     from flatout.nouns.run_end import RunEnd
     from flatout.nouns.tuned import Tuned
-    from flatout.running.rank_layout import RankLayout
-    from flatout.running.ranks import StartedRanks
-    from flatout.running.restarting import Restarts
     from flatout.tuning.live_run import LiveTuning
     from flatout.watching.job_watch import JobWatch
 
@@ -85,28 +80,12 @@ def command(
       flatout run --gpus all -m package.train
       flatout run -- torchrun --nproc-per-node 2 train.py
     """
-    target = resolve(*program(ctx.args), python)
-    asked = _AskedRanks(
-        ranks,
-        gpus,
-        nodes,
-        duration("--nodes-wait", nodes_wait),
-        restarts,
-        scale_batch,
-        not no_trial,
-        not no_plan,
-    )
-    several = _several(asked, live)
-    found = _plan(target, plan, no_plan, quiet or live or several)
-    request = _Request(
-        target, found, plan or PLAN, python, as_json, quiet, export, nodes is not None
-    )
-    if live:
-        return _run_live(request, (exact, only or (), skip or ()), steps_left)
-    boosts = chosen.choose(found.boosts, only or (), skip or ())
-    if several:
-        return _run_ranks(request, boosts, asked)
-    return _run(request, boosts)
+    target, wait_s = resolve(*program(ctx.args), python), duration("--nodes-wait", nodes_wait)
+    several = ranks, gpus, nodes, wait_s, restarts, scale_batch, not no_trial, not no_plan
+    asked = AskedRanks(*several) if AskedRanks(*several).check(live) else None
+    found = _plan(target, plan, no_plan, quiet or live or asked is not None)
+    request = _Request(target, found, plan or PLAN, python, as_json, quiet, export)
+    return _begin(request, asked, (exact, only or (), skip or ()), live, steps_left)
 
 
 class _Request(NamedTuple):
@@ -117,8 +96,24 @@ class _Request(NamedTuple):
     as_json: bool
     quiet: bool
     export: bool
-    warned: bool
+    warned: bool = False
     """A cluster may warn of the end by a signal."""
+
+
+def _begin(
+    request: _Request,
+    asked: AskedRanks | None,
+    selection: tuple[bool, Sequence[str], Sequence[str]],
+    live: bool,
+    steps_left: int | None,
+) -> int:
+    """In the way that is asked for."""
+    if live:
+        return _run_live(request, selection, steps_left)
+    boosts = chosen.choose(request.applied.boosts, *selection[1:])
+    if asked is None:
+        return _run(request, boosts)
+    return _run_ranks(request._replace(warned=asked.nodes is not None), boosts, asked)
 
 
 def _run_live(
@@ -135,144 +130,22 @@ def _run_live(
     return _run(request, tuning.boosts, tuning)
 
 
-class _AskedRanks(NamedTuple):
-    ranks: int | None
-    gpus: str | None
-    nodes: str | None
-    wait_s: float
-    restarts: int
-    scale_batch: bool
-    trial: bool
-    remember: bool
-
-
-class _Ranks(NamedTuple):
-    group: StartedRanks
-    scaling: Scaling | None
-    restarts: Restarts | None = None
-
-
-def _several(asked: _AskedRanks, live: bool) -> bool:
-    """Whether there may be several processes. Raises UserError for what does not go together."""
-    if asked[:3] == (None, None, None) and not asked.scale_batch:
-        if asked.restarts:
-            raise UserError("--restarts starts ranks again", "give --ranks, --gpus or --nodes too")
-        return False
-    from flatout.tuning import rank_run
-
-    return rank_run.check(asked.ranks, asked.gpus, live, asked.nodes, asked.scale_batch)
-
-
-def _run_ranks(
-    request: _Request,
-    boosts: tuple[PlannedBoost, ...],
-    asked: _AskedRanks,
-) -> int:
-    """Train on several processes, where a trial shows that it pays and is right."""
-    from flatout.probing import nodes
-    from flatout.probing.identity import identity
-    from flatout.reporting import ranks as report
-    from flatout.running import rank_layout
-    from flatout.running.ranks import StartedRanks
-    from flatout.running.restarting import Restarts
-    from flatout.tuning import node_run, rank_run, scaling_trial
-
-    machine, target = identity(), request.target
-    rank_layout.check_command(target)
-    there = nodes.layout(asked.nodes) if asked.nodes is not None else None
-    if there is not None and there.count > 1:
-        return _run_nodes(request, boosts, asked, there, machine)
-    layout = node_run.layout(asked.ranks, asked.gpus, machine, 2 if there is None else 1)
-    if layout.size == 1:  # an engine with one node and one GPU
-        return _run_one(request, boosts, layout, asked.restarts)
-    begin = rank_run.RankPlan(layout)
-    if asked.trial:
-        tell = (lambda line: None) if request.quiet else terminal.say
-        job = target, request.applied, boosts, layout, machine, tell, warn
-        begin = rank_run.planned(*job, asked.scale_batch)
-    if begin.scaling is not None:
-        if not request.quiet:
-            report.trial(begin.scaling)
-        if begin.scaling.count is None:
-            raise scaling_trial.refused(begin.scaling)
-        if asked.remember:
-            with harmless("the trial is not in the plan"):
-                trial = begin.scaling, layout, machine, asked.scale_batch
-                rank_run.write_plan(request.plan_path, target, *trial)
-
-    def group() -> StartedRanks:
-        return StartedRanks(target, begin.layout, report.failed)
-
-    restarts = Restarts(asked.restarts, group, report.started_again)
-    return _run(request, boosts, None, _Ranks(group(), begin.scaling, restarts))
-
-
-def _run_one(
-    request: _Request, boosts: tuple[PlannedBoost, ...], layout: RankLayout, most: int
-) -> int:
-    """One process, on an engine that could have given several."""
-    from flatout.reporting import ranks as report
-    from flatout.running.lone_rank import LoneRank
-    from flatout.running.restarting import Restarts
-
-    def group() -> StartedRanks:
-        return LoneRank(request.target, layout)
-
-    if not most:
-        return _run(request, boosts)
-    return _run(
-        request, boosts, None, _Ranks(group(), None, Restarts(most, group, report.started_again))
-    )
-
-
-def _run_nodes(
-    request: _Request,
-    boosts: tuple[PlannedBoost, ...],
-    asked: _AskedRanks,
-    nodes: NodeLayout,
-    machine: Identity,
-) -> int:
-    """Train on this node and others, each of which runs this same command."""
-    from flatout.reporting import ranks as report
-    from flatout.running.node_book import NodeLimits
-    from flatout.running.node_group import NodeGroup
-    from flatout.running.restarting import Restarts
-    from flatout.tuning import node_run
-
-    own = node_run.layout(asked.ranks, asked.gpus, machine, 1)
-    joined = node_run.JoinedNodes(nodes, NodeLimits(wait_s=asked.wait_s), asked.restarts)
-    layout = joined.join(own, node_run.program(request.target, boosts))
-    if nodes.index:
-        request = request._replace(quiet=True, as_json=False)
-    elif asked.trial and not request.quiet:
-        terminal.say(node_run.UNTRIED.format(ranks=layout.total, nodes=nodes.count))
-
-    def group(placed: RankLayout) -> NodeGroup:
-        return NodeGroup(request.target, placed, report.failed, joined.link, joined.close)
-
-    def tell(number: int) -> None:
-        if not nodes.index:
-            report.started_again(number)
-
-    restarts = Restarts(asked.restarts, lambda: group(joined.rejoin(own)), tell)
-    try:
-        return _run(request, boosts, None, _Ranks(group(layout), None, restarts))
-    finally:
-        joined.close()
+def _run_ranks(request: _Request, boosts: tuple[PlannedBoost, ...], asked: AskedRanks) -> int:
+    """Train on several processes."""
+    job = RankJob(request.target, request.applied, boosts, request.plan_path, request.quiet)
+    with begun(job, asked) as ranks:
+        if ranks is not None and not ranks.heard:
+            request = request._replace(quiet=True, as_json=False)
+        return _run(request, boosts, None, ranks)
 
 
 def _run(
     request: _Request,
     boosts: Sequence[PlannedBoost],
     tuning: LiveTuning | None = None,
-    ranks: _Ranks | None = None,
+    ranks: Ranks | None = None,
 ) -> int:
-    variables = environment.warned() if request.warned else {}
-    with harmless("the plan was not compared with this machine"):
-        if boosts:
-            from flatout.tuning import plan_use
-
-            variables |= plan_use.variables(request.applied, boosts, request.target, warn)
+    variables = _variables(request, boosts)
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
     orders, beside = chosen.orders(boosts), request.as_json
     watch = _watch(request, boosts)
@@ -293,10 +166,8 @@ def _run(
         tuned = _close(tuning, request, ended.folder) if tuning is not None else None
     with harmless("this run has no summary"):
         end = _told(request, ended, boosts, ranks)
-    if ranks is not None and ranks.restarts is not None:
-        group = ranks.restarts.after(ranks.group)
-        if group is not None:
-            return _run(request, boosts, None, ranks._replace(group=group))
+    if ranks is not None and (again := ranks.again()) is not None:
+        return _run(request, boosts, None, again)
     with harmless("this run has no document"):
         if request.as_json:
             ending = request.target.display, ended.shell_code, answer, tuned
@@ -306,6 +177,17 @@ def _run(
     if ranks is not None:
         ranks.group.check_refusal(ended.records)
     return foreground.leave(ended.returncode)
+
+
+def _variables(request: _Request, boosts: Sequence[PlannedBoost]) -> dict[str, str]:
+    """What the program's environment has besides."""
+    variables = environment.warned() if request.warned else {}
+    with harmless("the plan was not compared with this machine"):
+        if boosts:
+            from flatout.tuning import plan_use
+
+            variables |= plan_use.variables(request.applied, boosts, request.target, warn)
+    return variables
 
 
 def _export(request: _Request, ended: foreground.Finished) -> None:
@@ -328,7 +210,7 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
 
 
 def _explained(
-    ended: foreground.Finished, stderr: bytes, python: str | None, ranks: _Ranks | None
+    ended: foreground.Finished, stderr: bytes, python: str | None, ranks: Ranks | None
 ) -> Explained | None:
     """What ended the program; of several ranks, the one that ended first."""
     if ranks is None:
@@ -344,7 +226,7 @@ def _told(
     request: _Request,
     ended: foreground.Finished,
     boosts: Sequence[PlannedBoost],
-    ranks: _Ranks | None,
+    ranks: Ranks | None,
 ) -> RunEnd:
     """The figures of the run, told to the user."""
     end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)

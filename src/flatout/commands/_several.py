@@ -1,0 +1,166 @@
+"""Several processes for one script: what is asked for, and how they begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from flatout.commands import harmless, warn
+from flatout.nouns.errors import UserError
+from flatout.nouns.plan import Plan, PlannedBoost
+from flatout.reporting import terminal
+from flatout.running.command import Command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flatout.nouns.identity import Identity
+    from flatout.nouns.nodes import NodeLayout
+    from flatout.nouns.ranks import Scaling
+    from flatout.running.rank_layout import RankLayout
+    from flatout.running.ranks import StartedRanks
+    from flatout.running.restarting import Restarts
+
+
+class AskedRanks(NamedTuple):
+    """The options of `flatout run` that are about several processes."""
+
+    ranks: int | None
+    gpus: str | None
+    nodes: str | None
+    wait_s: float
+    restarts: int
+    scale_batch: bool
+    trial: bool
+    remember: bool
+
+    def check(self, live: bool) -> bool:
+        """Whether there may be several. Raises UserError for what does not go together."""
+        if self[:3] == (None, None, None) and not self.scale_batch:
+            if self.restarts:
+                next_step = "give --ranks, --gpus or --nodes too"
+                raise UserError("--restarts starts ranks again", next_step)
+            return False
+        from flatout.tuning import rank_run
+
+        return rank_run.check(self.ranks, self.gpus, live, self.nodes, self.scale_batch)
+
+
+class RankJob(NamedTuple):
+    """What the ranks run."""
+
+    target: Command
+    applied: Plan
+    boosts: tuple[PlannedBoost, ...]
+    plan_path: Path
+    quiet: bool
+
+
+class Ranks(NamedTuple):
+    """Ranks that can be started."""
+
+    group: StartedRanks
+    scaling: Scaling | None = None
+    restarts: Restarts | None = None
+    heard: bool = True
+    """This node tells how it went."""
+
+    def again(self) -> Ranks | None:
+        """The same for another start after this one; None: it is over. Raises UserError."""
+        group = self.restarts.after(self.group) if self.restarts is not None else None
+        return self._replace(group=group) if group is not None else None
+
+
+@contextmanager
+def begun(job: RankJob, asked: AskedRanks) -> Iterator[Ranks | None]:
+    """The ranks where a trial shows that they pay and are right; None: one process is enough."""
+    from flatout.probing import nodes
+    from flatout.probing.identity import identity
+    from flatout.running import rank_layout
+    from flatout.tuning import node_run
+
+    machine = identity()
+    rank_layout.check_command(job.target)
+    there = nodes.layout(asked.nodes) if asked.nodes is not None else None
+    if there is not None and there.count > 1:
+        with _on_nodes(job, asked, there, machine) as ranks:
+            yield ranks
+        return
+    layout = node_run.layout(asked.ranks, asked.gpus, machine, 2 if there is None else 1)
+    if layout.size == 1:  # an engine with one node and one GPU
+        yield _alone(job, layout, asked.restarts)
+    else:
+        yield _on_this_machine(job, asked, layout, machine)
+
+
+def _on_this_machine(
+    job: RankJob, asked: AskedRanks, layout: RankLayout, machine: Identity
+) -> Ranks:
+    """After a trial, unless it is not wanted or the plan remembers one."""
+    from flatout.reporting import ranks as report
+    from flatout.running.ranks import StartedRanks
+    from flatout.running.restarting import Restarts
+    from flatout.tuning import rank_run, scaling_trial
+
+    begin = rank_run.RankPlan(layout)
+    if asked.trial:
+        tell = (lambda line: None) if job.quiet else terminal.say
+        settings = job.target, job.applied, job.boosts, layout, machine, tell, warn
+        begin = rank_run.planned(*settings, asked.scale_batch)
+    if begin.scaling is not None:
+        if not job.quiet:
+            report.trial(begin.scaling)
+        if begin.scaling.count is None:
+            raise scaling_trial.refused(begin.scaling)
+        if asked.remember:
+            with harmless("the trial is not in the plan"):
+                trial = begin.scaling, layout, machine, asked.scale_batch
+                rank_run.write_plan(job.plan_path, job.target, *trial)
+
+    def group() -> StartedRanks:
+        return StartedRanks(job.target, begin.layout, report.failed)
+
+    return Ranks(group(), begin.scaling, Restarts(asked.restarts, group, report.started_again))
+
+
+def _alone(job: RankJob, layout: RankLayout, restarts: int) -> Ranks | None:
+    """One process, on an engine that could have given several."""
+    from flatout.reporting import ranks as report
+    from flatout.running.lone_rank import LoneRank
+    from flatout.running.restarting import Restarts
+
+    def group() -> StartedRanks:
+        return LoneRank(job.target, layout)
+
+    if not restarts:
+        return None
+    return Ranks(group(), None, Restarts(restarts, group, report.started_again))
+
+
+@contextmanager
+def _on_nodes(
+    job: RankJob, asked: AskedRanks, nodes: NodeLayout, machine: Identity
+) -> Iterator[Ranks]:
+    """On this node and others, each of which runs this same command."""
+    from flatout.reporting import ranks as report
+    from flatout.running.node_book import NodeLimits
+    from flatout.running.node_group import NodeGroup
+    from flatout.running.restarting import Restarts
+    from flatout.tuning import node_run
+
+    own = node_run.layout(asked.ranks, asked.gpus, machine, 1)
+    joined = node_run.JoinedNodes(nodes, NodeLimits(wait_s=asked.wait_s), asked.restarts)
+    layout = joined.join(own, node_run.program(job.target, job.boosts))
+    if asked.trial and not nodes.index and not job.quiet:
+        terminal.say(node_run.UNTRIED.format(ranks=layout.total, nodes=nodes.count))
+
+    def group(placed: RankLayout) -> NodeGroup:
+        return NodeGroup(job.target, placed, report.failed, joined.link, joined.close)
+
+    tell = (lambda number: None) if nodes.index else report.started_again
+    restarts = Restarts(asked.restarts, lambda: group(joined.rejoin(own)), tell)
+    try:
+        yield Ranks(group(layout), None, restarts, heard=nodes.index == 0)
+    finally:
+        joined.close()
