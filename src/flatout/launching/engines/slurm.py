@@ -43,6 +43,15 @@ Two minutes before the time limit Slurm warns the job. A script that uses `flato
 its state and ends, and the job is queued again: it goes on at the exact sample. A script with its
 own checkpoints is queued again only with `--restarts N`, at most so often.
 
+Slurm itself waits two minutes or so before it starts a job again.
+
+## What was really run
+
+Slurm 22.05 of Debian 12: a controller and two nodes on one machine, without accounts, ranks on CPU
+cores. Two nodes train to the losses of one process; at a time limit of one minute the job saves, is
+queued again and goes on, twice; it is cancelled; a rank fails, a node is killed, and each is named;
+each check above, against that cluster. GPUs were counted as Slurm counts them, and none was used.
+
 ## References
 
 - https://slurm.schedmd.com/sbatch.html
