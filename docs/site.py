@@ -34,6 +34,7 @@ ELSEWHERE = {
 GUIDE = [
     "guide-tune.md",
     "guide-ranks.md",
+    "guide-nodes.md",
     "guide-export.md",
     "guide-serving.md",
     "guide-profile.md",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import random
+import signal
 import sys
 from types import ModuleType
 from typing import Any
@@ -30,6 +31,7 @@ def start() -> None:
     path = os.environ.get(wire.ORDERS_ENV)
     if not path:
         return
+    _heed_no_warning()
     with open(path, encoding="utf-8") as file:  # noqa: PTH123
         orders = wire.orders(file.read())
     if _is_helper():
@@ -56,6 +58,13 @@ def start() -> None:
         recorder.safely("start", _torch_imported, orders, recorder)
 
     importing.after_import({**callbacks, "torch": torch_imported})
+
+
+def _heed_no_warning() -> None:
+    """A cluster's warning goes to all processes, and would end those that know nothing of it."""
+    number = getattr(signal, os.environ.get(wire.WARNING_ENV) or "-", None)
+    if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _is_helper() -> bool:

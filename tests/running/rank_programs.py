@@ -14,7 +14,7 @@ from flatout_agent.pulse import Pulse
 
 orders = json.load(open(os.environ["FLATOUT_ORDERS"]))
 rank, size = int(os.environ["FLATOUT_RANK"]), int(os.environ["FLATOUT_RANKS"])
-folder = orders["ranks"]["store"] + ".met"
+folder = os.environ.get("MET") or orders["ranks"]["store"] + ".met"
 os.makedirs(folder, exist_ok=True)
 pulse = Pulse(orders["pulse"])
 # Stacks name the file in which a rank waits for the others.
@@ -44,7 +44,8 @@ def train(first, last):
         step(number)
 
 """
-"""Defines `rank`, `size`, `step(number)` and `train(first, last)`."""
+"""Defines `rank`, `size`, `step(number)` and `train(first, last)`; MET: where ranks of several
+nodes meet."""
 
 
 def program(text: str) -> str:

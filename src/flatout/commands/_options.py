@@ -119,6 +119,15 @@ Gpus = Annotated[
         help="Train on these NVIDIA GPUs, a process on each.",
     ),
 ]
+Restarts = Annotated[
+    int,
+    typer.Option(
+        "--restarts",
+        metavar="N",
+        min=0,
+        help="Start all ranks again, N times at most, when one was killed or lost.",
+    ),
+]
 NoTrial = Annotated[
     bool,
     typer.Option(

@@ -19,9 +19,17 @@ from flatout.commands import (
     program,
     warn,
 )
+from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting import document, explained, languages, terminal
-from flatout.running import chosen, foreground, last_words, rank_summary, summary
+from flatout.running import (
+    chosen,
+    environment,
+    foreground,
+    last_words,
+    rank_summary,
+    summary,
+)
 from flatout.running.command import Command, resolve
 
 if TYPE_CHECKING:
@@ -31,7 +39,9 @@ if TYPE_CHECKING:
     from flatout.nouns.ranks import Scaling
     from flatout.nouns.run_end import RunEnd
     from flatout.nouns.tuned import Tuned
+    from flatout.running.rank_layout import RankLayout
     from flatout.running.ranks import StartedRanks
+    from flatout.running.restarting import Restarts
     from flatout.tuning.live_run import LiveTuning
     from flatout.watching.job_watch import JobWatch
 
@@ -50,6 +60,7 @@ def command(
     gpus: _options.Gpus = None,
     nodes: _options.Nodes = None,
     nodes_wait: _options.NodesWait = "10m",
+    restarts: _options.Restarts = 0,
     no_trial: _options.NoTrial = False,
     export: _options.Export = False,
     exact: _options.Exact = False,
@@ -75,13 +86,17 @@ def command(
     """
     target = resolve(*program(ctx.args), python)
     several = _several(ranks, gpus, nodes, live)
+    if restarts and not several:
+        raise UserError("--restarts starts ranks again", "give --ranks, --gpus or --nodes too")
     found = _plan(target, plan, no_plan, quiet or live or several)
-    request = _Request(target, found, plan or PLAN, python, as_json, quiet, export)
+    request = _Request(
+        target, found, plan or PLAN, python, as_json, quiet, export, nodes is not None
+    )
     if live:
         return _run_live(request, (exact, only or (), skip or ()), steps_left)
     boosts = chosen.choose(found.boosts, only or (), skip or ())
     if several:
-        asked = _Asked(ranks, gpus, nodes, duration("--nodes-wait", nodes_wait))
+        asked = _Asked(ranks, gpus, nodes, duration("--nodes-wait", nodes_wait), restarts)
         return _run_ranks(request, boosts, asked, not no_trial, not no_plan)
     return _run(request, boosts)
 
@@ -94,6 +109,8 @@ class _Request(NamedTuple):
     as_json: bool
     quiet: bool
     export: bool
+    warned: bool
+    """A cluster may warn of the end by a signal."""
 
 
 def _run_live(
@@ -113,6 +130,7 @@ def _run_live(
 class _Ranks(NamedTuple):
     group: StartedRanks
     scaling: Scaling | None
+    restarts: Restarts | None = None
 
 
 class _Asked(NamedTuple):
@@ -120,6 +138,7 @@ class _Asked(NamedTuple):
     gpus: str | None
     nodes: str | None
     wait_s: float
+    restarts: int
 
 
 def _several(ranks: int | None, gpus: str | None, nodes: str | None, live: bool) -> bool:
@@ -143,6 +162,7 @@ def _run_ranks(
     from flatout.reporting import ranks as report
     from flatout.running import rank_layout
     from flatout.running.ranks import StartedRanks
+    from flatout.running.restarting import Restarts
     from flatout.tuning import node_run, rank_run, scaling_trial
 
     machine, target = identity(), request.target
@@ -152,7 +172,7 @@ def _run_ranks(
         return _run_nodes(request, boosts, asked, there, machine, trial)
     layout = node_run.layout(asked.ranks, asked.gpus, machine, 2 if there is None else 1)
     if layout.size == 1:  # an engine with one node and one GPU
-        return _run(request, boosts)
+        return _run_one(request, boosts, layout, asked.restarts)
     begin = rank_run.RankPlan(layout)
     if trial:
         tell = (lambda line: None) if request.quiet else terminal.say
@@ -165,8 +185,30 @@ def _run_ranks(
         if remember:
             with harmless("the trial is not in the plan"):
                 rank_run.write_plan(request.plan_path, target, begin.scaling, layout, machine)
-    group = StartedRanks(target, begin.layout, report.failed)
-    return _run(request, boosts, None, _Ranks(group, begin.scaling))
+
+    def group() -> StartedRanks:
+        return StartedRanks(target, begin.layout, report.failed)
+
+    restarts = Restarts(asked.restarts, group, report.started_again)
+    return _run(request, boosts, None, _Ranks(group(), begin.scaling, restarts))
+
+
+def _run_one(
+    request: _Request, boosts: tuple[PlannedBoost, ...], layout: RankLayout, most: int
+) -> int:
+    """One process, on an engine that could have given several."""
+    from flatout.reporting import ranks as report
+    from flatout.running.lone_rank import LoneRank
+    from flatout.running.restarting import Restarts
+
+    def group() -> StartedRanks:
+        return LoneRank(request.target, layout)
+
+    if not most:
+        return _run(request, boosts)
+    return _run(
+        request, boosts, None, _Ranks(group(), None, Restarts(most, group, report.started_again))
+    )
 
 
 def _run_nodes(
@@ -179,20 +221,29 @@ def _run_nodes(
 ) -> int:
     """Train on this node and others, each of which runs this same command."""
     from flatout.reporting import ranks as report
+    from flatout.running.node_book import NodeLimits
     from flatout.running.node_group import NodeGroup
-    from flatout.running.node_leader import NodeLimits
+    from flatout.running.restarting import Restarts
     from flatout.tuning import node_run
 
     own = node_run.layout(asked.ranks, asked.gpus, machine, 1)
-    joined = node_run.JoinedNodes(nodes, NodeLimits(wait_s=asked.wait_s))
+    joined = node_run.JoinedNodes(nodes, NodeLimits(wait_s=asked.wait_s), asked.restarts)
     layout = joined.join(own, node_run.program(request.target, boosts))
     if nodes.index:
         request = request._replace(quiet=True, as_json=False)
     elif trial and not request.quiet:
         terminal.say(node_run.UNTRIED.format(ranks=layout.total, nodes=nodes.count))
-    group = NodeGroup(request.target, layout, report.failed, joined.link, joined.close)
+
+    def group(placed: RankLayout) -> NodeGroup:
+        return NodeGroup(request.target, placed, report.failed, joined.link, joined.close)
+
+    def tell(number: int) -> None:
+        if not nodes.index:
+            report.started_again(number)
+
+    restarts = Restarts(asked.restarts, lambda: group(joined.rejoin(own)), tell)
     try:
-        return _run(request, boosts, None, _Ranks(group, None))
+        return _run(request, boosts, None, _Ranks(group(layout), None, restarts))
     finally:
         joined.close()
 
@@ -203,12 +254,12 @@ def _run(
     tuning: LiveTuning | None = None,
     ranks: _Ranks | None = None,
 ) -> int:
-    variables: dict[str, str] = {}
+    variables = environment.warned() if request.warned else {}
     with harmless("the plan was not compared with this machine"):
         if boosts:
             from flatout.tuning import plan_use
 
-            variables = plan_use.variables(request.applied, boosts, request.target, warn)
+            variables |= plan_use.variables(request.applied, boosts, request.target, warn)
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
     orders, beside = chosen.orders(boosts), request.as_json
     watch = _watch(request, boosts)
@@ -229,6 +280,11 @@ def _run(
         tuned = _close(tuning, request, ended.folder) if tuning is not None else None
     with harmless("this run has no summary"):
         end = _told(request, ended, boosts, ranks)
+    if ranks is not None and ranks.restarts is not None:
+        group = ranks.restarts.after(ranks.group)
+        if group is not None:
+            return _run(request, boosts, None, ranks._replace(group=group))
+    with harmless("this run has no document"):
         if request.as_json:
             ending = request.target.display, ended.shell_code, answer, tuned
             typer.echo(json.dumps(document.run_document(end, *ending)))
@@ -244,7 +300,6 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
     if not request.export:
         return
     from flatout.exporting import after_run
-    from flatout.nouns.errors import UserError
 
     try:
         result = after_run.export(ended, request.target.python)
@@ -280,7 +335,7 @@ def _told(
 ) -> RunEnd:
     """The figures of the run, told to the user."""
     end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
-    if ranks is not None:
+    if ranks is not None and ranks.group.layout.total > 1:
         group = ranks.group
         parts = group.layout.total, group.failure, ranks.scaling
         # That the others lost the rank that failed is no error of ours.

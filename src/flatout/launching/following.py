@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 
 from flatout.explaining import explaining
@@ -26,8 +27,13 @@ SLOW_S = 30.0
 LONGEST_S = 300.0
 MOST_LINES = 500_000
 """Of a job's log, in which its failure is looked for."""
-EXPLAINED = re.compile(r"flatout: error: (rank \d+ of \d+ (?:ended first|hangs): .+)")
-"""What `flatout run` says on a node; the cause stands below it in the same log."""
+FIRST = re.compile(
+    r"flatout: error: (rank \d+ of \d+ (?:\(node (?P<node>\S+)\) )?(?:ended first|hangs): .+)"
+)
+"""What `flatout run` says on a node."""
+ITS_LOG = re.compile(r"flatout: next: flatout explain (.+)")
+C10_WARNING = re.compile(r"(?:\[rank\d+\]:)?\[W\d{3,4} ")
+TAIL_LINES = 20
 ERROR = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b"
     r"|flatout: (?!warning: )|slurmstepd(?:-\S+)?: error: |srun: error: )"
@@ -65,28 +71,47 @@ def first_failure(job: SubmittedJob, first: str = "") -> FirstFailure | None:
     by_source: dict[str, list[str]] = {}
     for line in _all(job):
         by_source.setdefault(line.source, []).append(line.text)
+    said = _said_by_run(job, by_source)
+    if said is not None:
+        return said
     own = {first: by_source[first]} if first in by_source else {}
-    ways = (_said_by_run, own), (_said_by_run, by_source), (_explained, own), (_error, own)
-    for look, texts in (*ways, (_explained, by_source), (_error, by_source)):
+    ways = (_explained, own), (_error, own), (_explained, by_source), (_error, by_source)
+    for look, texts in ways:
         found = look(texts)
         if found is not None:
             return found
     return None
 
 
-def _said_by_run(by_source: dict[str, list[str]]) -> FirstFailure | None:
-    """What `flatout run` on a node has said itself, with the cause below it."""
+def _said_by_run(job: SubmittedJob, by_source: dict[str, list[str]]) -> FirstFailure | None:
+    """What `flatout run` on a node has said itself, with what the rank's own log says."""
     for source, texts in by_source.items():
-        for text in texts:
-            said = EXPLAINED.search(text)
-            if said is not None:
-                return FirstFailure(source, said[1])
+        for place, text in enumerate(texts):
+            said = FIRST.search(text)
+            if said is None:
+                continue
+            logs = (found[1] for line in texts[place:] if (found := ITS_LOG.search(line)))
+            return _with_its_log(job, FirstFailure(source, said[1]), said["node"], next(logs, ""))
     return None
+
+
+def _with_its_log(
+    job: SubmittedJob, failure: FirstFailure, node: str | None, path: str
+) -> FirstFailure:
+    """The failure with the end of the rank's log, and what that means."""
+    read = getattr(engines.load(job.engine), "read", None)
+    text = read(job, node or "", path) if read is not None and path else ""
+    if not text.strip():
+        return failure
+    answer = explaining.explain_text(_without_warnings(text.splitlines()))
+    known = answer if answer.recognised and answer.matches else None
+    tail = tuple(text.rstrip().splitlines()[-TAIL_LINES:])
+    return replace(failure, explained=known, tail=tail)
 
 
 def _explained(by_source: dict[str, list[str]]) -> FirstFailure | None:
     answer = explaining.explain(
-        [(source, ["\n".join(texts).encode()]) for source, texts in by_source.items()]
+        [(source, [_without_warnings(texts).encode()]) for source, texts in by_source.items()]
     )
     if not answer.recognised or not answer.matches:
         return None
@@ -96,6 +121,11 @@ def _explained(by_source: dict[str, list[str]]) -> FirstFailure | None:
     evidence = root.evidence
     error = next((line.strip() for line in evidence.text.splitlines() if line.strip()), "")
     return FirstFailure(evidence.source or "", error, answer)
+
+
+def _without_warnings(lines: Iterable[str]) -> str:
+    """Torch warns of much that did not end the program, as of names that do not resolve back."""
+    return "\n".join(line for line in lines if not C10_WARNING.match(line))
 
 
 def _error(by_source: dict[str, list[str]]) -> FirstFailure | None:

@@ -27,6 +27,16 @@ def follow(paths: Callable[[], Mapping[Path, str]]) -> Iterator[LogLine | None]:
         yield None
 
 
+def end_of(path: Path, most_bytes: int = BLOCK) -> str:
+    """The end of a file; empty where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - most_bytes))
+            return file.read(most_bytes).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 class _LogTail:
     """One file, read from where the last look ended."""
 

@@ -65,16 +65,19 @@ def ask(
     return ToolAnswer(done.returncode, done.stdout, done.stderr)
 
 
-def lines_of(command: Sequence[str], held: bool = False) -> Iterator[str | None]:
+def lines_of(
+    command: Sequence[str], held: bool = False, errors: bool = True
+) -> Iterator[str | None]:
     """The lines a program that goes on prints; None: nothing new now. Ends when it has ended.
 
     The program is ended when the iterator is closed. held: its input stays open until then.
+    errors: what it writes on stderr too.
     """
     process = subprocess.Popen(
         list(command),
         stdin=subprocess.PIPE if held else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
         text=True,
         errors="replace",
         start_new_session=True,  # Ctrl-C is for who follows

@@ -195,7 +195,9 @@ class FirstFailure:
     error: str
     """One line."""
     explained: Explained | None = None
-    """None: the node has explained it in its own log, or the error is not known."""
+    """None: the error is not known."""
+    tail: tuple[str, ...] = ()
+    """The last lines of the rank's own log, where that can be read from here."""
 
 
 @dataclass(frozen=True)

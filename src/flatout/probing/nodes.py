@@ -1,4 +1,4 @@
-"""Which of several machines this is, and where they meet: from what the engine sets that started it.
+"""Which of several machines this is, and where they meet: from what its engine has set.
 
 One reader for each engine, which gives None where its variables are not set. FLATOUT_NODES and its
 companions are flatout's own and win: `flatout launch` sets them where an engine sets nothing.
@@ -131,7 +131,7 @@ def _address(text: str, name: str, port: int | None) -> tuple[str, int]:
     host, colon, after = text.rpartition(":")
     if text.startswith("[") and text.endswith("]"):
         host, colon, after = text, "", ""
-    elif not colon or ":" in host and not host.startswith("["):
+    elif not colon or (":" in host and not host.startswith("[")):
         host, after = text, ""
     if after.isdecimal():
         port = int(after)
@@ -249,7 +249,9 @@ def _vertex(environ: Environ) -> NodeLayout | None:
         pools = [spec["cluster"].get(name, []) for name in ("workerpool0", "workerpool1")]
         kind, place = spec["task"]["type"], int(spec["task"]["index"])
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise UserError(f"CLUSTER_SPEC is not as Vertex AI writes it: {error!r}", _by_hand()) from error
+        raise UserError(
+            f"CLUSTER_SPEC is not as Vertex AI writes it: {error!r}", _by_hand()
+        ) from error
     if kind not in ("workerpool0", "workerpool1"):
         raise UserError(
             f"CLUSTER_SPEC: this machine is of {kind}, which does not train in PyTorch",
@@ -319,7 +321,9 @@ def _slurm(environ: Environ) -> NodeLayout | None:
     name = environ.get("SLURMD_NODENAME", "")
     if count == 1:
         return NodeLayout(1, 0, "", RANK_PORT, engine, job, name)
-    list_name = "SLURM_STEP_NODELIST" if environ.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
+    list_name = (
+        "SLURM_STEP_NODELIST" if environ.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
+    )
     _needed(engine, environ, "SLURM_NODEID", list_name)
     hosts = _slurm_hosts(environ[list_name])
     _hosts(engine, list_name, hosts, count)

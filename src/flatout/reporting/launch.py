@@ -132,6 +132,8 @@ def failed(
         terminal.say("no line of its log says why; its files: " + _below_here(job.folder), console)
         return
     where = f"{failure.source}: " if failure.source else ""
+    for text in failure.tail:
+        sys.stderr.writelines(f"  | {shown}\n" for shown in plain.lines(text) or [""])
     terminal.error(f"{where}{failure.error}", console=console)
     if failure.explained is not None:
         from flatout.reporting import explained
@@ -183,7 +185,8 @@ def _failure(failure: FirstFailure | None) -> dict[str, Any] | None:
         return None
     answer = failure.explained
     signature = answer.matches[0].id if answer is not None and answer.matches else None
-    return {"source": failure.source, "error": failure.error, "signature": signature}
+    tail = list(failure.tail)
+    return {"source": failure.source, "error": failure.error, "signature": signature, "log": tail}
 
 
 def _row(job: SubmittedJob, now: JobState) -> tuple[str, ...]:

@@ -28,13 +28,21 @@ def failed(failure: RankFailure, console: Console | None = None) -> None:
         next_step = f"read its output: {failure.log}" if failure.log else ""
     elif failure.log is not None:
         next_step = f"flatout explain {failure.log}"
+    if next_step and failure.node and failure.log is not None:
+        next_step = f"on node {failure.node}: {next_step}"
     terminal.error(failure_line(failure), console=console)
     if others := others_line(failure):
         terminal.say(others, console)
     if failure.stacks and failure.ending != "hang":
-        terminal.say(f"stacks of those that ran: {failure.stacks}", console)
+        where = f" (node {failure.node})" if failure.node else ""
+        terminal.say(f"stacks of those that ran{where}: {failure.stacks}", console)
     if next_step:
         terminal.next_step(next_step, console)
+
+
+def started_again(number: int, console: Console | None = None) -> None:
+    """All ranks are started once more. number: from 1."""
+    terminal.say(f"all ranks are started again (restart {number})", console)
 
 
 def failure_line(failure: RankFailure) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,3 +48,8 @@ def for_trial(
     environment.setdefault("PYTHONHASHSEED", str(seed % 2**32))
     environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compile_cache))
     return environment
+
+
+def warned() -> dict[str, str]:
+    """Variables of a program that a cluster warns of its end by a signal to all processes."""
+    return {wire.WARNING_ENV: "SIGUSR1"} if sys.platform != "win32" else {}

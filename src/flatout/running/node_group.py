@@ -18,7 +18,7 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.ranks import RankFailure
 from flatout.running import rank_endings
 from flatout.running.command import Command
-from flatout.running.node_leader import NodeLimits
+from flatout.running.node_book import NodeLimits
 from flatout.running.node_link import NodeLink
 from flatout.running.processes import Processes
 from flatout.running.rank_endings import RankRecords
@@ -71,6 +71,11 @@ class NodeGroup(StartedRanks):
         super().signal(number)
         self._link.send(signal=number, ends=signal.Signals(number).name in INTERRUPTS)
 
+    def again(self, helps: bool) -> bool:
+        """Node 0 has decided it for all."""
+        verdict = self._link.verdict
+        return verdict is not None and verdict.again
+
     def returncode(self, own: int) -> int:
         """The same on all nodes where a rank has failed."""
         verdict = self._link.verdict
@@ -83,9 +88,9 @@ class NodeGroup(StartedRanks):
     ) -> tuple[tuple[tuple[int, wire.Record], ...], bytes]:
         """What the rank that ended first has left: here, or as its node has sent it."""
         verdict = self._link.verdict
-        if self._own_failure is not None and self.failure is not None:
-            if self.failure.rank == self._own_failure.rank:
-                return super().last_words(records, stderr)
+        own, failure = self._own_failure, self.failure
+        if own is not None and failure is not None and failure.rank == own.rank:
+            return super().last_words(records, stderr)
         return (), verdict.crash.encode() if verdict is not None else b""
 
     def check_refusal(self, records: Iterable[tuple[int, wire.Record]]) -> None:
@@ -104,9 +109,13 @@ class NodeGroup(StartedRanks):
         if self._link.verdict is not None:
             return True
         over = super()._over()
+        self._link.waits = self._hang.waits
         steps = [self._pulses.step(member.rank) for member in self._members]
         self._link.step = max((step for step in steps if step is not None), default=None)
         return over
+
+    def _others_wait(self) -> bool | None:
+        return self._link.others_wait
 
     def _pass_on_signals(self) -> None:
         """Those that another node's flatout has had."""
@@ -136,7 +145,8 @@ class NodeGroup(StartedRanks):
         self._wait_for_verdict()
         verdict = self._link.verdict
         self.failure = verdict.failure if verdict is not None else own
-        self._leave()
+        if verdict is None or not verdict.again:
+            self._leave()
         if self.failure is not None and (self._index == 0 or self._leader_is_gone()):
             self._tell(self.failure)
 

@@ -19,7 +19,7 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.nodes import NodeLayout, NodeRound, NodeVerdict
 from flatout.nouns.ranks import RankFailure
 from flatout.running import node_lines
-from flatout.running.node_leader import NodeLimits
+from flatout.running.node_book import NodeLimits
 from flatout.running.node_lines import Lines, Message, NotANode
 
 RETRY_S = 0.2
@@ -67,17 +67,32 @@ class NodeLink:
         self._heard_at = time.monotonic()
         self._thread = threading.Thread(target=self._serve, name="flatout node", daemon=True)
         self._thread.start()
+        return self._begun()
+
+    def rejoin(self) -> NodeRound:
+        """The ranks are started again: wait until all nodes are ready. Raises UserError."""
+        self.round = self.verdict = self.step = None
+        self.waits = self.others_wait = False
+        self.signals.clear()
+        self.send(ready=True)
+        return self._begun()
+
+    def _begun(self) -> NodeRound:
         # The leader's own limit comes first: it knows who is missing.
+        deadline = time.monotonic() + self._limits.wait_s + self._limits.hello_s
         while self.round is None:
-            self._check(deadline + self._limits.hello_s)
+            self._check(deadline)
             time.sleep(0.02)
         return self.round
 
     def _check(self, deadline: float) -> None:
         if self._refusal is not None:
             reason, next_step = self._refusal
-            raise UserError(f"node {self._nodes.index} ({self.name}): {reason}", next_step or None, 1)
-        if self.verdict is not None or time.monotonic() > deadline:
+            raise UserError(
+                f"node {self._nodes.index} ({self.name}): {reason}", next_step or None, 1
+            )
+        broken = self._thread is not None and not self._thread.is_alive()
+        if broken or self.verdict is not None or time.monotonic() > deadline:
             raise UserError(
                 f"node 0 ({self._where}) has ended, or does not answer", "read its output", 1
             )

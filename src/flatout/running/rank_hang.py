@@ -46,25 +46,46 @@ class HangSearch:
         """still_s: without a step, the least; look_s: between two looks at what a rank does."""
         self._still_s, self._look_s = still_s, look_s
         self._not_before = 0.0
+        self.waits = False
+        """At the last look a rank waited for others, and had for long."""
+        self._others_waited = False
 
-    def look(self, pulses: RankPulses, families: Families, now: float) -> RankHang | None:
-        """The rank that hangs; None: nothing has stood still for long, or it is no hang."""
+    def look(
+        self,
+        pulses: RankPulses,
+        families: Families,
+        now: float,
+        others_wait: bool | None = None,
+    ) -> RankHang | None:
+        """The rank that hangs; None: nothing has stood still for long, or it is no hang.
+
+        others_wait: whether ranks on other machines wait for these; None: there are none.
+        """
+        if others_wait and not self._others_waited:
+            self._not_before = now
+        self._others_waited = bool(others_wait)
         by_rank = pulses.by_rank
         watched = [by_rank[rank] for rank in families if rank in by_rank]
         if len(watched) < len(families) or any(pulse.step is None for pulse in watched):
             return None
         still_s = min(pulse.still_s for pulse in watched)
+        self.waits = self.waits and still_s >= self._still_s
         if still_s < max(self._still_s, FACTOR * (pulses.step_s or 0.0)) or now < self._not_before:
             return None
         self._not_before = now + AGAIN_S
-        return self._proof(watched, families, still_s)
+        return self._proof(watched, families, still_s, others_wait)
 
     def _proof(
-        self, watched: list[RankPulse], families: Families, still_s: float
+        self,
+        watched: list[RankPulse],
+        families: Families,
+        still_s: float,
+        others_wait: bool | None,
     ) -> RankHang | None:
         first = _ask(watched)
         waiting = {rank for rank, text in first.items() if rank_stacks.waits_for_others(text)}
-        if not waiting:
+        self.waits = bool(waiting)
+        if not waiting and not others_wait:
             return None
         before = {rank: _work(families[rank]()) for rank in families}
         time.sleep(self._look_s)
@@ -79,8 +100,9 @@ class HangSearch:
             if (rank := pulse.ring.header.rank) in still - waiting
             and _frames(first.get(rank, "")) == _frames(second.get(rank, ""))
         ]
-        locked = waiting == still == set(families)  # each waits in another exchange
-        if not waiting or not (blamed or locked):
+        # Each waits in another exchange; where there are more ranks elsewhere, for one of those.
+        locked = others_wait is None and waiting == still == set(families)
+        if not (waiting or others_wait) or not (blamed or locked):
             return None
         pulse = min(blamed or watched, key=lambda pulse: pulse.step or 0)
         rank = pulse.ring.header.rank

@@ -17,6 +17,8 @@ THREADS = "OMP_NUM_THREADS"
 HASH_SEED = "PYTHONHASHSEED"
 OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_")
 """What torchrun sets. A script that finds RANK starts training by DDP on its own account."""
+SECRET = "FLATOUT_JOB"
+"""By which the nodes of a job know each other; no business of the program."""
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun")
 
 
@@ -69,6 +71,7 @@ class RankLayout:
     def environment(self, local: int, base: Mapping[str, str]) -> dict[str, str]:
         """`base` with what makes a program this rank, and without what torchrun would set."""
         variables = {name: value for name, value in base.items() if not name.startswith(OTHERS)}
+        variables.pop(SECRET, None)
         variables[wire.RANK_ENV] = str(self.first + local)
         variables[wire.SIZE_ENV] = str(self.total)
         if self.place is not None:

@@ -166,6 +166,10 @@ class StartedRanks:
         if self.failure is not None:
             self._tell(self.failure)
 
+    def again(self, helps: bool) -> bool:
+        """Whether to start once more. helps: it is allowed, and could be well the next time."""
+        return helps
+
     def returncode(self, own: int) -> int:
         """What the run ends with. own: the exit code of rank 0."""
         if self.failure is not None:
@@ -231,13 +235,12 @@ class StartedRanks:
         self._pulses.look(now - self._looked_at)
         self._looked_at = now
         if self._interrupted(now):
-            first = self._members[0]
-            return first.code is not None and (
-                not running or now - first.ended_at > self.limits.interrupt_s
-            )
+            return self._first_has_ended(running, now)
         refusals = [member for member in ended if member.code == wire.REFUSED_EXIT]
         if refusals:
             return not running or now - refusals[0].ended_at > self.limits.interrupt_s
+        if any(member.code == wire.SAVED_EXIT for member in ended):
+            return self._first_has_ended(running, now)
         if bad := [member for member in ended if member.code]:
             self._blame_one_of(bad)
         elif ended and running:
@@ -245,6 +248,13 @@ class StartedRanks:
         elif running:
             self._look_for_a_hang(running, now)
         return not running or self.failure is not None
+
+    def _first_has_ended(self, running: list[_Member], now: float) -> bool:
+        """All are to end, and the first one may have to write for the others."""
+        first = self._members[0]
+        return first.code is not None and (
+            not running or now - first.ended_at > self.limits.interrupt_s
+        )
 
     def _interrupted(self, now: float) -> bool:
         at = self._interrupted_at
@@ -295,12 +305,16 @@ class StartedRanks:
 
     def _look_for_a_hang(self, running: list[_Member], now: float) -> None:
         families = {member.rank: member.family for member in running}
-        hang = self._hang.look(self._pulses, families, now)
+        hang = self._hang.look(self._pulses, families, now, self._others_wait())
         if hang is None:
             return
         member = self._members[hang.rank - self.layout.first]
         error = f"it has taken no step for {hang.still_s:.0f} s"
         self._report(member, "hang", 1, error, hang.place, hang.answers)
+
+    def _others_wait(self) -> bool | None:
+        """Whether ranks on other machines wait for these; None: there are none."""
+        return None
 
     def _fail(self, member: _Member, ending: RankEnding, crash: str) -> None:
         code = member.code or 1

@@ -6,17 +6,18 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import flatout
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import Identity
-from flatout.nouns.nodes import NodeLayout
+from flatout.nouns.nodes import NodeLayout, NodeRound
 from flatout.nouns.plan import PlannedBoost
-from flatout.running import rank_layout
+from flatout.running import rank_layout, restarting
 from flatout.running.command import Command, script_sha256
-from flatout.running.node_leader import NodeLeader, NodeLimits
+from flatout.running.node_book import NodeLimits
+from flatout.running.node_leader import NodeLeader
 from flatout.running.node_link import NodeLink
 from flatout.running.rank_layout import RankLayout, RankPlace
 
@@ -46,23 +47,33 @@ def program(command: Command, boosts: Sequence[PlannedBoost]) -> str:
 
 
 class JoinedNodes:
-    """This node, from its first word to the others to its last."""
+    """A node, from its first word to the others to its last."""
 
-    def __init__(self, nodes: NodeLayout, limits: NodeLimits | None = None) -> None:
-        """Raises UserError where node 0 cannot listen."""
-        self.nodes, self.limits = nodes, limits or NodeLimits()
+    def __init__(self, nodes: NodeLayout, limits: NodeLimits, restarts: int = 0) -> None:
+        """restarts: how often all ranks may be started again.
+
+        Raises UserError where node 0 cannot listen.
+        """
+        self.nodes, self.limits = nodes, limits
         self._leader: NodeLeader | None = None
         address = nodes.leader, nodes.port
         if nodes.index == 0:
             seed = random.SystemRandom().getrandbits(31)
-            self._leader = NodeLeader(nodes, seed, self.limits)
+            self._leader = NodeLeader(nodes, seed, limits, restarts, restarting.may_help)
             address = self._leader.address
         self.link = NodeLink(nodes, address, self.limits)
 
     def join(self, layout: RankLayout, program: str) -> RankLayout:
         """Wait for the other nodes; `layout` with its place among theirs. Raises UserError."""
+        return self._placed(layout, lambda: self.link.join(layout.size, program))
+
+    def rejoin(self, layout: RankLayout) -> RankLayout:
+        """The same when the ranks are started again. Raises UserError."""
+        return self._placed(layout, self.link.rejoin)
+
+    def _placed(self, layout: RankLayout, agree: Callable[[], NodeRound]) -> RankLayout:
         try:
-            agreed = self.link.join(layout.size, program)
+            agreed = agree()
         except BaseException:
             self.close()
             raise

@@ -47,18 +47,33 @@ class RankGroup:
         self.size = orders.size
         self._orders = orders
         self._timeout = timedelta(seconds=orders.timeout_s)
-        self._store = store = meeting.store(orders)
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = meeting.devices(orders)
-        options._timeout = self._timeout
-        self._gloo = dist.ProcessGroupGloo(
-            dist.PrefixStore("gloo", store), self.rank, self.size, options
-        )
+        self._store = meeting.store(orders)
+        self._gloo = self._another("gloo")
         self._nccl: Any = None
         self._memory: SharedMemory | None = None
         """None: not needed so far, or not to be had here."""
         self._asked_for_memory = False
         self.sent = Sent()
+
+    def _another(self, name: str) -> Any:
+        """A group on CPUs; what is sent in one does not wait for another."""
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = meeting.devices(self._orders)
+        options._timeout = self._timeout
+        return dist.ProcessGroupGloo(
+            dist.PrefixStore(name, self._store), self.rank, self.size, options
+        )
+
+    def beside(self, name: str) -> Callable[[torch.Tensor], Any]:
+        """What starts to make a tensor the maximum over the ranks; `finish` waits for it."""
+        own = self._another(name)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        return lambda tensor: own.allreduce([tensor], options)
+
+    def finish(self, work: Any) -> None:
+        """Wait for an exchange that was started."""
+        self._exchange(lambda: work)
 
     @property
     def backend(self) -> str:

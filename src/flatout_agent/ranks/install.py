@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
-from flatout_agent.ranks import reducer, same_numbers
+from flatout_agent.ranks import agreeing, reducer, same_numbers
 from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.lone import LoneGroup
 from flatout_agent.ranks.refusal import Refused, guarding, losing
@@ -44,6 +44,7 @@ class RankRuntime:
         same_numbers.after_torch(torch, self.orders.seed)
         reducer.watched(self.reducer, self._backward_guarded)
         self.regions.install()
+        agreeing.offer(self.group)
         _one_device(self.guarded, self.orders.size)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)

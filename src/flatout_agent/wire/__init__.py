@@ -75,7 +75,9 @@ from flatout_agent.wire.ranks import LOCAL_SIZE_ENV as LOCAL_SIZE_ENV
 from flatout_agent.wire.ranks import LOST_EXIT as LOST_EXIT
 from flatout_agent.wire.ranks import RANK_ENV as RANK_ENV
 from flatout_agent.wire.ranks import REFUSED_EXIT as REFUSED_EXIT
+from flatout_agent.wire.ranks import SAVED_EXIT as SAVED_EXIT
 from flatout_agent.wire.ranks import SIZE_ENV as SIZE_ENV
+from flatout_agent.wire.ranks import WARNING_ENV as WARNING_ENV
 from flatout_agent.wire.ranks import RankOrders as RankOrders
 from flatout_agent.wire.ranks import RanksRefused as RanksRefused
 from flatout_agent.wire.ranks import RanksSeen as RanksSeen

@@ -12,6 +12,12 @@ LOCAL_SIZE_ENV = "FLATOUT_LOCAL_RANKS"
 """Among the ranks of this machine, where there are several machines."""
 REFUSED_EXIT = 78
 """Exit code of a rank that has refused to train: see `RanksRefused`."""
+SAVED_EXIT = 75
+"""Exit code of a program that was warned, has saved its state, and would go on from there."""
+WARNING_ENV = "FLATOUT_WARNING"
+"""Name of the signal by which a cluster warns of the end: save and end with SAVED_EXIT. Programs
+that know nothing of it are to train on.
+"""
 LOST_EXIT = 79
 """Exit code of a rank that has lost the others: one of them is gone or does not answer."""
 

@@ -187,7 +187,7 @@ class Checkpoint:
             raise UsageError("this Checkpoint is closed: create a new one")
         if self._ranks is None:
             self._ranks = CheckpointRanks()
-            self._agreement = self._ranks.agreement() if self._ranks.size > 1 else None
+            self._agreement = self._ranks.agreement()
         return self._ranks
 
     def _check_folder(self, ranks: CheckpointRanks) -> None:
@@ -229,8 +229,8 @@ class Checkpoint:
         if done < agreement.next_at:
             return 0, False
         request, any_late = agreement.meet(done, request, int(is_late))
-        if request == termination.END:
-            self._watch.ask()
+        if request >= termination.END:
+            self._watch.ask(request)
         return request, bool(any_late)
 
     def _stage(self, ranks: CheckpointRanks) -> Staged:

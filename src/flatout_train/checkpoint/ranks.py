@@ -9,8 +9,11 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from flatout_agent.ranks import agreeing
 from flatout_train.errors import CheckpointError
 
+_MAX: Any = getattr(getattr(dist, "ReduceOp", None), "MAX", None)
+"""Not there where torch has no torch.distributed."""
 _Value = TypeVar("_Value")
 
 EAGER_S = 0.5
@@ -63,8 +66,17 @@ class CheckpointRanks:
         value: Any = values[0]
         return value  # type: ignore[no-any-return]
 
-    def agreement(self) -> Agreement:
-        return Agreement(self.loop)
+    def agreement(self) -> Agreement | None:
+        """None: there is nobody to agree with.
+
+        The ranks of `flatout run --ranks` each save all of the state, as if they were alone, but
+        must do so at the same step: none may leave before the others have saved.
+        """
+        if self.size > 1:
+            group = self.loop
+            return Agreement(lambda note: dist.all_reduce(note, _MAX, group, True).wait)
+        maxima = agreeing.maxima()
+        return Agreement(maxima) if maxima is not None else None
 
 
 class Agreement:
@@ -74,9 +86,10 @@ class Agreement:
     has long arrived: nothing waits. The interval, about `EAGER_S`, is agreed in the same way.
     """
 
-    def __init__(self, group: Any) -> None:
-        self._group = group
-        self._under_way: tuple[Any, torch.Tensor] | None = None
+    def __init__(self, start_max: Callable[[torch.Tensor], Callable[[], Any]]) -> None:
+        """start_max: starts to make a tensor the ranks' maximum, and gives what waits for that."""
+        self._start_max = start_max
+        self._under_way: tuple[Callable[[], Any], torch.Tensor] | None = None
         self._before: tuple[int, float] | None = None
         self._apart = 1
         self.next_at = 0
@@ -86,11 +99,11 @@ class Agreement:
         """Send `facts` (their maximum over all ranks counts); returns the previous maxima."""
         maxima = [0] * len(facts)
         if self._under_way is not None:
-            work, last = self._under_way
-            work.wait()
+            wait, last = self._under_way
+            wait()
             *maxima, self._apart = last.tolist()
         note = torch.tensor([*facts, self._wanted(done)])
-        self._under_way = dist.all_reduce(note, dist.ReduceOp.MAX, self._group, True), note
+        self._under_way = self._start_max(note), note
         self.next_at = done + self._apart
         return maxima
 

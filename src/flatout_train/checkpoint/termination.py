@@ -12,6 +12,9 @@ after each step, saves, and calls `done`: that calls the previous handler, or ra
   previous handler: a program must not ignore it. A save that has begun is never interrupted.
 - Under Slurm (`--signal=USR1@120`) SIGUSR1 saves and training continues, where the program has
   no handler of its own for it: Slurm's SIGTERM comes later. On Windows, SIGBREAK is like SIGTERM.
+- Under `flatout run --nodes`, whoever started the nodes warns by the signal in FLATOUT_WARNING: it
+  saves and ends the process with exit code 75, by which the job is queued again. Where no further
+  step ends, nothing is forced: the program may be about to end.
 - Processes that this one forks (loader workers) have the previous handlers.
 """
 
@@ -28,8 +31,12 @@ import weakref
 from types import FrameType
 from typing import Any
 
-SAVE, END = 1, 2
-"""What a signal requests: a checkpoint; a checkpoint, and then the end of the process."""
+from flatout_agent import wire
+
+SAVE, END, LEAVE = 1, 2, 3
+"""What a signal requests: a checkpoint; a checkpoint, and then the end of the process; the same
+after a warning, to be started again.
+"""
 
 REPEAT_S = 3.0
 """Seconds within which another signal counts as the same one."""
@@ -46,18 +53,18 @@ class Watch:
 
     def __init__(self, grace: float) -> None:
         self.request = 0
-        """0, SAVE or END."""
+        """0, SAVE, END or LEAVE."""
         self.saving = False
         self.grace = grace
         _signals.add(self)
 
-    def ask(self) -> None:
+    def ask(self, request: int) -> None:
         """Request the end of this process, since another rank was requested to end."""
-        _signals.ask(signal.SIGTERM)
+        _signals.ask(_warning() or signal.SIGTERM if request == LEAVE else signal.SIGTERM)
 
     def done(self) -> None:
         """Note that the requested checkpoint is safe; ends the process once all Checkpoints are."""
-        ending, self.request, self.saving = self.request == END, 0, False
+        ending, self.request, self.saving = self.request >= END, 0, False
         if ending:
             _signals.end_if_all_saved()
 
@@ -90,7 +97,8 @@ class _Signals:
         self._watches.add(watch)
         for number in _numbers():
             handler = signal.getsignal(number)
-            if handler != self._handle and handler not in (signal.SIG_IGN, None):
+            ignored = (None,) if number == _warning() else (signal.SIG_IGN, None)
+            if handler != self._handle and handler not in ignored:
                 self._before[number] = handler
                 signal.signal(number, self._handle)
 
@@ -101,14 +109,20 @@ class _Signals:
             self._signal, self._overdue = 0, False
 
     def ask(self, number: int) -> None:
-        self._signal, self._since = self._signal or number, time.monotonic()
+        if not self._signal or self._signal == _warning():
+            self._signal, self._since = number, time.monotonic()
         for watch in self._watches:
-            watch.request = END
+            watch.request = LEAVE if self._signal == _warning() else END
 
     def end_if_all_saved(self) -> None:
-        if any(watch.request == END for watch in self._watches):
+        if any(watch.request >= END for watch in self._watches):
             return
         before = self._before.get(self._signal, signal.SIG_DFL)
+        if self._signal == _warning():
+            self._put_back()
+            if threading.current_thread() is not threading.main_thread():
+                os._exit(wire.SAVED_EXIT)
+            raise SystemExit(wire.SAVED_EXIT)
         if callable(before):
             before(self._signal, None)
         elif threading.current_thread() is threading.main_thread():
@@ -129,15 +143,23 @@ class _Signals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self._watches:
             self._as_before(number, frame)
+        elif number == _warning():
+            if not self._signal:
+                self.ask(number)
         elif number == getattr(signal, "SIGUSR1", None):
             for watch in self._watches:
                 watch.request = watch.request or SAVE
-        elif self._overdue or (self._signal and time.monotonic() - self._since > REPEAT_S):
+        elif self._overdue or (self._ending and time.monotonic() - self._since > REPEAT_S):
             self._as_before(number, frame)
-        elif not self._signal:
+        elif not self._ending:
             self.ask(number)
             # Not threading.Thread: this may have interrupted the start of one, with its lock held.
             _thread.start_new_thread(self._wait, (max(watch.grace for watch in self._watches),))
+
+    @property
+    def _ending(self) -> bool:
+        """Not only warned."""
+        return self._signal not in (0, _warning())
 
     def _as_before(self, number: int, frame: FrameType | None) -> None:
         before = self._before.get(number, signal.SIG_DFL)
@@ -161,7 +183,7 @@ class _Signals:
 
     def _waiting(self) -> bool:
         watches = list(self._watches)
-        return any(watch.request == END for watch in watches) and not any(
+        return any(watch.request >= END for watch in watches) and not any(
             watch.saving for watch in watches
         )
 
@@ -176,7 +198,18 @@ def _numbers() -> list[int]:
     names = ["SIGTERM", "SIGBREAK"]
     if "SLURM_JOB_ID" in os.environ and _is_default("SIGUSR1"):
         names.append("SIGUSR1")
-    return [int(getattr(signal, name)) for name in names if hasattr(signal, name)]
+    numbers = [int(getattr(signal, name)) for name in names if hasattr(signal, name)]
+    return [*dict.fromkeys([*numbers, *([_warning()] if _warning() else [])])]
+
+
+def _warning() -> int:
+    """The signal by which a cluster warns of the end; 0: none, or the program has its own way."""
+    number = getattr(signal, os.environ.get(wire.WARNING_ENV) or "-", None)
+    if number is None:
+        return 0
+    handler = signal.getsignal(number)
+    ours = handler in (signal.SIG_DFL, signal.SIG_IGN) or handler == _signals._handle
+    return int(number) if ours else 0
 
 
 def _is_default(name: str) -> bool:

@@ -17,6 +17,9 @@ What was really run, References. Each file defines
 - `cancel(job) -> None`: ends it, all nodes. Raises UserError.
 - `costs(request) -> LaunchCosts`: what is asked for.
 
+It may define `read(job, node, path) -> str`: the end of a file on that node, empty where it cannot
+be read. Never raises.
+
 Engines do not know each other; what they share is in `launching` itself.
 """
 

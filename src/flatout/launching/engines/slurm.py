@@ -179,6 +179,11 @@ def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
     return tails.follow(paths)
 
 
+def read(job: SubmittedJob, node: str, path: str) -> str:
+    """All nodes share the code folder, where their logs are."""
+    return tails.end_of(Path(path))
+
+
 def cancel(job: SubmittedJob) -> None:
     """Have Slurm end it."""
     answer = tools.ask(["scancel", job.id])

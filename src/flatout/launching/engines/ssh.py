@@ -50,7 +50,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from flatout.launching import contract, ssh_facts, tools
+from flatout.launching import contract, ssh_facts, tails, tools
 from flatout.launching.ssh_hosts import UNREACHED, RemoteHost, at_once, hosts
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import (
@@ -215,6 +215,15 @@ def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
             log.close()
 
 
+def read(job: SubmittedJob, node: str, path: str) -> str:
+    """From the machine of that name."""
+    host = next((host for host in _machines(job) if host.name == node), None)
+    if host is None:
+        return ""
+    answer = host.ask('tail -c "$2" -- "$1"\n', path, str(tails.BLOCK), limit_s=30)
+    return answer.stdout if answer.returncode == 0 else ""
+
+
 def cancel(job: SubmittedJob) -> None:
     """End the program on every host."""
     troubles = _stop(job, _machines(job))
@@ -253,7 +262,8 @@ class _RemoteLog:
         if not self.complete and time.monotonic() >= self._next:
             self._next = time.monotonic() + RETRY_S
             words = ["sh", "-c", FOLLOW, "sh", self._folder, str(self._seen + 1)]
-            self._lines = tools.lines_of(self._host.command(words), held=True)
+            command = self._host.command(words)
+            self._lines = tools.lines_of(command, held=True, errors=False)
 
     def close(self) -> None:
         close = getattr(self._lines, "close", None)

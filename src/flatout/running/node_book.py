@@ -1,0 +1,212 @@
+"""What node 0 knows of all nodes, and what it makes of it: who may take part, who failed first.
+
+What the nodes say decides, and their silence: a rank that fails is reported by its own node; a node
+whose connection breaks, or of which nothing is heard, is gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from flatout.nouns.decoding import decode
+from flatout.nouns.nodes import NodeVerdict
+from flatout.nouns.ranks import RankFailure
+from flatout.running import node_lines
+from flatout.running.node_lines import Lines, Message
+
+MOST_RANKS = 1024
+"""Of one node."""
+MOST_NAME = 253
+"""Characters of a host name."""
+
+
+@dataclass(frozen=True)
+class NodeLimits:
+    """How long is waited for what."""
+
+    wait_s: float = 600.0
+    """For all nodes to come."""
+    hello_s: float = 10.0
+    """For what has connected to say who it is."""
+    beat_s: float = 1.0
+    """Between two signs of life."""
+    silent_s: float = 20.0
+    """A node of which nothing is heard for so long is gone."""
+    settle_s: float = 2.0
+    """For the cause, where a rank has only lost another one."""
+    leave_s: float = 5.0
+    """For the nodes to hear how it ended."""
+    interrupted_s: float = 60.0
+    """After a signal to the job, for the other nodes to end."""
+
+
+class NodeEntry:
+    """One node, as the leader knows it."""
+
+    def __init__(self, index: int, hello: Message, lines: Lines) -> None:
+        self.index = index
+        self.lines: Lines | None = lines
+        self.ranks = int(hello["ranks"])
+        self.name = str(hello["name"])[:MOST_NAME]
+        self.program = str(hello["program"])
+        self.heard_at = time.monotonic()
+        self.step: int | None = None
+        self.waits = False
+        self.ended: int | None = None
+        self.ended_at = 0.0
+        self.ready = True
+        """To start its ranks."""
+
+
+class NodeBook:
+    """All nodes of a job."""
+
+    def __init__(self, count: int, limits: NodeLimits) -> None:
+        self.count, self._limits = count, limits
+        self.nodes: dict[int, NodeEntry] = {}
+        self.gathering = True
+        """Nodes may still come."""
+        self._failures: list[tuple[float, RankFailure, str, bool]] = []
+        """(when, what, its traceback, whether it is only the consequence of another)."""
+        self._refused: tuple[str, str] | None = None
+        self._interrupted = False
+
+    @property
+    def connected(self) -> list[NodeEntry]:
+        return [node for node in self.nodes.values() if node.lines is not None]
+
+    def missing(self) -> str:
+        """Who has not come, in words."""
+        absent = [str(i) for i in range(self.count) if i not in self.nodes]
+        if len(absent) == 1:
+            return f"node {absent[0]} has"
+        return f"nodes {', '.join(absent[:8])}{', ...' if len(absent) > 8 else ''} have"
+
+    def start(self) -> list[NodeEntry]:
+        """All nodes, in order: their ranks start now."""
+        self.gathering, self._failures = False, []
+        nodes = [self.nodes[index] for index in range(self.count)]
+        for node in nodes:
+            node.ended, node.step, node.waits, node.ready = None, None, False, True
+            node.heard_at = time.monotonic()
+        return nodes
+
+    def wrong(self, hello: Message) -> tuple[str, str] | None:
+        """Why this node cannot take part, and what to do."""
+        index, ranks, count = hello.get("node"), hello.get("ranks"), self.count
+        if hello.get("version") != node_lines.VERSION:
+            return "node 0 runs another version of flatout", "install the same on all nodes"
+        if not isinstance(index, int) or not 0 <= index < count:
+            return f"it is node {index}, and node 0 expects {count} nodes, counted from 0", ""
+        if not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS:
+            return f"it has {ranks} ranks", ""
+        present = self.nodes.get(index)
+        if present is not None and present.lines is not None:
+            return (
+                f"two nodes say that they are node {index}: {present.name} and {hello.get('name')}",
+                "give each node a number of its own (FLATOUT_NODE, NODE_RANK)",
+            )
+        if not self.gathering:
+            return "the job has started without it", ""
+        first = next((n for n in self.nodes.values() if n.lines is not None), None)
+        if first is not None and first.program != str(hello.get("program")):
+            return (
+                f"it would run another program than {first.name}: script, plan or flatout differ",
+                "put the same files on all nodes",
+            )
+        return None
+
+    def take(self, node: NodeEntry, message: Message) -> None:
+        """Account for what a node has said."""
+        if "beat" in message:
+            step = message["beat"]
+            node.step = step if isinstance(step, int) else node.step
+            node.waits = bool(message.get("waits"))
+        elif self.gathering and "ready" not in message:
+            return  # of the ranks that have been ended
+        elif "failed" in message:
+            failure = decode(RankFailure, message["failed"])
+            if failure is not None:
+                failure = dataclasses.replace(failure, node=self.name(node))
+                crash, only_lost = str(message.get("crash", "")), bool(message.get("lost"))
+                self._failures.append((time.monotonic(), failure, crash, only_lost))
+        elif "refused" in message:
+            self._refused = (str(message["refused"]), str(message.get("next", "")))
+        elif "signal" in message:
+            self._interrupted = self._interrupted or bool(message.get("ends"))
+        elif "ready" in message:
+            node.ready = True
+        elif "ended" in message:
+            node.ended, node.ended_at = int(message["ended"]), time.monotonic()
+
+    def name(self, node: NodeEntry) -> str:
+        """Its host name; with its number where several have the same one."""
+        names = Counter(each.name for each in self.nodes.values())
+        return node.name if names[node.name] == 1 else f"{node.name}/{node.index}"
+
+    def verdict(self, now: float) -> NodeVerdict | None:
+        """How it has ended; None: it goes on, or it is not known yet."""
+        if self._refused is not None:
+            return NodeVerdict(refused=self._refused)
+        causes = [entry for entry in self._failures if not entry[3]]
+        if causes:
+            return NodeVerdict(causes[0][1], causes[0][2])
+        lost = [node for node in self.nodes.values() if node.ended is None and self.gone(node, now)]
+        if lost and not self._interrupted:
+            return NodeVerdict(self._gone_failure(lost[0], now))
+        for node in lost:
+            node.ended, node.ended_at = 1, now
+        if self._failures:
+            return self._lost_only(now)
+        if all(node.ended is not None for node in self.nodes.values()):
+            return NodeVerdict()
+        return None
+
+    def gone(self, node: NodeEntry, now: float) -> bool:
+        """Whether it cannot be heard any more."""
+        return node.lines is None or now - node.heard_at > self._limits.silent_s
+
+    def _gone_failure(self, node: NodeEntry, now: float) -> RankFailure:
+        silent = now - node.heard_at
+        said = (
+            f"nothing was heard of it for {silent:.0f} s" if node.lines else "its connection broke"
+        )
+        before = [self.nodes[index].ranks for index in range(node.index)]
+        return RankFailure(
+            rank=sum(before),
+            size=sum(each.ranks for each in self.nodes.values()),
+            ending="gone",
+            returncode=1,
+            error=said,
+            step=node.step,
+            node=self.name(node),
+        )
+
+    def _lost_only(self, now: float) -> NodeVerdict | None:
+        """Ranks have lost others, and no cause is known: wait for it, then name who left first."""
+        when, failure, crash, _ = self._failures[0]
+        quiet = [
+            node
+            for node in self.nodes.values()
+            if node.ended is None and now - node.heard_at > 3 * self._limits.beat_s
+        ]
+        if now - when < self._limits.settle_s or quiet:
+            return None
+        orderly = [node for node in self.nodes.values() if node.ended == 0]
+        if not orderly:
+            return NodeVerdict(failure, crash)
+        first = min(orderly, key=lambda node: node.ended_at)
+        return NodeVerdict(
+            RankFailure(
+                rank=sum(self.nodes[index].ranks for index in range(first.index)),
+                size=failure.size,
+                ending="early",
+                returncode=1,
+                error="it ended in order while the others still trained",
+                step=first.step,
+                node=self.name(first),
+            )
+        )

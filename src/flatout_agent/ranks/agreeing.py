@@ -1,0 +1,46 @@
+"""Ranks agree on small numbers while they train, without waiting: beside the exchange of tensors.
+
+The library's Checkpoint asks for it, so that all ranks save and end at the same step: the one that
+ends first would take the others with it, before they have saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from flatout_agent.ranks.group import RankGroup
+
+_group: RankGroup | None = None
+_count = 0
+
+
+def offer(group: RankGroup) -> None:
+    """Let this process, one of several ranks, agree with the others."""
+    global _group
+    _group = group
+
+
+def maxima() -> Callable[[torch.Tensor], Callable[[], None]] | None:
+    """What starts to make a tensor the maximum over the ranks, and gives what waits for that.
+
+    None: this process trains alone. All ranks call it at the same places of the program.
+    """
+    global _count
+    group = _group
+    if group is None or group.alone or group.size < 2:
+        return None
+    _count += 1
+    beside: Any = group.beside(f"agreement-{_count}")
+
+    def start(tensor: torch.Tensor) -> Callable[[], None]:
+        work: Any = beside(tensor)
+
+        def wait() -> None:
+            group.finish(work)
+
+        return wait
+
+    return start
