@@ -33,7 +33,9 @@ def missing() -> str:
     if program() is None:
         return "ray is not installed: make cluster installs it"
     python = Path(program() or "").parent / "python"
-    done = subprocess.run([python, "-c", "import torch, aiohttp, ray"], capture_output=True, check=False)
+    done = subprocess.run(
+        [python, "-c", "import torch, aiohttp, ray"], capture_output=True, check=False
+    )
     return "" if done.returncode == 0 else f"{python} has not all of ray[default] and torch"
 
 

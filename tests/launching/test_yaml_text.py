@@ -27,8 +27,8 @@ def test_it_is_read_back(document: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["yes", "No", "null", "~", "1e3", "0x1f", "12:30:45", "2024-01-01", ".5", ".inf", "=", "<<", "-",
-     "a: b", "a #b", "#a", "a:", "@x", "`x", "%x", "*x", "&x", "!x", "|", ">", "'", '"', "\\n", " x",
+    ["yes", "No", "null", "~", "1e3", "0x1f", "12:30:45", "2024-01-01", ".5", ".inf", "=", "<<",
+     "-", "a: b", "a #b", "#a", "a:", "@x", "`x", "%x", "*x", "&x", "!x", "|", ">", "'", '"', " x",
      "x ", "", "\x85", "\u2028", "\ufeff", "\x00", "\x7f", "a\nb", "a\n", "a\n\n", "\na", " a\nb",
      "a\n  b\n", "a\n\nb\n", "a\tb\nc\n", "a\r\nb\n", "\U0001f600", "a\n# b\n"],
 )  # fmt: skip
@@ -41,8 +41,7 @@ def test_comments_stand_above_and_nothing_is_left_out_but_none() -> None:
     document = {"a": Noted([1, Noted({"b": "x", "c": None}, "inner")], "outer"), "d": None, "e": {}}
     text = yaml_text.documents([("first\nsecond", document), ("", {"f": 1})])
     assert text == (
-        "# first\n# second\n# outer\na:\n"
-        + "  - 1\n  # inner\n  - b: x\ne: {}\n---\nf: 1\n"
+        "# first\n# second\n# outer\na:\n" + "  - 1\n  # inner\n  - b: x\ne: {}\n---\nf: 1\n"
     )
 
 

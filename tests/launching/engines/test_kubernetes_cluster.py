@@ -30,12 +30,16 @@ class There:
     def wait(self, true: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + 90
         while not (found := true()):
-            assert time.monotonic() < deadline, self.cluster.kubectl("get", "jobs,pods", "-o", "wide")
+            assert time.monotonic() < deadline, self.cluster.kubectl(
+                "get", "jobs,pods", "-o", "wide"
+            )
             time.sleep(0.2)
         return found
 
     def pods(self, name: str) -> list[dict[str, Any]]:
-        labels = (pod for pod in self.cluster.pods() if pod["metadata"]["labels"]["job-name"] == name)
+        labels = (
+            pod for pod in self.cluster.pods() if pod["metadata"]["labels"]["job-name"] == name
+        )
         return sorted(labels, key=lambda pod: str(pod["metadata"]["name"]))
 
 
@@ -62,7 +66,9 @@ def test_two_pods_train_as_one_process_does(there: There) -> None:
     # What belongs to it goes with it.
     assert there.launch("--cancel", name).returncode == 0
     things = f"job/{name}", f"service/{name}", f"configmap/{name}-code"
-    there.wait(lambda: not there.cluster.kubectl("get", *things, "--ignore-not-found", "-o", "name"))
+    there.wait(
+        lambda: not there.cluster.kubectl("get", *things, "--ignore-not-found", "-o", "name")
+    )
 
 
 def test_an_error_ends_the_job_and_is_named(there: There) -> None:
@@ -96,7 +102,8 @@ def test_pods_start_again_where_one_is_taken_away(there: There) -> None:
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": victim}}
         there.cluster.call("POST", f"{path}/eviction", body)
         # Both pods: each needs the other.
-        next(line for line in lines if "step 1 " in line)
+        again = next((line for line in lines if "step 1 " in line), None)
+        assert again, process.communicate(timeout=60)[1]
         now = {pod["metadata"]["uid"] for pod in there.pods(name)}
         assert len(now - first) == 2
         assert there.launch("--cancel", name).returncode == 0

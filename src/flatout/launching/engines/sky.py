@@ -20,7 +20,7 @@ Settings, each as `--set NAME=VALUE`:
 ## What is written
 
 `.flatout/launch/<name>-<time>/task.yaml`, and the code folder beside it in `code/`, without
-secrets, data and environments. `setup` makes an environment with the code folder's requirements.txt,
+secrets, data and environments. `setup` makes an environment with the folder's requirements.txt,
 or torch alone where there is none, and flatout; with `--image` nothing but flatout, where that is
 missing. `run` is `flatout run --nodes auto`, the same on each node.
 
