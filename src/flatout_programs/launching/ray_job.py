@@ -58,10 +58,15 @@ def main():
     return FAILED
 
 
-def say(text):
+def say(text, by="ray_job"):
     """A line of ours in the job's log."""
-    sys.stdout.write(f"flatout: {text}\n")
+    sys.stdout.write(f"{by}: {text}\n")
     sys.stdout.flush()
+
+
+def complain(text):
+    """What went wrong, as `flatout run` says it."""
+    say(text, by="flatout: error")
 
 
 def one_start(ray, deadline):
@@ -73,12 +78,12 @@ def one_start(ray, deadline):
     group = placement_group([bundle] * NODES, strategy="STRICT_SPREAD")
     try:
         if not placed(ray, group, bundle, deadline):
-            say(f"its time is over, and it never had {NODES} nodes")
+            complain(f"its time is over, and it never had {NODES} nodes")
             return TIMED_OUT
         places = ray.get([remote(ray, place, group, i, gpus).remote() for i in range(NODES)])
         lacking = [host for host, _, _, program in places if not program]
         if lacking:
-            say("error: flatout is not installed on " + ", ".join(sorted(set(lacking))))
+            complain("flatout is not installed on " + ", ".join(sorted(set(lacking))))
             return FAILED
         host, ip, port, _ = places[0]
         leader = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
@@ -147,18 +152,18 @@ def followed(ray, tasks, hosts, deadline):
             sys.stdout.flush()
             if code and first is None and not cancelled:
                 first = code
-                say(f"error: node {index} ({hosts[index]}) ended first, exit code {code}")
+                complain(f"node {index} ({hosts[index]}) ended first, exit code {code}")
                 end_at = time.monotonic() + OTHERS_S
         if end_at is not None and time.monotonic() > end_at and not cancelled:
             cancelled = True
             if first is None:
-                say(f"error: its time is over: {TIME_S} s")
+                complain(f"its time is over: {TIME_S} s")
                 first = TIMED_OUT
             for stream in waiting:
                 ray.cancel(stream)
             end_at = time.monotonic() + GRACE_S + 10
         elif end_at is not None and time.monotonic() > end_at:
-            say("error: some do not end, and are killed")
+            complain("some do not end, and are killed")
             for stream in waiting:
                 ray.cancel(stream, force=True)
             break

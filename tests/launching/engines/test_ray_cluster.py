@@ -85,7 +85,7 @@ def test_an_error_is_named_and_restarts_are_counted(cluster: Cluster) -> None:
     assert done.returncode == 1
     assert "ValueError: on purpose" in done.stderr
     assert done.stdout.count("step 1 loss") == 2
-    assert "flatout: start 2 of 2" in done.stdout
+    assert "ray_job: start 2 of 2" in done.stdout
     assert cluster.ours() == []
 
 

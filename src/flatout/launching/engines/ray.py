@@ -85,6 +85,7 @@ ENGINE = LaunchEngine(
     since="0.2.0",
     needs="ray, and a running cluster",
     travels=True,
+    logs_end=True,
     settings=("address", "cpus", "pip"),
 )
 FILE = "ray_job.py"

@@ -84,6 +84,7 @@ ENGINE = LaunchEngine(
     since="0.2.0",
     needs="sky, and a cloud",
     travels=True,
+    logs_end=True,
     understands=("image",),
     settings=(
         *("gpu", "infra", "spot", "after", "setup", "cpus", "memory", "disk", "instance-type"),
