@@ -3,6 +3,7 @@
 # make test    every check: style, types, contracts, all tests
 # make check   the fast part of it
 # make thorough   all of it and the many that are alike: some minutes more
+# make cluster    the tests that start the daemons of a cluster: Slurm, sshd and others, where installed
 # make docs    the generated pages, screens and pictures of docs/, from the code's own documentation
 # make site    the documentation as a site, into site/
 # make dist    wheel and sdist, into dist/
@@ -20,7 +21,7 @@ BUDGET ?= 210s
 PLATFORMS ?= linux win32 darwin
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: setup demo test check thorough lint types docs site dist bench gpu-wheels clean
+.PHONY: setup demo test check thorough cluster lint types docs site dist bench gpu-wheels clean
 
 setup: .venv/.for-demo
 
@@ -54,6 +55,11 @@ types: .venv/.for-development
 	running=; for platform in $(PLATFORMS); do \
 	  $(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform & running="$$running $$!"; \
 	done; failed=0; for process in $$running; do wait $$process || failed=1; done; exit $$failed
+
+# One after the other: each test of a cluster starts several processes that train.
+cluster: export OMP_NUM_THREADS = 1
+cluster: .venv/.for-development
+	$(BIN)/python -m pytest -m cluster
 
 docs: .venv/.for-development
 	$(BIN)/python docs/generate.py

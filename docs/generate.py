@@ -1,4 +1,4 @@
-"""Make the reference pages: commands, boosts, findings, backends, errors, library, from the code.
+"""Make the reference pages from the code: commands, boosts, findings, engines, errors and so on.
 
 Run by `make docs`; `tests/law` fails where a page differs from what this would write.
 """
@@ -23,6 +23,7 @@ from flatout.explaining import described
 from flatout.knowledge import backends, boosts, signatures
 from flatout.knowledge.backends import KnownBackend
 from flatout.knowledge.boosts import KnownBoost
+from flatout.launching import engines
 from flatout.reporting.monitor.outlets.grafana import dashboard
 from flatout.watching import rules
 from flatout.watching.pages import every as every_alert
@@ -54,7 +55,7 @@ def pages() -> dict[Path, str]:
     found[DOCS / "benchmarks" / "breadth.md"] = breadth(results)
     results = json.loads((DOCS.parent / "benchmarks/results/ranks.json").read_text("utf-8"))
     found[DOCS / "benchmarks" / "ranks.md"] = ranks(results)
-    found |= library() | command_pages() | backend_pages()
+    found |= library() | command_pages() | backend_pages() | engine_pages()
     return found | errors("en", DOCS / "errors") | errors("zh", DOCS / "errors" / "zh")
 
 
@@ -370,6 +371,28 @@ def backend_page(backend: KnownBackend) -> str:
 def _builds(backend: KnownBackend) -> str:
     names = [(f"{backend.id}-{v.name}".removesuffix("-"), v.precision) for v in backend.variants]
     return ", ".join(f"`{name}` ({precision})" for name, precision in names)
+
+
+def engine_pages() -> dict[Path, str]:
+    """One page for each engine of `flatout launch`, and their table."""
+    found, rows = {}, []
+    for name in engines.names():
+        module = engines.load(name)
+        title, _, text = (module.__doc__ or "").strip().partition("\n")
+        about = module.ENGINE
+        facts = [
+            f"- Needs {about.needs}",
+            f"- The code folder {'is sent along' if about.travels else 'is not sent'}",
+            f"- Since {about.since}",
+        ]
+        head = [MADE.format(file=f"flatout/launching/engines/{name}"), f"# flatout launch {name}"]
+        parts = [*head, title, "\n".join(facts), text.strip()]
+        found[DOCS / "engines" / f"{name}.md"] = "\n\n".join(parts) + "\n"
+        rows.append(f"| [{name}]({name}.md) | {title.removesuffix('.')} | {about.needs} |")
+    head = ["<!-- Made by `make docs`. -->", "", "# Engines of flatout launch", ""]
+    table = ["| engine | what it is | needs |", "|---|---|---|", *rows]
+    found[DOCS / "engines" / "README.md"] = "\n".join([*head, *table]) + "\n"
+    return found
 
 
 DASHBOARD = DOCS / "assets/grafana-flatout.json"

@@ -1,98 +1,137 @@
-"""What tests of launches share: a program that tells its losses, and `flatout launch` itself."""
+"""`flatout launch` as a process, and a program whose losses show how it was trained."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-LOSS = re.compile(r"step (\d+) loss (\S+)")
-PROGRAM = """\
-import os, sys, time, torch
-from torch import nn
+LIMIT_S = 150.0
+PROGRAM = """
+import os, sys, time
+import torch
+import flatout
 
-steps, pause, fails = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+STEPS, SLEEP = int(sys.argv[1]), float(sys.argv[2])
 torch.manual_seed(0)
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(1, steps + 1):
-    loss = model(torch.randn(16, 8)).square().mean()
+dice = torch.Generator().manual_seed(1)
+inputs, targets = torch.randn(64, 24, 8, generator=dice), torch.randn(64, 24, 1, generator=dice)
+model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+checkpoint = flatout.Checkpoint(sys.argv[3], every=None, model=model, optimizer=optimizer)
+begun = checkpoint.resume()
+print("from", begun, flush=True)
+for number in range(begun, STEPS):
+    loss = torch.nn.functional.mse_loss(model(inputs[number % 64]), targets[number % 64])
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    print("step", step, "loss", loss.item(), flush=True)
-    time.sleep(pause)
-    if fails and step == 3:
-        raise ValueError("on purpose")
+    print("step", number + 1, f"{loss.item():.7f}", flush=True)
+    if os.environ.get("FAILS") == os.environ.get("FLATOUT_RANK", "0") and number == 4:
+        raise ValueError("no such label")
+    checkpoint.after_step()
+    time.sleep(SLEEP)
+checkpoint.close()
 """
 
 
-def folder(path: Path) -> Path:
-    """A code folder with the program in it."""
-    path.mkdir()
-    (path / "train.py").write_text(PROGRAM)
-    return path
+class LaunchCalls:
+    """Calls of `flatout launch` in one folder, with these variables."""
+
+    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+        self.folder = folder
+        self._env = {**os.environ, "COLUMNS": "200", "LC_ALL": "C.UTF-8", **variables}
+
+    def __call__(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run it to its end; more: further variables."""
+        return subprocess.run(
+            self._command(words),
+            cwd=self.folder,
+            env={**self._env, **more},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def begin(self, *words: str) -> Following:
+        """Start it; its output is read as it comes."""
+        return Following(self._command(words), self.folder, self._env)
+
+    def alone(self, *words: str) -> dict[int, float]:
+        """The losses of the program as one process."""
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=self.folder,
+            env=self._env,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+        assert done.returncode == 0, done.stderr
+        return losses(done.stdout)
+
+    def _command(self, words: tuple[str, ...]) -> list[str]:
+        return [sys.executable, "-m", "flatout", "launch", *words]
 
 
-def environment(**more: str) -> dict[str, str]:
-    """Of programs that tests start: this flatout, one thread each."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLATOUT_")}
-    paths = [str(ROOT / "src"), inherited.get("PYTHONPATH", "")]
-    return {
-        **inherited,
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-        "OMP_NUM_THREADS": "1",
-        **more,
-    }
+class Following:
+    """A call that is still running."""
+
+    def __init__(self, command: list[str], folder: Path, env: Mapping[str, str]) -> None:
+        self._said = folder / f"said-{time.monotonic_ns()}"
+        with self._said.open("wb") as said:
+            self.process = subprocess.Popen(
+                command, cwd=folder, env=env, stdout=said, stderr=said, stdin=subprocess.DEVNULL
+            )
+
+    @property
+    def said(self) -> str:
+        """All of its output so far."""
+        return self._said.read_text(errors="replace")
+
+    def until(self, pattern: str) -> re.Match[str]:
+        """Wait until its output has that."""
+        found: list[re.Match[str]] = []
+
+        def there() -> bool:
+            found.extend(re.finditer(pattern, self.said))
+            return bool(found) or self.process.poll() is not None
+
+        wait_for(there, lambda: f"{pattern!r} is not in\n{self.said}")
+        assert found, f"it has ended without {pattern!r}:\n{self.said}"
+        return found[0]
+
+    def interrupt(self) -> int:
+        """Ctrl-C; the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.end()
+
+    def end(self) -> int:
+        """Wait for its end; the exit code."""
+        return self.process.wait(LIMIT_S)
+
+    def close(self) -> None:
+        """End it where it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
 
 
-def shim(path: Path, *names: str) -> Path:
-    """A folder for the path with this flatout, this python in it."""
-    path.mkdir()
-    for name in names:
-        words = "-m flatout" if name == "flatout" else ""
-        file = path / name
-        file.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
-        file.chmod(0o755)
-    return path
+def losses(output: str) -> dict[int, float]:
+    """Of each step, as it was printed last; behind a node's name or not."""
+    found = re.findall(r"^(?:\[node \d+\] )?step (\d+) (\S+)$", output, re.MULTILINE)
+    return {int(step): float(loss) for step, loss in found}
 
 
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "flatout", "launch", *words]
-
-
-def run(
-    *words: str, cwd: Path, env: dict[str, str], timeout_s: float = 120
-) -> subprocess.CompletedProcess[str]:
-    """`flatout launch` to its end."""
-    return subprocess.run(
-        command(*words),
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-
-
-def losses(text: str) -> list[float]:
-    """Of each step, in the order of their printing."""
-    return [float(loss) for _, loss in LOSS.findall(text)]
-
-
-def alone(path: Path, steps: int) -> list[float]:
-    """Those of one process."""
-    done = subprocess.run(
-        [sys.executable, "train.py", str(steps), "0"],
-        cwd=path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return losses(done.stdout)
+def wait_for(true: Callable[[], bool], otherwise: Callable[[], str]) -> None:
+    """Look again and again, for LIMIT_S at most."""
+    deadline = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(0.1)

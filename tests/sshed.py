@@ -64,6 +64,8 @@ class SshMachines:
         """Whether each has a network of its own."""
         self._variables = " ".join(f"{name}={value}" for name, value in variables.items())
         self._net = f"fl{secrets.token_hex(3)}"
+        # Its own, for tests that run side by side.
+        self._subnet = f"10.{secrets.choice(range(200, 250))}.{secrets.choice(range(1, 250))}"
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
@@ -73,7 +75,7 @@ class SshMachines:
         self.separate = self._networks()
         known, config = [], []
         for index, name in enumerate(HOSTS):
-            address = f"10.213.77.{index + 2}" if self.separate else f"127.0.0.{index + 2}"
+            address = f"{self._subnet}.{index + 2}" if self.separate else f"127.0.0.{index + 2}"
             port = 22 if self.separate else _free_port()
             own = self.folder / name
             (own / "home").mkdir(parents=True)
@@ -136,7 +138,7 @@ class SshMachines:
         bridge = self._net
         steps = [
             ("link", "add", bridge, "type", "bridge"),
-            ("addr", "add", "10.213.77.1/24", "dev", bridge),
+            ("addr", "add", f"{self._subnet}.1/24", "dev", bridge),
             ("link", "set", bridge, "up"),
         ]
         for index, name in enumerate(HOSTS):
@@ -146,7 +148,7 @@ class SshMachines:
                 ("link", "add", outer, "type", "veth", "peer", "name", inner),
                 ("link", "set", inner, "netns", space),
                 ("link", "set", outer, "master", bridge, "up"),
-                ("-n", space, "addr", "add", f"10.213.77.{index + 2}/24", "dev", inner),
+                ("-n", space, "addr", "add", f"{self._subnet}.{index + 2}/24", "dev", inner),
                 ("-n", space, "link", "set", inner, "up"),
                 ("-n", space, "link", "set", "lo", "up"),
             ]

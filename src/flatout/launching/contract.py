@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 
 from flatout.nouns.launched import LaunchCosts, LaunchRequest
+from flatout_agent import wire
 
-SAVED_EXIT = 75
-"""Of `flatout run`: the program was asked to end, has saved its state, and would go on from it."""
+SAVED_EXIT = wire.SAVED_EXIT
+"""Of `flatout run`: the program was warned, has saved its state, and would go on from there."""
 
 
 def node_command(request: LaunchRequest, flatout: tuple[str, ...] = ("flatout",)) -> list[str]:

@@ -28,10 +28,11 @@ LONGEST_S = 300.0
 MOST_LINES = 500_000
 """Of a job's log, in which its failure is looked for."""
 FIRST = re.compile(
-    r"flatout: error: (rank \d+ of \d+ (?:\(node (?P<node>\S+)\) )?(?:ended first|hangs): .+)"
+    r"flatout: error: (rank \d+ of \d+ (?:\(node (?P<node>\S+)\) )?(?:ended first|hangs): .+"
+    r"|node \S+ is gone: .+)"
 )
 """What `flatout run` says on a node."""
-ITS_LOG = re.compile(r"flatout: next: flatout explain (.+)")
+ITS_LOG = re.compile(r"flatout: next: (?:on node \S+: )?flatout explain (.+)")
 C10_WARNING = re.compile(r"(?:\[rank\d+\]:)?\[W\d{3,4} ")
 TAIL_LINES = 20
 ERROR = re.compile(

@@ -133,9 +133,7 @@ def _taken(pod: PodState) -> bool:
     return pod.reason.startswith("preempted")
 
 
-def lines(
-    kubectl: Kubectl, selector: str, final: Callable[[], bool]
-) -> Iterator[LogLine | None]:
+def lines(kubectl: Kubectl, selector: str, final: Callable[[], bool]) -> Iterator[LogLine | None]:
     """What all pods write, also those that come later; None: nothing new now. Never raises.
 
     final: whether the job has ended; then it ends behind the last line.

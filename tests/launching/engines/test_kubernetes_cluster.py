@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+import cluster_jobs
 import kubed
-import launched
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 IMAGE = ("--image", "registry/none:1", "--yes")
@@ -25,7 +25,7 @@ class There:
         self.cluster, self.folder, self.env = cluster, folder, env
 
     def launch(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return launched.run("kubernetes", *IMAGE, *words, cwd=self.folder, env=self.env)
+        return cluster_jobs.run("kubernetes", *IMAGE, *words, cwd=self.folder, env=self.env)
 
     def wait(self, true: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + 90
@@ -48,8 +48,11 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
     if why := kubed.missing():
         pytest.skip(f"no cluster of Kubernetes can be started: {why}")
     base = tmp_path_factory.mktemp("kubernetes")
-    folder, shim = launched.folder(base / "code"), launched.shim(base / "bin", "flatout", "python")
-    env = launched.environment()
+    folder, shim = (
+        cluster_jobs.folder(base / "code"),
+        cluster_jobs.shim(base / "bin", "flatout", "python"),
+    )
+    env = cluster_jobs.environment()
     env["PATH"] = f"{shim}:{env['PATH']}"
     (base / "cluster").mkdir()
     with kubed.started(base / "cluster", 2, env) as cluster:
@@ -59,7 +62,9 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
 def test_two_pods_train_as_one_process_does(there: There) -> None:
     done = there.launch("--nodes", "2", "--ranks", "1", "--name", "equal", "train.py", "6", "0")
     assert done.returncode == 0, done.stderr
-    assert launched.losses(done.stdout) == pytest.approx(launched.alone(there.folder, 6), rel=1e-5)
+    assert cluster_jobs.losses(done.stdout) == pytest.approx(
+        cluster_jobs.alone(there.folder, 6), rel=1e-5
+    )
     assert "[node 0] step 6" in done.stdout
     [file] = there.folder.glob(".flatout/launch/equal-*/job.json")
     name = json.loads(file.read_text())["id"]
@@ -83,7 +88,7 @@ def test_an_error_ends_the_job_and_is_named(there: There) -> None:
 def test_pods_start_again_where_one_is_taken_away(there: There) -> None:
     words = ("--nodes", "2", "--ranks", "1", "--name", "taken", "train.py", "60", "0.2")
     with subprocess.Popen(
-        launched.command("kubernetes", *IMAGE, *words),
+        cluster_jobs.command("kubernetes", *IMAGE, *words),
         cwd=there.folder,
         env=there.env,
         stdin=subprocess.DEVNULL,

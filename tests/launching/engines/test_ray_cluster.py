@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-import launched
+import cluster_jobs
 import rayed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -28,7 +28,7 @@ class Cluster:
         return ("ray", "--yes", "--set", f"address={self.ray.address}", *more)
 
     def launch(self, *more: str) -> subprocess.CompletedProcess[str]:
-        return launched.run(*self.words(*more), cwd=self.folder, env=self.ray.env)
+        return cluster_jobs.run(*self.words(*more), cwd=self.folder, env=self.ray.env)
 
     def ours(self) -> list[psutil.Process]:
         """Processes of jobs: flatout on a node, and the ranks."""
@@ -62,19 +62,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if why := rayed.missing():
         pytest.skip(why)
     base = tmp_path_factory.mktemp("ray")
-    shim = launched.shim(base / "bin", "flatout")
-    env = launched.environment()
+    shim = cluster_jobs.shim(base / "bin", "flatout")
+    env = cluster_jobs.environment()
     # The cluster's own Python first: it runs the driver.
     env["PATH"] = f"{shim}:{Path(rayed.program() or '').parent}:{env['PATH']}"
     with rayed.started(env) as ray:
-        yield Cluster(ray, launched.folder(base / "code"))
+        yield Cluster(ray, cluster_jobs.folder(base / "code"))
 
 
 def test_two_nodes_train_as_one_process_does(cluster: Cluster) -> None:
     done = cluster.launch("--nodes", "2", "--ranks", "1", "train.py", "6", "0")
     assert done.returncode == 0, done.stderr
-    expected = launched.alone(cluster.folder, 6)
-    assert launched.losses(done.stdout) == pytest.approx(expected, rel=1e-5)
+    expected = cluster_jobs.alone(cluster.folder, 6)
+    assert cluster_jobs.losses(done.stdout) == pytest.approx(expected, rel=1e-5)
     assert "2 ranks on 2 nodes" in done.stdout
     assert cluster.ours() == []
 

@@ -20,7 +20,8 @@ option of sbatch is named by `--set`, as in `--set qos=high --set constraint=a10
   otherwise;
 - `--requeue`, `--open-mode=append`: after the failure of a node the job is queued again and its log
   goes on;
-- `srun --kill-on-bad-exit=1`: where one node's program ends with an error, the others end too.
+- `srun --wait=60`: where the program of one node ends, the others end by themselves and say why;
+  what is left a minute later is killed.
 
 It is yours: edit it, and submit it again with `sbatch`.
 
@@ -41,6 +42,15 @@ node. Ctrl-C leaves the job running. `flatout monitor --slurm JOB` shows its mac
 Two minutes before the time limit Slurm warns the job. A script that uses `flatout.Checkpoint` saves
 its state and ends, and the job is queued again: it goes on at the exact sample. A script with its
 own checkpoints is queued again only with `--restarts N`, at most so often.
+
+Slurm itself waits two minutes or so before it starts a job again.
+
+## What was really run
+
+Slurm 22.05 of Debian 12: a controller and two nodes on one machine, without accounts, ranks on CPU
+cores. Two nodes train to the losses of one process; at a time limit of one minute the job saves, is
+queued again and goes on, twice; it is cancelled; a rank fails, a node is killed, and each is named;
+each check above, against that cluster. GPUs were counted as Slurm counts them, and none was used.
 
 ## References
 
@@ -252,8 +262,9 @@ echo "flatout launch: start $((${SLURM_RESTART_COUNT:-0} + 1)) on $SLURM_JOB_NOD
 # Before the time limit: the programs on all nodes save their state and end.
 trap 'wait_again=1; scancel --signal=USR1 "$SLURM_JOB_ID"' USR1
 
-# One task on each node. Where one ends with an error, the others end too.
-srun --kill-on-bad-exit=1 --open-mode=append --output="$logs/node-%n.log" \\"""
+# One task on each node. Where one ends, flatout ends the others and says why; what is left a minute
+# later is killed. (--kill-on-bad-exit=1 would kill them before they have saved or said a word.)
+srun --kill-on-bad-exit=0 --wait=60 --open-mode=append --output="$logs/node-%n.log" \\"""
 BODY_TAIL = """step=$!
 wait_again=1
 while [ -n "$wait_again" ]; do wait_again=; wait "$step"; code=$?; done

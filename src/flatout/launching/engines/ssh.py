@@ -35,6 +35,14 @@ first machine, in its code folder.
 
 Nothing queues the job again. `--restarts N` starts a program that fails again, so often.
 
+## What was really run
+
+OpenSSH 9.2, two sshd in two network namespaces of one machine, with homes, keys and addresses of
+their own, ranks on CPU cores. Two machines train to the losses of one process; a rank fails, a
+machine's flatout is killed, a follower is interrupted, the job cancelled: the right one is named,
+and no process is left on either. Each check above, with host keys swapped and keys withdrawn. Machines
+with GPUs, other shells than bash, and links slower than memory have not been tried.
+
 ## References
 
 - https://man.openbsd.org/ssh
