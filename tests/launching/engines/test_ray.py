@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from flatout.launching import ray_api
 from flatout.launching.engines import ray
@@ -219,3 +220,24 @@ def test_lines_are_marked_by_their_node(dashboard: Dashboard) -> None:
         LogLine("node 1", "[node 0] said"),
         LogLine("node 0", ""),
     ]
+
+
+def test_a_ray_job_of_kuberay_brings_its_cluster() -> None:
+    request = replace(
+        REQUEST, image="rayproject/ray:2.60.0-gpu", options=(("kuberay", "yes"), ("memory", "64Gi"))
+    )
+    driver, file = ray.files(request)
+    assert 'FOLDER = "/flatout/work"' in driver.text.replace("'", '"')
+    document = yaml.safe_load(file.text)
+    assert (document["apiVersion"], document["kind"]) == ("ray.io/v1", "RayJob")
+    spec = document["spec"]["rayClusterSpec"]
+    assert spec["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
+    [group] = spec["workerGroupSpecs"]
+    assert {group[key] for key in ("replicas", "minReplicas", "maxReplicas")} == {2}
+    pod = group["template"]["spec"]
+    assert pod["containers"][0]["resources"]["limits"] == {"memory": "64Gi", "nvidia.com/gpu": 4}
+    assert "nvidia.com/gpu" not in json.dumps(spec["headGroupSpec"])
+    assert (
+        "tar -xzf /flatout/code/code.tar.gz -C /flatout/work"
+        in pod["initContainers"][0]["command"][2]
+    )
