@@ -39,8 +39,11 @@ def values(request: LaunchRequest) -> dict[str, Any]:
     assert file.path == "ray_job.py"
     found = {}
     for node in ast.parse(file.text).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            found[node.targets[0].id] = ast.literal_eval(node.value)
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        target = node.target if isinstance(node, ast.AnnAssign) else target
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name):
+            assert node.value is not None
+            found[target.id] = ast.literal_eval(node.value)
     return found
 
 

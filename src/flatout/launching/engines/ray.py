@@ -15,8 +15,8 @@ as `--set NAME=VALUE`:
 | `pip` | packages that Ray installs for the job: `flatout,transformers` |
 | `kuberay` | `yes`: KubeRay makes the cluster, from `--image` |
 
-With `kuberay` come `context`, `namespace`, `memory`, `claim`, `gpu-resource` and `node-selector`, as
-for `flatout launch kubernetes`.
+With `kuberay` come `context`, `namespace`, `memory`, `claim`, `gpu-resource` and `node-selector`,
+as for `flatout launch kubernetes`.
 
 ## What is written
 
@@ -68,7 +68,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,7 +144,7 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
     before, _, rest = text.partition(BEGIN)
     template, _, after = rest.partition(END)
     for name, value in _values(request).items():
-        template = re.sub(rf"(?m)^{name} = .*$", lambda _, n=name, v=value: f"{n} = {v}", template)
+        template = re.sub(rf"(?m)^({name}(?:: .+?)?) = .*$", _setting(value), template)
     driver = LaunchFile(FILE, before + BEGIN + template + END + after)
     if ray_kuberay.asked(request):
         return driver, LaunchFile(ray_kuberay.FILE, ray_kuberay.text(request))
@@ -242,6 +242,11 @@ def _values(request: LaunchRequest) -> dict[str, str]:
         "TIME_S": repr(time_s),
         "FOLDER": repr(kubernetes_pod.WORK if ray_kuberay.asked(request) else ""),
     }
+
+
+def _setting(value: str) -> Callable[[re.Match[str]], str]:
+    """The line with another value; a plain text would have its backslashes read."""
+    return lambda line: f"{line[1]} = {value}"
 
 
 def _cpus(request: LaunchRequest) -> int:
