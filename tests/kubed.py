@@ -111,7 +111,7 @@ class Cluster:
             process.terminate()
         for process in self._processes:
             try:
-                process.wait(10)
+                process.wait(3)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -184,7 +184,9 @@ class Node:
         self.cluster, self.name, self.environment = cluster, name, environment
         self.folder = cluster.folder / name
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.by_name: dict[str, subprocess.Popen[bytes]] = {}
+        self.asked_to_end: set[str] = set()
+        self.writers: dict[str, threading.Thread] = {}
+        """Of the logs of its pods."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._server: ThreadingHTTPServer | None = None
@@ -221,8 +223,8 @@ class Node:
             self._server.server_close()
 
     def runs(self, pod: str) -> bool:
-        process = self.by_name.get(pod)
-        return process is not None and process.poll() is None
+        writer = self.writers.get(pod)
+        return writer is not None and writer.is_alive()
 
     def _work(self) -> None:
         while not self._over.wait(0.2):
@@ -252,13 +254,13 @@ class Node:
         if process is None:
             if not _alive(pod) or pod["metadata"].get("deletionTimestamp"):
                 return self._forget(pod)
-            self.running[uid] = self.by_name[pod["metadata"]["name"]] = self._begin(pod)
+            self.running[uid] = self._begin(pod)
             return self._tell(pod, "Running", {"running": {"startedAt": now}})
         code = process.poll()
         if code is None:
-            if pod["metadata"].get("deletionTimestamp"):
-                with suppress(OSError):
-                    process.terminate()
+            if pod["metadata"].get("deletionTimestamp") and uid not in self.asked_to_end:
+                self.asked_to_end.add(uid)
+                process.terminate()
             return None
         if _alive(pod):
             code = code if code >= 0 else 128 - code
@@ -302,16 +304,21 @@ class Node:
         lines += [f"mount --bind {hosts} /etc/hosts", 'exec "$@"']
         arguments = [word.replace("$$(", "$(") for word in container.get("args", [])]
         inside = ["sh", "-c", "\n".join(lines), "sh", *container["command"], *arguments]
-        with (self.folder / f"{pod['metadata']['name']}.log").open("wb") as log:
-            return subprocess.Popen(
-                ["unshare", "--mount", *inside],
-                cwd=folder,
-                env={**self.environment, **_variables(pod, container)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
+        process = subprocess.Popen(
+            ["unshare", "--mount", *inside],
+            cwd=folder,
+            env={**self.environment, **_variables(pod, container)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        log = self.folder / f"{pod['metadata']['name']}.log"
+        log.touch()
+        writer = threading.Thread(target=_stamp, args=(process, log), daemon=True)
+        writer.start()
+        self.writers[pod["metadata"]["name"]] = writer
+        return process
 
     def _names(self, pod: dict[str, Any]) -> str:
         """All pods are on this machine."""
@@ -331,6 +338,16 @@ class Node:
             for key, text in document.get("binaryData", {}).items():
                 (target / key).write_bytes(base64.b64decode(text))
         return target
+
+
+def _stamp(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Lines as a node keeps them: behind the time when they were written."""
+    assert process.stdout is not None
+    with log.open("ab", buffering=0) as file:
+        for line in process.stdout:
+            now = time.time_ns()
+            second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 10**9))
+            file.write(f"{second}.{now % 10**9:09d}Z ".encode() + line)
 
 
 def _alive(pod: dict[str, Any]) -> bool:
@@ -367,9 +384,9 @@ def _handler(node: Node) -> type[BaseHTTPRequestHandler]:
                     over = not node.runs(pod)  # asked before the log is read
                     line = file.readline()
                     if line:
-                        stamp = time.strftime("%Y-%m-%dT%H:%M:%S.000000000Z ", time.gmtime())
-                        self.wfile.write(stamp.encode() if "timestamps" in asked else b"")
-                        self.wfile.write(line)
+                        stamp, _, text = line.partition(b" ")
+                        if stamp.decode() >= asked.get("sinceTime", "").removesuffix("Z"):
+                            self.wfile.write(line if "timestamps" in asked else text)
                     elif asked.get("follow") != "true" or over:
                         return
                     else:

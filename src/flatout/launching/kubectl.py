@@ -32,16 +32,16 @@ FAILURES: tuple[tuple[str, str, str], ...] = (
         "log in as for any other kubectl command, then try: kubectl get pods",
     ),
     (
+        r"x509|certificate (?:signed|has expired|is not)",
+        "the cluster's certificate is not accepted",
+        "try: kubectl version; the cluster's entry in your kubeconfig may be out of date",
+    ),
+    (
         r"connection refused|was refused|no such host|i/o timeout|TLS handshake|deadline exceeded|"
         r"Unable to connect|network is unreachable|no route to host|EOF$|did not answer within|"
         r"Client\.Timeout",
         "the cluster does not answer",
         "is it up, and are you in its network (VPN)? try: kubectl version",
-    ),
-    (
-        r"x509|certificate",
-        "the cluster's certificate is not accepted",
-        "try: kubectl version; the cluster's entry in your kubeconfig may be out of date",
     ),
 )
 

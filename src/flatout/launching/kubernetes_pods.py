@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,22 +133,32 @@ def _taken(pod: PodState) -> bool:
     return pod.reason.startswith("preempted")
 
 
-def lines(kubectl: Kubectl, selector: str) -> Iterator[LogLine | None]:
-    """What all pods write, also those that come later; None: nothing new now. Never raises."""
+def lines(kubectl: Kubectl, selector: str, final: Callable[[], bool]) -> Iterator[LogLine | None]:
+    """What all pods write, also those that come later; None: nothing new now. Never raises.
+
+    final: whether the job has ended; then it ends behind the last line.
+    """
     readers: dict[tuple[str, int], Iterator[LogLine | None]] = {}
+    read: set[tuple[str, int]] = set()
     looked = -LOOK_S
     while True:
         if time.monotonic() - looked >= LOOK_S:
+            # Asked before the pods are: none comes later then.
+            over = readers.keys() == read and final()
             for pod in of(kubectl, selector) or []:
                 key = (pod.uid, pod.starts)
                 if pod.started and key not in readers:
                     readers[key] = _whole(kubectl, pod) if pod.over else _followed(kubectl, pod)
+            if over and readers.keys() == read:
+                return
             looked = time.monotonic()
-        for reader in [*readers.values()]:
-            for line in reader:
+        for key in readers.keys() - read:
+            for line in readers[key]:
                 if line is None:
                     break
                 yield line
+            else:
+                read.add(key)
         yield None
 
 

@@ -37,12 +37,14 @@ class RayApi:
         try:
             return self._ask(method, path)
         except urllib.error.HTTPError as error:
+            text = error.read(500).decode("utf-8", "replace")
+            error.close()
             if error.code in (401, 403):
                 raise UserError(
                     f"the Ray cluster at {self.address} does not know you ({error.code})",
                     "set RAY_AUTH_TOKEN, or RAY_JOB_HEADERS, as for ray job list",
                 ) from error
-            said = error.read(500).decode("utf-8", "replace").strip().splitlines()
+            said = text.strip().splitlines()
             raise UserError(
                 f"Ray at {self.address} answers {error.code}: {said[-1] if said else error.reason}",
                 f"look at {self.address}",
@@ -55,8 +57,11 @@ class RayApi:
         """Its answer; None: it has none, or does not answer."""
         try:
             return self._ask("GET", path)
+        except urllib.error.HTTPError as error:
+            error.close()
         except (OSError, ValueError):
-            return None
+            pass
+        return None
 
     def nodes(self) -> list[Mapping[str, float]]:
         """What each node has: CPU, GPU ...; empty: it is not told."""

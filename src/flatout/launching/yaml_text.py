@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-Yaml = str | int | float | bool | None | Mapping[str, "Entry"] | Sequence["Entry"]
+Yaml = str | int | bool | None | Mapping[str, "Entry"] | Sequence["Entry"]
 """A value; None in a mapping or list: it is left out."""
 
 PLAIN = re.compile(r"[A-Za-z_/.$~][\w./$@%+~-]*(?::[\w./$@%+~-]+)*")
@@ -80,7 +80,7 @@ def _parts(entry: Entry) -> tuple[Yaml, str]:
 
 def _item(value: Yaml, margin: str) -> list[str]:
     """An entry of a list; a mapping or list begins on the line of the hyphen."""
-    if isinstance(value, str | int | float | bool | None) or not value:
+    if isinstance(value, str | int | bool | None) or not value:
         return _below(f"{margin}-", value, margin + "  ")
     inner = _lines(value, margin + "  ")
     first = next(place for place, line in enumerate(inner) if not line.lstrip().startswith("#"))
@@ -93,7 +93,7 @@ def _below(head: str, value: Yaml, margin: str) -> list[str]:
     if isinstance(value, str):
         block = _block(value, margin)
         return [f"{head} {block[0]}", *block[1:]] if block else [f"{head} {scalar(value)}"]
-    if isinstance(value, bool | int | float) or value is None:
+    if isinstance(value, bool | int) or value is None:
         return [f"{head} {json.dumps(value)}"]
     if not value:
         return [f"{head} {{}}" if isinstance(value, Mapping) else f"{head} []"]

@@ -17,23 +17,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO, Any, Callable, Iterator
 
 # ---- what is asked for
 NODES = 1
 # Of each node; "all": as many as the node with the most of them has.
-GPUS = 0
+GPUS: int | str = 0
 # Cores that Ray counts as taken on each node; the program may use all.
 CPUS = 1
 COMMAND = ["flatout", "run", "--nodes", "auto", "train.py"]
 # Of the program; "": the one that Ray runs.
 PYTHON = ""
-VARIABLES = {}
+VARIABLES: dict[str, str] = {}
 # Where the code is on each node; "": where Ray puts the working_dir.
 FOLDER = ""
 # After an error, or the loss of a node: how often all nodes start again.
 RESTARTS = 0
 # Seconds; None: no limit.
-TIME_S = None
+TIME_S: float | None = None
 # ---- until here
 
 OTHERS_S = 60.0
@@ -43,7 +44,7 @@ GRACE_S = 120.0
 FAILED, TIMED_OUT = 1, 124
 
 
-def main():
+def main() -> int:
     """Run it; the exit code is that of the node that failed first."""
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     import ray
@@ -58,27 +59,32 @@ def main():
     return FAILED
 
 
-def say(text):
+def say(text: str, by: str = "ray_job") -> None:
     """A line of ours in the job's log."""
-    sys.stdout.write(f"flatout: {text}\n")
+    sys.stdout.write(f"{by}: {text}\n")
     sys.stdout.flush()
 
 
-def one_start(ray, deadline):
+def complain(text: str) -> None:
+    """What went wrong, as `flatout run` says it."""
+    say(text, by="flatout: error")
+
+
+def one_start(ray: Any, deadline: float | None) -> int:
     """All nodes once; the exit code."""
     from ray.util.placement_group import placement_group, remove_placement_group
 
-    gpus = most_gpus(ray) if GPUS == "all" else GPUS
+    gpus = most_gpus(ray) if GPUS == "all" else int(GPUS)
     bundle = {"CPU": CPUS, "GPU": gpus} if gpus else {"CPU": CPUS}
     group = placement_group([bundle] * NODES, strategy="STRICT_SPREAD")
     try:
         if not placed(ray, group, bundle, deadline):
-            say(f"its time is over, and it never had {NODES} nodes")
+            complain(f"its time is over, and it never had {NODES} nodes")
             return TIMED_OUT
         places = ray.get([remote(ray, place, group, i, gpus).remote() for i in range(NODES)])
         lacking = [host for host, _, _, program in places if not program]
         if lacking:
-            say("error: flatout is not installed on " + ", ".join(sorted(set(lacking))))
+            complain("flatout is not installed on " + ", ".join(sorted(set(lacking))))
             return FAILED
         host, ip, port, _ = places[0]
         leader = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
@@ -94,7 +100,9 @@ def one_start(ray, deadline):
         remove_placement_group(group)
 
 
-def remote(ray, function, group, index, gpus, **options):
+def remote(
+    ray: Any, function: Callable[..., Any], group: Any, index: int, gpus: int, **options: Any
+) -> Any:
     """The function as a task on that node of the group, tried once."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -103,13 +111,13 @@ def remote(ray, function, group, index, gpus, **options):
     return ray.remote(function).options(**options)
 
 
-def most_gpus(ray):
+def most_gpus(ray: Any) -> int:
     """GPUs of the node that has most."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return int(max([resources.get("GPU", 0) for resources in alive] or [0]))
 
 
-def placed(ray, group, bundle, deadline):
+def placed(ray: Any, group: Any, bundle: dict[str, int], deadline: float | None) -> bool:
     """Wait until the cluster has the nodes; False: the time is over."""
     said = 0.0
     while not group.wait(timeout_seconds=5):
@@ -125,9 +133,10 @@ def placed(ray, group, bundle, deadline):
     return True
 
 
-def followed(ray, tasks, hosts, deadline):
+def followed(ray: Any, tasks: dict[Any, int], hosts: list[str], deadline: float | None) -> int:
     """Print what the nodes write until all have ended; the first failure's exit code."""
-    first, end_at, cancelled = None, deadline, False
+    first: int | None = None
+    end_at, cancelled = deadline, False
     waiting = list(tasks)
     while waiting:
         ready, waiting = ray.wait(waiting, timeout=1.0, fetch_local=False)
@@ -147,25 +156,25 @@ def followed(ray, tasks, hosts, deadline):
             sys.stdout.flush()
             if code and first is None and not cancelled:
                 first = code
-                say(f"error: node {index} ({hosts[index]}) ended first, exit code {code}")
+                complain(f"node {index} ({hosts[index]}) ended first, exit code {code}")
                 end_at = time.monotonic() + OTHERS_S
         if end_at is not None and time.monotonic() > end_at and not cancelled:
             cancelled = True
             if first is None:
-                say(f"error: its time is over: {TIME_S} s")
+                complain(f"its time is over: {TIME_S} s")
                 first = TIMED_OUT
             for stream in waiting:
                 ray.cancel(stream)
             end_at = time.monotonic() + GRACE_S + 10
         elif end_at is not None and time.monotonic() > end_at:
-            say("error: some do not end, and are killed")
+            complain("some do not end, and are killed")
             for stream in waiting:
                 ray.cancel(stream, force=True)
             break
     return first or 0
 
 
-def short(error):
+def short(error: Exception) -> str:
     """What became of a task, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return "{}: {}".format(type(error).__name__, lines[0] if lines else "")
@@ -174,7 +183,7 @@ def short(error):
 # On a node ---------------------------------------------------------------------------------------
 
 
-def place():
+def place() -> tuple[str, str, int, str]:
     """Name and address of the node, a free port, and flatout's path."""
     import ray
 
@@ -186,7 +195,9 @@ def place():
     return socket.gethostname(), ray.util.get_node_ip_address(), port, program
 
 
-def run_node(index, leader, token, name):
+def run_node(
+    index: int, leader: str, token: str, name: str
+) -> Iterator[tuple[list[str], int | None]]:
     """Run the command; yields what it writes, at last with its exit code."""
     variables = {
         "FLATOUT_NODES": str(NODES),
@@ -214,6 +225,7 @@ def run_node(index, leader, token, name):
         preexec_fn=ends_with_its_parent(),
     )
     try:
+        assert process.stdout is not None
         for lines in read(process.stdout):
             yield lines, None
         yield [], shell_code(process.wait())
@@ -221,7 +233,7 @@ def run_node(index, leader, token, name):
         end(process)
 
 
-def read(pipe):
+def read(pipe: IO[bytes]) -> Iterator[list[str]]:
     """Lines as they come, as many as there are."""
     rest = b""
     while True:
@@ -235,7 +247,7 @@ def read(pipe):
         yield [rest.decode("utf-8", "replace")]
 
 
-def end(process):
+def end(process: subprocess.Popen[bytes]) -> None:
     """It ends with the task."""
     if process.poll() is not None:
         return
@@ -247,12 +259,12 @@ def end(process):
         process.wait()
 
 
-def shell_code(code):
+def shell_code(code: int) -> int:
     """-9 -> 137, as a shell says it."""
     return code if code >= 0 else 128 - code
 
 
-def ends_with_its_parent():
+def ends_with_its_parent() -> Callable[[], Any] | None:
     """On Linux: the command gets SIGTERM where Ray's worker is killed, so that nothing stays."""
     if not sys.platform.startswith("linux"):
         return None

@@ -108,6 +108,7 @@ ENGINE = LaunchEngine(
     since="0.2.0",
     needs="kubectl, and an image",
     travels=True,
+    logs_end=True,
     understands=("queue", "image"),
     settings=(
         *("context", "namespace", "kind", "runtime", "claim", "cpu", "memory", "shm"),
@@ -203,7 +204,8 @@ def state(job: SubmittedJob) -> JobState:
 
 def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
     """Of all pods."""
-    return kubernetes_pods.lines(_cluster(job.extra), _selector(job))
+    final = lambda: state(job).final  # noqa: E731
+    return kubernetes_pods.lines(_cluster(job.extra), _selector(job), final)
 
 
 def cancel(job: SubmittedJob) -> None:
@@ -247,7 +249,7 @@ def _failed(
     where = f"{pod.source} ({pod.node})" if pod.node else pod.source
     why = f", {pod.reason}" if pod.reason else ""
     detail = f"{where} ended first{why}"
-    return JobState("failed", detail, pod.exit_code, nodes)
+    return JobState("failed", detail, pod.exit_code, nodes, first=pod.source)
 
 
 def _send_code(request: LaunchRequest, cluster: Kubectl, folder: Path) -> None:

@@ -13,6 +13,10 @@ as `--set NAME=VALUE`:
 | `address` | of the dashboard |
 | `cpus` | cores that Ray counts as taken on each node: 1, or one for each GPU |
 | `pip` | packages that Ray installs for the job: `flatout,transformers` |
+| `kuberay` | `yes`: KubeRay makes the cluster, from `--image` |
+
+With `kuberay` come `context`, `namespace`, `memory`, `claim`, `gpu-resource` and `node-selector`,
+as for `flatout launch kubernetes`.
 
 ## What is written
 
@@ -21,6 +25,9 @@ node's share on another node (STRICT_SPREAD) and starts `flatout run --nodes aut
 subprocess. Your script is not changed, and runs in no function of Ray's. The code folder lies
 beside the driver in `code/`, without secrets, data and environments, and is sent as the job's
 working_dir.
+
+With `kuberay` there is `rayjob.yaml` too: a RayJob whose cluster has as many workers as nodes are
+asked for, and goes when the job has ended. Code and driver travel as a ConfigMap below 1 MB.
 
 flatout must be installed on the nodes, or be named in `pip`. What the script writes below its
 folder is lost with Ray's copy of it: let it write to a path that all nodes share.
@@ -44,7 +51,8 @@ With `--restarts N` all nodes start again after an error or the loss of a node, 
 ## What was really run
 
 Ray 2.60 with two raylets on one machine: two nodes' tasks with the same losses as one process, a
-worker of Ray that was killed, a job that was stopped. No GPU, and no cluster of several machines.
+worker of Ray that was killed, a job that was stopped. The RayJob was held against KubeRay's CRD. No
+GPU, no operator of KubeRay, and no cluster of several machines.
 
 ## References
 
@@ -60,11 +68,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from flatout.launching import contract, ray_api, staging, tools
+from flatout.launching import contract, kubernetes_pod, ray_api, ray_kuberay, staging, tools
 from flatout.launching.ray_api import RayApi
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
@@ -85,7 +93,9 @@ ENGINE = LaunchEngine(
     since="0.2.0",
     needs="ray, and a running cluster",
     travels=True,
-    settings=("address", "cpus", "pip"),
+    understands=("image",),
+    logs_end=True,
+    settings=("address", "cpus", "pip", "kuberay", *ray_kuberay.SETTINGS),
 )
 FILE = "ray_job.py"
 DRIVER = "flatout_programs.launching.ray_job"
@@ -105,12 +115,14 @@ LOST = "what the script writes below its own folder is lost: let it write to a p
 
 def check(request: LaunchRequest) -> CheckedLaunch:
     """Ask the cluster what it has."""
-    tools.need("ray", "pip install 'ray[default]', in the version of the cluster")
     _cpus(request)
     if request.packed is not None and FILE in request.packed.files:
         raise UserError(
             f"the code folder has a {FILE} of its own, as the driver is called", "rename yours"
         )
+    if ray_kuberay.asked(request):
+        return CheckedLaunch(ray_kuberay.check(request))
+    tools.need("ray", "pip install 'ray[default]', in the version of the cluster")
     api = RayApi(ray_api.address(request.option("address")))
     version = api.version()
     options = {**dict(request.options), "address": api.address}
@@ -132,13 +144,18 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
     before, _, rest = text.partition(BEGIN)
     template, _, after = rest.partition(END)
     for name, value in _values(request).items():
-        template = re.sub(rf"(?m)^{name} = .*$", lambda _, n=name, v=value: f"{n} = {v}", template)
-    return (LaunchFile(FILE, before + BEGIN + template + END + after),)
+        template = re.sub(rf"(?m)^({name}(?:: .+?)?) = .*$", _setting(value), template)
+    driver = LaunchFile(FILE, before + BEGIN + template + END + after)
+    if ray_kuberay.asked(request):
+        return driver, LaunchFile(ray_kuberay.FILE, ray_kuberay.text(request))
+    return (driver,)
 
 
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     """Send code and driver as one folder."""
     assert request.packed is not None
+    if ray_kuberay.asked(request):
+        return ray_kuberay.submit(request, folder)
     code = staging.stage(request.packed, folder)
     shutil.copyfile(folder / FILE, code / FILE)
     address, name = ray_api.address(request.option("address")), folder.name
@@ -161,6 +178,8 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 def state(job: SubmittedJob) -> JobState:
     """As the cluster says."""
+    if job.extra.get("kuberay"):
+        return ray_kuberay.state(job)
     answer = _api(job).read(f"/api/jobs/{job.id}")
     if not isinstance(answer, dict):
         return JobState(
@@ -179,7 +198,7 @@ def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
     seen = 0
     while True:
         final, place = state(job).final, 0
-        for text in _whole(job) if final else _followed(job):
+        for text in _source(job, final):
             if text is None:
                 yield None
                 continue
@@ -196,6 +215,9 @@ def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
 
 def cancel(job: SubmittedJob) -> None:
     """Stop it on all nodes."""
+    if job.extra.get("kuberay"):
+        ray_kuberay.cancel(job)
+        return
     _api(job).need("POST", f"/api/jobs/{job.id}/stop")
 
 
@@ -218,7 +240,13 @@ def _values(request: LaunchRequest) -> dict[str, str]:
         "VARIABLES": repr(dict(request.variables)),
         "RESTARTS": repr(request.restarts),
         "TIME_S": repr(time_s),
+        "FOLDER": repr(kubernetes_pod.WORK if ray_kuberay.asked(request) else ""),
     }
+
+
+def _setting(value: str) -> Callable[[re.Match[str]], str]:
+    """The line with another value; a plain text would have its backslashes read."""
+    return lambda line: f"{line[1]} = {value}"
 
 
 def _cpus(request: LaunchRequest) -> int:
@@ -250,6 +278,12 @@ def _api(job: SubmittedJob) -> RayApi:
 def _line(text: str) -> LogLine:
     match = OURS.fullmatch(text)
     return LogLine(match[1], match[2]) if match else LogLine("", text)
+
+
+def _source(job: SubmittedJob, final: bool) -> Iterator[str | None]:
+    if job.extra.get("kuberay"):
+        return ray_kuberay.logs(job)
+    return _whole(job) if final else _followed(job)
 
 
 def _whole(job: SubmittedJob) -> Iterator[str | None]:

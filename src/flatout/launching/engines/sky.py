@@ -20,9 +20,9 @@ Settings, each as `--set NAME=VALUE`:
 ## What is written
 
 `.flatout/launch/<name>-<time>/task.yaml`, and the code folder beside it in `code/`, without
-secrets, data and environments. `setup` makes an environment with requirements.txt of the code
-folder, or torch alone where there is none, and flatout; with `--image` nothing but flatout, where
-that is missing. `run` is `flatout run --nodes auto`, the same on each node.
+secrets, data and environments. `setup` makes an environment with the folder's requirements.txt,
+or torch alone where there is none, and flatout; with `--image` nothing but flatout, where that is
+missing. `run` is `flatout run --nodes auto`, the same on each node.
 
 Variables of `--env` stand in the file, which you alone can read; SkyPilot's own `--secret` keeps
 them out of its records.
@@ -84,6 +84,7 @@ ENGINE = LaunchEngine(
     since="0.2.0",
     needs="sky, and a cloud",
     travels=True,
+    logs_end=True,
     understands=("image",),
     settings=(
         *("gpu", "infra", "spot", "after", "setup", "cpus", "memory", "disk", "instance-type"),
