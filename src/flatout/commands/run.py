@@ -137,8 +137,9 @@ def _run_ranks(
     cores = machine.cores or 1
     wanted = asked.ranks, asked.gpus
     layout = rank_layout.layout(*wanted, cores, len(machine.gpus), os.environ)
-    begin = rank_run.RankPlan(layout)
-    if asked.trial:
+    if not asked.trial:
+        begin = rank_run.untried(layout, target, asked.scale_batch)
+    else:
         tell = (lambda line: None) if request.quiet else terminal.say
         job = target, request.applied, boosts, layout, machine, tell, warn
         begin = rank_run.planned(*job, asked.scale_batch)
