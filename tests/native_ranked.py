@@ -16,9 +16,15 @@ from ranked import SEED, Ranked
 LIMIT_S = 150.0
 
 
-def run(folder: Path, words: list[str], how: NativeStart, size: int = 2) -> Ranked:
-    """Run `python *words` as so many ranks."""
-    layout = RankLayout(size, SEED, 1, native=how).begun()
+def run(
+    folder: Path,
+    words: list[str],
+    how: NativeStart,
+    size: int = 2,
+    gpus: tuple[str, ...] = (),
+) -> Ranked:
+    """Run `python *words` as so many ranks; on CPU cores where no GPUs are named."""
+    layout = RankLayout(size, SEED, 1, gpus, how).begun()
     records = folder / f"native-{size}"
     records.mkdir(parents=True)
     processes = [_start(folder, records, words, layout, rank) for rank in range(size)]
