@@ -8,6 +8,7 @@ import pytest
 
 from flatout.nouns.errors import UserError
 from flatout.running.command import Command
+from flatout.running.native_ranks import NativeStart
 from flatout.running.rank_layout import (
     RankLayout,
     RankPlace,
@@ -97,6 +98,21 @@ def test_the_environment_of_a_rank() -> None:
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "5,4",
     }
+
+
+def test_a_program_that_knows_ranks_gets_what_torchrun_would_set() -> None:
+    base = {"PATH": "/bin", "RANK": "7", "MASTER_PORT": "1"}
+    ranks = RankLayout(2, 7, 3, ("4", "5"), NativeStart("lightning")).begun()
+    own = ranks.environment(1, base)
+    assert own["CUDA_VISIBLE_DEVICES"] == "4,5"  # it takes cuda:LOCAL_RANK
+    assert {own[name] for name in ("RANK", "LOCAL_RANK")} == {"1"}
+    assert {own[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")} == {"2"}
+    assert own["MASTER_PORT"] == ranks.environment(0, base)["MASTER_PORT"] != "1"
+    assert "ACCELERATE_USE_CPU" not in own
+    assert "TORCHELASTIC_RUN_ID" in own  # Lightning looks for it
+    cores = RankLayout(2, 7, 3, (), NativeStart("accelerate")).environment(0, base)
+    assert cores["ACCELERATE_USE_CPU"] == "true"  # else each takes itself for alone
+    assert ranks.orders(1, Path("s"), "scratch", "here").scratch == ""  # it may save its part
 
 
 def test_what_the_user_names_stays() -> None:

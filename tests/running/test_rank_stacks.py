@@ -30,6 +30,22 @@ Current thread 0x00007f02 (most recent call first):
 """
 
 
+BARRIER = """\
+Current thread 0x00007f02 (most recent call first):
+  File "/v/site-packages/torch/distributed/distributed_c10d.py", line 3 in barrier
+  File "/home/user/train.py", line 88 in main
+"""
+
+
+def test_a_program_that_exchanges_by_itself_waits_in_torch() -> None:
+    assert rank_stacks.waits_for_others(BARRIER, native=True)
+    assert not rank_stacks.waits_for_others(BARRIER)
+    assert not rank_stacks.waits_for_others(INSIDE, native=True)
+    in_backward = ENGINE.split("\n\n")[1]  # where DistributedDataParallel exchanges
+    assert rank_stacks.waits_for_others(in_backward, native=True)
+    assert not rank_stacks.waits_for_others(in_backward)
+
+
 @pytest.mark.parametrize(
     ("text", "waits", "place"),
     [

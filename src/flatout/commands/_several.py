@@ -103,8 +103,9 @@ def _on_this_machine(
     from flatout.running.restarting import Restarts
     from flatout.tuning import rank_run, scaling_trial
 
-    begin = rank_run.RankPlan(layout)
-    if asked.trial:
+    if not asked.trial:
+        begin = rank_run.untried(layout, job.target, asked.scale_batch)
+    else:
         tell = (lambda line: None) if job.quiet else terminal.say
         settings = job.target, job.applied, job.boosts, layout, machine, tell, warn
         begin = rank_run.planned(*settings, asked.scale_batch)

@@ -81,7 +81,7 @@ def run(
         world = 1 if layout.native is None else layout.size
         figures = measured(leading, peak, world)
         if figures is not None and layout.native is not None:
-            figures = replace(figures, losses=mean_losses(processes.training))
+            figures = replace(figures, losses=mean_losses(processes.training, world))
     seen = [process.ranks for process in processes.all if process.ranks is not None]
     return RankOutcome(
         measured=figures,
@@ -150,15 +150,16 @@ def _hear_all(programs: list[TrialProcess], processes: Processes) -> None:
     _collect(programs[0], processes)
 
 
-def mean_losses(ranks: Sequence[Process]) -> tuple[float | None, ...]:
-    """Of each step, over the ranks; None where one of them has none."""
-    steps = zip(*(process.losses for process in ranks), strict=False)
-    return tuple(
-        sum(known) / len(known)
-        if len(known := [x for x in step if x is not None]) == len(step)
-        else None
-        for step in steps
-    )
+def mean_losses(ranks: Sequence[Process], size: int) -> tuple[float | None, ...]:
+    """Of each step, over all ranks; None where one of them has none; empty: not all have told."""
+    told = [process.losses for process in ranks if process.losses]
+    if len(told) < size:
+        return ()
+    means: list[float | None] = []
+    for step in zip(*told, strict=False):
+        known = [loss for loss in step if loss is not None]
+        means.append(sum(known) / size if len(known) == size else None)
+    return tuple(means)
 
 
 def _collect(program: TrialProcess, processes: Processes) -> None:

@@ -8,14 +8,19 @@ program lets one rank save, or each its own part.
 from __future__ import annotations
 
 import dataclasses
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from flatout.running.processes import Process
 from flatout_agent import wire
 
 HERE = "127.0.0.1"
+OWN_GROUP = re.compile(r"^[^#\n]*\b(?:init_process_group|init_device_mesh)\(", re.MULTILINE)
+SPAWNS = re.compile(r"^[^#\n]*\b(?:spawn|start_processes|Process)\(", re.MULTILINE)
+"""It starts all of its processes as well: nothing can start it as one of them."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,16 @@ class NativeStart:
         with socket.socket() as probe:
             probe.bind((HERE, 0))
             return dataclasses.replace(self, port=probe.getsockname()[1])
+
+
+def own_ddp(script: Path | None) -> NativeStart | None:
+    """Of a script that is not tried first: whether it starts a group of processes by itself."""
+    try:
+        text = script.read_text(encoding="utf-8", errors="replace") if script is not None else ""
+    except OSError:
+        return None
+    own = OWN_GROUP.search(text) is not None and SPAWNS.search(text) is None
+    return NativeStart(wire.OWN_DDP) if own else None
 
 
 def seen(processes: Iterable[Process]) -> wire.NativeSeen | None:

@@ -42,9 +42,11 @@ class RankHang(NamedTuple):
 class HangSearch:
     """Looks for such a rank when all have taken no step for long."""
 
-    def __init__(self, still_s: float, look_s: float) -> None:
-        """still_s: without a step, the least; look_s: between two looks at what a rank does."""
-        self._still_s, self._look_s = still_s, look_s
+    def __init__(self, still_s: float, look_s: float, native: bool = False) -> None:
+        """still_s: without a step, the least; look_s: between two looks at what a rank does;
+        native: the program exchanges by itself.
+        """
+        self._still_s, self._look_s, self._native = still_s, look_s, native
         self._not_before = 0.0
         self.waits = False
         """At the last look a rank waited for others, and had for long."""
@@ -83,7 +85,7 @@ class HangSearch:
         others_wait: bool | None,
     ) -> RankHang | None:
         first = _ask(watched)
-        waiting = {rank for rank, text in first.items() if rank_stacks.waits_for_others(text)}
+        waiting = self._waiting(first)
         self.waits = bool(waiting)
         if not waiting and not others_wait:
             return None
@@ -93,7 +95,7 @@ class HangSearch:
         answers = _answers(watched)
         second = {answer.ring.header.rank: answer.text for answer in answers}
         still = {rank for rank in families if _idle(before[rank], after[rank], self._look_s)}
-        waiting &= {rank for rank, text in second.items() if rank_stacks.waits_for_others(text)}
+        waiting &= self._waiting(second)
         blamed = [
             pulse
             for pulse in watched
@@ -108,6 +110,10 @@ class HangSearch:
         rank = pulse.ring.header.rank
         place = rank_stacks.place(second.get(rank, ""))
         return RankHang(rank, still_s + self._look_s, place, answers)
+
+    def _waiting(self, texts: Mapping[int, str]) -> set[int]:
+        waits = rank_stacks.waits_for_others
+        return {rank for rank, text in texts.items() if waits(text, self._native)}
 
 
 def _answers(watched: Iterable[RankPulse]) -> list[stacks.RankStacks]:

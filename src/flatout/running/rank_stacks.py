@@ -12,11 +12,18 @@ HEADER = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 FRAME = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 LIBRARIES = re.compile(r"/(?:site-packages|dist-packages|flatout_agent)/|/lib/python\d|^<")
 COLLECTIVES = "/torch/distributed/"
+BACKWARD = "/torch/autograd/graph.py"
+"""Where DistributedDataParallel exchanges gradients: torch's C++ shows no frames of its own."""
 
 
-def waits_for_others(text: str) -> bool:
-    """Whether a thread is in the exchange between ranks, and not in what that calls."""
+def waits_for_others(text: str, native: bool = False) -> bool:
+    """Whether a thread is in the exchange between ranks, and not in what that calls.
+
+    native: the program exchanges by itself, through torch's own group.
+    """
     for frames in _threads(text):
+        if native and frames and any(place in frames[0][0] for place in (COLLECTIVES, BACKWARD)):
+            return True
         inner = next((path for path, _ in frames if COLLECTIVES not in path), "")
         if EXCHANGE in inner:
             return True

@@ -116,7 +116,8 @@ class StartedRanks:
         self._interrupted_at: float | None = None
         self._early_look_at = 0.0
         self._pulses = RankPulses(None)
-        self._hang = HangSearch(self.limits.still_s, self.limits.look_s)
+        self._native = layout.native is not None
+        self._hang = HangSearch(self.limits.still_s, self.limits.look_s, self._native)
         self._looked_at = time.monotonic()
 
     # What the foreground asks for ---------------------------------------------------------------
@@ -301,7 +302,8 @@ class StartedRanks:
     def _waits(self, running: list[_Member]) -> bool:
         """Whether one of them waits for the others now."""
         answers = self._ask(running)
-        return any(rank_stacks.waits_for_others(answer.text) for answer in answers.values())
+        waits = rank_stacks.waits_for_others
+        return any(waits(answer.text, self._native) for answer in answers.values())
 
     def _look_for_a_hang(self, running: list[_Member], now: float) -> None:
         families = {member.rank: member.family for member in running}
@@ -345,7 +347,8 @@ class StartedRanks:
         waiting = [
             answer
             for answer in answers
-            if answer.ring.header.rank != member.rank and rank_stacks.waits_for_others(answer.text)
+            if answer.ring.header.rank != member.rank
+            and rank_stacks.waits_for_others(answer.text, self._native)
         ]
         lost = [other for other in self._members if other.code == wire.LOST_EXIT]
         text = stacks.together(answers)

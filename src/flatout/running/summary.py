@@ -60,11 +60,11 @@ def _steps(trained: Sequence[Process]) -> int:
 def _samples_per_s(trained: Sequence[Process]) -> float | None:
     """Ranks work at the same time, so their rates add up.
 
-    Ranks that flatout started each count the samples of the whole batch: there those of one hold.
+    Ranks whose rows flatout cuts each count the samples of the whole batch: those of one hold.
     """
     total = 0.0
     ranks = _by_rank(trained)
-    if any(process.ranks is not None for process in trained):
+    if any(process.ranks is not None and not process.ranks.native for process in trained):
         ranks = {rank: ranks[rank] for rank in sorted(ranks)[:1]}
     for parts in ranks.values():
         seconds = sum(part.train_s for part in parts)

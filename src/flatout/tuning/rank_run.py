@@ -17,7 +17,7 @@ from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan, PlannedBoost, PlannedRanks
 from flatout.nouns.ranks import Scaling
 from flatout.nouns.scaling import Link
-from flatout.running import folder, rank_summary
+from flatout.running import folder, native_ranks, rank_summary
 from flatout.running.command import Command, script_sha256
 from flatout.running.native_ranks import NativeStart
 from flatout.running.rank_layout import RankLayout, fewer
@@ -81,6 +81,19 @@ def planned(
         return RankPlan(layout, measured)
     native = NativeStart(best.native, scale_batch) if best.native else None
     return RankPlan(replace(fewer(layout, best.size, cores), native=native), measured)
+
+
+def untried(layout: RankLayout, command: Command, scale_batch: bool) -> RankPlan:
+    """A run without a trial: rows are cut, but for a script that starts its processes itself.
+
+    Raises UserError where the batch is to grow: which framework a script uses is seen in the trial.
+    """
+    if scale_batch:
+        raise UserError(
+            "--scale-batch needs the trial, which sees whose loaders the script uses",
+            "leave out --no-trial",
+        )
+    return RankPlan(replace(layout, native=native_ranks.own_ddp(command.script)))
 
 
 def _as_remembered(layout: RankLayout, ranks: PlannedRanks | None) -> RankLayout:

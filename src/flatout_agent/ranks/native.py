@@ -63,7 +63,8 @@ class NativeRuntime:
         made = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
         if made:  # a program may end its group before it ends itself
             self._backend = str(dist.get_backend())
-        return wire.RanksSeen(size=self.orders.size, backend=self._backend, steps=self._steps)
+        own = self.orders
+        return wire.RanksSeen(own.size, self._backend, steps=self._steps, native=own.native)
 
     def _own(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         own: DataLoader[Any] = self.guarded(own_loader, loader, self.orders.rank, self.orders.size)

@@ -99,6 +99,8 @@ class RanksSeen:
     steps: int = 0
     gradient_error: float | None = None
     """The largest of the regions'."""
+    native: str = ""
+    """The framework that divided the work itself, or OWN_DDP: each rank counts its own samples."""
     kind: str = "ranks"
 
 

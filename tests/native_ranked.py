@@ -1,0 +1,60 @@
+"""Programs that know ranks themselves, started as the host starts them, without the host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from agent_paths import INJECT
+from flatout.running.native_ranks import NativeStart
+from flatout.running.rank_layout import RankLayout
+from flatout_agent import wire
+from ranked import SEED, Ranked
+
+LIMIT_S = 150.0
+
+
+def run(
+    folder: Path,
+    words: list[str],
+    how: NativeStart,
+    size: int = 2,
+    gpus: tuple[str, ...] = (),
+) -> Ranked:
+    """Run `python *words` as so many ranks; on CPU cores where no GPUs are named."""
+    layout = RankLayout(size, SEED, 1, gpus, how).begun()
+    records = folder / f"native-{size}"
+    records.mkdir(parents=True)
+    processes = [_start(folder, records, words, layout, rank) for rank in range(size)]
+    try:
+        done = [process.communicate(timeout=LIMIT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    lines = [line for path in sorted(records.iterdir()) for line in path.read_text().splitlines()]
+    return Ranked(
+        tuple(process.returncode for process in processes),
+        tuple(out for out, _ in done),
+        tuple(err for _, err in done),
+        tuple(wire.record(line) for line in lines),
+    )
+
+
+def _start(
+    folder: Path, records: Path, words: list[str], layout: RankLayout, rank: int
+) -> subprocess.Popen[str]:
+    orders = wire.Orders(str(records), ranks=layout.orders(rank, Path(), "", str(folder)))
+    path = folder / f"native-{layout.size}-{rank}.json"
+    path.write_text(wire.dump(orders))
+    base = dict(os.environ, PYTHONPATH=str(INJECT), PYTHONHASHSEED="0")
+    return subprocess.Popen(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**layout.environment(rank, base), wire.ORDERS_ENV: str(path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
