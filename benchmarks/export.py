@@ -1,10 +1,10 @@
 """What `flatout export` gains on twelve models, whether its choice is the best, and its guard.
 
-Three parts, each resumable: what stands in the results is not done again.
+Three parts, each resumable: what stands in the results is not done again. Without a name, all.
 
-    python benchmarks/export.py build  [MODEL ...]   build and verify (minutes for each model)
-    python benchmarks/export.py time   [MODEL ...]   time all builds twice, in turns; run it alone
-    python benchmarks/export.py guard                planted wrong builds and sound ones
+    python benchmarks/export.py [build] [MODEL ...]   build and verify (minutes for each model)
+    python benchmarks/export.py [time] [MODEL ...]    time all builds twice, in turns; run it alone
+    python benchmarks/export.py [guard]               planted wrong builds and sound ones
 
 `time` first chooses as the command does, then times every build anew: the time of the chosen one
 must be within 3 % of the best one's in the second measurement. torch.compile and TVM are left out
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import shutil
@@ -50,24 +51,37 @@ GUARDED = ("mlp", "tcn", "lstm")
 def main() -> None:
     """Do the part that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("build", "time", "guard"))
-    parser.add_argument("models", nargs="*", default=list(export_models.MODELS))
+    parser.add_argument("words", nargs="*", help="build, time or guard; names of models")
     parser.add_argument("--all", action="store_true", help="torch.compile and TVM too")
     parser.add_argument("--overlay", type=Path, default=packages.existing(sys.executable))
     parser.add_argument("--until", type=float, default=math.inf, help="seconds; then it stops")
     arguments = parser.parse_args()
     began = time.monotonic()
-    if arguments.part == "guard":
+    parts, models = asked(arguments.words, ("build", "time", "guard"))
+    if "guard" in parts:
         save(guard=guarded())
-        return
-    for name in arguments.models:
+    for part, name in itertools.product(parts, models):
         if time.monotonic() - began > arguments.until:
             print(f"stopped before {name}: call it again")
             return
-        if arguments.part == "build":
+        if part == "build":
             build(name, arguments)
-        elif (WORK / name / "rows.json").exists() and name not in figures()["models"]:
+        elif (
+            part == "time"
+            and (WORK / name / "rows.json").exists()
+            and name not in figures()["models"]
+        ):
             save(models={**figures()["models"], name: timed(name, arguments.overlay)})
+
+
+def asked(words: list[str], parts: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Parts and models out of the words of a command line; none means all."""
+    models = [word for word in words if word not in parts]
+    if unknown := [name for name in models if name not in export_models.MODELS]:
+        sys.exit(f"no such part or model: {', '.join(unknown)}")
+    return [part for part in parts if part in words] or list(parts), models or list(
+        export_models.MODELS
+    )
 
 
 def figures() -> dict[str, Any]:
@@ -139,7 +153,7 @@ def timed(name: str, overlay: Path | None) -> dict[str, Any]:
     with ExitStack() as stack:
         builds = []
         for key in rows:
-            process = stack.enter_context(started(folder, key, overlay))
+            process = stack.enter_context(started(name, folder / "run/candidates" / key, overlay))
             process.wait(export.LOAD_LIMIT_S)
             process.ask({"do": "load"}, export.LOAD_LIMIT_S)
             builds.append(timing.TimedBuild(key, process))
@@ -193,15 +207,15 @@ def chosen_of(builds: list[timing.TimedBuild], plans: dict[str, Any]) -> str:
     return found[0]
 
 
-def started(folder: Path, key: str, overlay: Path | None) -> Any:
-    """A process that serves one build."""
+def started(name: str, folder: Path, overlay: Path | None) -> Any:
+    """A process that serves what a folder holds, with the inputs of the model of this name."""
     order = {
         "do": "serve",
-        "prepared": str(folder / "run/prepared"),
-        "folder": str(folder / "run/candidates" / key),
+        "prepared": str(WORK / name / "run/prepared"),
+        "folder": str(folder),
         "threads": torch.get_num_threads(),
         "overlay": str(overlay) if overlay is not None else None,
-        "compiled": str(folder / "run/scratch"),
+        "compiled": str(WORK / name / "run/scratch"),
     }
     return worker.start(sys.executable, order, worker.memory_limit(None))
 
