@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,46 @@ def test_pip_that_fails_is_told_by_its_last_line(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(packages.subprocess, "run", run)
     with pytest.raises(UserError, match="no such package"):
+        packages.plan(sys.executable, [ONE])
+
+
+def wheel(folder: Path, name: str, version: str, *needs: str) -> None:
+    """A package with one module, as pip takes it."""
+    module, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
+    lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
+    lines += [f"Requires-Dist: {need}" for need in needs]
+    tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"{module}-{version}-py3-none-any.whl", "w") as file:
+        file.writestr(f"{module}.py", f"version = {version!r}\n")
+        file.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
+        file.writestr(f"{info}/WHEEL", tags)
+        file.writestr(f"{info}/RECORD", "")
+
+
+@pytest.mark.slow
+def test_pip_itself_installs_into_the_folder_and_nowhere_else(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    wheel(tmp_path / "wheels", "some-runtime", "1.2", "its-need>=3", "numpy>=1")
+    wheel(tmp_path / "wheels", "its-need", "3.0")
+    plan = packages.plan(sys.executable, [ONE])
+    assert sorted(plan.pinned) == ["its-need==3.0", "some-runtime==1.2"]  # numpy is there already
+    assert not plan.folder.exists()
+    packages.install(plan)
+    assert importlib.util.find_spec("some_runtime") is None
+    order = {"do": "packages", "packages": [("some-runtime", "some_runtime")], "threads": 1}
+    for overlay, version in ((None, None), (str(plan.folder), "1.2")):
+        found = worker.once(sys.executable, {**order, "overlay": overlay}, 60.0, 2**40)
+        assert found["versions"] == {"some-runtime": version}
+    # What would need another numpy than the user's is not installed.
+    wheel(tmp_path / "wheels", "some-runtime", "2.0", "numpy>=999")
+    wheel(tmp_path / "wheels", "numpy", "999.0")
+    assert packages.plan(sys.executable, [ONE]).pinned[0] == "some-runtime==1.2"
+    (tmp_path / "wheels" / "some_runtime-1.2-py3-none-any.whl").unlink()
+    with pytest.raises(UserError, match="pip cannot install into"):
         packages.plan(sys.executable, [ONE])
 
 
