@@ -57,7 +57,13 @@ def row_of(folder: Path, name: str) -> ExportCandidate:
 
 @pytest.mark.parametrize(
     "name",
-    ["onnxruntime-int8", "openvino-int8", pytest.param("torchao-int8", marks=pytest.mark.thorough)],
+    [
+        "openvino-int8",
+        *(
+            pytest.param(f"{name}-int8", marks=pytest.mark.thorough)
+            for name in ("onnxruntime", "torchao")
+        ),
+    ],
 )
 def test_a_quantised_build_is_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
