@@ -72,7 +72,7 @@ def _run(model: nn.Module, call: SeenCall) -> Any:
 
 
 def _common(calls: list[SeenCall], notes: list[str]) -> list[SeenCall]:
-    """Those calls that one program can serve: most of them. The half types are widened."""
+    """Those calls that one program can serve: most rows of batches. The half types are widened."""
     for call in calls:
         for value in flat.odd_objects((call.args, call.kwargs)):
             kind = type(value).__name__
@@ -81,7 +81,12 @@ def _common(calls: list[SeenCall], notes: list[str]) -> list[SeenCall]:
                 "give forward the tensors themselves, or a tuple, dict or dataclass of them",
             )
     signatures = [flat.signature(call) for call in calls]
-    ((most, count),) = Counter(signatures).most_common(1)
+    counts, batched = Counter(signatures), Counter[Any]()
+    for call, own in zip(calls, signatures, strict=True):
+        # A text that is generated token by token after an evaluation is hundreds of single calls.
+        batched[own] += call.rows if call.rows > 1 else 0
+    most = max(counts, key=lambda kind: (batched[kind], counts[kind]))
+    count = counts[most]
     if count < len(calls):
         notes.append(
             f"{len(calls) - count} of {len(calls)} calls were of another kind and are left out: "

@@ -18,6 +18,7 @@ which no library has good kernels.
 numpy, no torch, and the kind of CPU that it was built on. `relay.frontend.from_onnx`, which most
 recipes name, is gone since 0.20, and so is what `torch.compile(backend="tvm")` calls. With
 apache-tvm 0.27.0.post1 and apache-tvm-ffi 0.1.15.post2 the search crashed wherever it was tried.
+With apache-tvm-ffi 0.1.14, which is withdrawn from PyPI, it was not seen to end either.
 
 ## What it may change
 

@@ -77,8 +77,10 @@ class Server:
         ):
             times.append(self._timed(arrays[(order["first"] + len(times)) % len(arrays)]) * 1e3)
         took, after = time.perf_counter() - began, run_delay_s()
-        known = before is not None and after is not None and took > 0
-        return {"ms": times, "waited": max(0.0, after - before) / took if known else None}
+        waited = None
+        if before is not None and after is not None and took > 0:
+            waited = max(0.0, after - before) / took
+        return {"ms": times, "waited": waited}
 
     def peak(self, order: dict[str, Any]) -> dict[str, Any]:
         """The most memory that this process ever had."""

@@ -139,6 +139,15 @@ def test_a_dataclass_and_calls_of_another_kind(tmp_path: Path) -> None:
     assert "'2.0'" in facts["notes"][0]
 
 
+def test_an_evaluation_counts_more_than_single_calls_of_another_kind(tmp_path: Path) -> None:
+    """As where a sample is generated when the training is over."""
+    calls = [call(X, X * 2), *[call(X[:1]) for _ in range(20)]]
+    facts = taken(models.WithLoss(), calls, tmp_path)
+    assert facts["batch_sizes"] == [8]
+    assert facts["metric"]["name"] == "mean squared error"
+    assert "20 of 21 calls were of another kind" in facts["notes"][0]
+
+
 def test_len_of_a_tensor_does_not_fix_the_batch(tmp_path: Path) -> None:
     assert taken(models.Length(), [call(X)], tmp_path)["batch_dynamic"]
     assert "len" not in vars(models)

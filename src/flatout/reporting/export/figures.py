@@ -119,25 +119,10 @@ def _accuracy(result: ExportResult) -> Chart | None:
     own = numbers(result)
     points = [(item.speedup or 0.0, _error(item) or SAME_BITS) for item in items]
     labels = point_labels(points, [own[item.id] for item in items])
-    most = max(x for x, _ in points)
-    traces: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "markers+text",
-            "name": html.escape(item.title),
-            "x": [points[at][0]],
-            "y": [points[at][1]],
-            "text": [labels[at]],
-            "textposition": _position(points[at][0] / most if most else 0.0),
-            "cliponaxis": False,
-            "marker": {
-                "color": _colour(result, item),
-                "size": 11,
-                "symbol": SYMBOLS[item.precision],
-            },
-            "hovertemplate": "%{x:.2f}×, error %{y:.1e}",
-        }
-        for at, item in enumerate(items)
+    most = max(x for x, _ in points) or 1.0
+    traces = [
+        _point(result, item, label, point[0] / most)
+        for item, label, point in zip(items, labels, points, strict=True)
     ]
     layout = {
         "xaxis": {"title": {"text": "speed with batch 1 / eager (ratio)"}, "rangemode": "tozero"},
@@ -146,6 +131,26 @@ def _accuracy(result: ExportResult) -> Chart | None:
         "height": 420,
     }
     return Chart("accuracy", title, note, traces, layout)
+
+
+def _point(result: ExportResult, item: ExportCandidate, label: str, share: float) -> Trace:
+    """share: how far to the right it lies."""
+    return {
+        "type": "scatter",
+        "mode": "markers+text",
+        "name": html.escape(item.title),
+        "x": [item.speedup],
+        "y": [_error(item)],
+        "text": [label],
+        "textposition": _position(share),
+        "cliponaxis": False,
+        "marker": {
+            "color": _colour(result, item),
+            "size": 11,
+            "symbol": SYMBOLS[item.precision],
+        },
+        "hovertemplate": "%{x:.2f}×, error %{y:.1e}",
+    }
 
 
 def point_labels(points: list[tuple[float, float]], names: list[int]) -> list[str]:
