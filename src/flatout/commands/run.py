@@ -69,10 +69,8 @@ def command(
     if live:
         return _run_live(request, (exact, only or (), skip or ()), steps_left)
     boosts = chosen.choose(found.boosts, only or (), skip or ())
-    if several:
-        asked = _AskedRanks(ranks, gpus, scale_batch, not no_trial, not no_plan)
-        return _run_ranks(request, boosts, asked)
-    return _run(request, boosts)
+    asked = _AskedRanks(ranks, gpus, scale_batch, not no_trial, not no_plan)
+    return _run_ranks(request, boosts, asked) if several else _run(request, boosts)
 
 
 class _Request(NamedTuple):
