@@ -39,8 +39,13 @@ class RankLayout:
         own = rank, self.size, str(store), self.seed, self.threads
         if self.native is None:
             return wire.RankOrders(*own, scratch, protect)
-        how = {"native": self.native.framework, "scale_batch": self.native.scale_batch}
-        return wire.RankOrders(*own, "", protect, **how)
+        return wire.RankOrders(
+            *own,
+            "",
+            protect,
+            native=self.native.framework,
+            scale_batch=self.native.scale_batch,
+        )
 
     def environment(self, rank: int, base: Mapping[str, str]) -> dict[str, str]:
         """`base` with what makes a program this rank, and without what torchrun would set."""
