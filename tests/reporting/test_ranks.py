@@ -89,3 +89,18 @@ def test_a_row_of_the_trial() -> None:
     assert ranks.row_line(failed, Scaling(4, None, 38.4, ())) == (
         "4 ranks: ValueError: no (exit code 1)"
     )
+
+
+def test_a_row_of_a_program_that_knows_ranks_itself() -> None:
+    row = ScalingRow(2, 21.0, 1.83, (1.8, 1.86), losses="exact", native="accelerate")
+    line = ranks.row_line(row, Scaling(2, 2, 38.4, (row,)))
+    assert line.endswith(", started as torchrun would; the same losses")
+    own = ScalingRow(2, 21.0, 1.83, (1.8, 1.86), losses_reason="its own affair", native="ddp")
+    assert ranks.row_line(own, Scaling(2, 2, 38.4, (own,))).endswith("; its own affair")
+    (told,) = ranks.ended_lines(RanksEnd(2, "gloo", native="lightning"))
+    assert told == "2 ranks (gloo); started as torchrun would; Lightning divided the work"
+
+
+def test_more_than_ranks_can_give_is_doubted() -> None:
+    row = ScalingRow(2, 4.0, 17.0, (14.0, 20.0), losses="exact")
+    assert "2 ranks cannot give as much" in ranks.row_line(row, Scaling(2, 2, 68.0, (row,)))

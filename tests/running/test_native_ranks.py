@@ -12,6 +12,7 @@ import pytest
 import ranked
 from flatout.nouns.plan import Plan, PlannedRanks
 from flatout.probing.identity import identity
+from flatout.running.command import script_sha256
 from flatout.running.rank_layout import RankLayout
 from flatout.tuning import plan_file, rank_run
 
@@ -38,18 +39,20 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, timeout=150, check=False, **settings)
 
 
-def remember(folder: Path) -> None:
+def remember(folder: Path, script: Path) -> None:
     """A plan whose trial has found two ranks of Accelerate's here: there is no other trial."""
     machine = identity()
     described = rank_run.described(RankLayout(2, 1), machine)
-    ranks = PlannedRanks(asked=2, count=2, machine=described, native="accelerate")
+    sha = script_sha256(script)
+    ranks = PlannedRanks(2, 2, machine=described, script_sha256=sha, native="accelerate")
     plan_file.write(Plan((), machine=machine, ranks=ranks), folder / "flatout.toml")
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two ranks need two cores")
 def test_a_remembered_framework_prints_what_one_process_prints(root: Path, tmp_path: Path) -> None:
-    remember(tmp_path)
-    words = [str(root / "tests" / "jobs" / "accelerate_loop.py"), "--steps", "20"]
+    script = root / "tests" / "jobs" / "accelerate_loop.py"
+    remember(tmp_path, script)
+    words = [str(script), "--steps", "20"]
     done = run(tmp_path, "--", *words)
     assert done.returncode == 0, done.stderr
     assert "trial" not in done.stderr

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from flatout.nouns.run_end import RunEnd
@@ -104,3 +106,11 @@ def test_faults_are_told_once() -> None:
 
 def test_a_run_without_the_agent_says_so() -> None:
     assert summary.run_end((), (), followed=False).notes == (summary.NOT_FOLLOWED,)
+
+
+def test_data_parallel_is_told_what_would_be_tried_instead() -> None:
+    spread = dataclasses.replace(ended(), data_parallel=4)
+    (note,) = of([started(), wire.TorchSeen("2"), spread]).notes
+    assert "drives 4 GPUs from one process; flatout run --gpus all" in note
+    alone = dataclasses.replace(ended(), data_parallel=1)
+    assert of([started(), wire.TorchSeen("2"), alone]).notes == ()

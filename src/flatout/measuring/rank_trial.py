@@ -76,12 +76,7 @@ def run(
         error = why_unmeasured(first, late, limit_s, first.returncode, steps)
     refused = next((process.refused for process in processes.all if process.refused), None)
     complete = leading is not None and leading.ended is not None and refused is None
-    figures = None
-    if leading is not None and complete:
-        world = 1 if layout.native is None else layout.size
-        figures = measured(leading, peak, world)
-        if figures is not None and layout.native is not None:
-            figures = replace(figures, losses=mean_losses(processes.training, world))
+    figures = _figures(leading, peak, layout, processes) if complete else None
     seen = [process.ranks for process in processes.all if process.ranks is not None]
     return RankOutcome(
         measured=figures,
@@ -140,6 +135,20 @@ def _follow(programs: list[TrialProcess], processes: Processes, deadline: float)
     programs[0].wait(max(0.0, min(limit_s, deadline - time.monotonic())))
     _collect(programs[0], processes)
     return False
+
+
+def _figures(
+    leading: Process | None, peak: int | None, layout: RankLayout, processes: Processes
+) -> Measurement | None:
+    """Those of rank 0; where each rank has its own part of the work, of all together."""
+    if leading is None:
+        return None
+    if layout.native is None:
+        return measured(leading, peak)
+    figures = measured(leading, peak, layout.size)
+    if figures is None:
+        return None
+    return replace(figures, losses=mean_losses(processes.training, layout.size))
 
 
 def _hear_all(programs: list[TrialProcess], processes: Processes) -> None:

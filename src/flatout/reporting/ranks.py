@@ -19,6 +19,9 @@ OURS = {
 }
 
 
+TOO_GOOD = 1.5
+"""Times as fast per rank: caches give a little more than 1, nothing gives so much."""
+DISTURBED = "; {} ranks cannot give as much: something else ran beside the one process"
 NATIVE = {
     "accelerate": "Accelerate",
     "ddp": "the script itself",
@@ -134,7 +137,8 @@ def row_line(row: ScalingRow, scaling: Scaling) -> str:
     nothing = row.losses_reason if row.native and row.losses_reason else "no losses to compare"
     losses = OURS[row.losses] if row.losses is not None else nothing
     started = ", started as torchrun would" if row.native else ""
-    return f"{line}{started}; {losses}"
+    doubt = DISTURBED.format(row.size) if row.speedup > TOO_GOOD * row.size else ""
+    return f"{line}{started}; {losses}{doubt}"
 
 
 def _not_cut(model: ModelCut) -> str:

@@ -66,8 +66,13 @@ class RankLayout:
         """Those of one rank, numbered on this machine. scratch: "" for one that may save."""
         own = self.first + local, self.total, str(store), self.seed, self.threads
         if self.native is not None:
-            how = {"native": self.native.framework, "scale_batch": self.native.scale_batch}
-            return wire.RankOrders(*own, "", protect, **how)
+            return wire.RankOrders(
+                *own,
+                "",
+                protect,
+                native=self.native.framework,
+                scale_batch=self.native.scale_batch,
+            )
         orders = wire.RankOrders(*own, scratch, protect)
         if self.place is None:
             return orders

@@ -15,6 +15,10 @@ NO_AGENT = (
 NO_TORCH = "the program never imported torch: there was nothing to speed up or to measure"
 NO_STEP = "no training step was seen: no optimizer of the program took a step"
 NOT_FOLLOWED = "flatout found no folder that it can write to: the program ran as written"
+DATA_PARALLEL = (
+    "nn.DataParallel drives {} GPUs from one process; flatout run --gpus all tries a process on "
+    "each, with the same batch"
+)
 CUT_SHORT = "the program ended before the agent could report (killed, or os._exit): no figures"
 
 
@@ -92,7 +96,8 @@ def _boosts(
 
 def _notes(everyone: Sequence[Process], trained: Sequence[Process]) -> tuple[str, ...]:
     if trained:
-        return ()
+        devices = max(process.ended.data_parallel for process in trained if process.ended)
+        return (DATA_PARALLEL.format(devices),) if devices > 1 else ()
     if not everyone:
         return (NO_AGENT,)
     if not any(process.torch for process in everyone):

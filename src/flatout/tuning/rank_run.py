@@ -61,16 +61,9 @@ def planned(
     alone = RankLayout(1, layout.seed).orders(0, Path(), "", str(Path.cwd()))
     bench = Bench(command, run_folder, layout.seed, min_steps=8, compile_cache=cache, ranks=alone)
     own = RankMachine(cores, machine.memory_bytes)
-    measured = scaling_trial.measure(
-        bench,
-        layout,
-        boosts,
-        own,
-        plan.job,
-        report,
-        links(machine, bool(layout.gpus)),
-        scale_batch,
-    )
+    exchange = links(machine, bool(layout.gpus))
+    job = layout, boosts, own, plan.job, report, exchange, scale_batch
+    measured = scaling_trial.measure(bench, *job)
     if isinstance(measured, TooShort):
         warn(TOO_SHORT)
         return RankPlan(replace(layout, native=measured.native))

@@ -31,9 +31,10 @@ class OwnBatches(BatchSampler):
     """Accelerate asks its own samplers for this: each batch is divided, none is left to others."""
 
     def __init__(self, batch_sampler: Any, rank: int, size: int) -> None:
+        own: Any = self  # torch's class types them more narrowly than samplers are
         self.batch_sampler = batch_sampler
-        self.sampler = getattr(batch_sampler, "sampler", None)
-        self.batch_size = getattr(batch_sampler, "batch_size", None)
+        own.sampler = getattr(batch_sampler, "sampler", None)
+        own.batch_size = getattr(batch_sampler, "batch_size", None)
         self.drop_last = getattr(batch_sampler, "drop_last", False)
         self.rank, self.size = rank, size
 

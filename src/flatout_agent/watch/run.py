@@ -127,6 +127,7 @@ class RunWatch(Watcher):
                 graph_breaks=graph_breaks,
                 backwards=self.job.backwards,
                 by_hand=self.job.by_hand,
+                data_parallel=max(map(spread, self.job.models), default=0),
             )
         )
 
@@ -139,6 +140,13 @@ class RunWatch(Watcher):
 
         RunWatch.program_ends(self)
         end_process(self.recorder)
+
+
+def spread(model: torch.nn.Module) -> int:
+    """Devices that `nn.DataParallel` spreads this model over; 0: it is not spread."""
+    devices = getattr(model, "device_ids", None) or ()
+    parallel = isinstance(model, torch.nn.DataParallel) and len(devices) > 1
+    return len(devices) if parallel else 0
 
 
 def compile_counters() -> tuple[int, int]:

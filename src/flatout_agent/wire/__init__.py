@@ -374,6 +374,8 @@ class Ended:
     """Backward passes, counted until an optimizer stepped."""
     by_hand: bool = False
     """No optimizer stepped: the program changes its weights itself."""
+    data_parallel: int = 0
+    """Devices that `nn.DataParallel` spreads a model over, in this one process."""
     kind: str = "ended"
 
 

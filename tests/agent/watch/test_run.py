@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.watch.run import RunWatch
+from flatout_agent.watch.run import RunWatch, spread
 
 TRAIN, AGAIN, VALIDATION = "train", "train again", "validation"
 
@@ -93,3 +93,13 @@ def test_an_evaluation_between_leaves_the_number_of_the_batch_open() -> None:
     loop.batch(SimpleNamespace(batch_size=4), 4)  # type: ignore[arg-type]
     loop.batch(train, 4)
     assert loop.watch.history.seen().batch is None
+
+
+def test_data_parallel_over_several_devices_is_seen() -> None:
+    parallel = torch.nn.DataParallel(torch.nn.Linear(2, 1))
+    assert spread(parallel) == 0  # on a CPU it calls its module
+    parallel.device_ids = [0, 1, 2]
+    assert spread(parallel) == 3
+    parallel.device_ids = [0]
+    assert spread(parallel) == 0
+    assert spread(torch.nn.Linear(2, 1)) == 0
