@@ -277,6 +277,7 @@ def _seconds(text: str) -> float | None:
 
 def _said(answer: tools.ToolAnswer) -> str:
     """Its line that says the most, without the program's name before it."""
-    lines = [line.strip() for line in answer.stderr.splitlines() if "error:" in line]
-    text = lines[-1] if lines else answer.said
+    lines = [line.strip() for line in answer.stderr.splitlines() if "--help" not in line]
+    errors = [line for line in lines if "error:" in line] or [line for line in lines if line]
+    text = errors[-1] if errors else answer.said
     return re.sub(r"^(?:[a-z_ ]+: |Batch job submission failed: )+", "", text)
