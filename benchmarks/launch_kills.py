@@ -35,9 +35,9 @@ sys.path.insert(0, str(record.REPOSITORY / "tests"))
 from running import resuming
 
 MARK = "FLATOUT_KILLS_RUN"
-STEPS = ("60", "0.05")
-LATEST_S = 9.0
-"""Of a kill, after the start: both ranks train by then, and have not ended."""
+STEPS = ("120", "0.05")
+LATEST = 0.9
+"""Of a kill, as a share of what an undisturbed run on this machine takes."""
 LIMIT_S = 240.0
 WAIT = "20s"
 LEFT_S = 15.0
@@ -53,9 +53,12 @@ def main() -> None:
     chance = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = losses(folder, "alone", [alone(folder)])
+        took_s = duration_s(Path(folder), undisturbed)
         rows = []
         for number in range(arguments.kills):
-            row = killed(Path(folder), number, chance, undisturbed)
+            row = killed(
+                Path(folder), number, chance.uniform(0.0, LATEST * took_s), chance, undisturbed
+            )
             sys.stderr.write(f"{number}: {row}\n")
             rows.append(row)
     figures = summed(rows)
@@ -67,8 +70,7 @@ def main() -> None:
 
 def alone(folder: str) -> subprocess.Popen[str]:
     own = Path(folder) / "alone"
-    own.mkdir()
-    (own / "train.py").write_text(resuming.program(5))
+    _with_script(own)
     return subprocess.Popen(
         [sys.executable, "train.py", STEPS[0], "0"], cwd=own, stdout=subprocess.PIPE, text=True
     )
@@ -137,17 +139,30 @@ def victims(mark: str) -> list[Victim]:
     return found
 
 
+def duration_s(folder: Path, undisturbed: dict[int, str]) -> float:
+    """Of a run on two nodes in which nothing is killed."""
+    _with_script(folder / "whole")
+    began = time.monotonic()
+    printed = losses(str(folder), "whole", nodes(folder / "whole", f"{os.getpid()}-whole"))
+    if printed != undisturbed:
+        raise SystemExit("two nodes do not come to the losses of one process: nothing to compare")
+    return time.monotonic() - began
+
+
+def _with_script(own: Path) -> None:
+    own.mkdir()
+    (own / "train.py").write_text(resuming.program(5))
+
+
 def killed(
-    folder: Path, number: int, chance: random.Random, undisturbed: dict[int, str]
+    folder: Path, number: int, at_s: float, chance: random.Random, undisturbed: dict[int, str]
 ) -> dict[str, Any]:
     """One run in which one process is killed, and the run after it."""
     name = f"kill{number}"
     own = folder / name
-    own.mkdir()
-    (own / "train.py").write_text(resuming.program(5))
+    _with_script(own)
     mark = f"{os.getpid()}-{number}"
     job = nodes(own, mark)
-    at_s = chance.uniform(0.0, LATEST_S)
     time.sleep(at_s)
     present = victims(mark)
     victim = chance.choice(present) if present else Victim("none", 0, 0)

@@ -34,10 +34,12 @@ def free_port() -> int:
 class Cluster:
     """So many nodes on this machine."""
 
-    def __init__(self, stack: ExitStack, count: int, limits: NodeLimits = QUICK) -> None:
+    def __init__(
+        self, stack: ExitStack, count: int, limits: NodeLimits = QUICK, restarts: int = 0
+    ) -> None:
         self.layout = NodeLayout(count, 0, "127.0.0.1", free_port(), "test", "secret")
         self.limits, self.stack = limits, stack
-        self.leader = NodeLeader(self.layout, 77, limits)
+        self.leader = NodeLeader(self.layout, 77, limits, restarts, lambda failure: True)
         stack.callback(self.leader.close)
         self.links: list[NodeLink] = []
 
@@ -186,6 +188,27 @@ def test_a_refusal_is_told_to_all(stack: ExitStack) -> None:
     cluster.verdicts()
     assert cluster.links[0].verdict is not None
     assert cluster.links[0].verdict.refused == ("batches differ", "seed the loader")
+
+
+def test_all_start_again_with_a_node_that_was_gone_and_has_come_back(stack: ExitStack) -> None:
+    cluster = Cluster(stack, 2, restarts=1)
+    before = cluster.join([1, 2])
+    first, second = cluster.links
+    second.close()  # its engine starts it anew
+    until(lambda: first.verdict is not None)
+    assert first.verdict is not None
+    assert first.verdict.again
+    rounds: dict[int, NodeRound] = {}
+    again = threading.Thread(target=lambda: rounds.update({0: first.rejoin()}))
+    again.start()
+    back = cluster.link(1)
+    rounds[1] = back.join(2, "program")
+    again.join()
+    assert rounds[0].firsts == rounds[1].firsts == (0, 1)
+    assert rounds[0].store == rounds[1].store != before[0].store
+    back.close()
+    until(lambda: first.verdict is not None)
+    assert not first.verdict.again  # once was all
 
 
 # Who is let in ----------------------------------------------------------------------------------
