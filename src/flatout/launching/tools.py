@@ -48,7 +48,7 @@ def ask(
     """Run it to its end; given: its standard input; env: None: this process's. Never raises."""
     source = {"stdin": subprocess.DEVNULL} if given is None else {"input": given}
     try:
-        done = subprocess.run(  # type: ignore[call-overload]
+        done = subprocess.run(
             list(command),
             **source,
             capture_output=True,
