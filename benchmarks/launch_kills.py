@@ -163,7 +163,9 @@ def killed(
         time.sleep(0.1)
     for each in left:
         os.kill(each.pid, signal.SIGKILL)
-    said = [line for _, errors in done for line in errors.splitlines() if ": error: " in line]
+    said = [
+        line for _, errors in done for line in errors.splitlines() if line.startswith("flatout: ")
+    ]
     codes = [node.returncode for node in job]
     return {
         "victim": victim.role,

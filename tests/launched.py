@@ -87,7 +87,13 @@ class Following:
         self._said = folder / f"said-{time.monotonic_ns()}"
         with self._said.open("wb") as said:
             self.process = subprocess.Popen(
-                command, cwd=folder, env=env, stdout=said, stderr=said, stdin=subprocess.DEVNULL
+                command,
+                cwd=folder,
+                env=env,
+                stdout=said,
+                stderr=said,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=_heeds_ctrl_c,
             )
 
     @property
@@ -121,6 +127,11 @@ class Following:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+
+
+def _heeds_ctrl_c() -> None:
+    """A shell that starts the tests in the background has them ignore it, and all below them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def losses(output: str) -> dict[int, float]:

@@ -125,3 +125,16 @@ if __name__ == "__main__":
     assert len(run.of(wire.Started)) == 1, run.stderr
     assert "session" not in run.stdout
     assert "recorder'" in run.stdout or "start'" in run.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("own", [False, True])
+def test_a_clusters_warning_does_not_end_who_knows_nothing_of_it(
+    run_agent, script, monkeypatch, own
+):
+    monkeypatch.setenv(wire.WARNING_ENV, "SIGUSR1")
+    text = "import os, signal\n"
+    if own:
+        text += "signal.signal(signal.SIGUSR1, lambda number, frame: print('heeded'))\n"
+    run = run_agent([script(text + "os.kill(os.getpid(), signal.SIGUSR1)\nprint('on')\n")])
+    assert (run.returncode, run.stdout.split()) == (0, ["heeded", "on"] if own else ["on"])

@@ -327,3 +327,5 @@ def test_local_processes(monkeypatch: pytest.MonkeyPatch, text: str, count: int)
     monkeypatch.delenv("LOCAL_WORLD_SIZE")
     monkeypatch.setenv(wire.SIZE_ENV, text)
     assert limits.local_processes() == count
+    monkeypatch.setenv(wire.LOCAL_SIZE_ENV, "2")  # the others are on other machines
+    assert limits.local_processes() == 2

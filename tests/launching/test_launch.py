@@ -40,6 +40,10 @@ def request(code: Path, engine: str = "slurm", **more: object) -> LaunchRequest:
         ("slurm", {"argv": ("--lr", "1")}, "--lr is not an option of flatout launch"),
         ("ssh", {"hosts": ("a",), "argv": ("/bin/../etc/x.py",)}, "no such script"),
         ("ssh", {"hosts": ()}, "no hosts are named"),
+        ("ssh", {"hosts": ("a", "a")}, "a host is named twice"),
+        ("ssh", {"hosts": ("-oProxyCommand=x",)}, "is no host"),
+        ("ssh", {"hosts": ("a b",)}, "is no host"),
+        ("ssh", {"hosts": ("a",), "options": (("port", "80"),)}, "port=80 is no port"),
     ],
 )
 def test_what_needs_no_engine_to_be_seen(
@@ -73,7 +77,7 @@ def test_a_dry_run_shows_the_files_where_the_engine_is_not(
     assert "#SBATCH --time=1-01:01:01" in file.text
     assert "sbatch is not installed here" in prepared.warnings[0]
     assert prepared.costs.gpu_hours == pytest.approx(4 * 90061 / 3600)
-    with pytest.raises(UserError, match="--gpus 8"):
+    with pytest.raises(UserError, match="is known where Slurm is"):
         launch.prepare(request(code, gpus="all"), dry=True)
     assert not (code / ".flatout").exists()
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from flatout.nouns.errors import UserError
 from flatout.running.command import Command
-from flatout.running.rank_layout import RankLayout, check_command, fewer, layout, rotated
+from flatout.running.rank_layout import (
+    RankLayout,
+    RankPlace,
+    check_command,
+    fewer,
+    layout,
+    rotated,
+)
 
 
 def test_each_rank_begins_with_its_own_gpu_and_sees_its_peers() -> None:
@@ -103,3 +112,22 @@ def test_a_launcher_starts_its_ranks_itself() -> None:
     command = Command(("/bin/torchrun", "a.py"), None, "python", ("torchrun", "a.py"))
     with pytest.raises(UserError, match="starts the ranks itself"):
         check_command(command)
+
+
+def test_ranks_of_one_of_several_machines() -> None:
+    place = RankPlace(8, 12, "10.0.0.1:4000", "10.0.0.2")
+    own = RankLayout(4, 5, None, ("0", "1", "2", "3"), place)
+    orders = own.orders(1, Path("store"), "scratch", "folder")
+    assert (orders.rank, orders.size) == (9, 12)
+    assert (orders.address, orders.host) == ("10.0.0.1:4000", "10.0.0.2")
+    base = {"FLATOUT_JOB": "secret", "RANK": "1", "MASTER_ADDR": "node0", "HOME": "/root"}
+    variables = own.environment(1, base)
+    assert not {"FLATOUT_JOB", "RANK", "MASTER_ADDR"} & variables.keys()
+    assert variables["CUDA_VISIBLE_DEVICES"] == "1,2,3,0"  # of this machine
+    names = ("FLATOUT_RANK", "FLATOUT_RANKS", "FLATOUT_LOCAL_RANK", "FLATOUT_LOCAL_RANKS")
+    assert [variables[name] for name in names] == ["9", "12", "1", "4"]
+
+
+def test_one_rank_is_enough_where_there_are_other_machines() -> None:
+    assert layout(None, "all", 8, 1, {}, least=1).size == 1
+    assert layout(1, None, 8, 0, {}, least=1).size == 1

@@ -84,21 +84,12 @@ def command(
       flatout run --gpus all -m package.train
       flatout run -- torchrun --nproc-per-node 2 train.py
     """
-    target = resolve(*program(ctx.args), python)
-    several = _several(ranks, gpus, nodes, live)
-    if restarts and not several:
-        raise UserError("--restarts starts ranks again", "give --ranks, --gpus or --nodes too")
-    found = _plan(target, plan, no_plan, quiet or live or several)
-    request = _Request(
-        target, found, plan or PLAN, python, as_json, quiet, export, nodes is not None
-    )
-    if live:
-        return _run_live(request, (exact, only or (), skip or ()), steps_left)
-    boosts = chosen.choose(found.boosts, only or (), skip or ())
-    if several:
-        asked = _Asked(ranks, gpus, nodes, duration("--nodes-wait", nodes_wait), restarts)
-        return _run_ranks(request, boosts, asked, not no_trial, not no_plan)
-    return _run(request, boosts)
+    target, wait_s = resolve(*program(ctx.args), python), duration("--nodes-wait", nodes_wait)
+    asked = _Asked(ranks, gpus, nodes, wait_s, restarts, not no_trial, not no_plan)
+    several = _several(asked, live)
+    found = _plan(target, plan, no_plan, quiet or live or several is not None)
+    request = _Request(target, found, plan or PLAN, python, as_json, quiet, export)
+    return _begin(request, several, (exact, only or (), skip or ()), live, steps_left)
 
 
 class _Request(NamedTuple):
@@ -109,8 +100,24 @@ class _Request(NamedTuple):
     as_json: bool
     quiet: bool
     export: bool
-    warned: bool
+    warned: bool = False
     """A cluster may warn of the end by a signal."""
+
+
+def _begin(
+    request: _Request,
+    asked: _Asked | None,
+    selection: tuple[bool, Sequence[str], Sequence[str]],
+    live: bool,
+    steps_left: int | None,
+) -> int:
+    """In the way that is asked for."""
+    if live:
+        return _run_live(request, selection, steps_left)
+    boosts = chosen.choose(request.applied.boosts, *selection[1:])
+    if asked is None:
+        return _run(request, boosts)
+    return _run_ranks(request._replace(warned=asked.nodes is not None), boosts, asked)
 
 
 def _run_live(
@@ -139,22 +146,26 @@ class _Asked(NamedTuple):
     nodes: str | None
     wait_s: float
     restarts: int
+    trial: bool
+    remember: bool
 
 
-def _several(ranks: int | None, gpus: str | None, nodes: str | None, live: bool) -> bool:
-    if ranks is None and gpus is None and nodes is None:
-        return False
+def _several(asked: _Asked, live: bool) -> _Asked | None:
+    """What is asked of several processes; None: nothing is. Raises UserError."""
+    if asked.ranks is None and asked.gpus is None and asked.nodes is None:
+        if asked.restarts:
+            raise UserError("--restarts starts ranks again", "give --ranks, --gpus or --nodes too")
+        return None
     from flatout.tuning import rank_run
 
-    return rank_run.check(ranks, gpus, live, nodes)
+    rank_run.check(asked.ranks, asked.gpus, live, asked.nodes)
+    return asked
 
 
 def _run_ranks(
     request: _Request,
     boosts: tuple[PlannedBoost, ...],
     asked: _Asked,
-    trial: bool,
-    remember: bool,
 ) -> int:
     """Train on several processes, where a trial shows that it pays and is right."""
     from flatout.probing import nodes
@@ -169,12 +180,12 @@ def _run_ranks(
     rank_layout.check_command(target)
     there = nodes.layout(asked.nodes) if asked.nodes is not None else None
     if there is not None and there.count > 1:
-        return _run_nodes(request, boosts, asked, there, machine, trial)
+        return _run_nodes(request, boosts, asked, there, machine)
     layout = node_run.layout(asked.ranks, asked.gpus, machine, 2 if there is None else 1)
     if layout.size == 1:  # an engine with one node and one GPU
         return _run_one(request, boosts, layout, asked.restarts)
     begin = rank_run.RankPlan(layout)
-    if trial:
+    if asked.trial:
         tell = (lambda line: None) if request.quiet else terminal.say
         begin = rank_run.planned(target, request.applied, boosts, layout, machine, tell, warn)
     if begin.scaling is not None:
@@ -182,7 +193,7 @@ def _run_ranks(
             report.trial(begin.scaling)
         if begin.scaling.count is None:
             raise scaling_trial.refused(begin.scaling)
-        if remember:
+        if asked.remember:
             with harmless("the trial is not in the plan"):
                 rank_run.write_plan(request.plan_path, target, begin.scaling, layout, machine)
 
@@ -204,11 +215,8 @@ def _run_one(
     def group() -> StartedRanks:
         return LoneRank(request.target, layout)
 
-    if not most:
-        return _run(request, boosts)
-    return _run(
-        request, boosts, None, _Ranks(group(), None, Restarts(most, group, report.started_again))
-    )
+    restarts = Restarts(most, group, report.started_again)
+    return _run(request, boosts, None, _Ranks(group(), None, restarts) if most else None)
 
 
 def _run_nodes(
@@ -217,7 +225,6 @@ def _run_nodes(
     asked: _Asked,
     nodes: NodeLayout,
     machine: Identity,
-    trial: bool,
 ) -> int:
     """Train on this node and others, each of which runs this same command."""
     from flatout.reporting import ranks as report
@@ -231,16 +238,13 @@ def _run_nodes(
     layout = joined.join(own, node_run.program(request.target, boosts))
     if nodes.index:
         request = request._replace(quiet=True, as_json=False)
-    elif trial and not request.quiet:
+    elif asked.trial and not request.quiet:
         terminal.say(node_run.UNTRIED.format(ranks=layout.total, nodes=nodes.count))
 
     def group(placed: RankLayout) -> NodeGroup:
         return NodeGroup(request.target, placed, report.failed, joined.link, joined.close)
 
-    def tell(number: int) -> None:
-        if not nodes.index:
-            report.started_again(number)
-
+    tell = (lambda number: None) if nodes.index else report.started_again
     restarts = Restarts(asked.restarts, lambda: group(joined.rejoin(own)), tell)
     try:
         return _run(request, boosts, None, _Ranks(group(layout), None, restarts))
@@ -254,12 +258,7 @@ def _run(
     tuning: LiveTuning | None = None,
     ranks: _Ranks | None = None,
 ) -> int:
-    variables = environment.warned() if request.warned else {}
-    with harmless("the plan was not compared with this machine"):
-        if boosts:
-            from flatout.tuning import plan_use
-
-            variables |= plan_use.variables(request.applied, boosts, request.target, warn)
+    variables = _variables(request, boosts)
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
     orders, beside = chosen.orders(boosts), request.as_json
     watch = _watch(request, boosts)
@@ -280,10 +279,8 @@ def _run(
         tuned = _close(tuning, request, ended.folder) if tuning is not None else None
     with harmless("this run has no summary"):
         end = _told(request, ended, boosts, ranks)
-    if ranks is not None and ranks.restarts is not None:
-        group = ranks.restarts.after(ranks.group)
-        if group is not None:
-            return _run(request, boosts, None, ranks._replace(group=group))
+    if (again := _again(ranks)) is not None:
+        return _run(request, boosts, None, again)
     with harmless("this run has no document"):
         if request.as_json:
             ending = request.target.display, ended.shell_code, answer, tuned
@@ -293,6 +290,25 @@ def _run(
     if ranks is not None:
         ranks.group.check_refusal(ended.records)
     return foreground.leave(ended.returncode)
+
+
+def _variables(request: _Request, boosts: Sequence[PlannedBoost]) -> dict[str, str]:
+    """What the program's environment has besides."""
+    variables = environment.warned() if request.warned else {}
+    with harmless("the plan was not compared with this machine"):
+        if boosts:
+            from flatout.tuning import plan_use
+
+            variables |= plan_use.variables(request.applied, boosts, request.target, warn)
+    return variables
+
+
+def _again(ranks: _Ranks | None) -> _Ranks | None:
+    """The ranks that are started once more; None: it is over. Raises UserError."""
+    if ranks is None or ranks.restarts is None:
+        return None
+    group = ranks.restarts.after(ranks.group)
+    return ranks._replace(group=group) if group is not None else None
 
 
 def _export(request: _Request, ended: foreground.Finished) -> None:

@@ -9,6 +9,8 @@ from flatout_agent import wire
 
 SAVED_EXIT = wire.SAVED_EXIT
 """Of `flatout run`: the program was warned, has saved its state, and would go on from there."""
+LOST_EXIT = wire.LOST_EXIT
+"""Of `flatout run`: ranks or nodes were lost."""
 
 
 def node_command(request: LaunchRequest, flatout: tuple[str, ...] = ("flatout",)) -> list[str]:

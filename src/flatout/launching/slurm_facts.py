@@ -83,7 +83,7 @@ REFUSALS = (
 
 
 @dataclass(frozen=True)
-class NodeGroup:
+class PartitionNodes:
     """Nodes of a partition that are alike."""
 
     count: int
@@ -101,7 +101,7 @@ class Partition:
     limit_s: float | None
     """None: none, or not known."""
     default_s: float | None
-    groups: tuple[NodeGroup, ...]
+    groups: tuple[PartitionNodes, ...]
 
     @property
     def nodes(self) -> int:
@@ -259,11 +259,11 @@ def _names(nodes: str) -> Iterator[str]:
     yield from answer.stdout.split() if not answer.returncode else [nodes]
 
 
-def _group(row: list[str]) -> NodeGroup:
+def _group(row: list[str]) -> PartitionNodes:
     number = re.match(r"\d+", row[5])
     gpu_count = sum(int(count) for count in GPUS.findall(row[6]))
     usable = not row[7].rstrip("*~#%$@^-+!").startswith(GONE) and "*" not in row[7]
-    return NodeGroup(int(row[4] or 0), int(number[0]) if number else 0, gpu_count, usable)
+    return PartitionNodes(int(row[4] or 0), int(number[0]) if number else 0, gpu_count, usable)
 
 
 def _seconds(text: str) -> float | None:
@@ -277,8 +277,7 @@ def _seconds(text: str) -> float | None:
 
 def _said(answer: tools.ToolAnswer) -> str:
     """Its line that says the most, without the program's name before it."""
-    lines = [line.strip() for line in answer.stderr.splitlines() if "error:" in line]
-    text = lines[-1] if lines else answer.said
-    return re.sub(r"^(?:sbatch|sinfo|allocation failure|[a-z_]+): ", "", text).removeprefix(
-        "error: "
-    )
+    lines = [line.strip() for line in answer.stderr.splitlines() if "--help" not in line]
+    errors = [line for line in lines if "error:" in line] or [line for line in lines if line]
+    text = errors[-1] if errors else answer.said
+    return re.sub(r"^(?:[a-z_ ]+: |Batch job submission failed: )+", "", text)

@@ -376,8 +376,7 @@ def _plain(environ: Environ) -> NodeLayout | None:
     count = _number(environ, names[0])
     engine = "torch's variables" if by_node else "WORLD_SIZE"
     if count is None or count == 1:
-        index = environ.get("NODE_RANK", "0") if count is None else "0"
-        if index.isdecimal() and int(index):
+        if count is None and environ.get("NODE_RANK", "0").strip("0"):
             _needed("your environment", environ, "NNODES", "NODE_RANK", "MASTER_ADDR")
         return None if count is None else NodeLayout(1, 0, "", RANK_PORT, engine)
     if not by_node and environ.get("LOCAL_WORLD_SIZE", "1") != "1":

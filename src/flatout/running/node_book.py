@@ -15,7 +15,7 @@ from flatout.nouns.decoding import decode
 from flatout.nouns.nodes import NodeVerdict
 from flatout.nouns.ranks import RankFailure
 from flatout.running import node_lines
-from flatout.running.node_lines import Lines, Message
+from flatout.running.node_lines import Message, NodeLines
 
 MOST_RANKS = 1024
 """Of one node."""
@@ -46,9 +46,9 @@ class NodeLimits:
 class NodeEntry:
     """One node, as the leader knows it."""
 
-    def __init__(self, index: int, hello: Message, lines: Lines) -> None:
+    def __init__(self, index: int, hello: Message, lines: NodeLines) -> None:
         self.index = index
-        self.lines: Lines | None = lines
+        self.lines: NodeLines | None = lines
         self.ranks = int(hello["ranks"])
         self.name = str(hello["name"])[:MOST_NAME]
         self.program = str(hello["program"])

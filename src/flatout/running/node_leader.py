@@ -17,13 +17,13 @@ from flatout.nouns.nodes import NodeLayout, NodeVerdict
 from flatout.nouns.ranks import RankFailure
 from flatout.running import node_lines, node_ports
 from flatout.running.node_book import NodeBook, NodeEntry, NodeLimits
-from flatout.running.node_lines import Lines, Message, NotANode
+from flatout.running.node_lines import Message, NodeLines, NotANode
 
 
 class _Guest:
     """A connection that has not said yet which node it is."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: NodeLines) -> None:
         self.lines = lines
         self.challenge = node_lines.nonce()
         self.since = time.monotonic()
@@ -62,7 +62,7 @@ class NodeLeader:
     def _own_address(self) -> tuple[str, int]:
         """As this machine itself reaches it."""
         host, port = self._listener.getsockname()[:2]
-        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
+        return "127.0.0.1" if host in ("0.0.0.0", "::") else host, port  # "::" takes both kinds
 
     def close(self) -> None:
         """Let the nodes hear how it ended, then stop."""
@@ -122,7 +122,7 @@ class NodeLeader:
             if len(self._guests) >= 2 * self._layout.count + 8:
                 connection.close()  # somebody only connects
                 return
-            guest = _Guest(Lines(connection))
+            guest = _Guest(NodeLines(connection))
             self._guests.append(guest)
             self._selector.register(connection, selectors.EVENT_READ, guest)
             guest.lines.send(nonce=guest.challenge, version=node_lines.VERSION)

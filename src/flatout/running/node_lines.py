@@ -27,7 +27,7 @@ class NotANode(Exception):  # noqa: N818 - says what the other side is
     """The other side does not speak as a node does."""
 
 
-class Lines:
+class NodeLines:
     """One connection, which does not block: `receive` and `flush` do what can be done now."""
 
     def __init__(self, connection: socket.socket) -> None:

@@ -20,7 +20,7 @@ from flatout.nouns.nodes import NodeLayout, NodeRound, NodeVerdict
 from flatout.nouns.ranks import RankFailure
 from flatout.running import node_lines
 from flatout.running.node_book import NodeLimits
-from flatout.running.node_lines import Lines, Message, NotANode
+from flatout.running.node_lines import Message, NodeLines, NotANode
 
 RETRY_S = 0.2
 CONNECT_S = 5.0
@@ -47,7 +47,7 @@ class NodeLink:
         self.verdict: NodeVerdict | None = None
         self.round: NodeRound | None = None
         self._refusal: tuple[str, str] | None = None
-        self._lines: Lines | None = None
+        self._lines: NodeLines | None = None
         self._rest: list[Message] = []
         self._leader_step: int | None = None
         self._lock = threading.Lock()
@@ -101,12 +101,12 @@ class NodeLink:
     def _where(self) -> str:
         return f"{self._nodes.leader}:{self._nodes.port}"
 
-    def _greeted(self, deadline: float, ranks: int, program: str) -> Lines:
+    def _greeted(self, deadline: float, ranks: int, program: str) -> NodeLines:
         """A connection on which both sides have proved that they belong to the job."""
         error: object = "nobody listens"
         while time.monotonic() < deadline:
             try:
-                lines = Lines(socket.create_connection(self._address, timeout=CONNECT_S))
+                lines = NodeLines(socket.create_connection(self._address, timeout=CONNECT_S))
             except OSError as failed:  # it may not be up, or its name not known yet
                 error = failed
                 time.sleep(RETRY_S)
@@ -126,7 +126,7 @@ class NodeLink:
             1,
         )
 
-    def _hello(self, lines: Lines, ranks: int, program: str) -> Lines:
+    def _hello(self, lines: NodeLines, ranks: int, program: str) -> NodeLines:
         challenge = str(self._answer(lines).get("nonce", ""))
         own = node_lines.nonce()
         lines.send(
@@ -154,7 +154,7 @@ class NodeLink:
             self._take(message)
         return lines
 
-    def _answer(self, lines: Lines) -> Message:
+    def _answer(self, lines: NodeLines) -> Message:
         """The next message; what comes with it is kept."""
         deadline = time.monotonic() + self._limits.hello_s
         with selectors.DefaultSelector() as selector:
@@ -247,10 +247,11 @@ class NodeLink:
             return
         names, total = ((), 0) if self.round is None else (self.round.names, self.round.total)
         name = names[0] if names else self._where
-        failure = RankFailure(0, total, "gone", 1, how, self._leader_step, node=name)
+        step = self.step if self._leader_step is None else self._leader_step  # they go together
+        failure = RankFailure(0, total, "gone", 1, how, step, node=name)
         self.verdict = NodeVerdict(failure)
 
 
-def _own_address(lines: Lines | None) -> str:
+def _own_address(lines: NodeLines | None) -> str:
     assert lines is not None
     return str(lines.socket.getsockname()[0]).removeprefix("::ffff:")

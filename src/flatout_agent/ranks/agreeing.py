@@ -23,6 +23,11 @@ def offer(group: RankGroup) -> None:
     _group = group
 
 
+def rank() -> int:
+    """Of this process; 0 where it trains alone."""
+    return 0 if _group is None else _group.rank
+
+
 def maxima() -> Callable[[torch.Tensor], Callable[[], None]] | None:
     """What starts to make a tensor the maximum over the ranks, and gives what waits for that.
 

@@ -64,6 +64,9 @@ class Checkpoint:
     loaders and other objects by each rank. The number of ranks may differ on resume: additional
     ranks keep their own random states, and get rank 0's state of the other objects.
 
+    Under `flatout run --ranks`, `--gpus` or `--nodes` all ranks save at the same step too; rank 0
+    alone writes to `dir`, and any number of ranks resumes from it.
+
     Raises UsageError for what cannot be tracked, and CheckpointError where a checkpoint cannot be
     written or loaded. A failed save leaves the training and the older checkpoints as they were.
     """
@@ -119,6 +122,7 @@ class Checkpoint:
         self.wait()
         newest = checkpoint_reading.newest(self._folder, ranks)
         self._may_save = True
+        ranks.check_alike(0 if newest is None else newest.entry.step, self._folder.path)
         if newest is None:
             return 0
         self._load(newest, ranks)
@@ -149,10 +153,11 @@ class Checkpoint:
         ranks = self._begin()
         self._check_folder(ranks)
         self.wait()
-        library_pulse.saving()
-        staged = self._stage(ranks)
-        folder, keep, broken = self._folder, self._keep, self._broken
-        self._background.start(lambda: write(staged, folder, ranks, keep, broken))
+        if ranks.writes:
+            library_pulse.saving()
+            staged = self._stage(ranks)
+            folder, keep, broken = self._folder, self._keep, self._broken
+            self._background.start(lambda: write(staged, folder, ranks, keep, broken))
         if self._period is not None:
             self._clock = time.monotonic() + self._period
 
@@ -192,7 +197,7 @@ class Checkpoint:
 
     def _check_folder(self, ranks: CheckpointRanks) -> None:
         """Refuse to mix a new training run with the checkpoints of an older one."""
-        if self._may_save:
+        if self._may_save or not ranks.writes:
             return
         entries = ranks.from_first(lambda: checkpoint_reading.entries(self._folder))
         if entries:

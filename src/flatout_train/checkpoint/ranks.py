@@ -31,6 +31,9 @@ class CheckpointRanks:
         joined = dist.is_available() and dist.is_initialized()
         self.size = dist.get_world_size() if joined else 1
         self.rank = dist.get_rank() if joined else 0
+        self.writes = joined or agreeing.rank() == 0
+        """Those of `flatout run --ranks` all have the same state: rank 0 alone writes it."""
+        self._maxima = None if joined else agreeing.maxima()
         self.writing: Any = None
         self.loop: Any = None
         if joined:
@@ -69,14 +72,29 @@ class CheckpointRanks:
     def agreement(self) -> Agreement | None:
         """None: there is nobody to agree with.
 
-        The ranks of `flatout run --ranks` each save all of the state, as if they were alone, but
-        must do so at the same step: none may leave before the others have saved.
+        The ranks of `flatout run --ranks` each have all of the state, but must save and end at the
+        same step: none may leave before rank 0 has saved.
         """
         if self.size > 1:
             group = self.loop
             return Agreement(lambda note: dist.all_reduce(note, _MAX, group, True).wait)
-        maxima = agreeing.maxima()
-        return Agreement(maxima) if maxima is not None else None
+        return Agreement(self._maxima) if self._maxima is not None else None
+
+    def check_alike(self, step: int, folder: object) -> None:
+        """Raise CheckpointError where ranks that each look into the folder see other checkpoints.
+
+        step: of the newest; 0: there is none.
+        """
+        if self._maxima is None:
+            return
+        note = torch.tensor([step, -step])
+        self._maxima(note)()
+        most, least = int(note[0]), -int(note[1])
+        if most != least:
+            raise CheckpointError(
+                f"the ranks see different checkpoints in {folder}: the newest is of step {most} "
+                f"for one and of step {least} for another. Pass a folder that all nodes see"
+            )
 
 
 class Agreement:

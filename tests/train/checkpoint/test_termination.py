@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flatout_train.checkpoint import termination
-from flatout_train.checkpoint.termination import END, SAVE, Watch
+from flatout_train.checkpoint.termination import END, LEAVE, SAVE, Watch
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and forks")
 
@@ -295,3 +295,42 @@ def main(folder):
 
 if __name__ == "__main__":
     main(sys.argv[1])
+
+
+def test_a_clusters_warning_saves_and_ends_with_a_code_of_its_own(handlers, monkeypatch):
+    monkeypatch.setenv("FLATOUT_WARNING", "SIGUSR1")
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as the agent leaves it
+    watch = Watch(0.1)
+    signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGUSR1)  # to the host, which passes it on, and to all processes
+    assert watch.request == LEAVE
+    time.sleep(0.3)  # nothing is forced where no step ends
+    with pytest.raises(SystemExit) as caught:
+        watch.done()
+    assert caught.value.code == 75
+    watch.close()
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_sigterm_after_a_warning_counts(handlers, monkeypatch):
+    monkeypatch.setenv("FLATOUT_WARNING", "SIGUSR1")
+    watch = Watch(30)
+    signal.raise_signal(signal.SIGUSR1)
+    monkeypatch.setattr(termination, "REPEAT_S", 0.0)
+    signal.raise_signal(signal.SIGTERM)
+    assert watch.request == END
+    with pytest.raises(SystemExit) as caught:
+        watch.done()
+    assert caught.value.code == 143
+    watch.close()
+
+
+def test_a_program_with_a_way_of_its_own_to_be_warned_keeps_it(handlers, monkeypatch):
+    monkeypatch.setenv("FLATOUT_WARNING", "SIGUSR1")
+    called = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: called.append(number))
+    watch = Watch(30)
+    signal.raise_signal(signal.SIGUSR1)
+    assert (watch.request, called) == (0, [signal.SIGUSR1])
+    watch.close()
+    signal.signal(signal.SIGUSR1, before)

@@ -216,9 +216,11 @@ def _script(request: LaunchRequest) -> Iterator[str]:
         yield f"export {name}={shlex.quote(value)}"
     yield "logs=" + shlex.quote(str(request.launch_folder))
     yield f'rm -f "$logs/{ENDED}"'
-    yield from BODY_HEAD.splitlines()
+    patience = WARNED_S - 30
+    yield from BODY_HEAD.format(restarts=request.restarts, patience=patience).splitlines()
     yield f"  {contract.node_line(request, (sys.executable, '-m', 'flatout'))} &"
-    yield from _body_tail(request).splitlines()
+    codes = {"saved": contract.SAVED_EXIT, "lost": contract.LOST_EXIT}
+    yield from BODY_TAIL.format(ended=ENDED, **codes).splitlines()
 
 
 def _directives(request: LaunchRequest) -> Iterator[str]:
@@ -254,13 +256,21 @@ def _rows(request: LaunchRequest) -> Iterator[tuple[str, str, str | None]]:
 
 
 BODY_HEAD = """
-echo "flatout launch: start $((${SLURM_RESTART_COUNT:-0} + 1)) on $SLURM_JOB_NODELIST"
+echo "flatout launch: start $((${{SLURM_RESTART_COUNT:-0}} + 1)) on $SLURM_JOB_NODELIST"
 
 # Slurm gives srun one core unless this says otherwise.
 [ -n "$SLURM_CPUS_PER_TASK" ] && export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 
-# Before the time limit: the programs on all nodes save their state and end.
-trap 'wait_again=1; scancel --signal=USR1 "$SLURM_JOB_ID"' USR1
+# Before the time limit: the programs on all nodes save their state and end. Those that do not are
+# started again only where that was asked for: again, so often.
+again={restarts}
+count="${{SLURM_RESTART_COUNT:-0}}"
+warned() {{
+  wait_again=1
+  scancel --signal=USR1 "$SLURM_JOB_ID"
+  [ "$count" -ge "$again" ] || {{ sleep {patience}; scontrol requeue "$SLURM_JOB_ID"; }} &
+}}
+trap warned USR1
 
 # One task on each node. Where one ends, flatout ends the others and says why; what is left a minute
 # later is killed. (--kill-on-bad-exit=1 would kill them before they have saved or said a word.)
@@ -269,20 +279,15 @@ BODY_TAIL = """step=$!
 wait_again=1
 while [ -n "$wait_again" ]; do wait_again=; wait "$step"; code=$?; done
 
-# With {saved} the state is saved: it goes on from there. Else again only where it was asked for.
-again={restarts}
-count="${{SLURM_RESTART_COUNT:-0}}"
-if [ "$code" = {saved} ] || {{ [ "$code" != 0 ] && [ "$count" -lt "$again" ]; }}; then
+# With {saved} the state is saved: it goes on from there. With {lost} and from 128 on it was lost or
+# killed from outside; any other error would come again.
+if [ "$code" = {saved} ] ||
+  {{ [ "$count" -lt "$again" ] && {{ [ "$code" = {lost} ] || [ "$code" -ge 128 ]; }}; }}; then
   echo "exit code $code: queued again, for start $((count + 2))"
   scontrol requeue "$SLURM_JOB_ID" && sleep 300  # Slurm ends this script
 fi
 echo "$code" >"$logs/{ended}"
 exit "$code\""""
-
-
-def _body_tail(request: LaunchRequest) -> str:
-    """What is done at the step's end."""
-    return BODY_TAIL.format(saved=contract.SAVED_EXIT, restarts=request.restarts, ended=ENDED)
 
 
 def _with_cores(request: LaunchRequest, partition: slurm_facts.Partition) -> LaunchRequest:

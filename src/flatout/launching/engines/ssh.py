@@ -40,8 +40,8 @@ Nothing queues the job again. `--restarts N` starts a program that fails again, 
 OpenSSH 9.2, two sshd in two network namespaces of one machine, with homes, keys and addresses of
 their own, ranks on CPU cores. Two machines train to the losses of one process; a rank fails, a
 machine's flatout is killed, a follower is interrupted, the job cancelled: the right one is named,
-and no process is left on either. Each check above, with host keys swapped and keys withdrawn. Machines
-with GPUs, other shells than bash, and links slower than memory have not been tried.
+and no process is left on either. Each check above, with host keys swapped and keys withdrawn.
+Machines with GPUs, other shells than bash, and links slower than memory have not been tried.
 
 ## References
 
@@ -90,9 +90,11 @@ SEVERAL = "flatout launch ssh --hosts gpu1,gpu2 train.py"
 RETRY_S = 5.0
 STOP_S = 15
 """For a program to end itself, before it is killed."""
-BEGIN = """
+BOOT = "/proc/sys/kernel/random/boot_id"
+BEGIN = f"""
 cd "$HOME/$1" || exit 1
 umask 077
+cat {BOOT} >boot
 # A session of its own: it goes on when this connection ends.
 setsid sh -c '
   trap "again=1; kill -TERM \\$child" TERM
@@ -104,13 +106,25 @@ setsid sh -c '
   echo "$code" >ended.new
   mv ended.new ended
 ' "$2" </dev/null >/dev/null 2>&1 &
+left=100
+while [ ! -s pid ] && [ "$left" -gt 0 ]; do sleep 0.1; left=$((left - 1)); done
+[ -s pid ]
 """
-LOOK = """
-cd "$HOME/$1" 2>/dev/null || { echo absent; exit 0; }
+ALIVE = f"""
+# Whether anything of it runs: numbers of processes come again, after a boot above all.
+alive() {{
+  [ "$(cat boot 2>/dev/null)" = "$(cat {BOOT})" ] || return 1
+  group=$(cat pid)
+  if [ -d "/proc/$group" ]; then grep -q node.sh "/proc/$group/cmdline"
+  else kill -s 0 -- "-$group" 2>/dev/null; fi
+}}
+"""
+LOOK = f"""{ALIVE}
+cd "$HOME/$1" 2>/dev/null || {{ echo absent; exit 0; }}
 if [ -f ended ]; then echo "ended $(cat ended) $(stat -c %Y ended)"
 elif [ -f cancelled ]; then echo cancelled
 elif [ ! -f pid ]; then echo absent
-elif grep -q node.sh "/proc/$(cat pid)/cmdline" 2>/dev/null; then echo running
+elif alive; then echo running
 else echo lost; fi
 [ -f cancelled ] && echo cancelled
 exit 0
@@ -127,20 +141,21 @@ tail=$!
 wait $tail && printf '\\004\\n'
 kill $!
 """
-STOP = """
+STOP = f"""{ALIVE}
 cd "$HOME/$1" 2>/dev/null || exit 0
 touch cancelled
-[ -f pid ] && [ ! -f ended ] || exit 0
-group=$(cat pid)
+[ -f pid ] && [ ! -f ended ] && alive || exit 0
 kill -TERM "$group" 2>/dev/null
 left=$2
-while [ "$left" -gt 0 ] && [ ! -f ended ] && kill -0 "$group" 2>/dev/null; do
+while [ "$left" -gt 0 ] && [ ! -f ended ] && alive; do
   sleep 1
   left=$((left - 1))
 done
-kill -KILL -- "-$group" 2>/dev/null
+alive && kill -s KILL -- "-$group" 2>/dev/null
 exit 0
 """
+TIMED_OUT = "124"
+"""Exit code of `timeout`."""
 
 
 def check(request: LaunchRequest) -> CheckedLaunch:
@@ -388,7 +403,8 @@ def _first_words(words: dict[int, list[str]], wrong: list[int], names: list[str]
         return ""
     word, name = words[wrong[0]], names[wrong[0]]
     if word[0] == "ended":
-        return f"{name} ended first: exit code {word[1]}"
+        limit = " (its time limit, --time)" if word[1] == TIMED_OUT else ""
+        return f"{name} ended first: exit code {word[1]}{limit}"
     if word[0] == "lost":
         return f"{name}: the program is gone and has left no exit code (killed, or the machine)"
     return f"{name}: nothing was started there"
