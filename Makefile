@@ -58,7 +58,7 @@ types: .venv/.for-development
 
 # One after the other: each test of a cluster starts several processes that train.
 cluster: export OMP_NUM_THREADS = 1
-cluster: .venv/.for-development
+cluster: .venv/.for-cluster
 	$(BIN)/python -m pytest -m cluster
 
 docs: .venv/.for-development
@@ -114,6 +114,11 @@ $(BIN)/python:
 .venv/.for-development: .venv/.for-demo
 	$(PIP) install -c constraints.txt -e ".[torch]" --group demo --group dev --group dist
 	$(PIP) install -c constraints.txt --no-deps holistictraceanalysis
+	@touch $@
+
+# Too large for every run of the tests.
+.venv/.for-cluster: .venv/.for-development
+	$(PIP) install -c constraints.txt --group cluster
 	@touch $@
 
 # These two need nothing of the above, and no torch.

@@ -28,7 +28,9 @@ RUNTIMES = {
     "torchao", "tvm",
 }  # fmt: skip
 """What these import, always inside functions."""
-ALONE = [path for path in PROGRAMS if path.parent.name not in {"kernels", "serving", *EXPORTING}]
+APART = {"kernels", "launching", "serving", *EXPORTING}
+ALONE = [path for path in PROGRAMS if path.parent.name not in APART]
+LAUNCHING = [path for path in PROGRAMS if path.parent.name == "launching"]
 SERVING = [path for path in PROGRAMS if path.parent.name == "serving"]
 BUILDING = [path for path in PROGRAMS if path.parent.name in EXPORTING]
 EXPENSIVE = ["torch", "rich", "plotly", "psutil", "jinja2", "tomlkit", "pynvml", "numpy"]
@@ -136,6 +138,16 @@ def test_what_serves_needs_numpy_alone(path: Path) -> None:
     ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
     allowed = sys.stdlib_module_names | {"numpy", "flatout_programs", "load"}
     assert imported(module).keys() <= allowed
+
+
+@for_every(LAUNCHING, name)
+def test_what_an_engine_runs_needs_the_engine_alone(path: Path) -> None:
+    """It is copied to a cluster, where flatout is a program and no package."""
+    module = tree(path)
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 7))
+    assert imported(module).keys() <= sys.stdlib_module_names | {"ray"}
+    top = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    assert imported(ast.Module(top, [])).keys() <= sys.stdlib_module_names
 
 
 @for_every(LIBRARY, name)

@@ -1,0 +1,279 @@
+"""Kubernetes: a TrainJob of Kubeflow Trainer, else a JobSet, else a plain Job.
+
+## The command
+
+    flatout launch kubernetes --image registry/me/training:1 --nodes 2 --gpus 8 --time 4h train.py
+
+The image holds PyTorch and what the script imports: `flatout env docker` writes its Dockerfile.
+Settings, each as `--set NAME=VALUE`:
+
+| setting | meaning |
+|---|---|
+| `context`, `namespace` | those of kubectl, if they are not the current ones |
+| `kind` | `trainjob`, `jobset` or `job`; the first one that the cluster has |
+| `runtime` | a ClusterTrainingRuntime for the TrainJob; `own`: the launch brings its own |
+| `claim` | volumes that stay: `data:/data,runs:/runs`, claim and path |
+| `cpu`, `memory`, `shm` | what each node asks for; shm: at most so much of the memory |
+| `gpu-resource` | `nvidia.com/gpu`, `amd.com/gpu` ...; what the cluster's nodes have |
+| `code`, `workdir` | `code=image`: the code is in the image, in that folder |
+| `grace` | seconds to save in when a pod is taken away: 120 |
+| `node-selector`, `service-account`, `pull-secret` | of the pods |
+
+`--queue` names a LocalQueue of Kueue.
+
+## What is written
+
+`.flatout/launch/<name>-<time>/job.yaml`, plain and commented:
+
+- a **TrainJob** with a TrainingRuntime of its own, where Kubeflow Trainer is there. A TrainJob
+  alone cannot say what is restarted. Where you may not create runtimes, it refers to
+  `torch-distributed` and changes its pods by runtimePatches (Trainer 2.2 and newer);
+- else a **JobSet**;
+- else an indexed **Job** and a headless Service: the pods find pod 0 by its name.
+
+Each pod runs `flatout run --nodes auto`, which starts a process for each GPU. /dev/shm is memory,
+as loader workers need it. The code folder travels as a ConfigMap, packed below 1 MB; a larger one
+belongs into the image. Files that look like secrets, data and environments stay at home. What the
+script writes is lost with its pod, unless it lies below a `claim`.
+
+## What is checked first
+
+kubectl, the cluster's answer, your login; which kinds of jobs there are and whether you may create
+them; the runtime, the claims; how many GPUs nodes have. Then the cluster itself is asked with
+a dry run of the very file, so that its rules and admission are heard before anything is created.
+
+## Following and stopping
+
+Pods that wait say why: no node with as many GPUs, an image that cannot be pulled. The logs of all
+pods are one, each line behind its node; a pod that is made anew is followed too. Ctrl-C leaves the
+job running. `--cancel` deletes it, with its code and Service. A JobSet or Job that has ended stays
+for a week, a TrainJob until it is deleted.
+
+## Restarts
+
+After a preemption (a DisruptionTarget of any pod) all pods start again, always; with
+`flatout.Checkpoint` and a `claim` they go on at the exact sample. After an error of the program
+they start again only with `--restarts N`. With a runtime of the cluster it is the runtime that
+starts containers again: the script in them then ends at once.
+
+## What was really run
+
+A real API server and controller-manager (1.36) and kubectl, without containers: on two nodes that
+run the pods' own commands, a Job trained with the same losses as one process; one whose program
+failed was not started again, one with an evicted pod was. TrainJob and JobSet were taken by that
+server with the CRDs of Kubeflow Trainer and JobSet, and agree with the models of
+kubeflow-trainer-api. The controllers of those two, a GPU, an image: not yet.
+
+## References
+
+- https://www.kubeflow.org/docs/components/trainer/
+- https://jobset.sigs.k8s.io/docs/concepts/
+- https://kubernetes.io/docs/tasks/job/pod-failure-policy/
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flatout.launching import (
+    contract,
+    kubectl,
+    kubernetes_checks,
+    kubernetes_jobs,
+    kubernetes_pod,
+    kubernetes_pods,
+    packing,
+    tools,
+)
+from flatout.launching.kubectl import Kubectl
+from flatout.launching.kubernetes_jobs import JOB, OWN, RESOURCES, TRAINJOB
+from flatout.nouns.launched import (
+    CheckedLaunch,
+    JobState,
+    LaunchCosts,
+    LaunchEngine,
+    LaunchFile,
+    LaunchRequest,
+    LogLine,
+    SubmittedJob,
+)
+
+ENGINE = LaunchEngine(
+    title="Kubernetes",
+    since="0.2.0",
+    needs="kubectl, and an image",
+    travels=True,
+    logs_end=True,
+    understands=("queue", "image"),
+    settings=(
+        *("context", "namespace", "kind", "runtime", "claim", "cpu", "memory", "shm"),
+        *("gpu-resource", "code", "workdir", "grace"),
+        *("node-selector", "service-account", "pull-secret"),
+    ),
+)
+FILE = "job.yaml"
+CANCELLED = "cancelled"
+"""A file in the launch's folder: it was ended from here."""
+LOST = "what the script writes is lost with its pods: --set claim=NAME:/PATH mounts a volume"
+
+
+def check(request: LaunchRequest) -> CheckedLaunch:
+    """Ask the cluster whether it would take this job."""
+    tools.need("kubectl", kubectl.INSTALL)
+    kubernetes_checks.here(request)
+    cluster = _cluster(dict(request.options))
+    cluster.need("get", "--raw", "/version")
+    settled = kubernetes_checks.settled(request, cluster)
+    kubernetes_checks.allowed(settled, cluster)
+    warned = kubernetes_checks.tried(settled, cluster)
+    return CheckedLaunch(settled, (*warned, *kubernetes_checks.warnings(settled, cluster)))
+
+
+def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
+    """The objects in one file."""
+    return (LaunchFile(FILE, kubernetes_jobs.text(request)),)
+
+
+def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
+    """The code first, then the objects, which hold on to the code until they go."""
+    cluster = _cluster(dict(request.options))
+    name, kind = kubernetes_pod.name(request), request.option("kind", TRAINJOB)
+    belongs = []
+    if kubernetes_pod.carries_code(request) and request.packed is not None:
+        belongs.append(f"configmaps/{kubernetes_pod.code_map(request)}")
+        _send_code(request, cluster, folder)
+    try:
+        cluster.need("create", "--filename", str(folder / FILE), limit_s=60)
+    except BaseException:
+        for thing in (f"{RESOURCES[kind]}/{name}", *belongs):
+            cluster.ask("delete", thing, "--ignore-not-found", "--wait=false")
+        raise
+    if kind == JOB:
+        belongs.append(f"services/{name}")
+    elif kind == TRAINJOB and request.option("runtime", OWN) == OWN:
+        belongs.append(f"trainingruntimes.trainer.kubeflow.org/{name}")
+    _hold(cluster, kind, name, belongs)
+    extra = {
+        "kind": kind,
+        "context": request.option("context"),
+        "namespace": request.option("namespace"),
+        "belongs": " ".join(belongs),
+    }
+    return SubmittedJob(
+        "kubernetes", name, request.name, str(folder), time.time(), request.nodes, extra
+    )
+
+
+def state(job: SubmittedJob) -> JobState:
+    """As the job's conditions and its pods say."""
+    cluster, resource = _cluster(job.extra), _resource(job)
+    answer = cluster.ask("get", resource, job.id, "--output", "json")
+    if answer.returncode:
+        if not kubectl.missing(answer):
+            return JobState("unknown", kubectl.said(answer))
+        if Path(job.folder, CANCELLED).exists():
+            return JobState("cancelled")
+        return JobState("unknown", f"the cluster has no {resource} {job.id} any more")
+    try:
+        status = json.loads(answer.stdout).get("status") or {}
+    except ValueError:
+        return JobState("unknown", "kubectl's answer is no JSON")
+    pods = kubernetes_pods.of(cluster, _selector(job)) or []
+    nodes = tuple(dict.fromkeys(pod.node for pod in pods if pod.node))
+    conditions = {
+        condition.get("type"): condition
+        for condition in status.get("conditions") or []
+        if condition.get("status") == "True"
+    }
+    if conditions.keys() & {"Complete", "Completed"}:
+        return JobState("ended", "", 0, nodes)
+    if "Failed" in conditions:
+        return _failed(conditions["Failed"], pods, nodes)
+    if "Suspended" in conditions:
+        return JobState("queued", "it is suspended: a queue holds it, or somebody did")
+    if any(pod.phase == "Running" for pod in pods) and not kubernetes_pods.waiting(pods):
+        again = status.get("restarts") or max((pod.starts for pod in pods), default=0)
+        return JobState("running", f"start {again + 1}" if again else "", None, nodes)
+    return JobState("queued", kubernetes_pods.waiting(pods))
+
+
+def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
+    """Of all pods."""
+    final = lambda: state(job).final  # noqa: E731
+    return kubernetes_pods.lines(_cluster(job.extra), _selector(job), final)
+
+
+def cancel(job: SubmittedJob) -> None:
+    """Delete it; what belongs to it goes with it."""
+    cluster = _cluster(job.extra)
+    cluster.need("delete", _resource(job), job.id, "--wait=false")
+    for thing in job.extra.get("belongs", "").split():
+        cluster.ask("delete", thing, "--ignore-not-found", "--wait=false")
+    with suppress(OSError):
+        Path(job.folder, CANCELLED).touch()
+
+
+def costs(request: LaunchRequest) -> LaunchCosts:
+    """What is asked for; the cluster knows no prices."""
+    return contract.costs(request, () if request.option("claim") else (LOST,))
+
+
+def _cluster(options: Mapping[str, str]) -> Kubectl:
+    return Kubectl(options.get("context", ""), options.get("namespace", ""))
+
+
+def _resource(job: SubmittedJob) -> str:
+    return RESOURCES.get(job.extra.get("kind", TRAINJOB), RESOURCES[TRAINJOB])
+
+
+def _selector(job: SubmittedJob) -> str:
+    """TrainJobs run as JobSets of the same name."""
+    key = "job-name" if job.extra.get("kind") == JOB else "jobset.sigs.k8s.io/jobset-name"
+    return f"{key}={job.id}"
+
+
+def _failed(
+    condition: Mapping[str, Any], pods: list[kubernetes_pods.PodState], nodes: tuple[str, ...]
+) -> JobState:
+    if condition.get("reason") == "DeadlineExceeded":
+        return JobState("failed", "it reached its time limit", None, nodes)
+    pod = kubernetes_pods.first_failed(pods)
+    if pod is None:
+        said = " ".join(str(condition.get("message") or condition.get("reason") or "").split())
+        return JobState("failed", said, None, nodes)
+    where = f"{pod.source} ({pod.node})" if pod.node else pod.source
+    why = f", {pod.reason}" if pod.reason else ""
+    detail = f"{where} ended first{why}"
+    return JobState("failed", detail, pod.exit_code, nodes, first=pod.source)
+
+
+def _send_code(request: LaunchRequest, cluster: Kubectl, folder: Path) -> None:
+    """The packed code, kept in the launch's folder too, as a ConfigMap. Raises UserError."""
+    assert request.packed is not None
+    archive, name = folder / kubernetes_pod.ARCHIVE, kubernetes_pod.code_map(request)
+    with archive.open("wb") as file:
+        packing.write(request.packed, file)
+    cluster.need("create", "configmap", name, f"--from-file={archive}", limit_s=60)
+    labels = [f"{key}={value}" for key, value in kubernetes_pod.labels(request).items() if value]
+    cluster.ask("label", "configmap", name, *(x for x in labels if "kueue" not in x))
+
+
+def _hold(cluster: Kubectl, kind: str, name: str, belongs: list[str]) -> None:
+    """Let these go with the job. Where that is not allowed, they stay until --cancel."""
+    document = cluster.read("get", RESOURCES[kind], name)
+    if not isinstance(document, dict):
+        return
+    owner = {
+        "apiVersion": document["apiVersion"],
+        "kind": document["kind"],
+        "name": name,
+        "uid": document["metadata"]["uid"],
+    }
+    patch = json.dumps({"metadata": {"ownerReferences": [owner]}})
+    for thing in belongs:
+        cluster.ask("patch", thing, "--type", "merge", "--patch", patch)

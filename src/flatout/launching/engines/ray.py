@@ -1,0 +1,304 @@
+"""Ray: a task on each node of a running cluster, by a driver file that is yours.
+
+## The command
+
+    flatout launch ray --nodes 2 --gpus 8 --set address=http://head:8265 train.py
+
+The address is that of the cluster's dashboard; without it, RAY_API_SERVER_ADDRESS, RAY_ADDRESS or
+`http://127.0.0.1:8265`. `--gpus all`: as many as the node with the most of them has. Settings, each
+as `--set NAME=VALUE`:
+
+| setting | meaning |
+|---|---|
+| `address` | of the dashboard |
+| `cpus` | cores that Ray counts as taken on each node: 1, or one for each GPU |
+| `pip` | packages that Ray installs for the job: `flatout,transformers` |
+| `kuberay` | `yes`: KubeRay makes the cluster, from `--image` |
+
+With `kuberay` come `context`, `namespace`, `memory`, `claim`, `gpu-resource` and `node-selector`,
+as for `flatout launch kubernetes`.
+
+## What is written
+
+`.flatout/launch/<name>-<time>/ray_job.py`, a plain driver: it asks for a placement group with each
+node's share on another node (STRICT_SPREAD) and starts `flatout run --nodes auto` there as a
+subprocess. Your script is not changed, and runs in no function of Ray's. The code folder lies
+beside the driver in `code/`, without secrets, data and environments, and is sent as the job's
+working_dir.
+
+With `kuberay` there is `rayjob.yaml` too: a RayJob whose cluster has as many workers as nodes are
+asked for, and goes when the job has ended. Code and driver travel as a ConfigMap below 1 MB.
+
+flatout must be installed on the nodes, or be named in `pip`. What the script writes below its
+folder is lost with Ray's copy of it: let it write to a path that all nodes share.
+
+## What is checked first
+
+That `ray` is installed here, that a Ray cluster answers at the address, and how many of its nodes
+have what is asked for. That there is flatout on each node is seen when the job has its nodes,
+before anything is trained.
+
+## Following and stopping
+
+The job's log has every line of every node behind `[node N]`. Ctrl-C leaves it running. `--cancel`
+stops it on all nodes. The node that fails first is named, with its exit code; so is one whose
+worker was killed or whose machine is gone. Then the others are ended.
+
+## Restarts
+
+With `--restarts N` all nodes start again after an error or the loss of a node, at most so often.
+
+## What was really run
+
+Ray 2.60 with two raylets on one machine: two nodes' tasks with the same losses as one process, a
+worker of Ray that was killed, a job that was stopped. The RayJob was held against KubeRay's CRD. No
+GPU, no operator of KubeRay, and no cluster of several machines.
+
+## References
+
+- https://docs.ray.io/en/latest/cluster/running-applications/job-submission/index.html
+- https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from flatout.launching import contract, kubernetes_pod, ray_api, ray_kuberay, staging, tools
+from flatout.launching.ray_api import RayApi
+from flatout.nouns import units
+from flatout.nouns.errors import UserError
+from flatout.nouns.launched import (
+    CheckedLaunch,
+    JobState,
+    LaunchCosts,
+    LaunchEngine,
+    LaunchFile,
+    LaunchRequest,
+    LaunchState,
+    LogLine,
+    SubmittedJob,
+)
+
+ENGINE = LaunchEngine(
+    title="Ray",
+    since="0.2.0",
+    needs="ray, and a running cluster",
+    travels=True,
+    understands=("image",),
+    logs_end=True,
+    settings=("address", "cpus", "pip", "kuberay", *ray_kuberay.SETTINGS),
+)
+FILE = "ray_job.py"
+DRIVER = "flatout_programs.launching.ray_job"
+BEGIN, END = "# ---- what is asked for\n", "# ---- until here\n"
+STATES: dict[str, LaunchState] = {
+    "PENDING": "queued",
+    "RUNNING": "running",
+    "STOPPED": "cancelled",
+    "SUCCEEDED": "ended",
+    "FAILED": "failed",
+}
+OURS = re.compile(r"\[(node \d+)\] (.*)", re.DOTALL)
+TOOL = re.compile(r"\S+ \S+\s(?:INFO|SUCC|WARN|ERR)\S* (?:cli|sdk|dashboard_sdk)\.py:\d+ -- ")
+"""What the ray command itself prints about the log."""
+LOST = "what the script writes below its own folder is lost: let it write to a path nodes share"
+
+
+def check(request: LaunchRequest) -> CheckedLaunch:
+    """Ask the cluster what it has."""
+    _cpus(request)
+    if request.packed is not None and FILE in request.packed.files:
+        raise UserError(
+            f"the code folder has a {FILE} of its own, as the driver is called", "rename yours"
+        )
+    if ray_kuberay.asked(request):
+        return CheckedLaunch(ray_kuberay.check(request))
+    tools.need("ray", "pip install 'ray[default]', in the version of the cluster")
+    api = RayApi(ray_api.address(request.option("address")))
+    version = api.version()
+    options = {**dict(request.options), "address": api.address}
+    filled = replace(request, options=tuple(options.items()))
+    nodes = api.nodes()
+    if request.gpus and nodes and not any(node.get("GPU") for node in nodes):
+        raise UserError(
+            f"no node of the Ray cluster ({version}) has GPUs", "leave --gpus out, or add nodes"
+        )
+    return CheckedLaunch(filled, tuple(_warnings(filled, nodes)))
+
+
+def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
+    """The driver: our file with the values of this launch."""
+    spec = importlib.util.find_spec(DRIVER)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"{DRIVER} is not installed beside flatout")
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    template, _, after = rest.partition(END)
+    for name, value in _values(request).items():
+        template = re.sub(rf"(?m)^({name}(?:: .+?)?) = .*$", _setting(value), template)
+    driver = LaunchFile(FILE, before + BEGIN + template + END + after)
+    if ray_kuberay.asked(request):
+        return driver, LaunchFile(ray_kuberay.FILE, ray_kuberay.text(request))
+    return (driver,)
+
+
+def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
+    """Send code and driver as one folder."""
+    assert request.packed is not None
+    if ray_kuberay.asked(request):
+        return ray_kuberay.submit(request, folder)
+    code = staging.stage(request.packed, folder)
+    shutil.copyfile(folder / FILE, code / FILE)
+    address, name = ray_api.address(request.option("address")), folder.name
+    command = ["ray", "job", "submit", "--address", address, "--submission-id", name, "--no-wait"]
+    command += ["--working-dir", str(code)]
+    if request.option("pip"):
+        packages = [word.strip() for word in request.option("pip").split(",") if word.strip()]
+        command += ["--runtime-env-json", json.dumps({"pip": packages})]
+    # What travels is chosen already.
+    environment = {**os.environ, "RAY_RUNTIME_ENV_IGNORE_GITIGNORE": "1"}
+    answer = tools.ask([*command, "--", "python", FILE], limit_s=300, env=environment)
+    if answer.returncode:
+        text = answer.stderr + answer.stdout
+        if "ray[default]" in text or "No module named 'aiohttp'" in text:
+            raise UserError("this ray cannot submit jobs", "pip install 'ray[default]'")
+        raise UserError(f"Ray does not take it: {answer.said}", f"look at {address}")
+    extra = {"address": address}
+    return SubmittedJob("ray", name, request.name, str(folder), time.time(), request.nodes, extra)
+
+
+def state(job: SubmittedJob) -> JobState:
+    """As the cluster says."""
+    if job.extra.get("kuberay"):
+        return ray_kuberay.state(job)
+    answer = _api(job).read(f"/api/jobs/{job.id}")
+    if not isinstance(answer, dict):
+        return JobState(
+            "unknown", f"Ray at {_api(job).address} does not answer, or has forgotten it"
+        )
+    found = STATES.get(str(answer.get("status")), "unknown")
+    code = answer.get("driver_exit_code")
+    detail = ""
+    if found in ("queued", "failed", "unknown"):
+        detail = str(answer.get("message") or "").partition("\n")[0].partition(", last avail")[0]
+    return JobState(found, detail, code if isinstance(code, int) else None)
+
+
+def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
+    """The driver's output: the lines of all nodes."""
+    seen = 0
+    while True:
+        final, place = state(job).final, 0
+        for text in _source(job, final):
+            if text is None:
+                yield None
+                continue
+            place += 1
+            if place > seen:
+                seen = place
+                yield _line(text)
+        if final:
+            return
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            yield None
+
+
+def cancel(job: SubmittedJob) -> None:
+    """Stop it on all nodes."""
+    if job.extra.get("kuberay"):
+        ray_kuberay.cancel(job)
+        return
+    _api(job).need("POST", f"/api/jobs/{job.id}/stop")
+
+
+def costs(request: LaunchRequest) -> LaunchCosts:
+    """What is asked for; Ray knows no prices."""
+    return contract.costs(request, (LOST,))
+
+
+def _values(request: LaunchRequest) -> dict[str, str]:
+    """The driver's settings as Python writes them."""
+    # The driver counts restarts of all nodes, and knows the Python that Ray runs.
+    command = contract.node_command(replace(request, restarts=0, python=""))
+    time_s = None if request.time_s is None else round(request.time_s)
+    return {
+        "NODES": repr(request.nodes),
+        "GPUS": repr(request.gpus or 0),
+        "CPUS": repr(_cpus(request)),
+        "COMMAND": repr(command),
+        "PYTHON": repr(request.python),
+        "VARIABLES": repr(dict(request.variables)),
+        "RESTARTS": repr(request.restarts),
+        "TIME_S": repr(time_s),
+        "FOLDER": repr(kubernetes_pod.WORK if ray_kuberay.asked(request) else ""),
+    }
+
+
+def _setting(value: str) -> Callable[[re.Match[str]], str]:
+    """The line with another value; a plain text would have its backslashes read."""
+    return lambda line: f"{line[1]} = {value}"
+
+
+def _cpus(request: LaunchRequest) -> int:
+    gpus = request.gpus if isinstance(request.gpus, int) else 0
+    text = request.option("cpus", str(max(1, gpus, request.ranks or 1)))
+    if not text.isdecimal() or not int(text):
+        raise UserError(f"--set cpus={text} is no number of cores", "--set cpus=8")
+    return int(text)
+
+
+def _warnings(request: LaunchRequest, nodes: list[Mapping[str, float]]) -> Iterator[str]:
+    """Nodes may still be added."""
+    asked = {"CPU": _cpus(request)}
+    if isinstance(request.gpus, int):
+        asked["GPU"] = request.gpus
+    fit = sum(all(node.get(key, 0) >= asked[key] for key in asked) for node in nodes)
+    if nodes and fit < request.nodes:
+        words = " and ".join(f"{amount} {key}" for key, amount in asked.items())
+        yield (
+            f"{units.count(fit, 'node')} of the cluster now {'has' if fit == 1 else 'have'} "
+            f"{words}: it waits until there are {request.nodes}"
+        )
+
+
+def _api(job: SubmittedJob) -> RayApi:
+    return RayApi(job.extra.get("address", ray_api.DEFAULT))
+
+
+def _line(text: str) -> LogLine:
+    match = OURS.fullmatch(text)
+    return LogLine(match[1], match[2]) if match else LogLine("", text)
+
+
+def _source(job: SubmittedJob, final: bool) -> Iterator[str | None]:
+    if job.extra.get("kuberay"):
+        return ray_kuberay.logs(job)
+    return _whole(job) if final else _followed(job)
+
+
+def _whole(job: SubmittedJob) -> Iterator[str | None]:
+    answer = _api(job).read(f"/api/jobs/{job.id}/logs")
+    text = answer.get("logs") if isinstance(answer, dict) else None
+    yield from (text or "").splitlines()
+
+
+def _followed(job: SubmittedJob) -> Iterator[str | None]:
+    """As it is written; where ray is not here any more, as far as it is."""
+    if shutil.which("ray") is None:
+        yield from _whole(job)
+        return
+    address = _api(job).address
+    command = ["ray", "job", "logs", "--follow", "--address", address, job.id]
+    for text in tools.lines_of(command):
+        if text is None or not TOOL.match(text):
+            yield text

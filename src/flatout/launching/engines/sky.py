@@ -1,0 +1,278 @@
+"""SkyPilot: machines of a cloud, a Kubernetes cluster or your own, made for the job.
+
+## The command
+
+    flatout launch sky --nodes 2 --gpus 8 --set gpu=H100 --time 4h train.py
+
+SkyPilot looks for the cheapest place that has them among the clouds that `sky check` knows.
+Settings, each as `--set NAME=VALUE`:
+
+| setting | meaning |
+|---|---|
+| `gpu` | model of the GPUs, as `sky gpus list` names it: H100, A100-80GB ... |
+| `infra` | where: `aws`, `gcp/us-central1`, `k8s/my-context` ... |
+| `spot` | `yes`: machines that may be taken away; they are replaced, and the job goes on |
+| `after` | what becomes of the machines ten minutes after the end: `stop`, `down` or `keep` |
+| `setup` | a line that installs what the script imports, in place of ours |
+| `cpus`, `memory`, `disk`, `instance-type`, `region` | of each node |
+| `mount` | a bucket that stays: `s3://my-runs:/runs` |
+
+## What is written
+
+`.flatout/launch/<name>-<time>/task.yaml`, and the code folder beside it in `code/`, without
+secrets, data and environments. `setup` makes an environment with the folder's requirements.txt,
+or torch alone where there is none, and flatout; with `--image` nothing but flatout, where that is
+missing. `run` is `flatout run --nodes auto`, the same on each node.
+
+Variables of `--env` stand in the file, which you alone can read; SkyPilot's own `--secret` keeps
+them out of its records.
+
+## What is checked first
+
+That `sky` is installed, that `sky check` finds a cloud, that a GPU model is named. Then SkyPilot
+itself is asked with `--dryrun`, which reads the file, chooses a place and says what it costs;
+nothing is started.
+
+## Following and stopping
+
+The log of all nodes is one, each line behind its node. Ctrl-C leaves the job running. `--cancel`
+ends it; machines stop or go as `after` says. Costs run until they do: `sky status` shows them.
+
+## Restarts
+
+With `--restarts N` or `spot=yes` it is a managed job (`sky jobs launch`): machines that are taken
+away are replaced and all nodes start again, also where the program ended with its state saved;
+errors of the program restart it N times at most. What must survive has to lie in a `mount`.
+
+## What was really run
+
+SkyPilot 0.14 has read the files (`sky.Task.from_yaml` and its schema) and answered the checks on a
+machine without a cloud. No cloud has run one yet.
+
+## References
+
+- https://docs.skypilot.co/en/latest/reference/yaml-spec.html
+- https://docs.skypilot.co/en/latest/running-jobs/distributed-jobs.html
+- https://docs.skypilot.co/en/latest/examples/managed-jobs.html
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from flatout.launching import contract, sky_cli, sky_task, staging, tools
+from flatout.nouns.errors import UserError
+from flatout.nouns.launched import (
+    CheckedLaunch,
+    JobState,
+    LaunchCosts,
+    LaunchEngine,
+    LaunchFile,
+    LaunchRequest,
+    LaunchState,
+    LogLine,
+    SubmittedJob,
+)
+
+ENGINE = LaunchEngine(
+    title="SkyPilot",
+    since="0.2.0",
+    needs="sky, and a cloud",
+    travels=True,
+    logs_end=True,
+    understands=("image",),
+    settings=(
+        *("gpu", "infra", "spot", "after", "setup", "cpus", "memory", "disk", "instance-type"),
+        *("region", "mount"),
+    ),
+)
+FILE = "task.yaml"
+CONTROLLER_S = 1800.0
+"""The first managed job waits for a machine that manages them."""
+STATES: dict[str, LaunchState] = {
+    "INIT": "queued",
+    "PENDING": "queued",
+    "SUBMITTED": "queued",
+    "SETTING_UP": "queued",
+    "STARTING": "queued",
+    "RUNNING": "running",
+    "WINDING_DOWN": "running",
+    "RECOVERING": "queued",
+    "CANCELLING": "running",
+    "SUCCEEDED": "ended",
+    "CANCELLED": "cancelled",
+}
+"""All others begin with FAILED."""
+DETAILS = {
+    "SETTING_UP": "its environment is installed",
+    "STARTING": "its machines are started",
+    "RECOVERING": "machines were taken away and are replaced",
+}
+WORKER = re.compile(
+    r"\((?:head|worker\d*), rank=(\d+), pid=\d+(?:, ip=[\w.:]+)?\) ?(.*)", re.DOTALL
+)
+ALONE = re.compile(r"\([^()]*, pid=\d+\) ?(.*)", re.DOTALL)
+
+
+def check(request: LaunchRequest) -> CheckedLaunch:
+    """Ask SkyPilot what it would do."""
+    tools.need("sky", sky_cli.INSTALL)
+    sky_task.check(request)
+    if not sky_cli.clouds():
+        raise UserError(
+            "sky check finds no cloud that it may use", "log in to one, then: sky check"
+        )
+    return CheckedLaunch(request, notes=_tried(request))
+
+
+def _tried(request: LaunchRequest) -> tuple[str, ...]:
+    """What SkyPilot would choose, with its prices, in its own words. Raises UserError."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / staging.CODE).mkdir()
+        task = folder / FILE
+        task.write_text(sky_task.text(replace(request, launch_folder=folder)), encoding="utf-8")
+        answer = sky_cli.ask("launch", "--dryrun", "--yes", "--cluster", "dry", str(task))
+    if answer.returncode:
+        raise UserError(f"SkyPilot does not take it: {sky_cli.complaint(answer)}", "try: sky check")
+    table = answer.stdout.partition("Considered resources")[2].partition("\n\n")[0]
+    return tuple(line.rstrip() for line in table.splitlines()[1:] if re.search(r"\w", line))
+
+
+def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
+    """The task."""
+    return (LaunchFile(FILE, sky_task.text(request)),)
+
+
+def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
+    """Hand it over; machines are made while it is followed."""
+    assert request.packed is not None
+    code = staging.stage(request.packed, folder)
+    # Chosen already: without this file SkyPilot would leave out what git ignores, too.
+    (code / ".skyignore").touch()
+    name, task = folder.name.lower(), str(folder / FILE)
+    managed = sky_task.managed(request)
+    words = ["jobs", "launch", "--name", name] if managed else ["launch", "--cluster", name]
+    words += ["--detach-run", "--yes", "--async", task]
+    answer = sky_cli.ask(*words)
+    if answer.returncode:
+        raise UserError(f"SkyPilot does not take it: {sky_cli.complaint(answer)}", "sky status")
+    extra = {"managed": "yes" if managed else ""}
+    return SubmittedJob("sky", name, request.name, str(folder), time.time(), request.nodes, extra)
+
+
+def state(job: SubmittedJob) -> JobState:
+    """As the cluster's queue says; before that, as the cluster itself."""
+    if job.extra.get("managed"):
+        rows = sky_cli.document("jobs", "queue", "--all-users")
+        own = [row for row in rows or [] if isinstance(row, dict) and row.get("job_name") == job.id]
+        if own:
+            return _of(own[-1].get("status"), own[-1].get("failure_reason") or "")
+        return _starting(job, rows is not None)
+    rows = sky_cli.document("queue", job.id)
+    own = rows.get(job.id) if isinstance(rows, dict) else None
+    if own:
+        newest = max(own, key=lambda row: row.get("job_id", 0))
+        return _of(newest.get("status"), "")
+    return _starting(job, rows is not None)
+
+
+def _of(status: object, why: str) -> JobState:
+    name = str(status)
+    found: LaunchState = STATES.get(name, "failed" if name.startswith("FAILED") else "unknown")
+    detail = DETAILS.get(name, "") or " ".join(str(why).split())
+    if found == "failed" and name != "FAILED":
+        detail = f"{name}: {detail}".removesuffix(": ")
+    return JobState(found, detail, 0 if found == "ended" else None)
+
+
+def _starting(job: SubmittedJob, answered: bool) -> JobState:
+    """There is no job yet: the cluster comes, or could not be had."""
+    if job.extra.get("managed"):
+        if time.time() - job.submitted_at < CONTROLLER_S:
+            return JobState("queued", "SkyPilot starts its jobs controller")
+        return JobState("unknown", "SkyPilot knows no such job (any more): sky jobs queue")
+    rows = sky_cli.document("status", job.id)
+    cluster = next((row for row in rows or [] if row.get("name") == job.id), None)
+    if cluster is not None:
+        why = cluster.get("init_status_reason") or cluster.get("status") or ""
+        return JobState("queued", f"its machines: {why}")
+    requests = sky_cli.document("api", "status", "--all-status", "--cluster", job.id)
+    for row in requests or []:
+        if isinstance(row, dict) and row.get("cluster_name") == job.id:
+            status = str(row.get("status", "")).upper()
+            if status == "FAILED":
+                return JobState(
+                    "failed",
+                    f"its machines could not be had: sky api logs {row.get('request_id', '')}",
+                )
+            if status == "CANCELLED":
+                return JobState("cancelled")
+            return JobState("queued", "SkyPilot looks for machines")
+    if not answered and rows is None:
+        return JobState("unknown", "SkyPilot does not answer")
+    return JobState("unknown", "SkyPilot knows no such job or cluster (any more)")
+
+
+def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
+    """Of all nodes, once there is a job."""
+    seen = 0
+    while True:
+        now, place = state(job), 0
+        if now.state in ("queued", "unknown") and not now.final:
+            yield from _pause(5)
+            continue
+        words = ["jobs", "logs", "--name", job.id] if job.extra.get("managed") else ["logs", job.id]
+        words += ["--no-follow"] if now.final else []
+        for raw in tools.lines_of(["sky", *words, "--tail", "0"]):
+            if raw is None:
+                yield None
+                continue
+            place += 1
+            if place > seen:
+                seen = place
+                yield _line(sky_cli.plain(raw))
+        if now.final:
+            return
+        yield from _pause(3)
+
+
+def cancel(job: SubmittedJob) -> None:
+    """End the job; its machines stop or go as the file says."""
+    managed = bool(job.extra.get("managed"))
+    words = ["jobs", "cancel", "--name", job.id] if managed else ["cancel", job.id, "--all"]
+    answer = sky_cli.ask(*words, "--yes")
+    if answer.returncode:
+        raise UserError(
+            f"SkyPilot does not end it: {sky_cli.complaint(answer)}",
+            "sky status; sky down takes a cluster away with all that runs on it",
+        )
+
+
+def costs(request: LaunchRequest) -> LaunchCosts:
+    """What is asked for; prices are SkyPilot's to tell: `sky gpus list`, `sky launch --dryrun`."""
+    notes = [sky_task.afterwards(request)]
+    if not request.option("mount"):
+        notes.append("what it writes is on disks of these machines: --set mount=s3://BUCKET:/PATH")
+    if request.option("gpu"):
+        notes.append(f"prices: sky gpus list {request.option('gpu')}")
+    return replace(contract.costs(request, tuple(notes)), gpu_model=request.option("gpu"))
+
+
+def _pause(seconds: float) -> Iterator[None]:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        yield None
+
+
+def _line(text: str) -> LogLine:
+    match = WORKER.fullmatch(text)
+    if match:
+        return LogLine(f"node {match[1]}", match[2])
+    alone = ALONE.fullmatch(text)
+    return LogLine("node 0", alone[1]) if alone else LogLine("", text)

@@ -1,0 +1,139 @@
+"""The one door to Kubernetes: kubectl, with what it says made plain."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from flatout.launching import tools
+from flatout.launching.tools import ToolAnswer
+from flatout.nouns.errors import UserError
+
+INSTALL = "install kubectl: https://kubernetes.io/docs/tasks/tools/"
+LIMIT_S = 15
+"""Of one question to the API server."""
+FAILURES: tuple[tuple[str, str, str], ...] = (
+    (
+        r"localhost:8080|no configuration has been provided|current-context must exist",
+        "kubectl knows no cluster",
+        "choose one: kubectl config get-contexts; then --set context=NAME",
+    ),
+    (
+        r"context .* does not exist|no context exists with the name|context was not found",
+        "kubectl has no such context",
+        "choose one of: kubectl config get-contexts -o name",
+    ),
+    (
+        r"must be logged in|Unauthorized|provide credentials|token .*expired|"
+        r"executable .* not found|getting credentials|invalid_grant|reauth",
+        "the cluster does not know you: you are not logged in",
+        "log in as for any other kubectl command, then try: kubectl get pods",
+    ),
+    (
+        r"x509|certificate (?:signed|has expired|is not)",
+        "the cluster's certificate is not accepted",
+        "try: kubectl version; the cluster's entry in your kubeconfig may be out of date",
+    ),
+    (
+        r"connection refused|was refused|no such host|i/o timeout|TLS handshake|deadline exceeded|"
+        r"Unable to connect|network is unreachable|no route to host|EOF$|did not answer within|"
+        r"Client\.Timeout",
+        "the cluster does not answer",
+        "is it up, and are you in its network (VPN)? try: kubectl version",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """kubectl for one context and namespace; empty: those that the user has chosen."""
+
+    context: str = ""
+    namespace: str = ""
+
+    def command(self, *words: str) -> list[str]:
+        """The words as kubectl gets them."""
+        chosen = ["--context", self.context] if self.context else []
+        chosen += ["--namespace", self.namespace] if self.namespace else []
+        return ["kubectl", *chosen, *words]
+
+    def ask(self, *words: str, given: str | None = None, limit_s: float = LIMIT_S) -> ToolAnswer:
+        """Its answer; never raises."""
+        command = self.command(*words, f"--request-timeout={limit_s:.0f}s")
+        return tools.ask(command, limit_s + 5, given=given)
+
+    def need(self, *words: str, given: str | None = None, limit_s: float = LIMIT_S) -> str:
+        """What it prints. Raises UserError where it fails."""
+        answer = self.ask(*words, given=given, limit_s=limit_s)
+        if answer.returncode:
+            raise failure(answer)
+        return answer.stdout
+
+    def read(self, *words: str) -> Any:
+        """The document that it prints; None: it has none, or does not answer."""
+        answer = self.ask(*words, "--output", "json")
+        if answer.returncode:
+            return None
+        try:
+            return json.loads(answer.stdout)
+        except ValueError:
+            return None
+
+    def has(self, group_version: str) -> bool:
+        """Whether the cluster serves that API. Raises UserError where it does not answer."""
+        answer = self.ask("get", "--raw", f"/apis/{group_version}")
+        if answer.returncode and not missing(answer):
+            raise failure(answer)
+        return answer.returncode == 0
+
+    def allowed(self, verb: str, resource: str) -> bool:
+        """Whether the user may do that in the namespace. Raises UserError: no answer."""
+        answer = self.ask("auth", "can-i", verb, resource)
+        said = answer.stdout.strip().split(" ")[0]
+        if said not in ("yes", "no"):
+            raise failure(answer)
+        return said == "yes"
+
+
+def missing(answer: ToolAnswer) -> bool:
+    """Whether the cluster has answered that there is no such thing."""
+    words = r"\(NotFound\)|could not find the requested resource|doesn't have a resource type"
+    return bool(re.search(words, answer.stderr))
+
+
+def failure(answer: ToolAnswer) -> UserError:
+    """What went wrong, and what to do."""
+    text = answer.stderr or answer.stdout
+    for pattern, message, next_step in FAILURES:
+        if re.search(pattern, text, re.IGNORECASE | re.MULTILINE):
+            return UserError(f"{message} (kubectl: {said(answer)})", next_step)
+    if "(Forbidden)" in text or "forbidden" in text:
+        next_step = "ask whoever runs the cluster, or name another namespace: --set namespace=NAME"
+        return UserError(f"the cluster does not allow it: {said(answer)}", next_step)
+    if "AlreadyExists" in text:
+        return UserError(said(answer), "give the job another name: --name NAME")
+    return UserError(f"Kubernetes does not take it: {said(answer)}", "see the file: --dry-run")
+
+
+def said(answer: ToolAnswer) -> str:
+    """Its complaint in one line, without the words that every one begins with."""
+    lines = [line.strip() for line in (answer.stderr or answer.stdout).splitlines()]
+    lines = [line for line in lines if line and not _noise(line)]
+    text = "; ".join(lines) or answer.said
+    text = re.sub(r"^(?:error: |Error from server(?: \(\w+\))?: )+", "", text)
+    text = re.sub(r'error when creating "STDIN": ', "", text)
+    return text if len(text) < 600 else f"{text[:600]} ..."
+
+
+def warnings(answer: ToolAnswer) -> tuple[str, ...]:
+    """What the cluster only warns of."""
+    begin = "Warning: "
+    lines = answer.stderr.splitlines()
+    return tuple(line.removeprefix(begin) for line in lines if line.startswith(begin))
+
+
+def _noise(line: str) -> bool:
+    """Lines of its log, and warnings."""
+    return bool(re.match(r"[EWI]\d{4} |Warning: |Unable to connect to the server: getting", line))

@@ -1,0 +1,202 @@
+"""A launch on a Ray cluster that KubeRay makes for it: a RayJob with our driver."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from flatout.launching import (
+    kubectl,
+    kubernetes_checks,
+    kubernetes_pod,
+    packing,
+    tools,
+    yaml_text,
+)
+from flatout.launching.kubectl import Kubectl
+from flatout.launching.kubernetes_pod import ARCHIVE, CODE, WORK
+from flatout.launching.yaml_text import Entry, Noted
+from flatout.nouns.errors import UserError
+from flatout.nouns.launched import JobState, LaunchRequest, LaunchState, SubmittedJob
+
+FILE = "rayjob.yaml"
+VERSION = "ray.io/v1"
+RESOURCE = "rayjobs.ray.io"
+SETTINGS = ("context", "namespace", "memory", "claim", "gpu-resource", "node-selector")
+STATES: dict[str, LaunchState] = {
+    "SUCCEEDED": "ended",
+    "FAILED": "failed",
+    "STOPPED": "cancelled",
+    "RUNNING": "running",
+}
+
+
+def asked(request: LaunchRequest) -> bool:
+    """Whether the launch is to bring its cluster."""
+    return request.option("kuberay") == "yes"
+
+
+def check(request: LaunchRequest) -> LaunchRequest:
+    """Ask the cluster. Raises UserError."""
+    tools.need("kubectl", kubectl.INSTALL)
+    kubernetes_checks.here(request)
+    cluster = _cluster(dict(request.options))
+    cluster.need("get", "--raw", "/version")
+    if not cluster.has(VERSION):
+        raise UserError(
+            f"the cluster has no KubeRay ({VERSION})",
+            "flatout launch kubernetes needs none; or install it: https://docs.ray.io/en/latest/"
+            "cluster/kubernetes/getting-started/kuberay-operator-installation.html",
+        )
+    for resource in (RESOURCE, "configmaps"):
+        if not cluster.allowed("create", resource):
+            raise UserError(
+                f"you may not create {resource} in this namespace", "--set namespace=NAME"
+            )
+    answer = cluster.ask(
+        *("create", "--dry-run=server", "--validate=strict", "--filename", "-"), given=text(request)
+    )
+    if answer.returncode:
+        raise kubectl.failure(answer)
+    return request
+
+
+def text(request: LaunchRequest) -> str:
+    """The RayJob."""
+    name = kubernetes_pod.name(request)
+    head = (
+        f"{request.shown} on {request.nodes} nodes, written by flatout launch ray.\n"
+        f"The code: kubectl create configmap {kubernetes_pod.code_map(request)} "
+        f"--from-file={ARCHIVE} --from-file=ray_job.py\n"
+        f"Submit: kubectl create -f {FILE}"
+    )
+    spec: dict[str, Entry] = {
+        "entrypoint": f"python {WORK}/ray_job.py",
+        "shutdownAfterJobFinishes": Noted(True, "its nodes go when it has ended; the RayJob stays"),
+        "activeDeadlineSeconds": None if request.time_s is None else round(request.time_s) + 600,
+        "backoffLimit": Noted(0, "the driver itself starts all nodes again: --restarts"),
+        "rayClusterSpec": {
+            "headGroupSpec": {
+                "rayStartParams": Noted({"num-cpus": "0"}, "it runs the driver alone"),
+                "template": _template(replace(request, gpus=None), "head"),
+            },
+            "workerGroupSpecs": [
+                {
+                    "groupName": "node",
+                    "replicas": request.nodes,
+                    "minReplicas": request.nodes,
+                    "maxReplicas": request.nodes,
+                    "rayStartParams": {},
+                    "template": _template(request, "worker"),
+                }
+            ],
+        },
+    }
+    document: dict[str, Entry] = {
+        "apiVersion": VERSION,
+        "kind": "RayJob",
+        "metadata": {
+            "name": name,
+            "namespace": request.option("namespace") or None,
+            "labels": kubernetes_pod.labels(request),
+        },
+        "spec": {key: value for key, value in spec.items() if value is not None},
+    }
+    return yaml_text.documents([(head, document)])
+
+
+def _template(request: LaunchRequest, name: str) -> dict[str, Entry]:
+    """A pod with the code unpacked in it; KubeRay says what its container runs."""
+    mounts = kubernetes_pod.mounts(request, restarted_in_place=False)
+    unpack = f"tar -xzf {CODE}/{ARCHIVE} -C {WORK} && cp {CODE}/ray_job.py {WORK}/"
+    initial: dict[str, Entry] = {
+        "name": "code",
+        "image": request.image,
+        "command": ["sh", "-c", unpack],
+        "volumeMounts": mounts,
+    }
+    container: dict[str, Entry] = {
+        "name": f"ray-{name}",
+        "image": request.image,
+        "resources": kubernetes_pod.resources(request),
+        "volumeMounts": mounts,
+    }
+    spec: dict[str, Entry] = {
+        **kubernetes_pod.pod(request),
+        "initContainers": [initial],
+        "containers": [container],
+        "volumes": kubernetes_pod.volumes(request, restarted_in_place=False),
+    }
+    return {"spec": spec}
+
+
+def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
+    """Code and driver as a ConfigMap, then the RayJob. Raises UserError."""
+    assert request.packed is not None
+    cluster, name = _cluster(dict(request.options)), kubernetes_pod.name(request)
+    with (folder / ARCHIVE).open("wb") as file:
+        packing.write(request.packed, file)
+    code = kubernetes_pod.code_map(request)
+    files = (folder / ARCHIVE, folder / "ray_job.py")
+    words = [f"--from-file={path}" for path in files]
+    cluster.need("create", "configmap", code, *words, limit_s=60)
+    try:
+        cluster.need("create", "--filename", str(folder / FILE), limit_s=60)
+    except BaseException:
+        cluster.ask("delete", "configmap", code, "--ignore-not-found", "--wait=false")
+        raise
+    extra = {
+        "kuberay": "yes",
+        "context": request.option("context"),
+        "namespace": request.option("namespace"),
+        "code": code,
+    }
+    return SubmittedJob("ray", name, request.name, str(folder), time.time(), request.nodes, extra)
+
+
+def state(job: SubmittedJob) -> JobState:
+    """As the RayJob's status says."""
+    answer = _cluster(job.extra).ask("get", RESOURCE, job.id, "--output", "json")
+    if answer.returncode:
+        return JobState("unknown", kubectl.said(answer))
+    try:
+        status = json.loads(answer.stdout).get("status") or {}
+    except ValueError:
+        return JobState("unknown", "kubectl's answer is no JSON")
+    deployed = str(status.get("jobDeploymentStatus") or "")
+    why = " ".join(str(status.get("message") or status.get("reason") or "").split())
+    if deployed in ("Failed", "ValidationFailed"):
+        return JobState("failed", why)
+    found = STATES.get(str(status.get("jobStatus") or ""), "queued")
+    if found in ("queued", "failed"):
+        return JobState(found, why or (f"its Ray cluster: {deployed}" if deployed else ""))
+    return JobState(found, "", 0 if found == "ended" else None)
+
+
+def logs(job: SubmittedJob) -> Iterator[str | None]:
+    """What the pod prints that submits the driver: the driver's own output."""
+    cluster = _cluster(job.extra)
+    while True:
+        now = state(job)
+        if now.state != "queued":
+            follow = [] if now.final else ["--follow"]
+            yield from tools.lines_of(cluster.command("logs", f"job/{job.id}", *follow))
+            if now.final or state(job).final:
+                return
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            yield None
+
+
+def cancel(job: SubmittedJob) -> None:
+    """Delete it with its cluster and its code. Raises UserError."""
+    cluster = _cluster(job.extra)
+    cluster.need("delete", RESOURCE, job.id, "--wait=false")
+    cluster.ask("delete", "configmap", job.extra.get("code", ""), "--ignore-not-found")
+
+
+def _cluster(options: Mapping[str, str]) -> Kubectl:
+    return Kubectl(options.get("context", ""), options.get("namespace", ""))

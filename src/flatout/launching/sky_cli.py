@@ -1,0 +1,57 @@
+"""The one door to SkyPilot: its command, with what it says made plain."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from flatout.launching import tools
+from flatout.launching.tools import ToolAnswer
+from flatout.nouns.errors import UserError
+
+INSTALL = "pip install 'skypilot[aws]' (or gcp, azure, kubernetes ...), then: sky check"
+LIMIT_S = 120.0
+"""Its first command starts its API server on this machine."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def ask(*words: str, limit_s: float = LIMIT_S) -> ToolAnswer:
+    """Its answer, without colours."""
+    answer = tools.ask(["sky", *words], limit_s)
+    return ToolAnswer(answer.returncode, plain(answer.stdout), plain(answer.stderr))
+
+
+def document(*words: str) -> Any:
+    """The JSON that it prints, below what else it says; None: there is none."""
+    answer = ask(*words, "--output", "json")
+    for begin in re.finditer(r"(?m)^\s*[\[{]", answer.stdout):
+        try:
+            found, _ = json.JSONDecoder().raw_decode(answer.stdout[begin.start() :].lstrip())
+        except ValueError:
+            continue
+        return found
+    return None
+
+
+def clouds() -> list[str]:
+    """Those that it may use, as it knows now. Raises UserError where it does not run."""
+    found = document("check")
+    if not isinstance(found, dict):
+        answer = ask("check")
+        raise UserError(f"sky check does not end well: {complaint(answer)}", "try: sky check")
+    workspaces = [entry for entry in found.values() if isinstance(entry, dict)]
+    return sorted({str(cloud) for entry in workspaces for cloud in entry})
+
+
+def complaint(answer: ToolAnswer) -> str:
+    """The line that says why."""
+    lines = [line.strip() for line in (answer.stderr + "\n" + answer.stdout).splitlines()]
+    marked = [line for line in lines if re.match(r"(sky\.exceptions\.|ValueError|Error)", line)]
+    text = (marked or [answer.said])[-1]
+    return re.sub(r"^sky\.exceptions\.", "", text)
+
+
+def plain(text: str) -> str:
+    """Without colours."""
+    return COLOUR.sub("", text)

@@ -1,0 +1,177 @@
+"""The task of a launch by SkyPilot, as a file of its own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from flatout.launching import contract, yaml_text
+from flatout.launching.contract import SAVED_EXIT
+from flatout.launching.staging import CODE
+from flatout.launching.yaml_text import Entry, Noted
+from flatout.nouns.errors import UserError
+from flatout.nouns.launched import LaunchRequest
+
+IDLE_MINUTES = 10
+PYTHON = "3.12"
+"""Of the nodes, where the environment that it was launched from does not say."""
+ENVIRONMENT = "~/flatout-env"
+TERMINATED_EXIT = 143
+REQUIREMENTS = "requirements.txt"
+AFTER = {
+    "stop": f"its machines stop {IDLE_MINUTES} minutes after the end; their disks stay, and cost",
+    "down": f"its machines and disks are gone {IDLE_MINUTES} minutes after the end",
+    "keep": "its machines run, and cost, until you take them away: sky down",
+}
+
+
+def check(request: LaunchRequest) -> None:
+    """What needs no cloud. Raises UserError."""
+    if request.gpus is not None and not request.option("gpu"):
+        raise UserError(
+            "which GPU? SkyPilot chooses machines by its model",
+            "--set gpu=H100; all that there are: sky gpus list --all",
+        )
+    if request.gpus == "all":
+        raise UserError(
+            "how many GPUs `all` are is not known before there are machines", "--gpus 8"
+        )
+    if request.option("after", "stop") not in AFTER:
+        raise UserError("--set after is none of stop, down, keep", "--set after=down")
+    if request.option("spot", "no") not in ("yes", "no"):
+        raise UserError("--set spot is neither yes nor no", "--set spot=yes")
+    _mount(request)
+
+
+def managed(request: LaunchRequest) -> bool:
+    """Whether SkyPilot replaces machines that are taken away."""
+    return bool(request.restarts) or request.option("spot") == "yes"
+
+
+def afterwards(request: LaunchRequest) -> str:
+    """What becomes of the machines."""
+    if managed(request):
+        return "its machines are gone after the end; the jobs controller, a small machine, stays"
+    return AFTER[_after(request)]
+
+
+def text(request: LaunchRequest) -> str:
+    """The file for sky."""
+    launch = "sky jobs launch" if managed(request) else "sky launch"
+    head = (
+        f"{request.shown} on {request.nodes} nodes, written by flatout launch sky.\n"
+        f"It is yours: edit it, and submit it again: {launch} task.yaml"
+    )
+    document: dict[str, Entry] = {
+        "name": request.name,
+        "num_nodes": request.nodes,
+        "workdir": Noted(
+            (request.launch_folder / CODE).as_posix(),
+            "the code as it travels: without secrets, data and environments",
+        ),
+        "resources": _resources(request),
+        "file_mounts": _mount(request) or None,
+        "envs": dict(request.variables) or None,
+        "setup": _setup(request),
+        "run": Noted(_run(request), "the same on each node; it reads SKYPILOT_NODE_RANK"),
+    }
+    return yaml_text.documents([(head, document)])
+
+
+def _resources(request: LaunchRequest) -> dict[str, Entry]:
+    gpu, spot = request.option("gpu"), request.option("spot") == "yes"
+    count = request.gpus if isinstance(request.gpus, int) else 1
+    found: dict[str, Entry] = {
+        "infra": request.option("infra") or None,
+        "region": request.option("region") or None,
+        "accelerators": f"{gpu}:{count}" if gpu and request.gpus is not None else None,
+        "cpus": request.option("cpus") or None,
+        "memory": request.option("memory") or None,
+        "disk_size": _disk(request),
+        "instance_type": request.option("instance-type") or None,
+        "image_id": f"docker:{request.image}" if request.image else None,
+        "use_spot": True if spot else None,
+        "network_tier": "best" if request.nodes > 1 and request.gpus else None,
+    }
+    if managed(request):
+        recovery: dict[str, Entry] = {
+            "max_restarts_on_errors": Noted(request.restarts, "--restarts"),
+            "recover_on_exit_codes": Noted(
+                [SAVED_EXIT, TERMINATED_EXIT],
+                f"{SAVED_EXIT}: the state is saved; {TERMINATED_EXIT}: ended by SIGTERM",
+            ),
+        }
+        found["job_recovery"] = recovery
+    elif _after(request) != "keep":
+        stop: dict[str, Entry] = {"idle_minutes": IDLE_MINUTES, "down": _after(request) == "down"}
+        found["autostop"] = Noted(stop, AFTER[_after(request)])
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _after(request: LaunchRequest) -> str:
+    """Pods cannot stop: they go."""
+    pods = request.option("infra").partition("/")[0] in ("k8s", "kubernetes")
+    return request.option("after", "down" if pods else "stop")
+
+
+def _disk(request: LaunchRequest) -> int | None:
+    given = request.option("disk")
+    if given and not given.isdecimal():
+        raise UserError(f"--set disk={given} is no number of GB", "--set disk=500")
+    return int(given) if given else None
+
+
+def _mount(request: LaunchRequest) -> dict[str, Entry]:
+    """A bucket and where it is seen. Raises UserError."""
+    given = request.option("mount")
+    if not given:
+        return {}
+    match = re.fullmatch(r"([a-z0-9]+://[^:]+):(/.+)", given)
+    if match is None:
+        raise UserError(f"--set mount={given} is no BUCKET:/PATH", "--set mount=s3://my-runs:/runs")
+    return {match[2]: {"source": match[1], "mode": "MOUNT"}}
+
+
+def _setup(request: LaunchRequest) -> Entry:
+    """What the script needs, on each node before it runs."""
+    install = f"python -m pip install --quiet flatout=={_version()}"
+    if request.image:
+        return Noted(
+            f"command -v flatout >/dev/null || {install}\n",
+            "the image has all that the script imports",
+        )
+    travels = request.packed is not None and REQUIREMENTS in request.packed.files
+    own = (
+        f"python -m pip install --quiet -r {REQUIREMENTS}"
+        if travels
+        else ("python -m pip install --quiet torch")
+    )
+    lines = [
+        f"[ -d {ENVIRONMENT} ] || uv venv --seed --python {_python(request)} {ENVIRONMENT}",
+        f". {ENVIRONMENT}/bin/activate",
+        request.option("setup") or own,
+        install,
+    ]
+    return Noted("\n".join(lines) + "\n", "what the script imports; SkyPilot's machines have uv")
+
+
+def _run(request: LaunchRequest) -> str:
+    # A managed job counts restarts of all nodes.
+    line = contract.node_line(replace(request, restarts=0))
+    if request.time_s is not None:
+        # SIGTERM, so that the state is saved; SIGKILL two minutes later.
+        line = f"timeout --kill-after=120 {max(1, round(request.time_s))} {line}"
+    lines = [f"exec {line}"] if request.image else [f". {ENVIRONMENT}/bin/activate", f"exec {line}"]
+    return "\n".join(lines) + "\n"
+
+
+def _python(request: LaunchRequest) -> str:
+    """As where it was launched, if flatout runs there."""
+    match = re.search(r"Python (3\.(\d+))", request.lock.partition("\n")[0])
+    return match[1] if match and int(match[2]) >= 11 else PYTHON
+
+
+def _version() -> str:
+    import flatout
+
+    return flatout.__version__

@@ -1,0 +1,143 @@
+"""A launch on a real API server with real controllers, whose nodes run the pods' own commands."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cluster_jobs
+import kubed
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+IMAGE = ("--image", "registry/none:1", "--yes")
+
+
+class There:
+    """The cluster, the code folder, and an environment in which kubectl knows the cluster."""
+
+    def __init__(self, cluster: kubed.Cluster, folder: Path, env: dict[str, str]) -> None:
+        self.cluster, self.folder, self.env = cluster, folder, env
+
+    def launch(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return cluster_jobs.run("kubernetes", *IMAGE, *words, cwd=self.folder, env=self.env)
+
+    def wait(self, true: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + 90
+        while not (found := true()):
+            assert time.monotonic() < deadline, self.cluster.kubectl(
+                "get", "jobs,pods", "-o", "wide"
+            )
+            time.sleep(0.2)
+        return found
+
+    def pods(self, name: str) -> list[dict[str, Any]]:
+        labels = (
+            pod for pod in self.cluster.pods() if pod["metadata"]["labels"]["job-name"] == name
+        )
+        return sorted(labels, key=lambda pod: str(pod["metadata"]["name"]))
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
+    if why := kubed.missing():
+        pytest.skip(f"no cluster of Kubernetes can be started: {why}")
+    base = tmp_path_factory.mktemp("kubernetes")
+    folder, shim = (
+        cluster_jobs.folder(base / "code"),
+        cluster_jobs.shim(base / "bin", "flatout", "python"),
+    )
+    env = cluster_jobs.environment()
+    env["PATH"] = f"{shim}:{env['PATH']}"
+    (base / "cluster").mkdir()
+    with kubed.started(base / "cluster", 2, env) as cluster:
+        yield There(cluster, folder, {**env, "KUBECONFIG": str(cluster.kubeconfig)})
+
+
+def test_two_pods_train_as_one_process_does(there: There) -> None:
+    done = there.launch("--nodes", "2", "--ranks", "1", "--name", "equal", "train.py", "6", "0")
+    assert done.returncode == 0, done.stderr
+    assert cluster_jobs.losses(done.stdout) == pytest.approx(
+        cluster_jobs.alone(there.folder, 6), rel=1e-5
+    )
+    assert "[node 0] step 6" in done.stdout
+    [file] = there.folder.glob(".flatout/launch/equal-*/job.json")
+    name = json.loads(file.read_text())["id"]
+    # What belongs to it goes with it.
+    assert there.launch("--cancel", name).returncode == 0
+    things = f"job/{name}", f"service/{name}", f"configmap/{name}-code"
+    there.wait(
+        lambda: not there.cluster.kubectl("get", *things, "--ignore-not-found", "-o", "name")
+    )
+
+
+def test_an_error_ends_the_job_and_is_named(there: There) -> None:
+    words = ("--nodes", "2", "--ranks", "1", "--name", "fails", "train.py", "20", "0", "fail")
+    done = there.launch(*words)
+    assert done.returncode == 1
+    assert "ValueError: on purpose" in done.stderr
+    [name] = there.cluster.kubectl("get", "jobs", "-o", "name").split()
+    assert len(there.pods(name.removeprefix("job.batch/"))) == 2  # none was started again
+
+
+def test_pods_start_again_where_one_is_taken_away(there: There) -> None:
+    words = ("--nodes", "2", "--ranks", "1", "--name", "taken", "train.py", "60", "0.2")
+    with subprocess.Popen(
+        cluster_jobs.command("kubernetes", *IMAGE, *words),
+        cwd=there.folder,
+        env=there.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout)
+        next(line for line in lines if "step 3 " in line)
+        [file] = there.folder.glob(".flatout/launch/taken-*/job.json")
+        name = json.loads(file.read_text())["id"]
+        first = {pod["metadata"]["uid"] for pod in there.pods(name)}
+        victim = there.pods(name)[1]["metadata"]["name"]
+        path = f"/api/v1/namespaces/default/pods/{victim}"
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": victim}}
+        there.cluster.call("POST", f"{path}/eviction", body)
+        # Both pods: each needs the other.
+        again = next((line for line in lines if "step 1 " in line), None)
+        assert again, process.communicate(timeout=60)[1]
+        now = {pod["metadata"]["uid"] for pod in there.pods(name)}
+        assert len(now - first) == 2
+        assert there.launch("--cancel", name).returncode == 0
+        rest, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "was cancelled" in said, rest
+    there.wait(lambda: not there.pods(name))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--set", "context=somebody"), "you may not create jobs.batch in namespace default"),
+        (("--set", "context=stranger"), "you are not logged in"),
+        (("--set", "context=none-such"), "kubectl has no such context"),
+        (("--set", "namespace=none-such"), 'namespaces "none-such" not found'),
+        (("--set", "claim=none-such:/data"), "there is no persistentvolumeclaims none-such"),
+        (("--set", "kind=trainjob"), "the cluster has no Kubeflow Trainer"),
+        (("--set", "kind=jobset"), "the cluster has no JobSet"),
+        (("--gpus", "all"), "no node of the cluster has GPUs now"),
+        (("--set", "memory=lots"), "quantities must match the regular expression"),
+        (("--set", "node-selector=a/b/c=d"), "Kubernetes does not take it"),
+    ],
+)
+def test_objections_come_before_anything_is_created(
+    there: There, words: tuple[str, ...], message: str
+) -> None:
+    done = there.launch(*words, "--name", "refused", "train.py", "1", "0")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not [*there.folder.glob(".flatout/launch/refused-*")]
+    assert "refused" not in there.cluster.kubectl("get", "jobs,configmaps", "-o", "name")

@@ -1,0 +1,270 @@
+"""The task for SkyPilot, and what sky's answers become; the real one reads it where it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flatout.launching.engines import sky
+from flatout.nouns.errors import UserError
+from flatout.nouns.launched import LaunchRequest, LogLine, PackedCode, SubmittedJob
+
+REQUEST = LaunchRequest(
+    "sky",
+    ("train.py", "--lr", "1e-3"),
+    "train",
+    Path("/code"),
+    nodes=2,
+    gpus=8,
+    variables=(("A", "yes"), ("B", "a: b")),
+    packed=PackedCode(Path("/code"), ("train.py",), 3),
+    options=(("gpu", "H100"),),
+    launch_folder=Path("/code/.flatout/launch/train-1"),
+)
+
+
+def asked(options: dict[str, str] | None = None, **changes: Any) -> LaunchRequest:
+    found = {**dict(REQUEST.options), **(options or {})}
+    return replace(REQUEST, options=tuple(found.items()), **changes)
+
+
+EXAMPLES = [
+    asked(),
+    asked({"spot": "yes", "infra": "aws/us-east-1", "disk": "500"}, restarts=2, time_s=3600.0),
+    asked({"infra": "k8s", "mount": "s3://my-runs:/runs"}, image="registry/me/training:1"),
+    asked({"after": "keep", "cpus": "16+", "memory": "64+", "setup": "pip install x"}),
+    asked(gpus=None, ranks=2, nodes=1, lock="# Python 3.13.1 on Linux\n"),
+]
+
+
+def task(request: LaunchRequest) -> dict[str, Any]:
+    [file] = sky.files(request)
+    assert file.path == "task.yaml"
+    found = yaml.safe_load(file.text)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_task_says_what_was_asked() -> None:
+    found = task(REQUEST)
+    assert found["num_nodes"] == 2
+    assert found["resources"]["accelerators"] == "H100:8"
+    assert found["resources"]["autostop"] == {"idle_minutes": 10, "down": False}
+    assert found["envs"] == {"A": "yes", "B": "a: b"}
+    assert found["workdir"] == "/code/.flatout/launch/train-1/code"
+    assert "exec flatout run --nodes auto --gpus 8 train.py --lr 1e-3\n" in found["run"]
+    assert "pip install --quiet torch\n" in found["setup"]
+
+
+def test_machines_that_may_be_taken_away_are_replaced() -> None:
+    found = task(asked({"spot": "yes"}, restarts=2, time_s=3600.0))
+    assert found["resources"]["use_spot"] is True
+    assert found["resources"]["job_recovery"] == {
+        "max_restarts_on_errors": 2,
+        "recover_on_exit_codes": [75, 143],
+    }
+    assert "autostop" not in found["resources"]
+    # The managed job counts, not flatout on the node.
+    assert "--restarts" not in found["run"]
+    assert "timeout --kill-after=120 3600 flatout run" in found["run"]
+
+
+def test_pods_go_and_images_bring_what_they_need() -> None:
+    found = task(EXAMPLES[2])
+    assert found["resources"]["autostop"]["down"] is True
+    assert found["resources"]["image_id"] == "docker:registry/me/training:1"
+    assert "venv" not in found["setup"] + found["run"]
+    assert found["file_mounts"] == {"/runs": {"source": "s3://my-runs", "mode": "MOUNT"}}
+
+
+def test_the_environment_is_that_of_requirements_or_the_users_line() -> None:
+    packed = PackedCode(Path("/code"), ("requirements.txt", "train.py"), 9)
+    assert "install --quiet -r requirements.txt\n" in task(asked(packed=packed))["setup"]
+    assert "\npip install x\n" in task(EXAMPLES[3])["setup"]
+    assert "--python 3.13 " in task(EXAMPLES[4])["setup"]
+    assert "--python 3.12 " in task(asked(lock="# Python 3.10.1 on Linux\n"))["setup"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (replace(REQUEST, options=()), "which GPU"),
+        (asked(gpus="all"), "how many GPUs `all` are"),
+        (asked({"after": "never"}), "none of stop, down, keep"),
+        (asked({"spot": "maybe"}), "neither yes nor no"),
+        (asked({"mount": "/runs"}), "no BUCKET:/PATH"),
+    ],
+)
+def test_what_needs_no_cloud_is_seen_first(
+    fake: Path, request_: LaunchRequest, message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        sky.check(request_)
+    assert error.value.next_step
+    assert not fake.with_suffix(".asked").exists()
+
+
+# What sky says ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a test writes the answers of the sky on the path, as for fake_kubectl.py."""
+    if sys.platform == "win32":
+        pytest.skip("the fake is a shell script")
+    program = tmp_path / "bin" / "sky"
+    program.parent.mkdir()
+    answers = Path(__file__).parent.parent / "fake_kubectl.py"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {answers} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("FAKE_KUBECTL", str(tmp_path / "table.json"))
+    return tmp_path / "table.json"
+
+
+Table = list[tuple[list[str], int, str, str]]
+STARTED = "\x1b[2mFailed to connect to SkyPilot API server. Starting a local server.\x1b[0m\n"
+
+
+def write(table: Path, entries: Table) -> None:
+    table.write_text(json.dumps(entries))
+
+
+def test_without_a_cloud_nothing_is_submitted(fake: Path) -> None:
+    write(fake, [(["check"], 0, STARTED + '{\n  "default": {}\n}\n', "")])
+    with pytest.raises(UserError, match="finds no cloud"):
+        sky.check(REQUEST)
+
+
+def test_skypilots_choice_and_its_objection_are_shown(fake: Path) -> None:
+    clouds = (["check"], 0, '{"default": {"AWS": ["compute", "storage"]}}\n', "")
+    table = (
+        "Considered resources (2 nodes):\n INFRA  COST ($)  CHOSEN\n AWS    98.32     *\n\nmore\n"
+    )
+    write(fake, [clouds, (["--dryrun"], 0, table, "")])
+    assert sky.check(REQUEST).notes == (" INFRA  COST ($)  CHOSEN", " AWS    98.32     *")
+    said = "sky.exceptions.ResourcesUnavailableError: Catalog does not contain any instances\n"
+    write(fake, [clouds, (["--dryrun"], 1, "", said)])
+    with pytest.raises(UserError, match="ResourcesUnavailableError: Catalog does not contain"):
+        sky.check(REQUEST)
+
+
+def test_without_sky(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="sky is not installed here"):
+        sky.check(REQUEST)
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_code_and_task_are_handed_over(fake: Path, tmp_path: Path, managed: bool) -> None:
+    (tmp_path / "train.py").write_text("print()\n")
+    (tmp_path / ".gitignore").write_text("*\n")
+    folder = tmp_path / "train-20261127T100000Z"
+    folder.mkdir()
+    packed = PackedCode(tmp_path, ("train.py",), 8)
+    write(fake, [(["launch"], 0, "Submitted\n", "")])
+    job = sky.submit(asked(packed=packed, restarts=int(managed)), folder)
+    assert {path.name for path in (folder / "code").iterdir()} == {"train.py", ".skyignore"}
+    [line] = fake.with_suffix(".asked").read_text().splitlines()
+    words = json.loads(line)[0]
+    assert (words[0] == "jobs") is managed
+    assert job.id == "train-20261127t100000z"
+    assert job.id in words
+    assert {"--detach-run", "--yes", str(folder / "task.yaml")} <= set(words)
+
+
+def job(managed: bool = False) -> SubmittedJob:
+    return SubmittedJob("sky", "train-1", "train", "/x", 0.0, 2, {"managed": "yes" * managed})
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "detail"),
+    [
+        ("SETTING_UP", "queued", "its environment is installed"),
+        ("RUNNING", "running", ""),
+        ("SUCCEEDED", "ended", ""),
+        ("FAILED", "failed", ""),
+        ("FAILED_SETUP", "failed", "FAILED_SETUP"),
+        ("CANCELLED", "cancelled", ""),
+    ],
+)
+def test_states(fake: Path, status: str, state: str, detail: str) -> None:
+    rows = {"train-1": [{"job_id": 1, "status": "FAILED"}, {"job_id": 2, "status": status}]}
+    write(fake, [(["queue", "train-1"], 0, json.dumps(rows), "")])
+    found = sky.state(job())
+    assert (found.state, found.detail) == (state, detail)
+
+
+def test_before_there_are_machines(fake: Path) -> None:
+    empty = (["queue"], 0, "{}", "")
+    cluster = {
+        "name": "train-1",
+        "status": "INIT",
+        "init_status_reason": "no capacity in us-east-1",
+    }
+    write(fake, [empty, (["status", "train-1"], 0, json.dumps([cluster]), "")])
+    assert sky.state(job()).detail == "its machines: no capacity in us-east-1"
+    row = {"cluster_name": "train-1", "status": "FAILED", "request_id": "abc"}
+    gone = (["status", "train-1"], 0, "[]", "")
+    write(fake, [empty, (["api", "status"], 0, json.dumps([row]), ""), gone])
+    found = sky.state(job())
+    assert (found.state, found.detail) == (
+        "failed",
+        "its machines could not be had: sky api logs abc",
+    )
+    write(fake, [])
+    assert sky.state(job()).state == "unknown"
+
+
+def test_lines_are_marked_by_their_node(fake: Path) -> None:
+    write(fake, [
+        (["queue"], 0, json.dumps({"train-1": [{"job_id": 1, "status": "SUCCEEDED"}]}), ""),
+        (["logs"], 0, "\x1b[36m(head, rank=0, pid=12)\x1b[0m step 1\n"
+         "(worker1, rank=1, pid=12, ip=10.0.0.2) (x) step 1\n(train, pid=3) alone\nother\n", ""),
+    ])  # fmt: skip
+    found = [line for line in sky.logs(job()) if line is not None]
+    assert found == [
+        LogLine("node 0", "step 1"),
+        LogLine("node 1", "(x) step 1"),
+        LogLine("node 0", "alone"),
+        LogLine("", "other"),
+    ]
+
+
+@pytest.mark.cluster
+def test_the_real_one_reads_the_tasks(tmp_path: Path) -> None:
+    program = shutil.which("sky") or shutil.which("sky", path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip("sky is not installed: make cluster installs it")
+    for number, request in enumerate(EXAMPLES):
+        folder = tmp_path / str(number)
+        (folder / "code").mkdir(parents=True)
+        [file] = sky.files(replace(request, launch_folder=folder))
+        (folder / file.path).write_text(file.text)
+    code = (
+        "import sys, sky\n"
+        "for path in sys.argv[1:]:\n"
+        "    task = sky.Task.from_yaml(path)\n"
+        "    print(task.num_nodes, *[str(r.accelerators) for r in task.resources])\n"
+    )
+    paths = [str(tmp_path / str(number) / "task.yaml") for number in range(len(EXAMPLES))]
+    python = Path(program).resolve().parent / "python"
+    python = python if python.exists() else Path(program).parent / "python"
+    done = subprocess.run([python, "-c", code, *paths], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    h100 = "{'H100': 8}"
+    assert done.stdout.splitlines() == [
+        f"2 {h100}",
+        f"2 {h100}",
+        f"2 {h100}",
+        f"2 {h100}",
+        "1 None",
+    ]

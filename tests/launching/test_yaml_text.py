@@ -1,0 +1,53 @@
+"""What is written is read back as it was, by a reader of YAML 1.1, whatever the texts hold."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout.launching import yaml_text
+from flatout.launching.yaml_text import Noted
+
+# Lone surrogates are no text to a reader.
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+VALUES = st.recursive(
+    TEXT | st.integers() | st.booleans(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60)
+@given(st.dictionaries(TEXT, VALUES, min_size=1, max_size=3))
+def test_it_is_read_back(document: dict[str, object]) -> None:
+    assert yaml.safe_load(yaml_text.documents([("", document)])) == document
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["yes", "No", "null", "~", "1e3", "0x1f", "12:30:45", "2024-01-01", ".5", ".inf", "=", "<<",
+     "-", "a: b", "a #b", "#a", "a:", "@x", "`x", "%x", "*x", "&x", "!x", "|", ">", "'", '"', " x",
+     "x ", "", "\x85", "\u2028", "\ufeff", "\x00", "\x7f", "a\nb", "a\n", "a\n\n", "\na", " a\nb",
+     "a\n  b\n", "a\n\nb\n", "a\tb\nc\n", "a\r\nb\n", "\U0001f600", "a\n# b\n"],
+)  # fmt: skip
+def test_texts_stay_texts(text: str) -> None:
+    document = {"key": text, text: [text, {"in": text}]}
+    assert yaml.safe_load(yaml_text.documents([("", document)])) == document
+
+
+def test_comments_stand_above_and_nothing_is_left_out_but_none() -> None:
+    document = {"a": Noted([1, Noted({"b": "x", "c": None}, "inner")], "outer"), "d": None, "e": {}}
+    text = yaml_text.documents([("first\nsecond", document), ("", {"f": 1})])
+    assert text == (
+        "# first\n# second\n# outer\na:\n" + "  - 1\n  # inner\n  - b: x\ne: {}\n---\nf: 1\n"
+    )
+
+
+def test_long_comments_are_wrapped_and_blocks_are_not() -> None:
+    words, line = "word " * 60, "x" * 300
+    text = yaml_text.documents([(words, {"run": f"{line}\nsecond\n"})])
+    assert all(len(row) <= yaml_text.WIDTH for row in text.splitlines() if row.startswith("#"))
+    assert f"  {line}\n" in text
+    assert yaml.safe_load(text)["run"] == f"{line}\nsecond\n"
