@@ -64,6 +64,9 @@ def check(request: LaunchRequest) -> LaunchRequest:
     return request
 
 
+REPLICAS = ("replicas", "minReplicas", "maxReplicas")
+
+
 def text(request: LaunchRequest) -> str:
     """The RayJob."""
     name = kubernetes_pod.name(request)
@@ -86,9 +89,7 @@ def text(request: LaunchRequest) -> str:
             "workerGroupSpecs": [
                 {
                     "groupName": "node",
-                    "replicas": request.nodes,
-                    "minReplicas": request.nodes,
-                    "maxReplicas": request.nodes,
+                    **dict.fromkeys(REPLICAS, request.nodes),
                     "rayStartParams": {},
                     "template": _template(request, "worker"),
                 }

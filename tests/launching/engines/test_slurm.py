@@ -99,6 +99,7 @@ def test_losses_of_two_nodes_are_those_of_one_process_even_after_a_warning(
     assert 10 <= resumed < 60
     assert f"[node 0] step {resumed} " in job.said
     assert losses(job.said) == pytest.approx(expected, abs=1e-5)
+    assert "exit code 75: queued again, for start 2" in job.said
     assert f"job {number} runs on node1, node2" in job.said
     assert f"job {number} has ended" in job.said
     # Long after, when Slurm may have forgotten it.
