@@ -40,6 +40,10 @@ def request(code: Path, engine: str = "slurm", **more: object) -> LaunchRequest:
         ("slurm", {"argv": ("--lr", "1")}, "--lr is not an option of flatout launch"),
         ("ssh", {"hosts": ("a",), "argv": ("/bin/../etc/x.py",)}, "no such script"),
         ("ssh", {"hosts": ()}, "no hosts are named"),
+        ("ssh", {"hosts": ("a", "a")}, "a host is named twice"),
+        ("ssh", {"hosts": ("-oProxyCommand=x",)}, "is no host"),
+        ("ssh", {"hosts": ("a b",)}, "is no host"),
+        ("ssh", {"hosts": ("a",), "options": (("port", "80"),)}, "port=80 is no port"),
     ],
 )
 def test_what_needs_no_engine_to_be_seen(

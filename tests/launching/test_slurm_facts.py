@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flatout.launching import slurm_facts, tools
-from flatout.launching.tools import ToolAnswer
+from flatout.launching import engine_calls, slurm_facts
+from flatout.launching.engine_calls import ToolAnswer
 from flatout.nouns.errors import UserError
 
 SINFO = """\
@@ -20,7 +20,7 @@ long|up|infinite|n/a|3|32|gpu:2|idle
 @pytest.fixture(autouse=True)
 def sinfo(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"sinfo": ToolAnswer(0, SINFO, "")}
-    monkeypatch.setattr(tools, "ask", lambda command, *_: answers[command[0]])
+    monkeypatch.setattr(engine_calls, "ask", lambda command, *_: answers[command[0]])
 
 
 def test_a_partition_of_nodes_that_differ() -> None:

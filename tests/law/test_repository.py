@@ -87,7 +87,8 @@ def test_generated_pages_are_up_to_date(root: Path) -> None:
     spec.loader.exec_module(generate)
     wanted = generate.pages()
     folders = {path.parent for path in wanted}
-    names = {"backends", "benchmarks", "boosts", "commands", "errors", "findings", "library", "zh"}
+    names = {"backends", "benchmarks", "boosts", "commands", "engines", "errors", "findings"}
+    names |= {"library", "zh"}
     assert {folder.name for folder in folders} == names
     there = {p: p.read_text(encoding="utf-8") for folder in folders for p in folder.glob("*.md")}
     stale = {path.name for path in {*wanted, *there} if wanted.get(path) != there.get(path)}

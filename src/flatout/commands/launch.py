@@ -146,22 +146,25 @@ def command(
 
     Checks what can be checked beforehand, shows what is asked for, writes the engine's own files
     into .flatout/launch, submits them after asking, and follows the job. Ctrl-C leaves it running.
-    On each node the files run flatout run --nodes auto.
 
     Examples:
       flatout launch slurm --nodes 2 --gpus 8 --time 4h train.py
       flatout launch ssh --hosts gpu1,gpu2 --gpus all train.py
-      flatout launch slurm --dry-run --nodes 2 --gpus 8 train.py
       flatout launch --follow last
 
-    Exit code: that of the job; 0 once it is submitted with --no-follow; 2 for wrong usage.
+    Exit code: that of the job; 2 for wrong usage.
     """
-    options = ctx.params
-    if listing:
+    return _answer(ctx.args, ctx.params)
+
+
+def _answer(words: list[str], options: dict[str, Any]) -> int:
+    """The exit code; options: those of `command`, by its names for them."""
+    as_json = options["as_json"]
+    if options["listing"]:
         return _listed(as_json)
-    if follow or cancel:
-        return _existing(follow, cancel, as_json)
-    return _launched(_request(ctx.args, options), options)
+    if options["follow"] or options["cancel"]:
+        return _existing(options["follow"], options["cancel"], as_json)
+    return _launched(_request(words, options), options)
 
 
 def _launched(request: LaunchRequest, options: dict[str, Any]) -> int:

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from flatout.launching import tools
-from flatout.launching.tools import ToolAnswer
+from flatout.launching import engine_calls
+from flatout.launching.engine_calls import ToolAnswer
 from flatout.nouns.errors import UserError
 
 INSTALL = "install kubectl: https://kubernetes.io/docs/tasks/tools/"
@@ -62,7 +62,7 @@ class Kubectl:
     def ask(self, *words: str, given: str | None = None, limit_s: float = LIMIT_S) -> ToolAnswer:
         """Its answer; never raises."""
         command = self.command(*words, f"--request-timeout={limit_s:.0f}s")
-        return tools.ask(command, limit_s + 5, given=given)
+        return engine_calls.ask(command, limit_s + 5, given=given)
 
     def need(self, *words: str, given: str | None = None, limit_s: float = LIMIT_S) -> str:
         """What it prints. Raises UserError where it fails."""

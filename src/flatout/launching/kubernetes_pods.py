@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flatout.launching import contract, tools
+from flatout.launching import contract, engine_calls
 from flatout.launching.kubectl import Kubectl
 from flatout.launching.kubernetes_pod import CONTAINER, TERMINATED_EXIT
 from flatout.nouns.launched import LogLine
@@ -179,7 +179,7 @@ def _followed(kubectl: Kubectl, pod: PodState) -> Iterator[LogLine | None]:
         since = ["--since-time", last] if last else []
         words = ["logs", "--follow", "--timestamps", pod.name, "--container", CONTAINER, *since]
         skip, begun = seen, last
-        for raw in tools.lines_of(kubectl.command(*words)):
+        for raw in engine_calls.lines_of(kubectl.command(*words)):
             if raw is None:
                 yield None
                 continue

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from flatout.launching import (
+    engine_calls,
     kubectl,
     kubernetes_checks,
     kubernetes_pod,
     packing,
-    tools,
     yaml_text,
 )
 from flatout.launching.kubectl import Kubectl
@@ -41,7 +41,7 @@ def asked(request: LaunchRequest) -> bool:
 
 def check(request: LaunchRequest) -> LaunchRequest:
     """Ask the cluster. Raises UserError."""
-    tools.need("kubectl", kubectl.INSTALL)
+    engine_calls.need("kubectl", kubectl.INSTALL)
     kubernetes_checks.here(request)
     cluster = _cluster(dict(request.options))
     cluster.need("get", "--raw", "/version")
@@ -62,6 +62,9 @@ def check(request: LaunchRequest) -> LaunchRequest:
     if answer.returncode:
         raise kubectl.failure(answer)
     return request
+
+
+REPLICAS = ("replicas", "minReplicas", "maxReplicas")
 
 
 def text(request: LaunchRequest) -> str:
@@ -86,9 +89,7 @@ def text(request: LaunchRequest) -> str:
             "workerGroupSpecs": [
                 {
                     "groupName": "node",
-                    "replicas": request.nodes,
-                    "minReplicas": request.nodes,
-                    "maxReplicas": request.nodes,
+                    **dict.fromkeys(REPLICAS, request.nodes),
                     "rayStartParams": {},
                     "template": _template(request, "worker"),
                 }
@@ -183,7 +184,7 @@ def logs(job: SubmittedJob) -> Iterator[str | None]:
         now = state(job)
         if now.state != "queued":
             follow = [] if now.final else ["--follow"]
-            yield from tools.lines_of(cluster.command("logs", f"job/{job.id}", *follow))
+            yield from engine_calls.lines_of(cluster.command("logs", f"job/{job.id}", *follow))
             if now.final or state(job).final:
                 return
         until = time.monotonic() + 2

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from flatout.launching import tools
-from flatout.launching.tools import ToolAnswer
+from flatout.launching import engine_calls
+from flatout.launching.engine_calls import ToolAnswer
 from flatout.nouns.errors import UserError
 
 INSTALL = "pip install 'skypilot[aws]' (or gcp, azure, kubernetes ...), then: sky check"
@@ -18,7 +18,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 def ask(*words: str, limit_s: float = LIMIT_S) -> ToolAnswer:
     """Its answer, without colours."""
-    answer = tools.ask(["sky", *words], limit_s)
+    answer = engine_calls.ask(["sky", *words], limit_s)
     return ToolAnswer(answer.returncode, plain(answer.stdout), plain(answer.stderr))
 
 

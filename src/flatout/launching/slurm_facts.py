@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flatout.launching import tools
+from flatout.launching import engine_calls
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import JobState, LaunchRequest, LaunchState
@@ -125,7 +125,7 @@ class Partition:
 
 def partition(name: str) -> Partition:
     """The partition of that name; empty: the default one. Raises UserError."""
-    answer = tools.ask(["sinfo", "--noheader", "--exact", "--format", FORMAT])
+    answer = engine_calls.ask(["sinfo", "--noheader", "--exact", "--format", FORMAT])
     if answer.returncode:
         raise refusal(answer, "sinfo")
     rows = [line.split("|") for line in answer.stdout.splitlines() if line.count("|") == 7]
@@ -190,7 +190,7 @@ def gpus(found: Partition, asked: int | str, nodes: int) -> int:
     return int(asked)
 
 
-def refusal(answer: tools.ToolAnswer, program: str = "sbatch") -> UserError:
+def refusal(answer: engine_calls.ToolAnswer, program: str = "sbatch") -> UserError:
     """What Slurm's no means."""
     text = f"{answer.stderr}\n{answer.stdout}"
     for words, meaning, step in REFUSALS:
@@ -199,7 +199,7 @@ def refusal(answer: tools.ToolAnswer, program: str = "sbatch") -> UserError:
     return UserError(f"{program}: {_said(answer)}", "the script alone: --dry-run")
 
 
-def expected_start(answer: tools.ToolAnswer) -> str:
+def expected_start(answer: engine_calls.ToolAnswer) -> str:
     """When Slurm would start it, from `sbatch --test-only`; empty: it does not say."""
     found = re.search(r"to start at (\S+)", f"{answer.stderr}\n{answer.stdout}")
     return f"Slurm expects to start it at {found[1].replace('T', ' ')}" if found else ""
@@ -207,7 +207,7 @@ def expected_start(answer: tools.ToolAnswer) -> str:
 
 def of_controller(job: str) -> JobState | None:
     """What the controller knows of a job; None: nothing, any more."""
-    answer = tools.ask(["scontrol", "--oneliner", "show", "job", job])
+    answer = engine_calls.ask(["scontrol", "--oneliner", "show", "job", job])
     if answer.returncode:
         if "Invalid job id" in answer.stderr:
             return None
@@ -222,7 +222,7 @@ def of_controller(job: str) -> JobState | None:
 def of_accounts(job: str) -> JobState | None:
     """What the cluster's accounts know of a job; None: they are not kept, or lack it."""
     command = ["sacct", "--noheader", "--parsable2", "--allocations", "--format", "State,ExitCode"]
-    answer = tools.ask([*command, "--jobs", job])
+    answer = engine_calls.ask([*command, "--jobs", job])
     rows = [line.split("|") for line in answer.stdout.splitlines() if line.count("|") == 1]
     if answer.returncode or not rows:
         return None
@@ -255,7 +255,7 @@ def _state(
 
 
 def _names(nodes: str) -> Iterator[str]:
-    answer = tools.ask(["scontrol", "show", "hostnames", nodes])
+    answer = engine_calls.ask(["scontrol", "show", "hostnames", nodes])
     yield from answer.stdout.split() if not answer.returncode else [nodes]
 
 
@@ -275,8 +275,9 @@ def _seconds(text: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def _said(answer: tools.ToolAnswer) -> str:
+def _said(answer: engine_calls.ToolAnswer) -> str:
     """Its line that says the most, without the program's name before it."""
-    lines = [line.strip() for line in answer.stderr.splitlines() if "error:" in line]
-    text = lines[-1] if lines else answer.said
+    lines = [line.strip() for line in answer.stderr.splitlines() if "--help" not in line]
+    errors = [line for line in lines if "error:" in line] or [line for line in lines if line]
+    text = errors[-1] if errors else answer.said
     return re.sub(r"^(?:[a-z_ ]+: |Batch job submission failed: )+", "", text)

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from flatout.launching import packing, tools
-from flatout.launching.tools import ToolAnswer
+from flatout.launching import engine_calls, packing
+from flatout.launching.engine_calls import ToolAnswer
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import PackedCode
 
@@ -76,7 +76,7 @@ class RemoteHost:
 
     def ask(self, script: str, *words: str, limit_s: float = LIMIT_S) -> ToolAnswer:
         """What a script for sh says there; words: its arguments. Never raises."""
-        return tools.ask(self.command(["sh", "-s", "--", *words]), limit_s, script)
+        return engine_calls.ask(self.command(["sh", "-s", "--", *words]), limit_s, script)
 
     def send(self, packed: PackedCode, folder: str, beside: Mapping[str, bytes]) -> ToolAnswer:
         """Unpack the files into `code` of a folder below the home folder there. Never raises.

@@ -91,7 +91,9 @@ def test_losses_of_two_nodes_are_those_of_one_process_even_after_a_warning(
         job.until(r"\[node 0\] step 10 ")
         # What Slurm does before the time limit.
         cluster.asked("scancel", "--batch", "--signal=USR1", number)
-        job.until(r"exit code 75: queued again")
+        job.until(rf"job {number} waits: start 2; Slurm waits a while")
+        # Slurm lets two minutes pass, of which there is nothing to see.
+        cluster.asked("scontrol", "update", f"JobId={number}", "StartTime=now")
         assert job.end() == 0, job.said
     finally:
         job.close()
@@ -99,12 +101,14 @@ def test_losses_of_two_nodes_are_those_of_one_process_even_after_a_warning(
     assert 10 <= resumed < 60
     assert f"[node 0] step {resumed} " in job.said
     assert losses(job.said) == pytest.approx(expected, abs=1e-5)
+    assert "exit code 75: queued again, for start 2" in job.said
     assert f"job {number} runs on node1, node2" in job.said
     assert f"job {number} has ended" in job.said
     # Long after, when Slurm may have forgotten it.
     assert (next((launch.folder / ".flatout/launch").glob("*/ended"))).read_text() == "0\n"
 
 
+@pytest.mark.thorough
 def test_the_rank_that_fails_first_is_named_with_its_log(launch: LaunchCalls) -> None:
     words = ("--nodes", "2", "--env", "FAILS=1", "--yes", "train.py", "60", "0", "failing")
     done = launch("slurm", "--json", *words)

@@ -82,13 +82,13 @@ from typing import Any
 
 from flatout.launching import (
     contract,
+    engine_calls,
     kubectl,
     kubernetes_checks,
     kubernetes_jobs,
     kubernetes_pod,
     kubernetes_pods,
     packing,
-    tools,
 )
 from flatout.launching.kubectl import Kubectl
 from flatout.launching.kubernetes_jobs import JOB, OWN, RESOURCES, TRAINJOB
@@ -124,7 +124,7 @@ LOST = "what the script writes is lost with its pods: --set claim=NAME:/PATH mou
 
 def check(request: LaunchRequest) -> CheckedLaunch:
     """Ask the cluster whether it would take this job."""
-    tools.need("kubectl", kubectl.INSTALL)
+    engine_calls.need("kubectl", kubectl.INSTALL)
     kubernetes_checks.here(request)
     cluster = _cluster(dict(request.options))
     cluster.need("get", "--raw", "/version")

@@ -72,7 +72,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from flatout.launching import contract, kubernetes_pod, ray_api, ray_kuberay, staging, tools
+from flatout.launching import contract, engine_calls, kubernetes_pod, ray_api, ray_kuberay, staging
 from flatout.launching.ray_api import RayApi
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
@@ -122,7 +122,7 @@ def check(request: LaunchRequest) -> CheckedLaunch:
         )
     if ray_kuberay.asked(request):
         return CheckedLaunch(ray_kuberay.check(request))
-    tools.need("ray", "pip install 'ray[default]', in the version of the cluster")
+    engine_calls.need("ray", "pip install 'ray[default]', in the version of the cluster")
     api = RayApi(ray_api.address(request.option("address")))
     version = api.version()
     options = {**dict(request.options), "address": api.address}
@@ -166,7 +166,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
         command += ["--runtime-env-json", json.dumps({"pip": packages})]
     # What travels is chosen already.
     environment = {**os.environ, "RAY_RUNTIME_ENV_IGNORE_GITIGNORE": "1"}
-    answer = tools.ask([*command, "--", "python", FILE], limit_s=300, env=environment)
+    answer = engine_calls.ask([*command, "--", "python", FILE], limit_s=300, env=environment)
     if answer.returncode:
         text = answer.stderr + answer.stdout
         if "ray[default]" in text or "No module named 'aiohttp'" in text:
@@ -299,6 +299,6 @@ def _followed(job: SubmittedJob) -> Iterator[str | None]:
         return
     address = _api(job).address
     command = ["ray", "job", "logs", "--follow", "--address", address, job.id]
-    for text in tools.lines_of(command):
+    for text in engine_calls.lines_of(command):
         if text is None or not TOOL.match(text):
             yield text

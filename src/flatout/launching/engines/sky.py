@@ -65,7 +65,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from flatout.launching import contract, sky_cli, sky_task, staging, tools
+from flatout.launching import contract, engine_calls, sky_cli, sky_task, staging
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import (
     CheckedLaunch,
@@ -121,7 +121,7 @@ ALONE = re.compile(r"\([^()]*, pid=\d+\) ?(.*)", re.DOTALL)
 
 def check(request: LaunchRequest) -> CheckedLaunch:
     """Ask SkyPilot what it would do."""
-    tools.need("sky", sky_cli.INSTALL)
+    engine_calls.need("sky", sky_cli.INSTALL)
     sky_task.check(request)
     if not sky_cli.clouds():
         raise UserError(
@@ -229,7 +229,7 @@ def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
             continue
         words = ["jobs", "logs", "--name", job.id] if job.extra.get("managed") else ["logs", job.id]
         words += ["--no-follow"] if now.final else []
-        for raw in tools.lines_of(["sky", *words, "--tail", "0"]):
+        for raw in engine_calls.lines_of(["sky", *words, "--tail", "0"]):
             if raw is None:
                 yield None
                 continue

@@ -70,7 +70,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from flatout.launching import contract, slurm_facts, tails, tools
+from flatout.launching import contract, engine_calls, slurm_facts, tails
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import (
@@ -112,7 +112,7 @@ LOCAL = ("/tmp", "/var/tmp", "/dev/shm")
 def check(request: LaunchRequest) -> CheckedLaunch:
     """Ask the cluster whether it would take this job."""
     for program in ("sbatch", "sinfo", "scontrol"):
-        tools.need(program, LOGIN)
+        engine_calls.need(program, LOGIN)
     partition = slurm_facts.partition(request.partition)
     slurm_facts.check(partition, request)
     gpus = request.gpus
@@ -140,7 +140,7 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
 
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     """Hand the script to sbatch."""
-    answer = tools.ask(["sbatch", "--parsable", str(folder / FILE)], env=_environment())
+    answer = engine_calls.ask(["sbatch", "--parsable", str(folder / FILE)], env=_environment())
     if answer.returncode:
         raise slurm_facts.refusal(answer)
     number = answer.stdout.strip().splitlines()[-1].partition(";")[0]
@@ -196,7 +196,7 @@ def read(job: SubmittedJob, node: str, path: str) -> str:
 
 def cancel(job: SubmittedJob) -> None:
     """Have Slurm end it."""
-    answer = tools.ask(["scancel", job.id])
+    answer = engine_calls.ask(["scancel", job.id])
     if answer.returncode:
         raise UserError(f"scancel: {answer.said}", f"squeue --jobs {job.id}", 1)
 
@@ -308,10 +308,10 @@ def _with_cores(request: LaunchRequest, partition: slurm_facts.Partition) -> Lau
     return replace(request, options=(*request.options, *own))
 
 
-def _tested(request: LaunchRequest) -> tools.ToolAnswer:
+def _tested(request: LaunchRequest) -> engine_calls.ToolAnswer:
     """Slurm's own word on the script; nothing is submitted."""
     (file,) = files(request)
-    return tools.ask(["sbatch", "--test-only"], given=file.text, env=_environment())
+    return engine_calls.ask(["sbatch", "--test-only"], given=file.text, env=_environment())
 
 
 def _warnings(request: LaunchRequest, partition: slurm_facts.Partition) -> Iterator[str]:

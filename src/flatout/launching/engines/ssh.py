@@ -58,7 +58,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from flatout.launching import contract, ssh_facts, tails, tools
+from flatout.launching import contract, engine_calls, ssh_facts, tails
 from flatout.launching.ssh_hosts import UNREACHED, RemoteHost, at_once, hosts
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import (
@@ -160,7 +160,7 @@ TIMED_OUT = "124"
 
 def check(request: LaunchRequest) -> CheckedLaunch:
     """Ask every host whether it can take part, and whether they reach each other."""
-    tools.need("ssh", "install OpenSSH's client")
+    engine_calls.need("ssh", "install OpenSSH's client")
     if not request.hosts:
         raise UserError("no hosts are named", SEVERAL)
     port = _port(request)
@@ -286,7 +286,7 @@ class _RemoteLog:
             self._next = time.monotonic() + RETRY_S
             words = ["sh", "-c", FOLLOW, "sh", self._folder, str(self._seen + 1)]
             command = self._host.command(words)
-            self._lines = tools.lines_of(command, held=True, errors=False)
+            self._lines = engine_calls.lines_of(command, held=True, errors=False)
 
     def close(self) -> None:
         close = getattr(self._lines, "close", None)
@@ -360,7 +360,7 @@ def _machines(job: SubmittedJob) -> list[RemoteHost]:
     return hosts(job.extra.get("hosts", "").split(","), job.extra.get("config", ""))
 
 
-def _done(host: RemoteHost, answer: tools.ToolAnswer, failed: str) -> None:
+def _done(host: RemoteHost, answer: engine_calls.ToolAnswer, failed: str) -> None:
     """Raise UserError where it was not."""
     if answer.returncode == UNREACHED:
         raise host.trouble(answer)

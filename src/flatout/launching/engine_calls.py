@@ -48,7 +48,7 @@ def ask(
     """Run it to its end; given: its standard input; env: None: this process's. Never raises."""
     source = {"stdin": subprocess.DEVNULL} if given is None else {"input": given}
     try:
-        done = subprocess.run(  # type: ignore[call-overload]
+        done = subprocess.run(
             list(command),
             **source,
             capture_output=True,
@@ -83,14 +83,7 @@ def lines_of(
         start_new_session=True,  # Ctrl-C is for who follows
     )
     waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            waiting.put(line.rstrip("\n"))
-        waiting.put(None)
-
-    reader = threading.Thread(target=read, daemon=True)
+    reader = threading.Thread(target=_read, args=(process, waiting), daemon=True)
     reader.start()
     try:
         while True:
@@ -103,11 +96,23 @@ def lines_of(
                 return
             yield line
     finally:
-        if process.poll() is None:
-            process.terminate()
-        process.wait()
-        reader.join(5)
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
+        _end(process, reader)
+
+
+def _read(process: subprocess.Popen[str], waiting: queue.SimpleQueue[str | None]) -> None:
+    """Hand over each line, and None behind the last."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        waiting.put(line.rstrip("\n"))
+    waiting.put(None)
+
+
+def _end(process: subprocess.Popen[str], reader: threading.Thread) -> None:
+    if process.poll() is None:
+        process.terminate()
+    process.wait()
+    reader.join(5)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
