@@ -343,7 +343,7 @@ class Node:
 def _stamp(process: subprocess.Popen[bytes], log: Path) -> None:
     """Lines as a node keeps them: behind the time when they were written."""
     assert process.stdout is not None
-    with log.open("ab", buffering=0) as file:
+    with process.stdout, log.open("ab", buffering=0) as file:
         for line in process.stdout:
             now = time.time_ns()
             second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 10**9))

@@ -69,7 +69,7 @@ def _trainjob(request: LaunchRequest) -> list[Document]:
     name = kubernetes_pod.name(request)
     reference = {"kind": "TrainingRuntime", "name": name} if own else None
     runtime = reference or {"name": request.option("runtime")}
-    trainer = {
+    trainer: dict[str, Entry] = {
         "image": request.image,
         "numNodes": request.nodes,
         "command": ["sh", "-c"],
@@ -138,13 +138,13 @@ def _patches(request: LaunchRequest) -> list[Entry]:
     """What is changed in the pods of a runtime of the cluster (Kubeflow Trainer 2.2 and newer)."""
     volumes = kubernetes_pod.volumes(request, restarted_in_place=True)
     mounts = kubernetes_pod.mounts(request, restarted_in_place=True)
-    pod = {
+    pod: dict[str, Entry] = {
         **kubernetes_pod.pod(request),
         "volumes": volumes,
         "containers": [{"name": CONTAINER, "volumeMounts": mounts}],
     }
-    job = {"name": CONTAINER, "template": {"spec": {"template": {"spec": pod}}}}
-    patch = {"template": {"spec": {"replicatedJobs": [job]}}}
+    job: dict[str, Entry] = {"name": CONTAINER, "template": {"spec": {"template": {"spec": pod}}}}
+    patch: dict[str, Entry] = {"template": {"spec": {"replicatedJobs": [job]}}}
     return [{"manager": "flatout/launch", "trainingRuntimeSpec": patch}]
 
 
@@ -155,7 +155,7 @@ def _jobset(request: LaunchRequest) -> list[Document]:
     name = kubernetes_pod.name(request)
     leader = f"{name}-{CONTAINER}-0-0.{name}"
     container = kubernetes_pod.container(request, leader)
-    spec = {
+    spec: dict[str, Entry] = {
         **_set_policy(request),
         "ttlSecondsAfterFinished": Noted(KEPT_S, "kept for a week after its end"),
         "replicatedJobs": [_replicated(request, container)],
@@ -175,7 +175,7 @@ def _jobset(request: LaunchRequest) -> list[Document]:
 
 def _set_policy(request: LaunchRequest) -> dict[str, Entry]:
     """All pods are started again together: each of them needs the others."""
-    rule = {
+    rule: dict[str, Entry] = {
         "name": "preempted",
         "action": "RestartJobSetAndIgnoreMaxRestarts",
         "onJobFailureReasons": ["PodFailurePolicy"],
@@ -189,7 +189,7 @@ def _set_policy(request: LaunchRequest) -> dict[str, Entry]:
 
 def _replicated(request: LaunchRequest, container: Mapping[str, Entry]) -> dict[str, Entry]:
     """The one replicated job of the set: a pod on each node."""
-    spec = {
+    spec: dict[str, Entry] = {
         "parallelism": request.nodes,
         "completions": request.nodes,
         "completionMode": "Indexed",
@@ -211,9 +211,12 @@ def _job(request: LaunchRequest) -> list[Document]:
     container = kubernetes_pod.container(request, f"{name}-0.{name}")
     rules = _preempted("Ignore", "a preempted pod is made anew, and does not count as an error")
     if not request.restarts:
-        other = {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [0]}}
+        other: dict[str, Entry] = {
+            "action": "FailJob",
+            "onExitCodes": {"operator": "NotIn", "values": [0]},
+        }
         rules.append(Noted(other, "any other error ends the job"))
-    spec = {
+    spec: dict[str, Entry] = {
         "parallelism": request.nodes,
         "completions": request.nodes,
         "completionMode": Noted("Indexed", "each pod gets its number in JOB_COMPLETION_INDEX"),
@@ -225,7 +228,7 @@ def _job(request: LaunchRequest) -> list[Document]:
         "podFailurePolicy": {"rules": rules},
         "template": _template(request, container, subdomain=name),
     }
-    service = {
+    service: dict[str, Entry] = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": _metadata(request),
@@ -236,7 +239,12 @@ def _job(request: LaunchRequest) -> list[Document]:
             "ports": [{"name": "meeting", "port": PORT}],
         },
     }
-    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(request), "spec": spec}
+    job: dict[str, Entry] = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": _metadata(request),
+        "spec": spec,
+    }
     return [("By this the pods find each other.", service), ("A pod on each node.", job)]
 
 
@@ -246,7 +254,7 @@ def _job(request: LaunchRequest) -> list[Document]:
 def _template(
     request: LaunchRequest, container: Mapping[str, Entry], subdomain: str | None = None
 ) -> dict[str, Entry]:
-    spec = {
+    spec: dict[str, Entry] = {
         "restartPolicy": "Never",
         "subdomain": subdomain,
         **kubernetes_pod.pod(request),
@@ -259,7 +267,7 @@ def _template(
 
 def _preempted(action: str, why: str) -> list[Entry]:
     """Rules for pods that were taken away, and for those that ended because one was."""
-    condition = {"type": "DisruptionTarget", "status": "True"}
+    condition: dict[str, Entry] = {"type": "DisruptionTarget", "status": "True"}
     codes: list[Entry] = [contract.SAVED_EXIT, TERMINATED_EXIT]
     return [
         Noted({"action": action, "onPodConditions": [condition]}, why),

@@ -59,10 +59,11 @@ starts containers again: the script in them then ends at once.
 ## What was really run
 
 A real API server and controller-manager (1.36) and kubectl, without containers: on two nodes that
-run the pods' own commands, a Job trained with the same losses as one process; one whose program
-failed was not started again, one with an evicted pod was. TrainJob and JobSet were taken by that
-server with the CRDs of Kubeflow Trainer and JobSet, and agree with the models of
-kubeflow-trainer-api. The controllers of those two, a GPU, an image: not yet.
+run the pods' own commands, a Job trained with the same losses as one process, and one whose program
+failed was not started again. That an evicted pod starts all again is tested there, and not seen
+to pass yet. TrainJob and JobSet were taken by that server with the CRDs of Kubeflow Trainer and
+JobSet, and agree with the models of kubeflow-trainer-api. Not yet run: the controllers of those
+two, a GPU, an image.
 
 ## References
 

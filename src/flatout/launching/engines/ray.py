@@ -50,9 +50,10 @@ With `--restarts N` all nodes start again after an error or the loss of a node, 
 
 ## What was really run
 
-Ray 2.60 with two raylets on one machine: two nodes' tasks with the same losses as one process, a
-worker of Ray that was killed, a job that was stopped. The RayJob was held against KubeRay's CRD. No
-GPU, no operator of KubeRay, and no cluster of several machines.
+Ray 2.60 with two raylets on one machine: two nodes' tasks with the same losses as one process, an
+error that was named, restarts that were counted. A killed worker and a stopped job are tested
+there, and not seen to pass yet. The RayJob was held against KubeRay's CRD. No GPU, no operator of
+KubeRay, and no cluster of several machines.
 
 ## References
 

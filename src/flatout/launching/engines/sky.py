@@ -175,9 +175,9 @@ def state(job: SubmittedJob) -> JobState:
             return _of(own[-1].get("status"), own[-1].get("failure_reason") or "")
         return _starting(job, rows is not None)
     rows = sky_cli.document("queue", job.id)
-    own = rows.get(job.id) if isinstance(rows, dict) else None
-    if own:
-        newest = max(own, key=lambda row: row.get("job_id", 0))
+    listed = rows.get(job.id) if isinstance(rows, dict) else None
+    if listed:
+        newest = max(listed, key=lambda row: row.get("job_id", 0))
         return _of(newest.get("status"), "")
     return _starting(job, rows is not None)
 
