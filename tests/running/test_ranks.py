@@ -135,9 +135,13 @@ def test_a_rank_that_only_lost_another_is_not_to_blame(flatout: Flatout) -> None
     flatout.script(
         program("""
 train(1, 2)
-if rank == 1:
-    time.sleep(0.8)  # its interpreter takes its time to end
+if rank == 1:  # its interpreter takes its time to end
+    while not os.path.exists("lost") or os.path.exists(f"/proc/{open('lost').read()}/task"):
+        time.sleep(0.05)
     os._exit(3)
+with open("losing", "w") as file:
+    file.write(str(os.getpid()))
+os.rename("losing", "lost")
 raise RuntimeError("another rank has ended: Connection closed by peer")
 """)
     )
