@@ -101,6 +101,7 @@ def test_lightning_trains_on_the_batches_of_one_process(job: list[str], tmp_path
     assert means == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_the_trainer_counts_evaluates_and_learns_as_in_one_process(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINER)

@@ -14,6 +14,7 @@ from launched import PROGRAM, LaunchCalls, losses, wait_for
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.slow,
+    pytest.mark.flaky(reruns=1),  # daemons have time limits of their own
     pytest.mark.skipif(bool(slurmed.missing()), reason=slurmed.missing()),
 ]
 
@@ -119,6 +120,7 @@ def test_the_rank_that_fails_first_is_named_with_its_log(launch: LaunchCalls) ->
     assert '"state": "failed"' in done.stdout
 
 
+@pytest.mark.thorough
 def test_interrupted_it_goes_on_and_ends_when_asked(
     launch: LaunchCalls, cluster: slurmed.SlurmCluster
 ) -> None:
@@ -142,6 +144,7 @@ def test_interrupted_it_goes_on_and_ends_when_asked(
     wait_for(lambda: not cluster.pids(), lambda: f"orphans: {cluster.pids()}")
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_gone_is_named_and_leaves_nothing(
     launch: LaunchCalls, cluster: slurmed.SlurmCluster
 ) -> None:

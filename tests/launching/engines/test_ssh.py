@@ -20,6 +20,7 @@ from launched import PROGRAM, LaunchCalls, losses, wait_for
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.slow,
+    pytest.mark.flaky(reruns=1),  # daemons have time limits of their own
     pytest.mark.skipif(bool(sshed.missing()), reason=sshed.missing()),
 ]
 SECRETS = (".env", "id_rsa", "credentials.json", "server.pem")
@@ -144,6 +145,7 @@ def test_what_cannot_be_is_said_before_anything_is_sent(
     assert step in done.stderr.partition("next: ")[2]
 
 
+@pytest.mark.thorough
 def test_keys_that_do_not_fit_are_explained(
     launch: LaunchCalls, machines: sshed.SshMachines, words: tuple[str, ...], tmp_path: Path
 ) -> None:
