@@ -89,6 +89,7 @@ def test_every_kind_of_record_is_accounted_for() -> None:
         wire.HistorySeen((1,), (9,), "cpu"),
         wire.HostSeen(8, 0.1),
         wire.RanksSeen(2, "gloo"),
+        wire.NativeSeen("lightning"),
         wire.RanksRefused("batches differ"),
         wire.ExportSeen("capture", "Net", "evaluation", 4, 1.0),
         wire.ExportRefused("no model"),

@@ -102,7 +102,7 @@ def test_the_environment_of_a_rank() -> None:
 
 def test_a_program_that_knows_ranks_gets_what_torchrun_would_set() -> None:
     base = {"PATH": "/bin", "RANK": "7", "MASTER_PORT": "1"}
-    ranks = RankLayout(2, 7, 3, ("4", "5"), NativeStart("lightning")).begun()
+    ranks = RankLayout(2, 7, 3, ("4", "5"), native=NativeStart("lightning")).begun()
     own = ranks.environment(1, base)
     assert own["CUDA_VISIBLE_DEVICES"] == "4,5"  # it takes cuda:LOCAL_RANK
     assert {own[name] for name in ("RANK", "LOCAL_RANK")} == {"1"}

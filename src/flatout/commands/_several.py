@@ -57,7 +57,7 @@ class RankJob(NamedTuple):
     quiet: bool
 
 
-class Ranks(NamedTuple):
+class BegunRanks(NamedTuple):
     """Ranks that can be started."""
 
     group: StartedRanks
@@ -66,14 +66,14 @@ class Ranks(NamedTuple):
     heard: bool = True
     """This node tells how it went."""
 
-    def again(self) -> Ranks | None:
+    def again(self) -> BegunRanks | None:
         """The same for another start after this one; None: it is over. Raises UserError."""
         group = self.restarts.after(self.group) if self.restarts is not None else None
         return self._replace(group=group) if group is not None else None
 
 
 @contextmanager
-def begun(job: RankJob, asked: AskedRanks) -> Iterator[Ranks | None]:
+def begun(job: RankJob, asked: AskedRanks) -> Iterator[BegunRanks | None]:
     """The ranks where a trial shows that they pay and are right; None: one process is enough."""
     from flatout.probing import nodes
     from flatout.probing.identity import identity
@@ -96,7 +96,7 @@ def begun(job: RankJob, asked: AskedRanks) -> Iterator[Ranks | None]:
 
 def _on_this_machine(
     job: RankJob, asked: AskedRanks, layout: RankLayout, machine: Identity
-) -> Ranks:
+) -> BegunRanks:
     """After a trial, unless it is not wanted or the plan remembers one."""
     from flatout.reporting import ranks as report
     from flatout.running.ranks import StartedRanks
@@ -122,10 +122,10 @@ def _on_this_machine(
     def group() -> StartedRanks:
         return StartedRanks(job.target, begin.layout, report.failed)
 
-    return Ranks(group(), begin.scaling, Restarts(asked.restarts, group, report.started_again))
+    return BegunRanks(group(), begin.scaling, Restarts(asked.restarts, group, report.started_again))
 
 
-def _alone(job: RankJob, layout: RankLayout, restarts: int) -> Ranks | None:
+def _alone(job: RankJob, layout: RankLayout, restarts: int) -> BegunRanks | None:
     """One process, on an engine that could have given several."""
     from flatout.reporting import ranks as report
     from flatout.running.lone_rank import LoneRank
@@ -136,13 +136,13 @@ def _alone(job: RankJob, layout: RankLayout, restarts: int) -> Ranks | None:
 
     if not restarts:
         return None
-    return Ranks(group(), None, Restarts(restarts, group, report.started_again))
+    return BegunRanks(group(), None, Restarts(restarts, group, report.started_again))
 
 
 @contextmanager
 def _on_nodes(
     job: RankJob, asked: AskedRanks, nodes: NodeLayout, machine: Identity
-) -> Iterator[Ranks]:
+) -> Iterator[BegunRanks]:
     """On this node and others, each of which runs this same command."""
     from flatout.reporting import ranks as report
     from flatout.running.node_book import NodeLimits
@@ -162,6 +162,6 @@ def _on_nodes(
     tell = (lambda number: None) if nodes.index else report.started_again
     restarts = Restarts(asked.restarts, lambda: group(joined.rejoin(own)), tell)
     try:
-        yield Ranks(group(layout), None, restarts, heard=nodes.index == 0)
+        yield BegunRanks(group(layout), None, restarts, heard=nodes.index == 0)
     finally:
         joined.close()

@@ -19,7 +19,7 @@ from flatout.commands import (
     program,
     warn,
 )
-from flatout.commands._several import AskedRanks, RankJob, Ranks, begun
+from flatout.commands._several import AskedRanks, BegunRanks, RankJob, begun
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting import document, explained, languages, terminal
@@ -83,8 +83,8 @@ def command(
     target, wait_s = resolve(*program(ctx.args), python), duration("--nodes-wait", nodes_wait)
     several = ranks, gpus, nodes, wait_s, restarts, scale_batch, not no_trial, not no_plan
     asked = AskedRanks(*several) if AskedRanks(*several).check(live) else None
-    found = _plan(target, plan, no_plan, quiet or live or asked is not None)
-    request = _Request(target, found, plan or PLAN, python, as_json, quiet, export)
+    found = _plan(target, plan, no_plan, quiet or live or asked is not None), plan or PLAN
+    request = _Request(target, *found, python, as_json, quiet, export)
     return _begin(request, asked, (exact, only or (), skip or ()), live, steps_left)
 
 
@@ -143,7 +143,7 @@ def _run(
     request: _Request,
     boosts: Sequence[PlannedBoost],
     tuning: LiveTuning | None = None,
-    ranks: Ranks | None = None,
+    ranks: BegunRanks | None = None,
 ) -> int:
     variables = _variables(request, boosts)
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
@@ -210,7 +210,7 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
 
 
 def _explained(
-    ended: foreground.Finished, stderr: bytes, python: str | None, ranks: Ranks | None
+    ended: foreground.Finished, stderr: bytes, python: str | None, ranks: BegunRanks | None
 ) -> Explained | None:
     """What ended the program; of several ranks, the one that ended first."""
     if ranks is None:
@@ -226,7 +226,7 @@ def _told(
     request: _Request,
     ended: foreground.Finished,
     boosts: Sequence[PlannedBoost],
-    ranks: Ranks | None,
+    ranks: BegunRanks | None,
 ) -> RunEnd:
     """The figures of the run, told to the user."""
     end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
