@@ -110,7 +110,7 @@ def test_a_program_that_knows_ranks_gets_what_torchrun_would_set() -> None:
     assert own["MASTER_PORT"] == ranks.environment(0, base)["MASTER_PORT"] != "1"
     assert "ACCELERATE_USE_CPU" not in own
     assert "TORCHELASTIC_RUN_ID" in own  # Lightning looks for it
-    cores = RankLayout(2, 7, 3, (), NativeStart("accelerate")).environment(0, base)
+    cores = RankLayout(2, 7, 3, (), native=NativeStart("accelerate")).environment(0, base)
     assert cores["ACCELERATE_USE_CPU"] == "true"  # else each takes itself for alone
     assert ranks.orders(1, Path("s"), "scratch", "here").scratch == ""  # it may save its part
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from flatout.commands import harmless, warn
+from flatout.commands import duration, harmless, warn
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting import terminal
@@ -35,16 +35,29 @@ class AskedRanks(NamedTuple):
     trial: bool
     remember: bool
 
-    def check(self, live: bool) -> bool:
-        """Whether there may be several. Raises UserError for what does not go together."""
-        if self[:3] == (None, None, None) and not self.scale_batch:
-            if self.restarts:
-                next_step = "give --ranks, --gpus or --nodes too"
-                raise UserError("--restarts starts ranks again", next_step)
-            return False
-        from flatout.tuning import rank_run
 
-        return rank_run.check(self.ranks, self.gpus, live, self.nodes, self.scale_batch)
+def asked_ranks(
+    live: bool,
+    ranks: int | None,
+    gpus: str | None,
+    nodes: str | None,
+    wait: str,
+    restarts: int,
+    scale_batch: bool,
+    no_trial: bool,
+    no_plan: bool,
+) -> AskedRanks | None:
+    """What is asked for; None: one process. Raises UserError for what does not go together."""
+    several = (ranks, gpus, nodes) != (None, None, None) or scale_batch
+    if not several:
+        if restarts:
+            raise UserError("--restarts starts ranks again", "give --ranks, --gpus or --nodes too")
+        return None
+    from flatout.tuning import rank_run
+
+    rank_run.check(ranks, gpus, live, nodes, scale_batch)
+    wait_s = duration("--nodes-wait", wait)
+    return AskedRanks(ranks, gpus, nodes, wait_s, restarts, scale_batch, not no_trial, not no_plan)
 
 
 class RankJob(NamedTuple):

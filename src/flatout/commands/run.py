@@ -14,12 +14,11 @@ from flatout.commands import (
     SCRIPT_CONTEXT,
     _options,
     crash_explained,
-    duration,
     harmless,
     program,
     warn,
 )
-from flatout.commands._several import AskedRanks, BegunRanks, RankJob, begun
+from flatout.commands._several import AskedRanks, BegunRanks, RankJob, asked_ranks, begun
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting import document, explained, languages, terminal
@@ -71,8 +70,7 @@ def command(
     Applies the boosts in flatout.toml, the plan that flatout tune writes. Output, signals and exit
     code are those of the script, and a crash is explained. Without a plan it runs unchanged.
 
-    With --ranks or --gpus a script for one device trains on several, after a short trial. With
-    --nodes, started once on each of several machines, it trains on all of them.
+    With --ranks or --gpus it trains on several devices, with --nodes on several machines.
 
     Examples:
       flatout run train.py --epochs 10
@@ -80,9 +78,9 @@ def command(
       flatout run --gpus all -m package.train
       flatout run -- torchrun --nproc-per-node 2 train.py
     """
-    target, wait_s = resolve(*program(ctx.args), python), duration("--nodes-wait", nodes_wait)
-    several = ranks, gpus, nodes, wait_s, restarts, scale_batch, not no_trial, not no_plan
-    asked = AskedRanks(*several) if AskedRanks(*several).check(live) else None
+    target = resolve(*program(ctx.args), python)
+    several = ranks, gpus, nodes, nodes_wait, restarts, scale_batch, no_trial, no_plan
+    asked = asked_ranks(live, *several)
     found = _plan(target, plan, no_plan, quiet or live or asked is not None), plan or PLAN
     request = _Request(target, *found, python, as_json, quiet, export)
     return _begin(request, asked, (exact, only or (), skip or ()), live, steps_left)
