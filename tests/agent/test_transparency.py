@@ -25,7 +25,7 @@ ALIKE = [
 ]  # fmt: skip
 ENDING = ["few_steps", "no_train", "no_torch", "eager_exit", "raises"]
 FRAMEWORKS = ["hf_trainer"]
-FRAMEWORKS_ALIKE = ["lightning_fit", "accelerate_loop", "own_compile"]
+FRAMEWORKS_ALIKE = ["lightning_fit", "fabric_loop", "accelerate_loop", "own_compile"]
 
 
 @pytest.fixture(autouse=True)
