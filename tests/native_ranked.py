@@ -24,7 +24,7 @@ def run(
     gpus: tuple[str, ...] = (),
 ) -> Ranked:
     """Run `python *words` as so many ranks; on CPU cores where no GPUs are named."""
-    layout = RankLayout(size, SEED, 1, gpus, how).begun()
+    layout = RankLayout(size, SEED, 1, gpus, native=how).begun()
     records = folder / f"native-{size}"
     records.mkdir(parents=True)
     processes = [_start(folder, records, words, layout, rank) for rank in range(size)]
