@@ -99,6 +99,7 @@ def test_bert(root: Path, tmp_path: Path) -> None:
     assert example.document["metric"]["value"] == pytest.approx(told, abs=0.02)
 
 
+@pytest.mark.thorough
 def test_images(root: Path, tmp_path: Path) -> None:
     words = "--data {folder}/data --size 32 --epochs 1 --batch-size 64"
     example = trained(root, tmp_path, "images", words)

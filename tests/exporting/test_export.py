@@ -106,7 +106,7 @@ def test_eager_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param("aoti", marks=pytest.mark.thorough),
         pytest.param("compile", marks=pytest.mark.thorough),
         "onnxruntime",
-        "openvino",
+        pytest.param("openvino", marks=pytest.mark.thorough),
     ],
 )
 def test_every_backend_gives_an_artefact_that_stands_alone(

@@ -58,7 +58,7 @@ def row_of(folder: Path, name: str) -> ExportCandidate:
 @pytest.mark.parametrize(
     "name",
     [
-        "openvino-int8",
+        pytest.param("openvino-int8", marks=pytest.mark.thorough),
         *(
             pytest.param(f"{name}-int8", marks=pytest.mark.thorough)
             for name in ("onnxruntime", "torchao")

@@ -301,7 +301,12 @@ def test_another_number_of_threads_passes(net):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "net", ["mlp", "conv", pytest.param("transformer", marks=pytest.mark.thorough)]
+    "net",
+    [
+        "mlp",
+        pytest.param("conv", marks=pytest.mark.thorough),
+        pytest.param("transformer", marks=pytest.mark.thorough),
+    ],
 )
 def test_compile_passes(net):
     found = case(net).verdict(torch.compile, "rounding")
