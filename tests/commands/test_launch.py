@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from commands.called import Flatout
-from flatout.launching import engines, folders
+from flatout.launching import engines
 from flatout.nouns.launched import JobState, LogLine, SubmittedJob
 
 
@@ -66,7 +67,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def submit(request, folder: Path) -> SubmittedJob:  # type: ignore[no-untyped-def]
         asked.append("submit")
-        return SubmittedJob("slurm", "7", request.name, str(folder), folders.now(), request.nodes)
+        return SubmittedJob("slurm", "7", request.name, str(folder), time.time(), request.nodes)
 
     from flatout.nouns.launched import CheckedLaunch
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_files_are_the_owners_alone_and_the_job_is_found_again(
     prepared = launch.prepare(request(code, lock="torch==2.13.0\n", variables=(("T", "s3"),)), True)
 
     def submit(asked: LaunchRequest, folder: Path) -> SubmittedJob:
-        return SubmittedJob("slurm", "4711", asked.name, str(folder), folders.now(), 2, {"a": "b"})
+        return SubmittedJob("slurm", "4711", asked.name, str(folder), time.time(), 2, {"a": "b"})
 
     monkeypatch.setattr(engines.load("slurm"), "submit", submit)
     job = launch.submit(prepared)

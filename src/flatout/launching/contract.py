@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+import flatout
+from flatout.nouns import units
 from flatout.nouns.launched import LaunchCosts, LaunchRequest
 from flatout_agent import wire
 
@@ -11,11 +13,15 @@ SAVED_EXIT = wire.SAVED_EXIT
 """Of `flatout run`: the program was warned, has saved its state, and would go on from there."""
 LOST_EXIT = wire.LOST_EXIT
 """Of `flatout run`: ranks or nodes were lost."""
+TERMINATED_EXIT = 143
+"""128 + SIGTERM: the node is taken away, and the program has saved nothing."""
+INSTALL = f"python -m pip install --quiet flatout=={flatout.__version__}"
+"""On a node that may lack it."""
 
 
-def node_command(request: LaunchRequest, flatout: tuple[str, ...] = ("flatout",)) -> list[str]:
-    """`flatout run ... --nodes auto train.py` as words. flatout: what starts it on the node."""
-    words = [*flatout, "run", "--nodes", "auto"]
+def node_command(request: LaunchRequest, program: tuple[str, ...] = ("flatout",)) -> list[str]:
+    """`flatout run ... --nodes auto train.py` as words. program: what starts it on the node."""
+    words = [*program, "run", "--nodes", "auto"]
     if request.gpus is not None:
         words += ["--gpus", "all" if request.gpus == "all" else str(request.gpus)]
     elif request.ranks is not None:
@@ -29,9 +35,9 @@ def node_command(request: LaunchRequest, flatout: tuple[str, ...] = ("flatout",)
     return [*words, *request.argv]
 
 
-def node_line(request: LaunchRequest, flatout: tuple[str, ...] = ("flatout",)) -> str:
+def node_line(request: LaunchRequest, program: tuple[str, ...] = ("flatout",)) -> str:
     """The same as a line of a shell script."""
-    return shlex.join(node_command(request, flatout))
+    return shlex.join(node_command(request, program))
 
 
 def costs(request: LaunchRequest, notes: tuple[str, ...] = ()) -> LaunchCosts:
@@ -39,3 +45,12 @@ def costs(request: LaunchRequest, notes: tuple[str, ...] = ()) -> LaunchCosts:
     gpus = None if request.gpus == "all" else request.nodes * (request.gpus or 0)
     hours = None if request.time_s is None else request.time_s / 3600
     return LaunchCosts(request.nodes, gpus, hours, notes=notes)
+
+
+def waits(fit: int, asked: str, nodes: int) -> str:
+    """That the cluster has too few nodes with what is asked for; more may still be added."""
+    have = "has" if fit == 1 else "have"
+    return (
+        f"{units.count(fit, 'node')} of the cluster now {have} {asked}: "
+        f"it waits until there are {nodes}"
+    )

@@ -6,7 +6,7 @@ import queue
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -63,6 +63,16 @@ def ask(
     except OSError as error:
         return ToolAnswer(-1, "", f"{command[0]}: {error.strerror or error}")
     return ToolAnswer(done.returncode, done.stdout, done.stderr)
+
+
+def meaning(text: str, table: Iterable[tuple[str, str, str]]) -> tuple[str, str] | None:
+    """What a tool's words mean, and what to do; None: the table does not know them.
+
+    table: words, in any case, their meaning, the next step; the first row whose words stand in it.
+    """
+    lowered = text.lower()
+    rows = ((means, step) for words, means, step in table if words.lower() in lowered)
+    return next(rows, None)
 
 
 def lines_of(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import count
@@ -95,8 +94,3 @@ def default_name(argv: Iterable[str]) -> str:
     first = (scripts or words or ["job"])[0]
     name = re.sub(r"[^a-z0-9]+", "-", Path(first).name.removesuffix(".py").lower()).strip("-")
     return name[:40].strip("-") or "job"
-
-
-def now() -> float:
-    """For SubmittedJob.submitted_at."""
-    return time.time()

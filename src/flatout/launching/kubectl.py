@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,11 @@ class Kubectl:
     context: str = ""
     namespace: str = ""
 
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Kubectl:
+        """For the context and namespace among the options of a launch."""
+        return cls(options.get("context", ""), options.get("namespace", ""))
+
     def command(self, *words: str) -> list[str]:
         """The words as kubectl gets them."""
         chosen = ["--context", self.context] if self.context else []
@@ -80,6 +86,24 @@ class Kubectl:
             return json.loads(answer.stdout)
         except ValueError:
             return None
+
+    def status(self, resource: str, name: str) -> tuple[Mapping[str, Any] | None, ToolAnswer]:
+        """An object's status, and the answer that it is from; None: that says why there is none."""
+        answer = self.ask("get", resource, name, "--output", "json")
+        if answer.returncode:
+            return None, answer
+        try:
+            return json.loads(answer.stdout).get("status") or {}, answer
+        except ValueError:
+            return None, ToolAnswer(-1, "", "kubectl's answer is no JSON")
+
+    def tried(self, text: str) -> ToolAnswer:
+        """The API server's word on objects that it does not keep. Raises UserError: its no."""
+        words = ("create", "--dry-run=server", "--validate=strict", "--filename", "-")
+        answer = self.ask(*words, given=text)
+        if answer.returncode:
+            raise failure(answer)
+        return answer
 
     def has(self, group_version: str) -> bool:
         """Whether the cluster serves that API. Raises UserError where it does not answer."""

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flatout.launching import kubectl, kubernetes_jobs, kubernetes_pod, packing, yaml_text
+from flatout.launching import contract, kubectl, kubernetes_jobs, kubernetes_pod, packing, yaml_text
 from flatout.launching.kubectl import Kubectl
 from flatout.launching.kubernetes_jobs import JOB, JOBSET, KINDS, OWN, RESOURCES, TRAINJOB
 from flatout.nouns import units
@@ -157,13 +157,7 @@ def tried(request: LaunchRequest, cluster: Kubectl) -> tuple[str, ...]:
     documents = kubernetes_jobs.documents(request)
     if request.option("kind") == TRAINJOB and request.option("runtime") == OWN:
         documents = documents[:1]
-    answer = cluster.ask(
-        *("create", "--dry-run=server", "--validate=strict", "--filename", "-"),
-        given=yaml_text.documents(documents),
-    )
-    if answer.returncode:
-        raise kubectl.failure(answer)
-    return kubectl.warnings(answer)
+    return kubectl.warnings(cluster.tried(yaml_text.documents(documents)))
 
 
 def warnings(request: LaunchRequest, cluster: Kubectl) -> Iterator[str]:
@@ -178,10 +172,7 @@ def warnings(request: LaunchRequest, cluster: Kubectl) -> Iterator[str]:
     if nodes is not None and isinstance(request.gpus, int):
         fit = sum(node.get(resource, 0) >= request.gpus for node in nodes)
         if fit < request.nodes:
-            yield (
-                f"{units.count(fit, 'node')} of the cluster now {'has' if fit == 1 else 'have'} "
-                f"{request.gpus} of {resource}: it waits until there are {request.nodes}"
-            )
+            yield contract.waits(fit, f"{request.gpus} of {resource}", request.nodes)
     if cluster.ask("auth", "can-i", "get", "pods", "--subresource=log").stdout.startswith("no"):
         yield "you may not read logs in this namespace: they cannot be followed"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flatout.launching import contract, kubernetes_pod, yaml_text
-from flatout.launching.kubernetes_pod import CONTAINER, PORT, TERMINATED_EXIT
+from flatout.launching import kubernetes_pod, yaml_text
+from flatout.launching.contract import SAVED_EXIT, TERMINATED_EXIT
+from flatout.launching.kubernetes_pod import CONTAINER, PORT
 from flatout.launching.yaml_text import Entry, Noted
 from flatout.nouns.launched import LaunchRequest
 
@@ -268,7 +269,7 @@ def _template(
 def _preempted(action: str, why: str) -> list[Entry]:
     """Rules for pods that were taken away, and for those that ended because one was."""
     condition: dict[str, Entry] = {"type": "DisruptionTarget", "status": "True"}
-    codes: list[Entry] = [contract.SAVED_EXIT, TERMINATED_EXIT]
+    codes: list[Entry] = [SAVED_EXIT, TERMINATED_EXIT]
     return [
         Noted({"action": action, "onPodConditions": [condition]}, why),
         Noted(
@@ -276,7 +277,7 @@ def _preempted(action: str, why: str) -> list[Entry]:
                 "action": action,
                 "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": codes},
             },
-            f"{contract.SAVED_EXIT}: the state is saved; {TERMINATED_EXIT}: ended by SIGTERM. "
+            f"{SAVED_EXIT}: the state is saved; {TERMINATED_EXIT}: ended by SIGTERM. "
             "Nodes end so when another one is taken away",
         ),
     ]

@@ -18,8 +18,6 @@ PORT = 29500
 GRACE_S = 120
 ARCHIVE = "code.tar.gz"
 CODE, WORK, STATE = "/flatout/code", "/flatout/work", "/flatout/state"
-TERMINATED_EXIT = 143
-"""128 + SIGTERM: the node is taken away, and the program has saved nothing."""
 GPU = "nvidia.com/gpu"
 LABEL = "flatout/launch"
 
@@ -59,7 +57,6 @@ def numbered(request: LaunchRequest, option: str, default: int) -> int:
 
 def script(request: LaunchRequest, restarted_in_place: bool) -> str:
     """What the container runs; restarted_in_place: by a runtime that starts it again by itself."""
-    version = _version()
     # Kubernetes counts restarts of the job itself.
     line = contract.node_line(replace(request, restarts=0))
     lines = ["set -e"]
@@ -71,7 +68,7 @@ def script(request: LaunchRequest, restarted_in_place: bool) -> str:
         "# an image without flatout gets it now: put it into the image to start sooner",
         'export PATH="$PATH:$HOME/.local/bin"',
         "if ! command -v flatout >/dev/null; then",
-        f"  python -m pip install --quiet flatout=={version}",
+        f"  {contract.INSTALL}",
         "fi",
     ]
     lines += _again(request, line) if restarted_in_place else [f"exec {line}"]
@@ -94,7 +91,7 @@ def _again(request: LaunchRequest, line: str) -> list[str]:
         "trap 'kill -TERM $program' TERM",
         "wait $program || code=$?",
         "while kill -0 $program 2>/dev/null; do code=0; wait $program || code=$?; done",
-        f"case $code in 0|{contract.SAVED_EXIT}|{TERMINATED_EXIT}) ;; "
+        f"case $code in 0|{contract.SAVED_EXIT}|{contract.TERMINATED_EXIT}) ;; "
         "*) echo $code >>$failures ;; esac",
         "exit $code",
     ]
@@ -233,9 +230,3 @@ def _selector(request: LaunchRequest) -> Mapping[str, Entry]:
             )
         found[key] = value
     return found
-
-
-def _version() -> str:
-    import flatout
-
-    return flatout.__version__

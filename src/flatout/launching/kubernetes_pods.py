@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flatout.launching import contract, engine_calls
+from flatout.launching import engine_calls, tails
+from flatout.launching.contract import SAVED_EXIT, TERMINATED_EXIT
 from flatout.launching.kubectl import Kubectl
-from flatout.launching.kubernetes_pod import CONTAINER, TERMINATED_EXIT
+from flatout.launching.kubernetes_pod import CONTAINER
 from flatout.nouns.launched import LogLine
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 LOOK_S = 1.0
 """Between two looks for new pods; one falls between a job's end and the end of following."""
 STAMP = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.]+Z) ?(.*)", re.DOTALL)
-PREEMPTED = (contract.SAVED_EXIT, TERMINATED_EXIT)
+PREEMPTED = (SAVED_EXIT, TERMINATED_EXIT)
 STUCK = {
     "ImagePullBackOff": "its image cannot be pulled",
     "ErrImagePull": "its image cannot be pulled",
@@ -197,9 +198,7 @@ def _followed(kubectl: Kubectl, pod: PodState) -> Iterator[LogLine | None]:
             yield LogLine(pod.source, text)
         if not _runs(kubectl, pod):
             return
-        until = time.monotonic() + LOOK_S
-        while time.monotonic() < until:
-            yield None
+        yield from tails.pause(LOOK_S)
 
 
 def _runs(kubectl: Kubectl, pod: PodState) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from flatout.launching import (
     kubernetes_checks,
     kubernetes_pod,
     packing,
+    tails,
     yaml_text,
 )
 from flatout.launching.kubectl import Kubectl
@@ -43,7 +43,7 @@ def check(request: LaunchRequest) -> LaunchRequest:
     """Ask the cluster. Raises UserError."""
     engine_calls.need("kubectl", kubectl.INSTALL)
     kubernetes_checks.here(request)
-    cluster = _cluster(dict(request.options))
+    cluster = Kubectl.of(dict(request.options))
     cluster.need("get", "--raw", "/version")
     if not cluster.has(VERSION):
         raise UserError(
@@ -56,11 +56,7 @@ def check(request: LaunchRequest) -> LaunchRequest:
             raise UserError(
                 f"you may not create {resource} in this namespace", "--set namespace=NAME"
             )
-    answer = cluster.ask(
-        *("create", "--dry-run=server", "--validate=strict", "--filename", "-"), given=text(request)
-    )
-    if answer.returncode:
-        raise kubectl.failure(answer)
+    cluster.tried(text(request))
     return request
 
 
@@ -137,7 +133,7 @@ def _template(request: LaunchRequest, name: str) -> dict[str, Entry]:
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     """Code and driver as a ConfigMap, then the RayJob. Raises UserError."""
     assert request.packed is not None
-    cluster, name = _cluster(dict(request.options)), kubernetes_pod.name(request)
+    cluster, name = Kubectl.of(dict(request.options)), kubernetes_pod.name(request)
     with (folder / ARCHIVE).open("wb") as file:
         packing.write(request.packed, file)
     code = kubernetes_pod.code_map(request)
@@ -160,13 +156,9 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 def state(job: SubmittedJob) -> JobState:
     """As the RayJob's status says."""
-    answer = _cluster(job.extra).ask("get", RESOURCE, job.id, "--output", "json")
-    if answer.returncode:
+    status, answer = Kubectl.of(job.extra).status(RESOURCE, job.id)
+    if status is None:
         return JobState("unknown", kubectl.said(answer))
-    try:
-        status = json.loads(answer.stdout).get("status") or {}
-    except ValueError:
-        return JobState("unknown", "kubectl's answer is no JSON")
     deployed = str(status.get("jobDeploymentStatus") or "")
     why = " ".join(str(status.get("message") or status.get("reason") or "").split())
     if deployed in ("Failed", "ValidationFailed"):
@@ -179,7 +171,7 @@ def state(job: SubmittedJob) -> JobState:
 
 def logs(job: SubmittedJob) -> Iterator[str | None]:
     """What the pod prints that submits the driver: the driver's own output."""
-    cluster = _cluster(job.extra)
+    cluster = Kubectl.of(job.extra)
     while True:
         now = state(job)
         if now.state != "queued":
@@ -187,17 +179,11 @@ def logs(job: SubmittedJob) -> Iterator[str | None]:
             yield from engine_calls.lines_of(cluster.command("logs", f"job/{job.id}", *follow))
             if now.final or state(job).final:
                 return
-        until = time.monotonic() + 2
-        while time.monotonic() < until:
-            yield None
+        yield from tails.pause(2)
 
 
 def cancel(job: SubmittedJob) -> None:
     """Delete it with its cluster and its code. Raises UserError."""
-    cluster = _cluster(job.extra)
+    cluster = Kubectl.of(job.extra)
     cluster.need("delete", RESOURCE, job.id, "--wait=false")
     cluster.ask("delete", "configmap", job.extra.get("code", ""), "--ignore-not-found")
-
-
-def _cluster(options: Mapping[str, str]) -> Kubectl:
-    return Kubectl(options.get("context", ""), options.get("namespace", ""))

@@ -8,18 +8,20 @@ from typing import Any
 
 from flatout.launching import engine_calls
 from flatout.launching.engine_calls import ToolAnswer
+from flatout.nouns import escapes
 from flatout.nouns.errors import UserError
 
 INSTALL = "pip install 'skypilot[aws]' (or gcp, azure, kubernetes ...), then: sky check"
 LIMIT_S = 120.0
 """Its first command starts its API server on this machine."""
-COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def ask(*words: str, limit_s: float = LIMIT_S) -> ToolAnswer:
     """Its answer, without colours."""
     answer = engine_calls.ask(["sky", *words], limit_s)
-    return ToolAnswer(answer.returncode, plain(answer.stdout), plain(answer.stderr))
+    return ToolAnswer(
+        answer.returncode, escapes.removed(answer.stdout), escapes.removed(answer.stderr)
+    )
 
 
 def document(*words: str) -> Any:
@@ -50,8 +52,3 @@ def complaint(answer: ToolAnswer) -> str:
     marked = [line for line in lines if re.match(r"(sky\.exceptions\.|ValueError|Error)", line)]
     text = (marked or [answer.said])[-1]
     return re.sub(r"^sky\.exceptions\.", "", text)
-
-
-def plain(text: str) -> str:
-    """Without colours."""
-    return COLOUR.sub("", text)

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from flatout.launching import contract, yaml_text
-from flatout.launching.contract import SAVED_EXIT
+from flatout.launching.contract import INSTALL, SAVED_EXIT, TERMINATED_EXIT
 from flatout.launching.staging import CODE
 from flatout.launching.yaml_text import Entry, Noted
 from flatout.nouns.errors import UserError
@@ -16,7 +16,6 @@ IDLE_MINUTES = 10
 PYTHON = "3.12"
 """Of the nodes, where the environment that it was launched from does not say."""
 ENVIRONMENT = "~/flatout-env"
-TERMINATED_EXIT = 143
 REQUIREMENTS = "requirements.txt"
 AFTER = {
     "stop": f"its machines stop {IDLE_MINUTES} minutes after the end; their disks stay, and cost",
@@ -134,10 +133,9 @@ def _mount(request: LaunchRequest) -> dict[str, Entry]:
 
 def _setup(request: LaunchRequest) -> Entry:
     """What the script needs, on each node before it runs."""
-    install = f"python -m pip install --quiet flatout=={_version()}"
     if request.image:
         return Noted(
-            f"command -v flatout >/dev/null || {install}\n",
+            f"command -v flatout >/dev/null || {INSTALL}\n",
             "the image has all that the script imports",
         )
     travels = request.packed is not None and REQUIREMENTS in request.packed.files
@@ -150,7 +148,7 @@ def _setup(request: LaunchRequest) -> Entry:
         f"[ -d {ENVIRONMENT} ] || uv venv --seed --python {_python(request)} {ENVIRONMENT}",
         f". {ENVIRONMENT}/bin/activate",
         request.option("setup") or own,
-        install,
+        INSTALL,
     ]
     return Noted("\n".join(lines) + "\n", "what the script imports; SkyPilot's machines have uv")
 
@@ -169,9 +167,3 @@ def _python(request: LaunchRequest) -> str:
     """As where it was launched, if flatout runs there."""
     match = re.search(r"Python (3\.(\d+))", request.lock.partition("\n")[0])
     return match[1] if match and int(match[2]) >= 11 else PYTHON
-
-
-def _version() -> str:
-    import flatout
-
-    return flatout.__version__

@@ -192,10 +192,9 @@ def gpus(found: Partition, asked: int | str, nodes: int) -> int:
 
 def refusal(answer: engine_calls.ToolAnswer, program: str = "sbatch") -> UserError:
     """What Slurm's no means."""
-    text = f"{answer.stderr}\n{answer.stdout}"
-    for words, meaning, step in REFUSALS:
-        if words.lower() in text.lower():
-            return UserError(f"{meaning} ({program}: {_said(answer)})", step)
+    known = engine_calls.meaning(f"{answer.stderr}\n{answer.stdout}", REFUSALS)
+    if known is not None:
+        return UserError(f"{known[0]} ({program}: {_said(answer)})", known[1])
     return UserError(f"{program}: {_said(answer)}", "the script alone: --dry-run")
 
 

@@ -101,9 +101,9 @@ class RemoteHost:
 
     def trouble(self, answer: ToolAnswer) -> UserError:
         """What ssh's own failure means."""
-        for words, meaning, step in TROUBLES:
-            if words.lower() in answer.stderr.lower():
-                return UserError(f"{self.name}: {meaning}", step.format(host=self.name))
+        known = engine_calls.meaning(answer.stderr, TROUBLES)
+        if known is not None:
+            return UserError(f"{self.name}: {known[0]}", known[1].format(host=self.name))
         return UserError(f"{self.name}: {answer.said}", f"try it by hand: ssh {self.name}")
 
 

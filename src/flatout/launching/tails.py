@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from flatout.nouns.launched import LogLine
+from flatout.nouns.launched import JobState, LogLine
 
 BLOCK = 64 * 1024
 UNFINISHED_S = 1.0
@@ -24,6 +24,36 @@ def follow(paths: Callable[[], Mapping[Path, str]]) -> Iterator[LogLine | None]:
             tail = tails.setdefault(path, _LogTail(path))
             for text in tail.lines():
                 yield LogLine(source, text)
+        yield None
+
+
+def afresh(
+    state: Callable[[], JobState], read: Callable[[JobState], Iterator[str | None]], wait_s: float
+) -> Iterator[str | None]:
+    """Lines of a log that every reading gives from its beginning: each line once.
+
+    None: nothing new now. Ends once it was read after the job's end; wait_s: between two readings.
+    """
+    seen = 0
+    while True:
+        now, place = state(), 0
+        for text in read(now):
+            if text is None:
+                yield None
+                continue
+            place += 1
+            if place > seen:
+                seen = place
+                yield text
+        if now.final:
+            return
+        yield from pause(wait_s)
+
+
+def pause(seconds: float) -> Iterator[None]:
+    """Nothing new for so long."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
         yield None
 
 

@@ -127,7 +127,7 @@ def check(request: LaunchRequest) -> CheckedLaunch:
     """Ask the cluster whether it would take this job."""
     engine_calls.need("kubectl", kubectl.INSTALL)
     kubernetes_checks.here(request)
-    cluster = _cluster(dict(request.options))
+    cluster = Kubectl.of(dict(request.options))
     cluster.need("get", "--raw", "/version")
     settled = kubernetes_checks.settled(request, cluster)
     kubernetes_checks.allowed(settled, cluster)
@@ -142,7 +142,7 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
 
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     """The code first, then the objects, which hold on to the code until they go."""
-    cluster = _cluster(dict(request.options))
+    cluster = Kubectl.of(dict(request.options))
     name, kind = kubernetes_pod.name(request), request.option("kind", TRAINJOB)
     belongs = []
     if kubernetes_pod.carries_code(request) and request.packed is not None:
@@ -172,18 +172,14 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 def state(job: SubmittedJob) -> JobState:
     """As the job's conditions and its pods say."""
-    cluster, resource = _cluster(job.extra), _resource(job)
-    answer = cluster.ask("get", resource, job.id, "--output", "json")
-    if answer.returncode:
+    cluster, resource = Kubectl.of(job.extra), _resource(job)
+    status, answer = cluster.status(resource, job.id)
+    if status is None:
         if not kubectl.missing(answer):
             return JobState("unknown", kubectl.said(answer))
         if Path(job.folder, CANCELLED).exists():
             return JobState("cancelled")
         return JobState("unknown", f"the cluster has no {resource} {job.id} any more")
-    try:
-        status = json.loads(answer.stdout).get("status") or {}
-    except ValueError:
-        return JobState("unknown", "kubectl's answer is no JSON")
     pods = kubernetes_pods.of(cluster, _selector(job)) or []
     nodes = tuple(dict.fromkeys(pod.node for pod in pods if pod.node))
     conditions = {
@@ -206,12 +202,12 @@ def state(job: SubmittedJob) -> JobState:
 def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
     """Of all pods."""
     final = lambda: state(job).final  # noqa: E731
-    return kubernetes_pods.lines(_cluster(job.extra), _selector(job), final)
+    return kubernetes_pods.lines(Kubectl.of(job.extra), _selector(job), final)
 
 
 def cancel(job: SubmittedJob) -> None:
     """Delete it; what belongs to it goes with it."""
-    cluster = _cluster(job.extra)
+    cluster = Kubectl.of(job.extra)
     cluster.need("delete", _resource(job), job.id, "--wait=false")
     for thing in job.extra.get("belongs", "").split():
         cluster.ask("delete", thing, "--ignore-not-found", "--wait=false")
@@ -222,10 +218,6 @@ def cancel(job: SubmittedJob) -> None:
 def costs(request: LaunchRequest) -> LaunchCosts:
     """What is asked for; the cluster knows no prices."""
     return contract.costs(request, () if request.option("claim") else (LOST,))
-
-
-def _cluster(options: Mapping[str, str]) -> Kubectl:
-    return Kubectl(options.get("context", ""), options.get("namespace", ""))
 
 
 def _resource(job: SubmittedJob) -> str:

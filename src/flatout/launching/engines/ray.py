@@ -51,9 +51,9 @@ With `--restarts N` all nodes start again after an error or the loss of a node, 
 ## What was really run
 
 Ray 2.60 with two raylets on one machine: two nodes' tasks with the same losses as one process, an
-error that was named, restarts that were counted. A killed worker and a stopped job are tested
-there, and not seen to pass yet. The RayJob was held against KubeRay's CRD. No GPU, no operator of
-KubeRay, and no cluster of several machines.
+error that was named, restarts that were counted, a worker that was killed, a job that was stopped.
+The RayJob was held against KubeRay's CRD. No GPU, no operator of KubeRay, and no cluster of several
+machines.
 
 ## References
 
@@ -73,9 +73,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from flatout.launching import contract, engine_calls, kubernetes_pod, ray_api, ray_kuberay, staging
+from flatout.launching import (
+    contract,
+    engine_calls,
+    kubernetes_pod,
+    ray_api,
+    ray_kuberay,
+    staging,
+    tails,
+)
 from flatout.launching.ray_api import RayApi
-from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import (
     CheckedLaunch,
@@ -196,22 +203,9 @@ def state(job: SubmittedJob) -> JobState:
 
 def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
     """The driver's output: the lines of all nodes."""
-    seen = 0
-    while True:
-        final, place = state(job).final, 0
-        for text in _source(job, final):
-            if text is None:
-                yield None
-                continue
-            place += 1
-            if place > seen:
-                seen = place
-                yield _line(text)
-        if final:
-            return
-        until = time.monotonic() + 1
-        while time.monotonic() < until:
-            yield None
+    lines = tails.afresh(lambda: state(job), lambda now: _source(job, now.final), wait_s=1)
+    for text in lines:
+        yield None if text is None else _line(text)
 
 
 def cancel(job: SubmittedJob) -> None:
@@ -266,10 +260,7 @@ def _warnings(request: LaunchRequest, nodes: list[Mapping[str, float]]) -> Itera
     fit = sum(all(node.get(key, 0) >= asked[key] for key in asked) for node in nodes)
     if nodes and fit < request.nodes:
         words = " and ".join(f"{amount} {key}" for key, amount in asked.items())
-        yield (
-            f"{units.count(fit, 'node')} of the cluster now {'has' if fit == 1 else 'have'} "
-            f"{words}: it waits until there are {request.nodes}"
-        )
+        yield contract.waits(fit, words, request.nodes)
 
 
 def _api(job: SubmittedJob) -> RayApi:

@@ -65,7 +65,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from flatout.launching import contract, engine_calls, sky_cli, sky_task, staging
+from flatout.launching import contract, engine_calls, sky_cli, sky_task, staging, tails
+from flatout.nouns import escapes
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import (
     CheckedLaunch,
@@ -221,25 +222,18 @@ def _starting(job: SubmittedJob, answered: bool) -> JobState:
 
 def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
     """Of all nodes, once there is a job."""
-    seen = 0
-    while True:
-        now, place = state(job), 0
-        if now.state in ("queued", "unknown") and not now.final:
-            yield from _pause(5)
-            continue
-        words = ["jobs", "logs", "--name", job.id] if job.extra.get("managed") else ["logs", job.id]
-        words += ["--no-follow"] if now.final else []
-        for raw in engine_calls.lines_of(["sky", *words, "--tail", "0"]):
-            if raw is None:
-                yield None
-                continue
-            place += 1
-            if place > seen:
-                seen = place
-                yield _line(sky_cli.plain(raw))
-        if now.final:
-            return
-        yield from _pause(3)
+    for text in tails.afresh(lambda: state(job), lambda now: _printed(job, now), wait_s=3):
+        yield None if text is None else _line(escapes.removed(text))
+
+
+def _printed(job: SubmittedJob, now: JobState) -> Iterator[str | None]:
+    """What sky prints of the job's log, from the beginning; nothing before there is one."""
+    if now.state in ("queued", "unknown"):
+        yield from tails.pause(2)
+        return
+    words = ["jobs", "logs", "--name", job.id] if job.extra.get("managed") else ["logs", job.id]
+    words += ["--no-follow"] if now.final else []
+    yield from engine_calls.lines_of(["sky", *words, "--tail", "0"])
 
 
 def cancel(job: SubmittedJob) -> None:
@@ -262,12 +256,6 @@ def costs(request: LaunchRequest) -> LaunchCosts:
     if request.option("gpu"):
         notes.append(f"prices: sky gpus list {request.option('gpu')}")
     return replace(contract.costs(request, tuple(notes)), gpu_model=request.option("gpu"))
-
-
-def _pause(seconds: float) -> Iterator[None]:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        yield None
 
 
 def _line(text: str) -> LogLine:
