@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.nodes import NodeLayout
 from flatout.probing.host_list import MAX_HOSTS, expanded
@@ -42,7 +43,7 @@ def layout(asked: str, environ: Environ | None = None) -> NodeLayout:
     read = _read(environ) or NodeLayout()
     if asked != "auto" and read.count != int(asked):
         if read.engine:
-            said = f"{read.engine} has started {_nodes(read.count)}"
+            said = f"{read.engine} has started {units.count(read.count, 'node')}"
         else:
             said = "no engine's variables say that this is one of several nodes"
         raise UserError(
@@ -66,7 +67,8 @@ def _checked(read: NodeLayout) -> NodeLayout:
         raise UserError(f"{read.engine}: {read.count} nodes cannot be", _by_hand())
     if not 0 <= read.index < read.count:
         raise UserError(
-            f"{read.engine}: this is node {read.index} of {_nodes(read.count)}, counted from 0",
+            f"{read.engine}: this is node {read.index} of {units.count(read.count, 'node')}, "
+            "counted from 0",
             _by_hand(),
         )
     if not 0 < read.port < 2**16:
@@ -78,8 +80,9 @@ def _by_hand() -> str:
     return f"set them yourself on each node, as on the first: {EXAMPLE}; or --nodes 1"
 
 
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
+def _alone(engine: str, job: str = "", name: str = "") -> NodeLayout:
+    """One node: it meets nobody."""
+    return NodeLayout(1, 0, "", RANK_PORT, engine, job, name)
 
 
 # Reading ----------------------------------------------------------------------------------------
@@ -110,7 +113,8 @@ def _needed(engine: str, environ: Environ, *names: str) -> None:
 def _hosts(engine: str, name: str, hosts: Sequence[str], count: int) -> None:
     if len(hosts) != count:
         raise UserError(
-            f"{engine}: {name} names {_nodes(len(hosts))}, there are {count}", _by_hand()
+            f"{engine}: {name} names {units.count(len(hosts), 'node')}, there are {count}",
+            _by_hand(),
         )
 
 
@@ -152,7 +156,7 @@ def _own(environ: Environ) -> NodeLayout | None:
         return None
     job = environ.get("FLATOUT_JOB", "")
     if count == 1:
-        return NodeLayout(1, 0, "", RANK_PORT, engine, job)
+        return _alone(engine, job)
     # An indexed Job of Kubernetes knows the number alone.
     name = "FLATOUT_NODE" if environ.get("FLATOUT_NODE") else "JOB_COMPLETION_INDEX"
     index = _number(environ, name)
@@ -171,7 +175,7 @@ def _sky(environ: Environ) -> NodeLayout | None:
         return None
     engine, job = "SkyPilot", environ.get("SKYPILOT_TASK_ID", "")
     if count == 1:
-        return NodeLayout(1, 0, "", RANK_PORT, engine, job)
+        return _alone(engine, job)
     _needed(engine, environ, "SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS")
     hosts = environ["SKYPILOT_NODE_IPS"].split()
     _hosts(engine, "SKYPILOT_NODE_IPS", hosts, count)
@@ -194,7 +198,7 @@ def _kubeflow(environ: Environ) -> NodeLayout | None:
     job = environ.get("PET_RDZV_ID", "")
     engine = "Kubeflow Trainer" if environ.get("KUBERNETES_SERVICE_HOST") else "torchrun"
     if count == 1:
-        return NodeLayout(1, 0, "", RANK_PORT, engine, job)
+        return _alone(engine, job)
     _needed(engine, environ, "PET_NODE_RANK")
     endpoint = environ.get("PET_RDZV_ENDPOINT", "").strip()
     if not environ.get("PET_MASTER_ADDR") and endpoint:
@@ -274,12 +278,12 @@ def _azure(environ: Environ) -> NodeLayout | None:
         return None
     engine, job = "Azure ML", environ.get("AZUREML_RUN_ID", "")
     if count == 1:
-        return NodeLayout(1, 0, "", RANK_PORT, engine, job)
+        return _alone(engine, job)
     name = "NODE_RANK" if environ.get("NODE_RANK") else "OMPI_COMM_WORLD_RANK"
     processes = _number(environ, "WORLD_SIZE") or _number(environ, "OMPI_COMM_WORLD_SIZE") or count
     if processes != count:
         raise UserError(
-            f"Azure ML has started {processes} processes on {_nodes(count)}; "
+            f"Azure ML has started {processes} processes on {units.count(count, 'node')}; "
             "flatout starts the ranks itself",
             "process_count_per_instance: 1",
         )
@@ -303,24 +307,24 @@ def _slurm(environ: Environ) -> NodeLayout | None:
     number = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
     job = f"{number}.{environ.get('SLURM_STEP_ID', '')}.{environ.get('SLURM_RESTART_COUNT', '0')}"
     if count is None and allocated == 1:
-        return NodeLayout(1, 0, "", RANK_PORT, engine, job)
+        return _alone(engine, job)
     tasks = _number(environ, "SLURM_STEP_NUM_TASKS") or count
     start = "srun --ntasks-per-node=1 flatout run --gpus all --nodes auto train.py"
     if count is None:
         raise UserError(
-            f"Slurm has given {_nodes(allocated or 0)} (SLURM_NNODES), and this was not started "
-            "by srun (SLURM_STEP_NUM_NODES is not set): it would run on one of them",
+            f"Slurm has given {units.count(allocated or 0, 'node')} (SLURM_NNODES), and this was "
+            "not started by srun (SLURM_STEP_NUM_NODES is not set): it would run on one of them",
             f"{start}, or --nodes 1",
         )
     if tasks != count:
         raise UserError(
-            f"srun has started {tasks} tasks on {_nodes(count)} (SLURM_STEP_NUM_TASKS, "
-            "SLURM_STEP_NUM_NODES); flatout starts the ranks itself",
+            f"srun has started {tasks} tasks on {units.count(count, 'node')} "
+            "(SLURM_STEP_NUM_TASKS, SLURM_STEP_NUM_NODES); flatout starts the ranks itself",
             start,
         )
     name = environ.get("SLURMD_NODENAME", "")
     if count == 1:
-        return NodeLayout(1, 0, "", RANK_PORT, engine, job, name)
+        return _alone(engine, job, name)
     list_name = (
         "SLURM_STEP_NODELIST" if environ.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
     )
@@ -378,7 +382,7 @@ def _plain(environ: Environ) -> NodeLayout | None:
     if count is None or count == 1:
         if count is None and environ.get("NODE_RANK", "0").strip("0"):
             _needed("your environment", environ, "NNODES", "NODE_RANK", "MASTER_ADDR")
-        return None if count is None else NodeLayout(1, 0, "", RANK_PORT, engine)
+        return None if count is None else _alone(engine)
     if not by_node and environ.get("LOCAL_WORLD_SIZE", "1") != "1":
         raise UserError(
             f"LOCAL_WORLD_SIZE={environ['LOCAL_WORLD_SIZE']}: another program starts the ranks of "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from flatout.nouns.decoding import decode
 from flatout.nouns.nodes import NodeVerdict
-from flatout.nouns.ranks import RankFailure
+from flatout.nouns.ranks import RankEnding, RankFailure
 from flatout.running import node_lines
 from flatout.running.node_lines import Message, NodeLines
 
@@ -77,6 +77,15 @@ class NodeBook:
     @property
     def connected(self) -> list[NodeEntry]:
         return [node for node in self.nodes.values() if node.lines is not None]
+
+    @property
+    def total(self) -> int:
+        """Ranks on all nodes."""
+        return sum(node.ranks for node in self.nodes.values())
+
+    def first_rank(self, index: int) -> int:
+        """Of the node with this number."""
+        return sum(self.nodes[before].ranks for before in range(index))
 
     def missing(self) -> str:
         """Who has not come, in words."""
@@ -174,13 +183,16 @@ class NodeBook:
         said = (
             f"nothing was heard of it for {silent:.0f} s" if node.lines else "its connection broke"
         )
-        before = [self.nodes[index].ranks for index in range(node.index)]
+        return self._failure(node, "gone", said)
+
+    def _failure(self, node: NodeEntry, ending: RankEnding, error: str) -> RankFailure:
+        """Of a whole node: its first rank stands for it."""
         return RankFailure(
-            rank=sum(before),
-            size=sum(each.ranks for each in self.nodes.values()),
-            ending="gone",
+            rank=self.first_rank(node.index),
+            size=self.total,
+            ending=ending,
             returncode=1,
-            error=said,
+            error=error,
             step=node.step,
             node=self.name(node),
         )
@@ -199,14 +211,5 @@ class NodeBook:
         if not orderly:
             return NodeVerdict(failure, crash)
         first = min(orderly, key=lambda node: node.ended_at)
-        return NodeVerdict(
-            RankFailure(
-                rank=sum(self.nodes[index].ranks for index in range(first.index)),
-                size=failure.size,
-                ending="early",
-                returncode=1,
-                error="it ended in order while the others still trained",
-                step=first.step,
-                node=self.name(first),
-            )
-        )
+        said = "it ended in order while the others still trained"
+        return NodeVerdict(self._failure(first, "early", said))

@@ -247,8 +247,7 @@ class NodeLeader:
 
     def _start(self) -> None:
         nodes = self._book.start()
-        firsts = [sum(node.ranks for node in nodes[:index]) for index in range(len(nodes))]
-        total = sum(node.ranks for node in nodes)
+        firsts, total = [self._book.first_rank(node.index) for node in nodes], self._book.total
         if self._reserved is not None:
             self._reserved.close()
         self._reserved, port = node_ports.reserved()
@@ -256,7 +255,13 @@ class NodeLeader:
         names = [self._book.name(node) for node in nodes]
         for node in nodes:
             own = host if node.index == 0 else ""
-            start = {"firsts": firsts, "total": total, "names": names, "port": port, "host": own}
+            start = {
+                "firsts": firsts,
+                "total": total,
+                "names": names,
+                "port": port,
+                "host": own,
+            }
             self._send(node, {"start": {**start, "seed": self._seed}})
 
     def _end(self, verdict: NodeVerdict) -> None:
