@@ -52,8 +52,7 @@ def _is_written(word: str) -> bool:
     if not hasattr(sys.modules.get("__main__"), "__file__"):
         return True  # python -c, or from stdin
     pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    return any(_contains(file, pattern) for file in files if file and places.is_own(file))
+    return any(_contains(file, pattern) for file in places.own_files())
 
 
 def _contains(file: str, pattern: re.Pattern[str]) -> bool:

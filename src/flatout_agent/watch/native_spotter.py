@@ -174,9 +174,8 @@ def _gathers() -> bool:
 
 def _sources() -> Iterator[str]:
     """The text of the program's own modules so far."""
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if isinstance(path, str) and path.endswith(".py") and places.is_own(path):
+    for path in places.own_files():
+        if path.endswith(".py"):
             try:
                 with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
                     yield file.read(MOST_BYTES)

@@ -69,6 +69,12 @@ def is_own(file: str) -> bool:
     return bool(name)
 
 
+def own_files() -> list[str]:
+    """The files of the program's own modules that are imported so far."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return [file for file in files if isinstance(file, str) and is_own(file)]
+
+
 def package(file: str) -> str:
     """The package, or the module of Python's library, that a file belongs to; empty: the user's."""
     if is_own(file):
