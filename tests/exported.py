@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,19 @@ for name in calls.files:
     numpy.savez(sys.argv[3] + "/" + name, **model(calls[name]))
 assert not any(name.startswith("flatout") for name in sys.modules)
 """
+
+
+def quick(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command line in that folder, with exports of two builds."""
+    return subprocess.run(
+        [sys.executable, "-P", QUICK, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
 
 
 def answers(artefact: Path, inputs: Sequence[torch.Tensor]) -> list[dict[str, torch.Tensor]]:

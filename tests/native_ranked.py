@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ranked
 from agent_paths import INJECT
 from flatout.running.native_ranks import NativeStart
 from flatout.running.rank_layout import RankLayout
 from flatout_agent import wire
-from ranked import SEED, Ranked
 
 LIMIT_S = 150.0
 
@@ -22,24 +22,13 @@ def run(
     how: NativeStart,
     size: int = 2,
     gpus: tuple[str, ...] = (),
-) -> Ranked:
+) -> ranked.Ranked:
     """Run `python *words` as so many ranks; on CPU cores where no GPUs are named."""
-    layout = RankLayout(size, SEED, 1, gpus, native=how).begun()
+    layout = RankLayout(size, ranked.SEED, 1, gpus, native=how).begun()
     records = folder / f"native-{size}"
     records.mkdir(parents=True)
     processes = [_start(folder, records, words, layout, rank) for rank in range(size)]
-    try:
-        done = [process.communicate(timeout=LIMIT_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    lines = [line for path in sorted(records.iterdir()) for line in path.read_text().splitlines()]
-    return Ranked(
-        tuple(process.returncode for process in processes),
-        tuple(out for out, _ in done),
-        tuple(err for _, err in done),
-        tuple(wire.record(line) for line in lines),
-    )
+    return ranked.ended(processes, records, LIMIT_S)
 
 
 def _start(

@@ -58,6 +58,11 @@ def _run(
     records = folder / f"{'alone' if rehearsal else 'records'}-{size}"
     records.mkdir(parents=True)
     processes = [_start(folder, records, words, rank, size, timeout_s, rehearsal) for rank in ranks]
+    return ended(processes, records, timeout_s)
+
+
+def ended(processes: list[subprocess.Popen[str]], records: Path, timeout_s: float) -> Ranked:
+    """What became of these ranks, whose records are in that folder."""
     try:
         done = [process.communicate(timeout=timeout_s) for process in processes]
     finally:

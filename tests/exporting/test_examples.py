@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,16 +35,8 @@ class TrainedExample:
 
 def trained(root: Path, folder: Path, name: str, words: str) -> TrainedExample:
     program = root / "examples" / name / "train.py"
-    command = [sys.executable, "-P", exported.QUICK, "export", "--json", str(program)]
-    done = subprocess.run(
-        [*command, "--out", "out", *words.format(folder=folder).split()],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    own = words.format(folder=folder).split()
+    done = exported.quick(folder, "export", "--json", str(program), "--out", "out", *own)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     rows = {row["id"]: row for row in document["candidates"]}
