@@ -11,12 +11,12 @@ from flatout.running.command import Command
 from flatout.running.native_ranks import NativeStart
 from flatout.running.rank_layout import (
     RankLayout,
-    RankPlace,
     check_command,
     fewer,
     layout,
     rotated,
 )
+from flatout.running.rank_place import RankPlace
 
 
 def test_each_rank_begins_with_its_own_gpu_and_sees_its_peers() -> None:

@@ -161,19 +161,29 @@ def _on_nodes(
     from flatout.running.node_book import NodeLimits
     from flatout.running.node_group import NodeGroup
     from flatout.running.restarting import Restarts
-    from flatout.tuning import node_run
+    from flatout.tuning import native_look, node_run
 
     own = node_run.layout(asked.ranks, asked.gpus, machine, 1)
     joined = node_run.JoinedNodes(nodes, NodeLimits(wait_s=asked.wait_s), asked.restarts)
-    layout = joined.join(own, node_run.program(job.target, job.boosts))
-    if asked.trial and not nodes.index and not job.quiet:
-        terminal.say(node_run.UNTRIED.format(ranks=layout.total, nodes=nodes.count))
+
+    def tell(line: str) -> None:
+        if not nodes.index and not job.quiet:
+            terminal.say(line)
+
+    settings = own.seed, asked.scale_batch, asked.trial, joined.limits.look_s
+    native = joined.seen(
+        lambda: native_look.program(job.target, job.applied, *settings, tell, warn)
+    )
+    program = node_run.program(job.target, job.boosts, asked.scale_batch)
+    layout = joined.join(own, program, native, tell)
+    if asked.trial:
+        tell(node_run.untried(layout, nodes.count))
 
     def group(placed: RankLayout) -> NodeGroup:
         return NodeGroup(job.target, placed, report.failed, joined.link, joined.close)
 
-    tell = (lambda number: None) if nodes.index else report.started_again
-    restarts = Restarts(asked.restarts, lambda: group(joined.rejoin(own)), tell)
+    again = (lambda number: None) if nodes.index else report.started_again
+    restarts = Restarts(asked.restarts, lambda: group(joined.rejoin(own)), again)
     try:
         yield BegunRanks(group(layout), None, restarts, heard=nodes.index == 0)
     finally:

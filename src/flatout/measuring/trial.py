@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +43,8 @@ class Bench:
     compile_cache: Path = field(default_factory=lambda: Path(".flatout/cache/inductor").absolute())
     ranks: wire.RankOrders | None = None
     """Of a group of one: it draws the same random numbers as a group of several."""
+    variables: Mapping[str, str] | None = None
+    """The program's environment without what is ours; None: that of flatout."""
     crowded: bool = False
     """The device's memory does not hold two of these programs: they run one after the other."""
 
@@ -95,7 +97,8 @@ class Bench:
         for boost in boosts:
             if facts is not None:
                 variables.update(known.get(boost.id).environment(facts, boost.params))
-        return start_trial(self.command, orders, folder, self.compile_cache, variables)
+        caches = self.compile_cache, variables, self.variables
+        return start_trial(self.command, orders, folder, *caches)
 
 
 def run(

@@ -27,6 +27,20 @@ class NodeLayout:
 
 
 @dataclass(frozen=True)
+class NativeProgram:
+    """What node 0 has seen of a program that divides its work itself, when it trained alone."""
+
+    framework: str
+    """accelerate, fabric, lightning, transformers, or ddp."""
+    against: str = ""
+    """Why it should not be started as it is made to."""
+    batches: tuple[int, ...] = ()
+    """Sizes of the batches that its ranks would divide between them."""
+    scale_batch: bool = False
+    """Its ranks may have a whole batch each."""
+
+
+@dataclass(frozen=True)
 class NodeRound:
     """What the nodes agree on before their ranks start."""
 
@@ -40,6 +54,36 @@ class NodeRound:
     host: str
     """Address of this node that the others reach."""
     seed: int
+    native: NativeProgram | None = None
+    """None: it trains as it would on one device, and its rows are cut."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of each node, the number of its ranks."""
+        ends = (*self.firsts[1:], self.total)
+        return tuple(end - first for first, end in zip(self.firsts, ends, strict=True))
+
+
+@dataclass(frozen=True)
+class StandStill:
+    """Ranks of one node that have taken no step for long."""
+
+    waits: bool
+    """One of them at least waits for others."""
+    behind: int | None
+    """Last step of the slowest that does not wait; None: all of them do."""
+
+
+@dataclass(frozen=True)
+class NodesStill:
+    """The same of all nodes, as one of them sees it."""
+
+    waits: bool = False
+    """A rank of another node waits."""
+    least: int | None = None
+    """`behind` of the node that is behind most; None: no rank stands still without waiting."""
+    most: int | None = None
+    """Of the one that is behind least."""
 
 
 @dataclass(frozen=True)

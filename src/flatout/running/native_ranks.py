@@ -8,19 +8,16 @@ program lets one rank save, or each its own part.
 from __future__ import annotations
 
 import dataclasses
-import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from flatout.running.processes import Process
+from flatout.running.rank_place import RankPlace, interface
 from flatout_agent import wire
 
 HERE = "127.0.0.1"
-OWN_GROUP = re.compile(r"^[^#\n]*\b(?:init_process_group|init_device_mesh)\(", re.MULTILINE)
-SPAWNS = re.compile(r"^[^#\n]*\b(?:spawn|start_processes|Process)\(", re.MULTILINE)
-"""It starts all of its processes as well: nothing can start it as one of them."""
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True)
@@ -40,29 +37,48 @@ class NativeStart:
         return not self.scale_batch and self.framework != wire.OWN_DDP
 
     def environment(
-        self, rank: int, size: int, base: Mapping[str, str], on_gpus: bool
+        self,
+        local: int,
+        size: int,
+        base: Mapping[str, str],
+        on_gpus: bool,
+        place: RankPlace | None = None,
+        by_slurm: bool = False,
     ) -> dict[str, str]:
-        """`base` with what torchrun would set for this rank of one machine."""
-        # As `accelerate launch --cpu`: without it each rank on CPU cores takes itself for alone.
-        cpu = {} if on_gpus else {"ACCELERATE_USE_CPU": "true"}
-        return {
+        """`base` with what torchrun would set for this rank.
+
+        local: of the `size` ranks of this machine; place: of this machine; None: it is the only
+        one; by_slurm: a step of Slurm's has started flatout.
+        """
+        if place is None:
+            place = RankPlace(0, size, f"{HERE}:{self.port}", HERE)
+        rank, total = str(place.first + local), str(place.total)
+        host, port = place.meeting
+        variables = {
             **base,
-            **cpu,
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(size),
+            "RANK": rank,
+            "LOCAL_RANK": str(local),
+            "WORLD_SIZE": total,
             "LOCAL_WORLD_SIZE": str(size),
-            "GROUP_RANK": "0",
-            "GROUP_WORLD_SIZE": "1",
-            "ROLE_RANK": str(rank),
-            "ROLE_WORLD_SIZE": str(size),
+            "GROUP_RANK": str(place.machine),
+            "GROUP_WORLD_SIZE": str(place.machines),
+            "ROLE_RANK": rank,
+            "ROLE_WORLD_SIZE": total,
             "ROLE_NAME": "default",
-            "MASTER_ADDR": HERE,
-            "MASTER_PORT": str(self.port),
+            "MASTER_ADDR": host,
+            "MASTER_PORT": port,
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
-            "TORCHELASTIC_RUN_ID": f"flatout-{self.port}",  # Lightning looks for it
+            "TORCHELASTIC_RUN_ID": f"flatout-{port}",  # Lightning looks for it
         }
+        if not on_gpus:
+            # As `accelerate launch --cpu`: else each rank on CPU cores takes itself for alone.
+            variables["ACCELERATE_USE_CPU"] = "true"
+        if place.machines > 1:
+            variables.update(_over_machines(place, base))
+            if by_slurm:
+                variables.update(_as_slurm_tasks(local, place))
+        return variables
 
     def begun(self) -> NativeStart:
         """The same on a port that is free now."""
@@ -71,14 +87,27 @@ class NativeStart:
             return dataclasses.replace(self, port=probe.getsockname()[1])
 
 
-def own_ddp(script: Path | None) -> NativeStart | None:
-    """Of a script that is not tried first: whether it starts a group of processes by itself."""
-    try:
-        text = script.read_text(encoding="utf-8", errors="replace") if script is not None else ""
-    except OSError:
-        return None
-    own = OWN_GROUP.search(text) is not None and SPAWNS.search(text) is None
-    return NativeStart(wire.OWN_DDP) if own else None
+def _over_machines(place: RankPlace, base: Mapping[str, str]) -> dict[str, str]:
+    """What some programs ask for besides, and the network that gloo is to use.
+
+    By itself gloo takes the address of the host's name, which on many systems is 127.0.1.1: the
+    ranks of other machines would look for it on their own.
+    """
+    variables = {"NODE_RANK": str(place.machine), "NNODES": str(place.machines)}
+    if not base.get(GLOO_INTERFACE) and (name := interface(place.host)) is not None:
+        variables[GLOO_INTERFACE] = name
+    return variables
+
+
+def _as_slurm_tasks(local: int, place: RankPlace) -> dict[str, str]:
+    """As if Slurm had started a task for each rank: some programs read nothing else."""
+    rank, total = str(place.first + local), str(place.total)
+    return {
+        "SLURM_PROCID": rank,
+        "SLURM_LOCALID": str(local),
+        "SLURM_NODEID": str(place.machine),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), total),
+    }
 
 
 def seen(processes: Iterable[Process]) -> wire.NativeSeen | None:

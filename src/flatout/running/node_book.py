@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from flatout.nouns.decoding import decode
-from flatout.nouns.nodes import NodeVerdict
+from flatout.nouns.nodes import NodeVerdict, StandStill
 from flatout.nouns.ranks import RankEnding, RankFailure
 from flatout.running import node_lines
 from flatout.running.node_lines import Message, NodeLines
@@ -37,6 +37,8 @@ class NodeLimits:
     """A node of which nothing is heard for so long is gone."""
     settle_s: float = 2.0
     """For the cause, where a rank has only lost another one."""
+    look_s: float = 300.0
+    """For node 0 to see, before its ranks start, what the program is made for."""
     leave_s: float = 5.0
     """For the nodes to hear how it ended."""
     interrupted_s: float = 60.0
@@ -52,9 +54,11 @@ class NodeEntry:
         self.ranks = int(hello["ranks"])
         self.name = str(hello["name"])[:MOST_NAME]
         self.program = str(hello["program"])
+        self.native: object = hello.get("native")
+        """What it has seen of the program; that of node 0 counts."""
         self.heard_at = time.monotonic()
         self.step: int | None = None
-        self.waits = False
+        self.still: StandStill | None = None
         self.ended: int | None = None
         self.ended_at = 0.0
         self.ready = True
@@ -99,7 +103,7 @@ class NodeBook:
         self.gathering, self._failures = False, []
         nodes = [self.nodes[index] for index in range(self.count)]
         for node in nodes:
-            node.ended, node.step, node.waits, node.ready = None, None, False, True
+            node.ended, node.step, node.still, node.ready = None, None, None, True
             node.heard_at = time.monotonic()
         return nodes
 
@@ -123,8 +127,9 @@ class NodeBook:
         first = next((n for n in self.nodes.values() if n.lines is not None), None)
         if first is not None and first.program != str(hello.get("program")):
             return (
-                f"it would run another program than {first.name}: script, plan or flatout differ",
-                "put the same files on all nodes",
+                f"it would run another program than {first.name}: script, plan, options or flatout "
+                "differ",
+                "put the same files on all nodes, and start them with the same options",
             )
         return None
 
@@ -133,7 +138,7 @@ class NodeBook:
         if "beat" in message:
             step = message["beat"]
             node.step = step if isinstance(step, int) else node.step
-            node.waits = bool(message.get("waits"))
+            node.still = decode(StandStill, message.get("still"))
         elif self.gathering and "ready" not in message:
             return  # of the ranks that have been ended
         elif "failed" in message:
@@ -150,6 +155,16 @@ class NodeBook:
             node.ready = True
         elif "ended" in message:
             node.ended, node.ended_at = int(message["ended"]), time.monotonic()
+
+    def still(self) -> Message:
+        """Which nodes' ranks wait, and how far behind those are that do not."""
+        seen = {node.index: node.still for node in self.nodes.values() if node.still is not None}
+        behind = [still.behind for still in seen.values() if still.behind is not None]
+        return {
+            "waits": [index for index, still in seen.items() if still.waits][:2],
+            "least": min(behind, default=None),
+            "most": max(behind, default=None),
+        }
 
     def name(self, node: NodeEntry) -> str:
         """Its host name; with its number where several have the same one."""

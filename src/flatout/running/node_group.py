@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flatout.nouns.errors import UserError
+from flatout.nouns.nodes import NodesStill
 from flatout.nouns.ranks import RankFailure
 from flatout.running import rank_endings
 from flatout.running.command import Command
@@ -53,9 +54,9 @@ class NodeGroup(StartedRanks):
     # What the foreground asks for ---------------------------------------------------------------
 
     def prepare(self, orders: wire.Orders, run_folder: Path) -> wire.Orders:
-        """Those of this node's first rank; only rank 0 may save."""
+        """Those of this node's first rank; only rank 0 may save, where rows are cut."""
         prepared = super().prepare(orders, run_folder)
-        if self.layout.first == 0 or prepared.ranks is None:
+        if self.layout.first == 0 or prepared.ranks is None or self._native:
             return prepared
         scratch = str(self._folder / f"rank{self.layout.first}" / "scratch")
         return replace(prepared, ranks=replace(prepared.ranks, scratch=scratch))
@@ -109,13 +110,13 @@ class NodeGroup(StartedRanks):
         if self._link.verdict is not None:
             return True
         over = super()._over()
-        self._link.waits = self._hang.waits
+        self._link.still = self._hang.seen
         steps = [self._pulses.step(member.rank) for member in self._members]
         self._link.step = max((step for step in steps if step is not None), default=None)
         return over
 
-    def _others_wait(self) -> bool | None:
-        return self._link.others_wait
+    def _others(self) -> NodesStill:
+        return self._link.others
 
     def _pass_on_signals(self) -> None:
         """Those that another node's flatout has had."""

@@ -64,6 +64,10 @@ class NodeLeader:
         host, port = self._listener.getsockname()[:2]
         return "127.0.0.1" if host in ("0.0.0.0", "::") else host, port  # "::" takes both kinds
 
+    def wait_anew(self, besides_s: float = 0.0) -> None:
+        """Give the nodes all of their time from now on, and `besides_s` more: node 0 is busy."""
+        self._deadline = time.monotonic() + self._limits.wait_s + besides_s
+
     def close(self) -> None:
         """Let the nodes hear how it ended, then stop."""
         self._closing_at = time.monotonic() + self._limits.leave_s
@@ -90,8 +94,8 @@ class NodeLeader:
 
     def _beat(self) -> None:
         own = self._book.nodes.get(0)
-        waits = [node.index for node in self._book.nodes.values() if node.waits]
-        self._tell(beat=1, waits=waits, step=own.step if own is not None else None)
+        step = own.step if own is not None else None
+        self._tell(beat=1, step=step, **self._book.still())
 
     def _done(self) -> bool:
         at = self._closing_at
@@ -261,6 +265,7 @@ class NodeLeader:
                 "names": names,
                 "port": port,
                 "host": own,
+                "native": self._book.nodes[0].native,
             }
             self._send(node, {"start": {**start, "seed": self._seed}})
 

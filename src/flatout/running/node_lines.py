@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 Message = dict[str, Any]
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 2**16
 """Of a line; who sends more is no node of ours."""
 MOST_WAITING_BYTES = 2**20

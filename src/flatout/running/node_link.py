@@ -16,7 +16,14 @@ from typing import Any
 
 from flatout.nouns.decoding import decode
 from flatout.nouns.errors import UserError
-from flatout.nouns.nodes import NodeLayout, NodeRound, NodeVerdict
+from flatout.nouns.nodes import (
+    NativeProgram,
+    NodeLayout,
+    NodeRound,
+    NodesStill,
+    NodeVerdict,
+    StandStill,
+)
 from flatout.nouns.ranks import RankFailure
 from flatout.running import node_lines
 from flatout.running.node_book import NodeLimits
@@ -38,10 +45,10 @@ class NodeLink:
         self.name = nodes.name or socket.gethostname()
         self.step: int | None = None
         """The last step of this node's ranks: part of each sign of life."""
-        self.waits = False
-        """Its ranks have taken no step for long, and wait for those of others."""
-        self.others_wait = False
-        """The same of the ranks of any other node."""
+        self.still: StandStill | None = None
+        """Its ranks, where they have taken no step for long: part of each sign of life."""
+        self.others = NodesStill()
+        """The same of all nodes, as the leader has last told."""
         self.signals: deque[int] = deque()
         """Sent to other nodes, for our ranks too."""
         self.verdict: NodeVerdict | None = None
@@ -57,13 +64,14 @@ class NodeLink:
 
     # Joining ------------------------------------------------------------------------------------
 
-    def join(self, ranks: int, program: str) -> NodeRound:
+    def join(self, ranks: int, program: str, native: NativeProgram | None = None) -> NodeRound:
         """Wait until all nodes are there. Raises UserError where that does not come to be.
 
-        program: what this node runs; the same on all.
+        program: what this node runs; the same on all; native: what node 0 has seen of it.
         """
         deadline = time.monotonic() + self._limits.wait_s
-        self._lines = self._greeted(deadline, ranks, program)
+        seen = dataclasses.asdict(native) if native is not None else None
+        self._lines = self._greeted(deadline, {"ranks": ranks, "program": program, "native": seen})
         self._heard_at = time.monotonic()
         self._thread = threading.Thread(target=self._serve, name="flatout node", daemon=True)
         self._thread.start()
@@ -72,14 +80,15 @@ class NodeLink:
     def rejoin(self) -> NodeRound:
         """The ranks are started again: wait until all nodes are ready. Raises UserError."""
         self.round = self.verdict = self.step = None
-        self.waits = self.others_wait = False
+        self.still, self.others = None, NodesStill()
         self.signals.clear()
         self.send(ready=True)
         return self._begun()
 
     def _begun(self) -> NodeRound:
         # The leader's own limit comes first: it knows who is missing.
-        deadline = time.monotonic() + self._limits.wait_s + self._limits.hello_s
+        limits = self._limits
+        deadline = time.monotonic() + limits.wait_s + limits.look_s + limits.hello_s
         while self.round is None:
             self._check(deadline)
             time.sleep(0.02)
@@ -101,7 +110,7 @@ class NodeLink:
     def _where(self) -> str:
         return f"{self._nodes.leader}:{self._nodes.port}"
 
-    def _greeted(self, deadline: float, ranks: int, program: str) -> NodeLines:
+    def _greeted(self, deadline: float, own: Message) -> NodeLines:
         """A connection on which both sides have proved that they belong to the job."""
         error: object = "nobody listens"
         while time.monotonic() < deadline:
@@ -112,7 +121,7 @@ class NodeLink:
                 time.sleep(RETRY_S)
                 continue
             try:
-                return self._hello(lines, ranks, program)
+                return self._hello(lines, own)
             except OSError as failed:
                 error = failed
             except NotANode as failed:
@@ -126,17 +135,16 @@ class NodeLink:
             1,
         )
 
-    def _hello(self, lines: NodeLines, ranks: int, program: str) -> NodeLines:
+    def _hello(self, lines: NodeLines, own: Message) -> NodeLines:
         challenge = str(self._answer(lines).get("nonce", ""))
-        own = node_lines.nonce()
+        nonce = node_lines.nonce()
         lines.send(
             node=self._nodes.index,
             proof=node_lines.proof(self._nodes.job, challenge, "node"),
-            nonce=own,
+            nonce=nonce,
             name=self.name,
-            ranks=ranks,
-            program=program,
             version=node_lines.VERSION,
+            **own,
         )
         answer = self._answer(lines)
         if "error" in answer:
@@ -147,7 +155,7 @@ class NodeLink:
                 str(answer.get("next") or "") or None,
                 1,
             )
-        if not node_lines.proves(answer.get("welcome"), self._nodes.job, own, "leader"):
+        if not node_lines.proves(answer.get("welcome"), self._nodes.job, nonce, "leader"):
             raise NotANode("it does not know the job's token (FLATOUT_JOB)")
         self._lines = lines
         for message in self._rest:
@@ -207,16 +215,17 @@ class NodeLink:
                     self._take(message)
                 if now >= beat_at:
                     beat_at = now + self._limits.beat_s
-                    self.send(beat=self.step, waits=self.waits)
+                    still = self.still
+                    own = dataclasses.asdict(still) if still is not None else None
+                    self.send(beat=self.step, still=own)
                 if now - self._heard_at > self._limits.silent_s:
                     self._lost(f"nothing was heard of it for {now - self._heard_at:.0f} s")
                     return
 
     def _take(self, message: Message) -> None:
         if "beat" in message:
-            waits = message.get("waits")
-            others = [index for index in waits or () if index != self._nodes.index]
-            self.others_wait = bool(others)
+            waits = [index for index in message["waits"] if index != self._nodes.index]
+            self.others = NodesStill(bool(waits), message["least"], message["most"])
             self._leader_step = message.get("step")
         elif "signal" in message:
             self.signals.append(int(message["signal"]))
@@ -239,6 +248,7 @@ class NodeLink:
             f"{store}:{start['port']}",
             host,
             int(start["seed"]),
+            decode(NativeProgram, start.get("native")),
         )
 
     def _lost(self, how: str) -> None:

@@ -112,10 +112,12 @@ def start_trial(
     folder: Path,
     compile_cache: Path,
     boosts_environment: Mapping[str, str] | None = None,
+    base: Mapping[str, str] | None = None,
 ) -> TrialProcess:
     """Write `orders` into `folder` and start the command under them; its log is there too.
 
-    Raises UserError where the command cannot be started, OSError where `folder` cannot be written.
+    base: its environment without what is ours; None: that of flatout. Raises UserError where the
+    command cannot be started, OSError where `folder` cannot be written.
     """
     folder = folder.absolute()
     path = write_orders(orders, folder)
@@ -124,6 +126,7 @@ def start_trial(
         boosts_environment or {},
         orders.trial.seed if orders.trial is not None else 0,
         compile_cache.absolute(),
+        base,
     )
     return TrialProcess(command.argv, env, Path(orders.records), folder / LOG)
 

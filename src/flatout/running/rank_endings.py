@@ -13,7 +13,9 @@ from flatout.running.processes import Process, Processes
 from flatout_agent import wire
 
 LOST = re.compile(
-    r"Connection closed by peer|Connection reset by peer|remote process exited", re.IGNORECASE
+    r"Connection closed by peer|Connection reset by peer|remote process exited"
+    r"|Connection was likely closed|Dist(?:Network|Store|Backend)Error.*Broken pipe",
+    re.IGNORECASE,
 )
 """An error that says that another rank is gone: a consequence, not the cause."""
 

@@ -4,6 +4,9 @@ No step for long is no proof: an evaluation and a checkpoint take their time. Th
 rank waits in the exchange, and another one, which does not, is at the same place in two looks and
 neither computes nor reads nor writes in between. A rank that is busy in an endless loop is not
 found here: the ranks' own time limit in the exchange ends that.
+
+With several nodes each looks at its own ranks. A node whose ranks all wait names none; of the
+others it is the one that is behind. What is needed of other nodes is known before the time is over.
 """
 
 from __future__ import annotations
@@ -15,11 +18,14 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from flatout.nouns.nodes import NodesStill, StandStill
 from flatout.running import rank_stacks, stacks
 from flatout.running.rank_pulses import RankPulse, RankPulses
 
 FACTOR = 10
 """Of the usual time of a step."""
+LEAD_S = 5.0
+"""Before the time is over, nodes tell each other which of their ranks wait."""
 AGAIN_S = 10.0
 """After a look that found nothing."""
 IDLE_CORES = 0.05
@@ -48,8 +54,8 @@ class HangSearch:
         """
         self._still_s, self._look_s, self._native = still_s, look_s, native
         self._not_before = 0.0
-        self.waits = False
-        """At the last look a rank waited for others, and had for long."""
+        self.seen: StandStill | None = None
+        """At the last look; None: they do not stand still."""
         self._others_waited = False
 
     def look(
@@ -57,37 +63,55 @@ class HangSearch:
         pulses: RankPulses,
         families: Families,
         now: float,
-        others_wait: bool | None = None,
+        others: NodesStill | None = None,
     ) -> RankHang | None:
         """The rank that hangs; None: nothing has stood still for long, or it is no hang.
 
-        others_wait: whether ranks on other machines wait for these; None: there are none.
+        others: the ranks on other machines; None: there are none.
         """
-        if others_wait and not self._others_waited:
-            self._not_before = now
-        self._others_waited = bool(others_wait)
         by_rank = pulses.by_rank
         watched = [by_rank[rank] for rank in families if rank in by_rank]
         if len(watched) < len(families) or any(pulse.step is None for pulse in watched):
             return None
+        others_wait = others is not None and others.waits
+        if others_wait and not self._others_waited:
+            self._not_before = now
+        self._others_waited = others_wait
         still_s = min(pulse.still_s for pulse in watched)
-        self.waits = self.waits and still_s >= self._still_s
-        if still_s < max(self._still_s, FACTOR * (pulses.step_s or 0.0)) or now < self._not_before:
+        limit_s = max(self._still_s, FACTOR * (pulses.step_s or 0.0))
+        if still_s < limit_s - min(LEAD_S, limit_s / 4):
+            self.seen, self._not_before = None, 0.0
+            return None
+        if now < self._not_before:
+            return None
+        if still_s < limit_s:  # so that nodes know of each other when the time is over
+            self._not_before = now + limit_s - still_s
+            self._first_look(watched)
             return None
         self._not_before = now + AGAIN_S
-        return self._proof(watched, families, still_s, others_wait)
+        return self._proof(watched, families, still_s, others)
+
+    def _first_look(self, watched: list[RankPulse]) -> dict[int, str]:
+        """What the ranks do; from now on the other nodes know who of them waits."""
+        texts = _ask(watched)
+        behind = self._not_waiting(watched, self._waiting(texts))
+        steps = [pulse.step or 0 for pulse in behind]
+        self.seen = StandStill(len(behind) < len(watched), min(steps, default=None))
+        return texts
 
     def _proof(
         self,
         watched: list[RankPulse],
         families: Families,
         still_s: float,
-        others_wait: bool | None,
+        others: NodesStill | None,
     ) -> RankHang | None:
-        first = _ask(watched)
+        first = self._first_look(watched)
         waiting = self._waiting(first)
-        self.waits = bool(waiting)
-        if not waiting and not others_wait:
+        suspects = self._suspects(watched, waiting, others)
+        if not suspects and others is not None:
+            return None  # they wait for a rank of another node
+        if suspects and not self._is_missed(watched, waiting, suspects, others):
             return None
         before = {rank: _work(families[rank]()) for rank in families}
         time.sleep(self._look_s)
@@ -95,21 +119,50 @@ class HangSearch:
         answers = _answers(watched)
         second = {answer.ring.header.rank: answer.text for answer in answers}
         still = {rank for rank in families if _idle(before[rank], after[rank], self._look_s)}
-        waiting &= self._waiting(second)
+        waits = self._waiting(second)
+        if waiting and not waiting & waits:
+            return None  # somebody went on
         blamed = [
             pulse
-            for pulse in watched
-            if (rank := pulse.ring.header.rank) in still - waiting
+            for pulse in suspects
+            if (rank := pulse.ring.header.rank) in still - waits
             and _frames(first.get(rank, "")) == _frames(second.get(rank, ""))
         ]
-        # Each waits in another exchange; where there are more ranks elsewhere, for one of those.
-        locked = others_wait is None and waiting == still == set(families)
-        if not (waiting or others_wait) or not (blamed or locked):
+        # Each waits in another exchange.
+        locked = not suspects and waiting & waits == still == set(families)
+        if not blamed and not locked:
             return None
         pulse = min(blamed or watched, key=lambda pulse: pulse.step or 0)
         rank = pulse.ring.header.rank
         place = rank_stacks.place(second.get(rank, ""))
         return RankHang(rank, still_s + self._look_s, place, answers)
+
+    def _suspects(
+        self, watched: list[RankPulse], waiting: set[int], others: NodesStill | None
+    ) -> list[RankPulse]:
+        """Those that are behind most of all that do not wait, on all machines."""
+        candidates = self._not_waiting(watched, waiting)
+        steps = [pulse.step or 0 for pulse in candidates]
+        if others is not None and others.least is not None:
+            steps.append(others.least)
+        return [pulse for pulse in candidates if pulse.step == min(steps)]
+
+    def _is_missed(
+        self,
+        watched: list[RankPulse],
+        waiting: set[int],
+        suspects: list[RankPulse],
+        others: NodesStill | None,
+    ) -> bool:
+        """Whether some rank waits for these: it says so, or stands still though it is ahead."""
+        behind = suspects[0].step or 0
+        if waiting or any((pulse.step or 0) > behind for pulse in watched):
+            return True
+        return others is not None and (others.waits or (others.most or 0) > behind)
+
+    @staticmethod
+    def _not_waiting(watched: list[RankPulse], waiting: set[int]) -> list[RankPulse]:
+        return [pulse for pulse in watched if pulse.ring.header.rank not in waiting]
 
     def _waiting(self, texts: Mapping[int, str]) -> set[int]:
         waits = rank_stacks.waits_for_others

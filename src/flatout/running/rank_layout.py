@@ -10,6 +10,7 @@ from pathlib import Path
 from flatout.nouns.errors import UserError
 from flatout.running.command import Command
 from flatout.running.native_ranks import NativeStart
+from flatout.running.rank_place import RankPlace
 from flatout_agent import wire
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -18,23 +19,16 @@ THREADS = "OMP_NUM_THREADS"
 HASH_SEED = "PYTHONHASHSEED"
 OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_")
 """What torchrun sets. A script that finds RANK starts training by DDP on its own account."""
+TASKS = (
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS"),
+    *("SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
+)
+"""What Slurm says of the one task that it has started on each node: beginnings of names. A program
+that finds them takes each node for one process of its own.
+"""
 SECRET = "FLATOUT_JOB"
 """By which the nodes of a job know each other; no business of the program."""
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun")
-
-
-@dataclass(frozen=True)
-class RankPlace:
-    """Where the ranks of this machine stand among those of several."""
-
-    first: int
-    """Rank of the first one here."""
-    total: int
-    """Ranks on all machines."""
-    store: str
-    """host:port where rank 0 opens the store by which all find each other."""
-    host: str
-    """Address of this machine that the others reach."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +66,8 @@ class RankLayout:
                 protect,
                 native=self.native.framework,
                 scale_batch=self.native.scale_batch,
+                machines=1 if self.place is None else self.place.machines,
+                machine_size=self.size,
             )
         orders = wire.RankOrders(*own, scratch, protect)
         if self.place is None:
@@ -80,7 +76,8 @@ class RankLayout:
 
     def environment(self, local: int, base: Mapping[str, str]) -> dict[str, str]:
         """`base` with what makes a program this rank, and without what torchrun would set."""
-        variables = {name: value for name, value in base.items() if not name.startswith(OTHERS)}
+        foreign = OTHERS if self.place is None else OTHERS + TASKS
+        variables = {name: value for name, value in base.items() if not name.startswith(foreign)}
         variables.pop(SECRET, None)
         variables[wire.RANK_ENV] = str(self.first + local)
         variables[wire.SIZE_ENV] = str(self.total)
@@ -96,12 +93,22 @@ class RankLayout:
                 variables.setdefault(ORDER, "PCI_BUS_ID")  # the driver's own numbers
             variables[VISIBLE] = rotated(self.gpus, local if self.native is None else 0)
         if self.native is not None:
-            return self.native.environment(local, self.size, variables, bool(self.gpus))
+            own = local, self.size, variables, bool(self.gpus), self.place
+            by_slurm = "SLURM_PROCID" in base
+            return self.native.environment(*own, by_slurm=by_slurm)
         return variables
 
     def begun(self) -> RankLayout:
         """The same for one start: what can serve only once is new."""
-        return self if self.native is None else replace(self, native=self.native.begun())
+        if self.native is None or self.place is not None:  # node 0 has named the port
+            return self
+        return replace(self, native=self.native.begun())
+
+
+def alone(base: Mapping[str, str]) -> dict[str, str]:
+    """`base` for a program that is to train alone, though an engine has started several nodes."""
+    without = (*OTHERS, *TASKS, SECRET)
+    return {name: value for name, value in base.items() if not name.startswith(without)}
 
 
 def rotated(gpus: Sequence[str], rank: int) -> str:

@@ -12,8 +12,11 @@ HEADER = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 FRAME = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 LIBRARIES = re.compile(r"/(?:site-packages|dist-packages|flatout_agent)/|/lib/python\d|^<")
 COLLECTIVES = "/torch/distributed/"
+DDP = "/torch/nn/parallel/distributed.py"
+"""Where it makes buffers rank 0's, before a forward pass."""
 BACKWARD = "/torch/autograd/graph.py"
 """Where DistributedDataParallel exchanges gradients: torch's C++ shows no frames of its own."""
+WAITS = (COLLECTIVES, DDP, BACKWARD)
 
 
 def waits_for_others(text: str, native: bool = False) -> bool:
@@ -22,7 +25,7 @@ def waits_for_others(text: str, native: bool = False) -> bool:
     native: the program exchanges by itself, through torch's own group.
     """
     for frames in _threads(text):
-        if native and frames and any(place in frames[0][0] for place in (COLLECTIVES, BACKWARD)):
+        if native and frames and any(place in frames[0][0] for place in WAITS):
             return True
         inner = next((path for path, _ in frames if COLLECTIVES not in path), "")
         if EXCHANGE in inner:

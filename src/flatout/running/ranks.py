@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from flatout.nouns.nodes import NodesStill
 from flatout.nouns.ranks import RankEnding, RankFailure
 from flatout.running import rank_endings, rank_stacks, rank_summary, stacks, tree
 from flatout.running.command import Command
@@ -307,15 +308,15 @@ class StartedRanks:
 
     def _look_for_a_hang(self, running: list[_Member], now: float) -> None:
         families = {member.rank: member.family for member in running}
-        hang = self._hang.look(self._pulses, families, now, self._others_wait())
+        hang = self._hang.look(self._pulses, families, now, self._others())
         if hang is None:
             return
         member = self._members[hang.rank - self.layout.first]
         error = f"it has taken no step for {hang.still_s:.0f} s"
         self._report(member, "hang", 1, error, hang.place, hang.answers)
 
-    def _others_wait(self) -> bool | None:
-        """Whether ranks on other machines wait for these; None: there are none."""
+    def _others(self) -> NodesStill | None:
+        """How ranks on other machines stand still; None: there are none."""
         return None
 
     def _fail(self, member: _Member, ending: RankEnding, crash: str) -> None:

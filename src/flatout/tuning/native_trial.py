@@ -7,10 +7,11 @@ learned is for the user to judge.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flatout.measuring.rank_trial import RankOutcome
+from flatout.nouns.nodes import NativeProgram
 from flatout.nouns.ranks import ScalingRow
 from flatout.nouns.trial import Measurement
 from flatout.running.native_ranks import NativeStart
@@ -25,6 +26,11 @@ NAMES = {
 }
 ALONE = "its processes made no group: each trained for itself"
 OWN_BATCH = "the batch of all ranks is the script's own affair"
+UNSCALED = "--scale-batch changes nothing: the script does not divide its work itself"
+UNEVEN = "its nodes must have equally many ranks; here they have {sizes}"
+UNDIVIDED = "{ranks} ranks cannot divide a batch of {batch} evenly"
+EVEN_NODES = ("fabric", "lightning")
+"""They know the ranks of a node and the number of nodes, and no more."""
 LARGER_BATCH = "--scale-batch: the batch of all ranks is {size} times as large"
 
 
@@ -37,13 +43,33 @@ def start(
     """
     if seen is None:
         if scale_batch:
-            tell("--scale-batch changes nothing: the script does not divide its work itself")
+            tell(UNSCALED)
         return None
     name = NAMES.get(seen.framework, seen.framework)
     if seen.against and (not scale_batch or seen.framework == wire.OWN_DDP):
         tell(f"{name} is not started as torchrun would: {seen.against}")
         return None
     return NativeStart(seen.framework, scale_batch)
+
+
+def of_nodes(
+    seen: NativeProgram | None, sizes: Sequence[int], tell: Callable[[str], None]
+) -> NativeStart | None:
+    """As what nodes with so many ranks start a program; None: its rows are cut.
+
+    The same on all of them: there is no trial that could show that it does not work. tell: as in
+    `start`.
+    """
+    if seen is None:
+        return None
+    against = seen.against
+    if seen.framework in EVEN_NODES and len(set(sizes)) > 1:
+        against = UNEVEN.format(sizes=", ".join(map(str, sizes)))
+        return start(wire.NativeSeen(seen.framework, against), False, tell)
+    undivided = [batch for batch in seen.batches if batch % sum(sizes)]
+    if undivided and not seen.scale_batch:
+        against = against or UNDIVIDED.format(ranks=sum(sizes), batch=undivided[0])
+    return start(wire.NativeSeen(seen.framework, against), seen.scale_batch, tell)
 
 
 def judged(

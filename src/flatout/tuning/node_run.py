@@ -12,19 +12,32 @@ from dataclasses import replace
 import flatout
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import Identity
-from flatout.nouns.nodes import NodeLayout, NodeRound
+from flatout.nouns.nodes import NativeProgram, NodeLayout, NodeRound
 from flatout.nouns.plan import PlannedBoost
 from flatout.running import rank_layout, restarting
 from flatout.running.command import Command, script_sha256
 from flatout.running.node_book import NodeLimits
 from flatout.running.node_leader import NodeLeader
 from flatout.running.node_link import NodeLink
-from flatout.running.rank_layout import RankLayout, RankPlace
+from flatout.running.rank_layout import RankLayout
+from flatout.running.rank_place import RankPlace
+from flatout.tuning import native_trial
+from flatout_agent import wire
 
-UNTRIED = (
-    "{ranks} ranks on {nodes} nodes, untried: a trial of ranks is for one machine; that the rows "
-    "of a batch can be cut is still proved before the first step"
-)
+UNTRIED = "{ranks} ranks on {nodes} nodes, untried: a trial of ranks is for one machine; {how}"
+CUT = "that the rows of a batch can be cut is still proved before the first step"
+NATIVE = "started as torchrun would, {who} divides the work"
+
+
+def untried(layout: RankLayout, nodes: int) -> str:
+    """How the ranks of several nodes begin, in a line."""
+    native = layout.native
+    if native is None:
+        how = CUT
+    else:
+        name = native_trial.NAMES.get(native.framework, native.framework)
+        how = NATIVE.format(who="the script" if native.framework == wire.OWN_DDP else name)
+    return UNTRIED.format(ranks=layout.total, nodes=nodes, how=how)
 
 
 def layout(ranks: int | None, gpus: str | None, machine: Identity, least: int) -> RankLayout:
@@ -39,10 +52,10 @@ def layout(ranks: int | None, gpus: str | None, machine: Identity, least: int) -
     return rank_layout.layout(ranks, gpus, cores, present, os.environ, least=least)
 
 
-def program(command: Command, boosts: Sequence[PlannedBoost]) -> str:
+def program(command: Command, boosts: Sequence[PlannedBoost], scale_batch: bool) -> str:
     """The same on all nodes that would run the same."""
     chosen = [(boost.id, boost.params) for boost in boosts]
-    parts = [flatout.__version__, script_sha256(command.script), chosen]
+    parts = [flatout.__version__, script_sha256(command.script), chosen, scale_batch]
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
 
 
@@ -63,15 +76,40 @@ class JoinedNodes:
             address = self._leader.address
         self.link = NodeLink(nodes, address, self.limits)
 
-    def join(self, layout: RankLayout, program: str) -> RankLayout:
-        """Wait for the other nodes; `layout` with its place among theirs. Raises UserError."""
-        return self._placed(layout, lambda: self.link.join(layout.size, program))
+    def seen(self, look: Callable[[], NativeProgram | None]) -> NativeProgram | None:
+        """What node 0 sees of the program while the other nodes come; None on these."""
+        if self._leader is None:
+            return None
+        self._leader.wait_anew(self.limits.look_s)
+        try:
+            return look()
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            if self._leader is not None:
+                self._leader.wait_anew()
+
+    def join(
+        self,
+        layout: RankLayout,
+        program: str,
+        native: NativeProgram | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> RankLayout:
+        """Wait for the other nodes; `layout` with its place among theirs. Raises UserError.
+
+        native: what was seen of the program; tell: called with a line on what comes of that.
+        """
+        return self._placed(layout, lambda: self.link.join(layout.size, program, native), tell)
 
     def rejoin(self, layout: RankLayout) -> RankLayout:
         """The same when the ranks are started again. Raises UserError."""
-        return self._placed(layout, self.link.rejoin)
+        return self._placed(layout, self.link.rejoin, lambda line: None)
 
-    def _placed(self, layout: RankLayout, agree: Callable[[], NodeRound]) -> RankLayout:
+    def _placed(
+        self, layout: RankLayout, agree: Callable[[], NodeRound], tell: Callable[[str], None]
+    ) -> RankLayout:
         try:
             agreed = agree()
         except BaseException:
@@ -79,9 +117,11 @@ class JoinedNodes:
             raise
         if agreed.total < 2:
             raise UserError("one rank is the script as it is", "--nodes 1")
-        first = agreed.firsts[self.nodes.index]
-        place = RankPlace(first, agreed.total, agreed.store, agreed.host)
-        return replace(layout, seed=agreed.seed, place=place)
+        index, count = self.nodes.index, self.nodes.count
+        first = agreed.firsts[index]
+        place = RankPlace(first, agreed.total, agreed.store, agreed.host, index, count)
+        native = native_trial.of_nodes(agreed.native, agreed.sizes, tell)
+        return replace(layout, seed=agreed.seed, place=place, native=native)
 
     def close(self) -> None:
         """Leave; node 0 lets the others hear first how it ended."""

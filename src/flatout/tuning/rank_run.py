@@ -17,14 +17,16 @@ from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan, PlannedBoost, PlannedRanks
 from flatout.nouns.ranks import Scaling
 from flatout.nouns.scaling import Link
-from flatout.running import folder, native_ranks, rank_summary
+from flatout.running import folder, native_source, rank_summary
 from flatout.running.command import Command, script_sha256
 from flatout.running.native_ranks import NativeStart
 from flatout.running.rank_layout import RankLayout, fewer
 from flatout.tuning import plan_file, scaling_trial
 from flatout.tuning.scaling_trial import RankMachine, TooShort
+from flatout_agent import wire
 
 TOO_SHORT = "the script is too short for a trial of ranks: it trains on all of them untried"
+NEEDS_TRIAL = "--scale-batch needs the trial, which sees whose loaders the script uses"
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,9 @@ def untried(layout: RankLayout, command: Command, scale_batch: bool) -> RankPlan
     Raises UserError where the batch is to grow: which framework a script uses is seen in the trial.
     """
     if scale_batch:
-        raise UserError(
-            "--scale-batch needs the trial, which sees whose loaders the script uses",
-            "leave out --no-trial",
-        )
-    return RankPlan(replace(layout, native=native_ranks.own_ddp(command.script)))
+        raise UserError(NEEDS_TRIAL, "leave out --no-trial")
+    own = native_source.tells(command.script) == "ddp"
+    return RankPlan(replace(layout, native=NativeStart(wire.OWN_DDP) if own else None))
 
 
 def _as_remembered(layout: RankLayout, ranks: PlannedRanks | None) -> RankLayout:

@@ -23,6 +23,10 @@ from flatout_agent.ranks.refusal import Refused, guarding
 from flatout_agent.recorder import Recorder
 from flatout_agent.replacing import replaced
 
+CHECK_AT = 2
+"""Step after which there must be a group of processes."""
+NO_GROUP = "the script made no group of processes: each of them would train for itself"
+
 
 class NativeRuntime:
     """What is kept of such a rank in this process."""
@@ -56,6 +60,13 @@ class NativeRuntime:
         if self._steps == self._write_at:
             self._write_at *= 2
             self.recorder.write(self.seen())
+        if self._steps == CHECK_AT:
+            self.guarded(self._check_group)
+
+    def _check_group(self) -> None:
+        self.seen()
+        if not self._backend:
+            raise Refused(NO_GROUP, "run it without --ranks, --gpus and --nodes")
 
     def seen(self) -> wire.RanksSeen:
         """Whether the program has made a group of processes; backend: "" where it has not."""
@@ -111,7 +122,7 @@ class NativeRuntime:
     # Lightning ------------------------------------------------------------------------------------
 
     def _lightning(self, module: Any) -> None:
-        """A trainer for one device becomes one for this machine's ranks."""
+        """A trainer for one device becomes one for the ranks of all machines."""
         begin = module.Trainer.__init__
         names = list(inspect.signature(begin).parameters)[1:]
 
@@ -170,7 +181,8 @@ class NativeRuntime:
         replaced(fabric, "backward", averaged)
 
     def _devices(self) -> dict[str, int]:
-        return {"devices": self.orders.size, "num_nodes": 1}
+        own = self.orders
+        return {"devices": own.machine_size or own.size, "num_nodes": own.machines}
 
 
 def _in_order(loader: Any) -> bool:

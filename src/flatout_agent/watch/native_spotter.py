@@ -20,6 +20,8 @@ import torch
 from flatout_agent import wire
 from flatout_agent.job import Job
 from flatout_agent.ranks import frameworks
+from flatout_agent.ranks.own_batches import own_loader
+from flatout_agent.ranks.refusal import Refused
 from flatout_agent.recorder import Recorder
 from flatout_agent.replacing import replaced
 from flatout_agent.watch import places
@@ -33,7 +35,8 @@ CLASSES = {
 """Module -> its class whose objects tell it, and the framework."""
 WEIGHT = ("accelerate", "fabric", "lightning", "transformers", wire.OWN_DDP)
 """The last of those that were seen counts: a Trainer makes an Accelerator of its own."""
-TORCHRUN = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK"})
+TORCHRUN = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID"})
+"""Variables that number processes which train together."""
 GROUPS = re.compile(r"init_process_group|init_device_mesh|DistributedDataParallel|fully_shard")
 GATHERS = re.compile(r"\.gather(?:_for_metrics)?\(|\.reduce\(")
 MOST_BYTES = 2**20
@@ -52,13 +55,15 @@ class NativeSpotter:
         self._against = ""
         self._random = False
         self._evaluates = False
+        self._batches: dict[int, None] = {}
 
     def install(self) -> None:
         """Look on, right after torch has been imported."""
-        watch = {
+        watch: dict[str, Callable[[Any], None]] = {
             module: functools.partial(self._watch_class, name, framework)
             for module, (name, framework) in CLASSES.items()
         }
+        watch.update(dict.fromkeys(frameworks.LIGHTNING_DATA, self._watch_lightning_data))
         frameworks.when_imported(
             {
                 module: functools.partial(self._recorder.safely, f"ranks: {module}", call)
@@ -73,12 +78,15 @@ class NativeSpotter:
         known, weight = self._framework, WEIGHT.index
         if known and weight(framework) < weight(known):
             return
+        if framework == known:  # a second object of it takes nothing back
+            against = against or self._against
         if (framework, against) != (known, self._against):
             self._framework, self._against = framework, against
             self._tell()
 
     def _tell(self) -> None:
-        self._recorder.write(wire.NativeSeen(self._framework, self._against, self._random))
+        batches = tuple(self._batches)
+        self._recorder.write(wire.NativeSeen(self._framework, self._against, self._random, batches))
 
     def _watch_class(self, name: str, framework: str, module: Any) -> None:
         owner = getattr(module, name)
@@ -92,17 +100,62 @@ class NativeSpotter:
         replaced(owner, "__init__", __init__)
         if framework == "accelerate":
             self._watch_loaders(module)
+        elif framework == "fabric":
+            self._watch_fabric_loaders(owner)
 
     def _watch_loaders(self, module: Any) -> None:
+        """What `ranks.native` divides."""
         original = module.prepare_data_loader
 
         @functools.wraps(original)
         def prepare_data_loader(dataloader: Any, *args: Any, **kwargs: Any) -> Any:
             sampler = getattr(dataloader, "sampler", None)
             self._evaluates |= isinstance(sampler, torch.utils.data.SequentialSampler)
+            dataset = getattr(dataloader, "dataset", None)
+            if not isinstance(dataset, torch.utils.data.IterableDataset):  # rank 0 reads those
+                self._recorder.safely("ranks", self._would_divide, dataloader)
             return original(dataloader, *args, **kwargs)
 
         replaced(module, "prepare_data_loader", prepare_data_loader)
+
+    def _watch_fabric_loaders(self, fabric: Any) -> None:
+        original = fabric.setup_dataloaders
+
+        @functools.wraps(original)
+        def setup_dataloaders(own: Any, *loaders: Any, **kwargs: Any) -> Any:
+            if kwargs.get("use_distributed_sampler", True):
+                for loader in loaders:
+                    sampler = getattr(loader, "sampler", None)
+                    if not isinstance(sampler, torch.utils.data.SequentialSampler):
+                        self._recorder.safely("ranks", self._would_divide, loader)
+            return original(own, *loaders, **kwargs)
+
+        replaced(fabric, "setup_dataloaders", setup_dataloaders)
+
+    def _watch_lightning_data(self, module: Any) -> None:
+        connector = module._DataConnector
+        original = connector._prepare_dataloader
+
+        @functools.wraps(original)
+        def prepared(own: Any, dataloader: Any, shuffle: bool, mode: Any) -> Any:
+            if str(getattr(mode, "value", mode)) == "train":
+                self._recorder.safely("ranks", self._would_divide, dataloader)
+            return original(own, dataloader, shuffle, mode)
+
+        replaced(connector, "_prepare_dataloader", prepared)
+
+    def _would_divide(self, loader: Any) -> None:
+        """Several ranks would each take their part of its batches."""
+        if not self._framework or not isinstance(loader, torch.utils.data.DataLoader):
+            return
+        try:
+            size = getattr(own_loader(loader, 0, 1).batch_sampler, "batch_size", None)
+        except Refused as refused:
+            self._see(self._framework, refused.reason)
+            return
+        if isinstance(size, int) and size not in self._batches:
+            self._batches[size] = None
+            self._tell()
 
     def _watch_environment(self) -> None:
         kind = type(os.environ)

@@ -54,6 +54,10 @@ class RankOrders:
     here."""
     scale_batch: bool = False
     """Of a framework: each rank has a whole batch."""
+    machines: int = 1
+    """That have ranks; of a program that divides its work itself."""
+    machine_size: int = 0
+    """Ranks of this machine; 0: all."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,8 @@ class NativeSeen:
     """Why it should not be started as it is made to: it would compute something else."""
     random: bool = False
     """Its models draw random numbers (dropout)."""
+    batches: tuple[int, ...] = ()
+    """Sizes of the batches that its ranks would divide between them."""
     kind: str = "native"
 
 

@@ -1,0 +1,107 @@
+"""Whether a program divides its work itself, found out on node 0 before several nodes start it.
+
+On one machine the trial of ranks shows it. Here there is none, and all nodes must start the program
+alike: node 0 finds out and tells the others. What the source does not settle, a look at one process
+does, which trains for a few steps as written and changes nothing of the user's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from flatout.measuring import trial
+from flatout.measuring.trial import Bench
+from flatout.nouns.errors import UserError
+from flatout.nouns.nodes import NativeProgram
+from flatout.nouns.plan import Plan
+from flatout.running import folder, native_source, rank_layout
+from flatout.running.command import Command, script_sha256
+from flatout.running.process import end_all
+from flatout.running.rank_layout import RankLayout
+from flatout.tuning import native_trial, rank_run
+from flatout_agent import wire
+
+LOOK = "trial: one process, as written, to see whether the script divides its work itself"
+UNSEEN = "whether the script divides its work itself is not known, and its rows are cut: {why}"
+
+
+def program(
+    command: Command,
+    plan: Plan,
+    seed: int,
+    scale_batch: bool,
+    may_look: bool,
+    limit_s: float,
+    tell: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> NativeProgram | None:
+    """What the program is made for; None: for one device. Raises UserError.
+
+    may_look: one process may be tried; limit_s: for it; tell: called with a line on what is done;
+    warn: with what the user should know.
+    """
+    known = _known(command, plan)
+    if known is None and not may_look:
+        if scale_batch:
+            raise UserError(rank_run.NEEDS_TRIAL, "leave out --no-trial")
+        return None
+    seen = known.program if known is not None else _seen(command, seed, limit_s, tell, warn)
+    if seen is None:
+        if scale_batch:
+            tell(native_trial.UNSCALED)
+        return None
+    return NativeProgram(seen.framework, seen.against, seen.batches, scale_batch)
+
+
+class _Known(NamedTuple):
+    """What needs no look."""
+
+    program: wire.NativeSeen | None
+    """None: its rows are cut."""
+
+
+def _known(command: Command, plan: Plan) -> _Known | None:
+    """By its source, or by a trial of the same script; None: not known."""
+    told = native_source.tells(command.script)
+    if told != "nothing":
+        return _Known(wire.NativeSeen(wire.OWN_DDP) if told == "ddp" else None)
+    ranks, sha = plan.ranks, script_sha256(command.script)
+    if ranks is None or sha is None or ranks.script_sha256 != sha:
+        return None
+    # Which batches the ranks of a framework would divide stands in no plan.
+    return _Known(wire.NativeSeen(wire.OWN_DDP)) if ranks.native == wire.OWN_DDP else None
+
+
+def _seen(
+    command: Command,
+    seed: int,
+    limit_s: float,
+    tell: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> wire.NativeSeen | None:
+    """What one process shows in its first steps."""
+    tell(LOOK)
+    run_folder = folder.fresh("ranks")
+    orders = RankLayout(1, seed).orders(0, Path(), "", str(Path.cwd()))
+    bench = Bench(
+        command,
+        run_folder,
+        seed,
+        min_steps=1,
+        max_steps=1,
+        window_s=0.0,
+        compile_cache=run_folder / "compiled",
+        ranks=orders,
+        variables=rank_layout.alone(os.environ),
+    )
+    try:
+        first = trial.run(bench, trial.FIRST, (), None, limit_s, warmup_max_s=0.0)
+    except KeyboardInterrupt:
+        end_all(run_folder)
+        raise
+    if first.native is None and (first.process is None or first.late):
+        warn(UNSEEN.format(why=f"{first.error} (log: {first.log})"))
+    return first.native
