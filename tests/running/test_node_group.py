@@ -156,12 +156,38 @@ def test_a_node_that_never_comes_is_told_after_the_limit(nodes: Nodes) -> None:
     assert not nodes.flatouts[0].runs()
 
 
-def test_a_hang_is_named_by_its_node(nodes: Nodes) -> None:
-    """Its node sees only that its rank stands still; the other one knows that it waits."""
+HANGS = """
+train(1, 5)
+if rank == size - 1:
+    time.sleep(600)
+"""
+AHEAD = """
+if rank == 1:  # it waits where nobody sees it, as for a GPU
+    pulse.step(6, time.perf_counter())
+    time.sleep(600)
+"""
+GOES_ON = "train(6, 9)\n"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        pytest.param((1, 1), HANGS + GOES_ON, id="the other waits"),
+        pytest.param((1, 1), HANGS + AHEAD.replace("1:", "0:"), id="the other is ahead"),
+        pytest.param((1, 1, 1), HANGS + AHEAD + GOES_ON, id="of two the one behind"),
+    ],
+)
+def test_a_hang_is_named_by_its_node(
+    tmp_path: Path, inject: Path, ranks: tuple[int, ...], text: str
+) -> None:
+    """Its node sees only that its rank stands still; the other ones know that they wait."""
+    nodes = Nodes(tmp_path, inject, ranks)
     for flatout in nodes.flatouts:
         flatout.prefix[2] = QUICK_DRIVER
-    nodes.start(program("train(1, 5)\nif rank == 1:\n    time.sleep(600)\ntrain(6, 9)\n"))
-    first, second = nodes.ends()
-    assert (first.returncode, second.returncode) == (1, 1)
-    assert "rank 1 of 2 (node gpu-01) hangs: it has taken no step for" in first.stderr
+    nodes.start(program(text))
+    ends = nodes.ends()
+    assert [end.returncode for end in ends] == [1] * len(ranks)
+    last = len(ranks) - 1
+    named = f"rank {last} of {last + 1} (node gpu-0{last}) hangs: it has taken no step for"
+    assert named in ends[0].stderr
     assert nodes.left() == []

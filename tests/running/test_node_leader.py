@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from flatout.nouns.errors import UserError
-from flatout.nouns.nodes import NodeLayout, NodeRound
+from flatout.nouns.nodes import NativeProgram, NodeLayout, NodeRound, NodesStill, StandStill
 from flatout.nouns.ranks import RankFailure
 from flatout.running import node_lines
 from flatout.running.node_book import NodeLimits
@@ -49,13 +49,14 @@ class Cluster:
         self.stack.callback(link.close)
         return link
 
-    def join(self, ranks: list[int]) -> list[NodeRound]:
-        """All nodes, with so many ranks each."""
+    def join(self, ranks: list[int], native: NativeProgram | None = None) -> list[NodeRound]:
+        """All nodes, with so many ranks each. native: what node 0 has seen of the program."""
         self.links = [self.link(index) for index in range(len(ranks))]
         rounds: dict[int, NodeRound] = {}
 
         def join(index: int) -> None:
-            rounds[index] = self.links[index].join(ranks[index], "program")
+            seen = native if index == 0 else None
+            rounds[index] = self.links[index].join(ranks[index], "program", seen)
 
         threads = [threading.Thread(target=join, args=(index,)) for index in range(len(ranks))]
         for thread in threads:
@@ -86,6 +87,41 @@ def test_nodes_with_different_numbers_of_ranks_agree(stack: ExitStack) -> None:
         rank_0.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         rank_0.bind((host, int(port)))
         rank_0.listen()
+
+
+def test_all_nodes_hear_what_node_0_has_seen_of_the_program(stack: ExitStack) -> None:
+    seen = NativeProgram("accelerate", "it normalises", (64, 32), scale_batch=True)
+    rounds = Cluster(stack, 3).join([2, 1, 4], seen)
+    assert [(round.native, round.sizes) for round in rounds] == [(seen, (2, 1, 4))] * 3
+
+
+def test_nodes_whose_ranks_stand_still_know_which_of_them_is_behind(stack: ExitStack) -> None:
+    cluster = Cluster(stack, 3)
+    cluster.join([1, 2, 1])
+    first, second, third = cluster.links
+    first.still = StandStill(waits=True, behind=None)
+    second.still = StandStill(waits=True, behind=411)
+    third.still = StandStill(waits=False, behind=412)
+    others = NodesStill(waits=True, least=411, most=412)
+    until(lambda: first.others == second.others == third.others == others)
+    first.still, second.still = None, StandStill(waits=True, behind=411)
+    until(lambda: not second.others.waits)  # its own ranks are none of the others
+    assert third.others.waits
+    second.still = third.still = None
+    until(lambda: third.others == NodesStill())
+
+
+def test_what_node_0_needs_before_it_joins_is_no_time_of_the_others(stack: ExitStack) -> None:
+    cluster = Cluster(stack, 2, replace(QUICK, wait_s=0.5))
+    cluster.leader.wait_anew(20.0)
+    rounds: list[NodeRound] = []
+    other = threading.Thread(target=lambda: rounds.append(cluster.link(1).join(1, "program")))
+    other.start()
+    time.sleep(1.0)
+    cluster.leader.wait_anew(10.0)
+    rounds.append(cluster.link(0).join(1, "program"))
+    other.join()
+    assert [round.total for round in rounds] == [2, 2]
 
 
 @pytest.mark.parametrize("lost", [False, True])

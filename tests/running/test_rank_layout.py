@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flatout.nouns.errors import UserError
+from flatout.running import rank_layout, rank_place
 from flatout.running.command import Command
 from flatout.running.native_ranks import NativeStart
 from flatout.running.rank_layout import (
@@ -142,6 +143,41 @@ def test_ranks_of_one_of_several_machines() -> None:
     assert variables["CUDA_VISIBLE_DEVICES"] == "1,2,3,0"  # of this machine
     names = ("FLATOUT_RANK", "FLATOUT_RANKS", "FLATOUT_LOCAL_RANK", "FLATOUT_LOCAL_RANKS")
     assert [variables[name] for name in names] == ["9", "12", "1", "4"]
+
+
+def test_a_program_that_knows_ranks_sees_those_of_all_machines() -> None:
+    place = RankPlace(8, 12, "[fd00::1]:4000", "127.0.0.1", 2, 3)
+    own = RankLayout(4, 5, 1, ("0", "1", "2", "3"), place, NativeStart("lightning")).begun()
+    slurm = {"SLURM_PROCID": "2", "SLURM_NTASKS": "3", "SLURM_JOB_ID": "7"}
+    variables = own.environment(1, {"RANK": "1", "WORLD_SIZE": "2", **slurm})
+    assert {name: variables[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")} == {
+        "RANK": "9",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "12",
+    }
+    names = ("LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "GROUP_WORLD_SIZE")
+    assert [variables[name] for name in names] == ["4", "2", "2", "3"]
+    assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("fd00::1", "4000")
+    assert variables["TORCHELASTIC_RUN_ID"] == "flatout-4000"  # the same on all machines
+    assert variables["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
+    # As if Slurm had started a task for each rank, and not one on each node.
+    tasks = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_JOB_ID")
+    assert [variables[name] for name in tasks] == ["9", "1", "12", "7"]
+    assert variables["GLOO_SOCKET_IFNAME"] == rank_place.interface("127.0.0.1")
+    kept = own.environment(0, {"GLOO_SOCKET_IFNAME": "ib0"})
+    assert kept["GLOO_SOCKET_IFNAME"] == "ib0"
+    assert "SLURM_PROCID" not in kept
+    orders = own.orders(1, Path(), "scratch", "here")
+    assert (orders.rank, orders.size, orders.machines, orders.machine_size) == (9, 12, 3, 4)
+    assert orders.scratch == ""
+
+
+def test_a_program_that_is_to_train_alone_is_told_of_no_other() -> None:
+    base = {"PATH": "/bin", "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node0"}
+    engine = {"SLURM_NTASKS": "2", "SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "FLATOUT_JOB": "x"}
+    assert rank_layout.alone({**base, **engine}) == {"PATH": "/bin", "SLURM_JOB_ID": "7"}
+    plain = RankLayout(1, 5, None, (), RankPlace(1, 2, "a:1", "b", 1, 2))
+    assert not engine.keys() - {"SLURM_JOB_ID"} & plain.environment(0, engine).keys()
 
 
 def test_one_rank_is_enough_where_there_are_other_machines() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,13 +14,15 @@ from flatout.measuring.outcome import Outcome
 from flatout.measuring.rank_trial import RankOutcome
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import Identity
+from flatout.nouns.nodes import NativeProgram
+from flatout.nouns.plan import Plan, PlannedRanks
 from flatout.nouns.ranks import ScalingRow
 from flatout.nouns.trial import Measurement
-from flatout.running.command import Command
+from flatout.running.command import Command, script_sha256
 from flatout.running.native_ranks import NativeStart
 from flatout.running.processes import Process
 from flatout.running.rank_layout import RankLayout
-from flatout.tuning import native_trial, plan_file, rank_run, scaling_trial
+from flatout.tuning import native_look, native_trial, plan_file, rank_run, scaling_trial
 from flatout_agent import wire
 
 LOSSES = tuple(2.0 - 0.02 * step for step in range(20))
@@ -64,6 +66,104 @@ def test_how_a_program_is_started(
     assert native_trial.start(seen, scale, lines.append) == starts
     assert told in "".join(lines)
     assert bool(lines) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("seen", "sizes", "starts", "told"),
+    [
+        (None, (1, 1), None, ""),
+        (NativeProgram("accelerate", batches=(64, 8)), (2, 2), KEPT, ""),
+        (NativeProgram("accelerate"), (1, 2), KEPT, ""),
+        (NativeProgram("accelerate", batches=(64, 6)), (2, 2), None, "cannot divide a batch of 6"),
+        (
+            NativeProgram("accelerate", batches=(6,), scale_batch=True),
+            (2, 2),
+            NativeStart("accelerate", True),
+            "",
+        ),
+        (NativeProgram("accelerate", "it normalises"), (1, 1), None, "it normalises"),
+        (NativeProgram("lightning"), (2, 2), NativeStart("lightning"), ""),
+        # Not even where the batch may grow.
+        (NativeProgram("fabric", scale_batch=True), (1, 2), None, "here they have 1, 2"),
+        (NativeProgram("ddp"), (1, 2), OWN, ""),
+        (NativeProgram("ddp", "it numbers"), (1, 1), None, "it numbers"),
+    ],
+)
+def test_how_all_nodes_start_a_program(
+    seen: NativeProgram | None, sizes: tuple[int, ...], starts: NativeStart | None, told: str
+) -> None:
+    lines: list[str] = []
+    assert native_trial.of_nodes(seen, sizes, lines.append) == starts
+    assert told in "".join(lines)
+    assert bool(lines) == bool(told)
+
+
+class Look(NamedTuple):
+    """What node 0 finds out, and what it says."""
+
+    program: NativeProgram | None
+    told: list[str]
+    warned: list[str]
+    trials: int
+
+
+def look(
+    monkeypatch: pytest.MonkeyPatch,
+    script: Path,
+    shows: Outcome | None,
+    plan: Plan = Plan(()),  # noqa: B008 - frozen
+    scale: bool = False,
+) -> Look:
+    """shows: what the one process shows; None: none may be tried."""
+    told: list[str] = []
+    warned: list[str] = []
+    trials: list[trial.Bench] = []
+
+    def run(bench: trial.Bench, *args: Any, **kwargs: Any) -> Outcome:
+        trials.append(bench)
+        assert shows is not None
+        return shows
+
+    monkeypatch.setattr(trial, "run", run)
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    command = dataclasses.replace(BENCH.command, script=script)
+    rest = 1, scale, shows is not None, 10.0, told.append, warned.append
+    program = native_look.program(command, plan, *rest)
+    assert all("SLURM_PROCID" not in (bench.variables or {}) for bench in trials)
+    return Look(program, told, warned, len(trials))
+
+
+def test_node_0_looks_only_where_the_source_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train.py"
+    shows = first(measured(10.0), wire.NativeSeen("lightning", batches=(8,)))
+    script.write_text("import torch")
+    assert look(monkeypatch, script, shows) == Look(None, [], [], 0)
+    scaled = look(monkeypatch, script, shows, scale=True)
+    assert scaled == Look(None, [native_trial.UNSCALED], [], 0)
+    script.write_text("import torch\ntorch.distributed.init_process_group()")
+    assert look(monkeypatch, script, shows).program == NativeProgram("ddp")
+    script.write_text("from accelerate import Accelerator")
+    lightning = NativeProgram("lightning", batches=(8,))
+    assert look(monkeypatch, script, shows) == Look(lightning, [native_look.LOOK], [], 1)
+    assert look(monkeypatch, script, None) == Look(None, [], [], 0)
+    with pytest.raises(UserError, match="needs the trial"):
+        look(monkeypatch, script, None, scale=True)
+    ranks = PlannedRanks(2, 2, script_sha256=script_sha256(script), native="ddp")
+    remembered = look(monkeypatch, script, shows, Plan((), ranks=ranks))
+    assert (remembered.program, remembered.trials) == (NativeProgram("ddp"), 0)
+
+
+def test_a_look_that_shows_nothing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text("import some_framework")
+    failed = dataclasses.replace(first(None, None), process=None, error="KeyError: 'DATA'")
+    seen = look(monkeypatch, script, failed)
+    assert seen.program is None
+    assert "rows are cut: KeyError: 'DATA'" in seen.warned[0]
 
 
 def test_what_is_gained_is_samples_a_second_where_the_batch_grows() -> None:

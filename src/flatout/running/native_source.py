@@ -26,66 +26,15 @@ SIGNS = re.compile(
     r"""|["'](?:RANK|WORLD_SIZE|LOCAL_RANK|SLURM_PROCID|SLURM_LOCALID)["']"""
 )
 """It may use a framework, start a group, or ask for its rank."""
-COMPUTES = frozenset(  # one word after the other: a list would take fifty lines
-    [
-        "PIL",
-        "absl",
-        "albumentations",
-        "attr",
-        "attrs",
-        "click",
-        "cv2",
-        "datasets",
-        "dotenv",
-        "einops",
-        "fire",
-        "flatout",
-        "h5py",
-        "huggingface_hub",
-        "hydra",
-        "imageio",
-        "joblib",
-        "loguru",
-        "matplotlib",
-        "ml_collections",
-        "nltk",
-        "numba",
-        "numpy",
-        "omegaconf",
-        "pandas",
-        "psutil",
-        "pyarrow",
-        "pydantic",
-        "regex",
-        "requests",
-        "rich",
-        "safetensors",
-        "scipy",
-        "seaborn",
-        "sentencepiece",
-        "simple_parsing",
-        "six",
-        "sklearn",
-        "soundfile",
-        "tensorboard",
-        "tensorboardX",
-        "tiktoken",
-        "timm",
-        "tokenizers",
-        "torch",
-        "torchaudio",
-        "torchmetrics",
-        "torchtext",
-        "torchvision",
-        "tqdm",
-        "transformers",
-        "typer",
-        "typing_extensions",
-        "tyro",
-        "wandb",
-        "yaml",
-    ]
+WORDS = (
+    "PIL absl albumentations attr attrs click cv2 datasets dotenv einops fire flatout h5py "
+    "huggingface_hub hydra imageio joblib loguru matplotlib ml_collections nltk numba numpy "
+    "omegaconf pandas psutil pyarrow pydantic regex requests rich safetensors scipy seaborn "
+    "sentencepiece simple_parsing six sklearn soundfile tensorboard tensorboardX tiktoken timm "
+    "tokenizers torch torchaudio torchmetrics torchtext torchvision tqdm transformers typer "
+    "typing_extensions tyro wandb yaml"
 )
+COMPUTES = frozenset(WORDS.split())
 """Packages that start no processes which train, but by the names in SIGNS."""
 MOST_FILES = 400
 MOST_BYTES = 2**20
