@@ -66,10 +66,15 @@ def of_nodes(
     if seen.framework in EVEN_NODES and len(set(sizes)) > 1:
         against = UNEVEN.format(sizes=", ".join(map(str, sizes)))
         return start(wire.NativeSeen(seen.framework, against), False, tell)
-    undivided = [batch for batch in seen.batches if batch % sum(sizes)]
-    if undivided and not seen.scale_batch:
-        against = against or UNDIVIDED.format(ranks=sum(sizes), batch=undivided[0])
+    if not seen.scale_batch:
+        against = against or undivided(seen.batches, sum(sizes))
     return start(wire.NativeSeen(seen.framework, against), seen.scale_batch, tell)
+
+
+def undivided(batches: Sequence[int], ranks: int) -> str:
+    """Why so many ranks cannot divide these batches between them; "": they can."""
+    batch = next((batch for batch in batches if batch % ranks), None)
+    return "" if batch is None else UNDIVIDED.format(ranks=ranks, batch=batch)
 
 
 def judged(

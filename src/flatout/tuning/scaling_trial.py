@@ -80,7 +80,8 @@ def measure(
         tell("trial: one process, as written")
         first = trial.run(bench, trial.FIRST, boosts, facts, LIMIT_S)
         native = native_trial.start(first.native, scale_batch, tell)
-        asked = _Asked(bench, layout, boosts, machine, facts, tell, links or {}, native)
+        batches = first.native.batches if first.native is not None else ()
+        asked = _Asked(bench, layout, boosts, machine, facts, tell, links or {}, native, batches)
         written = first.measured or asked.without_others()
         ended_well = first.process is not None and not first.returncode and not first.late
         if written is None and ended_well:
@@ -106,6 +107,8 @@ class _Asked(NamedTuple):
     tell: Callable[[str], None]
     links: Mapping[int, Link]
     native: NativeStart | None = None
+    batches: tuple[int, ...] = ()
+    """That a framework would divide between the ranks."""
 
     def without_others(self) -> Measurement | None:
         """The one process of a program that demands torchrun's variables; None: not that."""
@@ -161,6 +164,9 @@ def _rows(asked: _Asked, written: Measurement, drawn: bool = False) -> list[Scal
 def _native_row(
     asked: _Asked, how: NativeStart, size: int, written: Measurement, drawn: bool
 ) -> ScalingRow:
+    uneven = native_trial.undivided(asked.batches, size) if how.keeps_batch else ""
+    if uneven:
+        return ScalingRow(size, error=uneven, native=how.framework)
     asked.tell(f"trial: {size} ranks, as torchrun would start them")
     outcome = asked.run(size, native=how)
     return native_trial.judged(compared(size, written, outcome, drawn=drawn), written, outcome, how)

@@ -20,6 +20,7 @@ from flatout_agent.replacing import replaced
 CHECK_EVERY = 200
 """Backward passes between two looks whether the ranks' weights are still equal."""
 ONE_DEVICE = "flatout run -- torchrun --nproc-per-node {size} ... starts it as it is written"
+ONE_OF_SEVERAL = "start it on each node as it is written: flatout run -- torchrun --nnodes ..."
 
 
 class RankRuntime:
@@ -44,7 +45,8 @@ class RankRuntime:
         reducer.watched(self.reducer, self._backward_guarded)
         self.regions.install()
         agreeing.offer(self.group)
-        _one_device(self.guarded, self.orders.size)
+        several = bool(self.orders.address)
+        _one_device(self.guarded, ONE_OF_SEVERAL if several else ONE_DEVICE, self.orders.size)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
@@ -109,14 +111,14 @@ class RankRuntime:
         )
 
 
-def _one_device(guarded: Callable[..., Any], size: int) -> None:
+def _one_device(guarded: Callable[..., Any], next_step: str, size: int) -> None:
     """A script that spreads itself over devices or processes is not for this."""
 
     def refused(*args: Any, **kwargs: Any) -> Any:
         def refuse() -> None:
             raise Refused(
                 "the script starts DistributedDataParallel or another group of processes itself",
-                ONE_DEVICE.format(size=size),
+                next_step.format(size=size),
             )
 
         return guarded(refuse)

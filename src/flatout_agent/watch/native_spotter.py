@@ -96,6 +96,8 @@ class NativeSpotter:
         def __init__(own: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             original(own, *args, **kwargs)
             self._recorder.safely("ranks", self._see, framework)
+            if framework == "transformers" and getattr(own, "eval_dataset", None) is not None:
+                self._recorder.safely("ranks", self._has_batch, own.args.eval_batch_size)
 
         replaced(owner, "__init__", __init__)
         if framework == "accelerate":
@@ -153,6 +155,9 @@ class NativeSpotter:
         except Refused as refused:
             self._see(self._framework, refused.reason)
             return
+        self._has_batch(size)
+
+    def _has_batch(self, size: Any) -> None:
         if isinstance(size, int) and size not in self._batches:
             self._batches[size] = None
             self._tell()
