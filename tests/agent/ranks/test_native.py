@@ -62,12 +62,18 @@ def job(root: Path) -> list[str]:
     return [str(root / "tests" / "jobs"), "--steps", "40"]
 
 
-def both(folder: Path, words: list[str], framework: str) -> tuple[ranked.Ranked, ranked.Ranked]:
-    """The program alone, seen to be of that framework, and as two ranks."""
+def both(
+    folder: Path, words: list[str], framework: str, batches: tuple[int, ...] = (64,)
+) -> tuple[ranked.Ranked, ranked.Ranked]:
+    """The program alone, seen to be of that framework, and as two ranks.
+
+    batches: that the ranks would divide.
+    """
     alone = ranked.run(folder, words, 1, native_ranked.LIMIT_S)
     assert alone.codes == (0,), alone.errors
     seen = [record for record in alone.records if isinstance(record, wire.NativeSeen)]
     assert (seen[-1].framework, seen[-1].against) == (framework, "")
+    assert seen[-1].batches == batches
     together = native_ranked.run(folder, words, NativeStart(framework))
     assert together.codes == (0, 0), (together.refused, together.faults, together.errors)
     assert (together.seen.backend, together.seen.native) == ("gloo", framework)
@@ -105,7 +111,7 @@ def test_lightning_trains_on_the_batches_of_one_process(job: list[str], tmp_path
 def test_the_trainer_counts_evaluates_and_learns_as_in_one_process(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINER)
-    alone, together = both(tmp_path, [str(script)], "transformers")
+    alone, together = both(tmp_path, [str(script)], "transformers", (10, 8))
     one, two = alone.outputs[0], together.outputs[0]
     assert ranked.losses(two)[:12] == pytest.approx(ranked.losses(one)[:12], rel=1e-4)
     # The last batch of an epoch has 4 rows, which two ranks divide evenly as well.
@@ -123,6 +129,15 @@ def test_a_batch_may_be_scaled_where_that_is_allowed(job: list[str], tmp_path: P
     ended = [record for record in together.records if isinstance(record, wire.Ended)]
     # Of each rank, without its first step; an epoch has eight whole batches for each.
     assert [record.samples for record in ended] == [64 * 21] * 2
+
+
+def test_ranks_that_make_no_group_are_refused(job: list[str], tmp_path: Path) -> None:
+    """Each would train for itself, and save what the others do."""
+    words = [f"{job[0]}/plain.py", *job[1:]]
+    together = native_ranked.run(tmp_path, words, NativeStart(wire.OWN_DDP))
+    assert together.codes == (wire.REFUSED_EXIT,) * 2
+    assert all("made no group" in refused.reason for refused in together.refused)
+    assert all(len(ranked.losses(output)) <= 2 for output in together.outputs)
 
 
 def test_ddp_of_a_script_is_what_torchrun_makes_of_it(job: list[str], tmp_path: Path) -> None:
