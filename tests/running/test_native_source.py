@@ -9,6 +9,12 @@ import pytest
 from flatout.running.native_source import tells
 
 GROUP = "import torch.distributed as dist\ndef begin():\n    dist.init_process_group('gloo')\n"
+OWN_HELPER = """import torch.distributed as dist
+def init_distributed_mode():
+    if "RANK" not in os.environ:
+        return
+    dist.init_process_group("gloo")
+"""
 
 
 def written(folder: Path, files: dict[str, str]) -> Path:
@@ -32,6 +38,42 @@ def written(folder: Path, files: dict[str, str]) -> Path:
         ({"train.py": "print 'Python 2'\n"}, "nothing"),
         ({"train.py": GROUP + "begin()\n"}, "ddp"),
         ({"train.py": GROUP}, "nothing"),
+        ({"train.py": OWN_HELPER + "init_distributed_mode()\n"}, "perhaps ddp"),
+        (
+            {
+                "train.py": GROUP
+                + "def main():\n    begin()\nif __name__ == '__main__':\n    main()\n"
+            },
+            "ddp",
+        ),
+        ({"train.py": GROUP + "import sys\nif sys.argv[1:]:\n    begin()\n"}, "perhaps ddp"),
+        (
+            {"train.py": GROUP.replace("    dist", "    if ddp: return\n    dist") + "begin()\n"},
+            "perhaps ddp",
+        ),
+        (
+            {
+                "train.py": "import hydra\n@hydra.main()\ndef main():\n    begin()\n"
+                + GROUP
+                + "main()"
+            },
+            "ddp",
+        ),
+        (
+            {"train.py": GROUP + "class Run:\n    def __init__(self):\n        begin()\nRun()\n"},
+            "ddp",
+        ),
+        (
+            {"train.py": GROUP + "class Run:\n    def train(self):\n        begin()\nRun()\n"},
+            "nothing",
+        ),
+        (
+            {
+                "train.py": GROUP
+                + "if 0:\n    def run():\n        begin()\nimport sys\nif sys:\n    run()\n"
+            },
+            "perhaps ddp",
+        ),
         ({"train.py": "# dist.init_process_group('gloo')\n"}, "nothing"),
         ({"train.py": GROUP + "import torch\ntorch.multiprocessing.spawn(begin)\n"}, "nothing"),
         ({"train.py": "import deepspeed\ndeepspeed.init_distributed()\n"}, "ddp"),

@@ -1,8 +1,9 @@
 """What the source of a script tells of how it would train on several processes by itself.
 
 Where it starts a group of processes it is made for several, and where it imports nothing but torch
-and what computes, no framework can. Between the two only a look at the running program tells. The
-source is that of the script and of its own modules, as far as they are imported by name.
+and what computes, no framework can. Between the two only a look at the running program tells, as of
+a group that is started under a condition. The source is that of the script and of its own modules,
+as far as they are imported by name.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-SourceTells = Literal["ddp", "plain", "nothing"]
-GROUPS = re.compile(r"init_process_group|init_device_mesh|init_distributed\w*")
-"""Functions that start a group of processes."""
+from flatout.running.group_starts import GROUPS, Certainty, starts
+
+SourceTells = Literal["ddp", "perhaps ddp", "plain", "nothing"]
 SPAWNS = re.compile(r"^[^#\n]*\b(?:spawn|start_processes|Process)\(", re.MULTILINE)
 """It starts all of its processes as well: nothing can start it as one of them."""
 SIGNS = re.compile(
@@ -52,47 +53,17 @@ class _Source(NamedTuple):
 
 
 def tells(script: Path | None) -> SourceTells:
-    """What the source of this script tells; nothing: neither of the two, or it cannot be read."""
+    """What the source of this script tells; nothing: none of these, or it cannot be read."""
     sources = list(_sources(script)) if script is not None else []
     if not sources:
         return "nothing"
-    trees = [source.tree for source in sources if source.tree is not None]
-    used = {name for tree in trees for name in _used(tree)}
-    groups = [each for each in sources if each.tree is not None and _starts(each.tree, used)]
+    groups = [each for each in sources if GROUPS.search(each.text)]
     if groups and not any(SPAWNS.search(source.text) for source in [sources[0], *groups]):
-        return "ddp"
+        found = starts([source.tree for source in sources if source.tree is not None])
+        if found is not Certainty.NO:
+            return "ddp" if found is Certainty.SURE else "perhaps ddp"
     plain = all(source.known and not SIGNS.search(source.text) for source in sources)
     return "plain" if plain else "nothing"
-
-
-def _used(tree: ast.Module) -> Iterator[str]:
-    """Names that are called, or given to something that may call them."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-
-
-def _starts(node: ast.AST, used: set[str]) -> bool:
-    """Whether a group is started there, and not in a function that nobody uses."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            reached = child.name in used or child.name.startswith("__")
-            if reached and _starts(child, used):
-                return True
-            continue
-        if isinstance(child, ast.Call) and GROUPS.fullmatch(_name(child.func)):
-            return True
-        if _starts(child, used):
-            return True
-    return False
-
-
-def _name(function: ast.expr) -> str:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
 
 
 def _sources(script: Path) -> Iterator[_Source]:

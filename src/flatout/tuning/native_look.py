@@ -43,7 +43,7 @@ def program(
     may_look: one process may be tried; limit_s: for it; tell: called with a line on what is done;
     warn: with what the user should know.
     """
-    known = _known(command, plan)
+    known = _known(command, plan, may_look)
     if known is None and not may_look:
         if scale_batch:
             raise UserError(rank_run.NEEDS_TRIAL, "leave out --no-trial")
@@ -63,11 +63,13 @@ class _Known(NamedTuple):
     """None: its rows are cut."""
 
 
-def _known(command: Command, plan: Plan) -> _Known | None:
+def _known(command: Command, plan: Plan, may_look: bool) -> _Known | None:
     """By its source, or by a trial of the same script; None: not known."""
     told = native_source.tells(command.script)
-    if told != "nothing":
-        return _Known(wire.NativeSeen(wire.OWN_DDP) if told == "ddp" else None)
+    if told == "plain":
+        return _Known(None)
+    if told == "ddp" or (told == "perhaps ddp" and not may_look):
+        return _Known(wire.NativeSeen(wire.OWN_DDP))
     ranks, sha = plan.ranks, script_sha256(command.script)
     if ranks is None or sha is None or ranks.script_sha256 != sha:
         return None

@@ -85,7 +85,7 @@ def untried(layout: RankLayout, command: Command, scale_batch: bool) -> RankPlan
     """
     if scale_batch:
         raise UserError(NEEDS_TRIAL, "leave out --no-trial")
-    own = native_source.tells(command.script) == "ddp"
+    own = native_source.tells(command.script) in ("ddp", "perhaps ddp")
     return RankPlan(replace(layout, native=NativeStart(wire.OWN_DDP) if own else None))
 
 

@@ -14,13 +14,14 @@ from flatout_agent.importing import Callback
 
 ACCELERATE = "accelerate.accelerator"
 TRANSFORMERS = "transformers.trainer"
+TRAINING_ARGUMENTS = "transformers.training_args"
 LIGHTNING = tuple(f"{name}.trainer.trainer" for name in ("lightning.pytorch", "pytorch_lightning"))
 LIGHTNING_DATA = tuple(
     f"{name}.trainer.connectors.data_connector"
     for name in ("lightning.pytorch", "pytorch_lightning")
 )
 FABRIC = tuple(f"{name}.fabric" for name in ("lightning.fabric", "lightning_fabric"))
-MODULES = (ACCELERATE, TRANSFORMERS, *LIGHTNING, *LIGHTNING_DATA, *FABRIC)
+MODULES = (ACCELERATE, TRANSFORMERS, TRAINING_ARGUMENTS, *LIGHTNING, *LIGHTNING_DATA, *FABRIC)
 
 _loaded: dict[str, ModuleType] = {}
 _actions: dict[str, Callback] = {}

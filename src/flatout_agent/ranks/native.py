@@ -26,6 +26,9 @@ from flatout_agent.replacing import replaced
 CHECK_AT = 2
 """Step after which there must be a group of processes."""
 NO_GROUP = "the script made no group of processes: each of them would train for itself"
+UNTRIED = (
+    "leave out --no-trial, which would have shown it; or give the option that makes it start one"
+)
 
 
 class NativeRuntime:
@@ -66,7 +69,7 @@ class NativeRuntime:
     def _check_group(self) -> None:
         self.seen()
         if not self._backend:
-            raise Refused(NO_GROUP, "run it without --ranks, --gpus and --nodes")
+            raise Refused(NO_GROUP, UNTRIED)
 
     def seen(self) -> wire.RanksSeen:
         """Whether the program has made a group of processes; backend: "" where it has not."""

@@ -64,6 +64,7 @@ class NativeSpotter:
             for module, (name, framework) in CLASSES.items()
         }
         watch.update(dict.fromkeys(frameworks.LIGHTNING_DATA, self._watch_lightning_data))
+        watch[frameworks.TRAINING_ARGUMENTS] = self._watch_arguments
         frameworks.when_imported(
             {
                 module: functools.partial(self._recorder.safely, f"ranks: {module}", call)
@@ -94,6 +95,8 @@ class NativeSpotter:
 
         @functools.wraps(original)
         def __init__(own: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            if "num_nodes" in kwargs:  # it would wait for the others
+                kwargs["num_nodes"] = 1
             original(own, *args, **kwargs)
             self._recorder.safely("ranks", self._see, framework)
             if framework == "transformers" and getattr(own, "eval_dataset", None) is not None:
@@ -104,6 +107,21 @@ class NativeSpotter:
             self._watch_loaders(module)
         elif framework == "fabric":
             self._watch_fabric_loaders(owner)
+
+    def _watch_arguments(self, module: Any) -> None:
+        """Some of them, as `fsdp`, are refused where there is one process."""
+        owner = module.TrainingArguments
+        original = owner.__post_init__
+
+        @functools.wraps(original)
+        def __post_init__(own: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            try:
+                original(own, *args, **kwargs)
+            except Exception:
+                self._recorder.safely("ranks", self._see, "transformers")
+                raise
+
+        replaced(owner, "__post_init__", __post_init__)
 
     def _watch_loaders(self, module: Any) -> None:
         """What `ranks.native` divides."""
