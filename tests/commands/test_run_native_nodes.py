@@ -192,6 +192,7 @@ def test_the_rank_that_hangs_is_named_with_its_node(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob(".flatout/runs/*/stacks.txt"))) == 1
 
 
+@pytest.mark.thorough
 def test_torchrun_starts_its_ranks_again_where_that_is_asked(tmp_path: Path) -> None:
     kills = """if number == 9 and rank == 1 and not os.path.exists("died"):
         open("died", "w").close(); os.kill(os.getpid(), signal.SIGKILL)"""
