@@ -52,25 +52,7 @@ class NativeStart:
         """
         if place is None:
             place = RankPlace(0, size, f"{HERE}:{self.port}", HERE)
-        rank, total = str(place.first + local), str(place.total)
-        host, port = place.meeting
-        variables = {
-            **base,
-            "RANK": rank,
-            "LOCAL_RANK": str(local),
-            "WORLD_SIZE": total,
-            "LOCAL_WORLD_SIZE": str(size),
-            "GROUP_RANK": str(place.machine),
-            "GROUP_WORLD_SIZE": str(place.machines),
-            "ROLE_RANK": rank,
-            "ROLE_WORLD_SIZE": total,
-            "ROLE_NAME": "default",
-            "MASTER_ADDR": host,
-            "MASTER_PORT": port,
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "TORCHELASTIC_MAX_RESTARTS": "0",
-            "TORCHELASTIC_RUN_ID": f"flatout-{port}",  # Lightning looks for it
-        }
+        variables = {**base, **_as_torchrun(local, size, place)}
         if not on_gpus:
             # As `accelerate launch --cpu`: else each rank on CPU cores takes itself for alone.
             variables["ACCELERATE_USE_CPU"] = "true"
@@ -85,6 +67,28 @@ class NativeStart:
         with socket.socket() as probe:
             probe.bind((HERE, 0))
             return dataclasses.replace(self, port=probe.getsockname()[1])
+
+
+def _as_torchrun(local: int, size: int, place: RankPlace) -> dict[str, str]:
+    """What torchrun would set."""
+    rank, total = str(place.first + local), str(place.total)
+    host, port = place.meeting
+    return {
+        "RANK": rank,
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": total,
+        "LOCAL_WORLD_SIZE": str(size),
+        "GROUP_RANK": str(place.machine),
+        "GROUP_WORLD_SIZE": str(place.machines),
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": total,
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": f"flatout-{port}",  # Lightning looks for it
+    }
 
 
 def _over_machines(place: RankPlace, base: Mapping[str, str]) -> dict[str, str]:
