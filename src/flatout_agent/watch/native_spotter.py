@@ -33,6 +33,7 @@ CLASSES = {
     **dict.fromkeys(frameworks.FABRIC, ("Fabric", "fabric")),
 }
 """Module -> its class whose objects tell it, and the framework."""
+PACKAGES = frozenset(name.partition(".")[0] for name in frameworks.MODULES)
 WEIGHT = ("accelerate", "fabric", "lightning", "transformers", wire.OWN_DDP)
 """The last of those that were seen counts: a Trainer makes an Accelerator of its own."""
 TORCHRUN = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID"})
@@ -209,7 +210,7 @@ class NativeSpotter:
         @functools.wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             places_itself = max(kwargs.get("rank", -1), kwargs.get("world_size", -1)) >= 0
-            if places.user_frame(sys._getframe(1)) is not None:
+            if _by_the_program(sys._getframe(1)):
                 against = OWN_PLACES if places_itself and not self._framework else ""
                 self._recorder.safely("ranks", self._see, wire.OWN_DDP, against)
             return original(*args, **kwargs)
@@ -228,6 +229,17 @@ class NativeSpotter:
             self._see(self._framework, NORMALISES)
         elif self._framework == "accelerate" and self._evaluates and not _gathers():
             self._see(self._framework, NO_GATHER)
+
+
+def _by_the_program(frame: FrameType | None) -> bool:
+    """Whether the program's own code calls, and no framework of which it is the affair."""
+    while frame is not None:
+        if places.is_own(frame.f_code.co_filename):
+            return True
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in PACKAGES:
+            return False
+        frame = frame.f_back
+    return False
 
 
 def _normalises(module: torch.nn.Module) -> bool:

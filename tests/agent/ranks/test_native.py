@@ -107,6 +107,18 @@ def test_lightning_trains_on_the_batches_of_one_process(job: list[str], tmp_path
     assert means == pytest.approx(expected, rel=1e-4)
 
 
+def test_lightning_for_a_cluster_is_seen_without_one(root: Path, tmp_path: Path) -> None:
+    """It makes a group itself, and would wait for its other nodes."""
+    text = (root / "tests" / "jobs" / "lightning_fit.py").read_text()
+    (tmp_path / "train.py").write_text(
+        text.replace("devices=1,", "devices=1, num_nodes=4, strategy='ddp', accelerator='cpu',")
+    )
+    alone = ranked.run(tmp_path, ["train.py", "--steps", "3"], 1, native_ranked.LIMIT_S)
+    assert alone.codes == (0,), alone.errors
+    seen = [record for record in alone.records if isinstance(record, wire.NativeSeen)]
+    assert seen[-1] == wire.NativeSeen("lightning", batches=(64,))
+
+
 @pytest.mark.thorough
 def test_the_trainer_counts_evaluates_and_learns_as_in_one_process(tmp_path: Path) -> None:
     script = tmp_path / "train.py"

@@ -120,6 +120,49 @@ def test_the_rank_that_fails_first_is_named_with_its_log(launch: LaunchCalls) ->
     assert '"state": "failed"' in done.stdout
 
 
+NUMBERED = """
+import os
+import torch
+import torch.distributed as dist
+
+rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+torch.manual_seed(0)
+dice = torch.Generator().manual_seed(1)
+inputs, targets = torch.randn(20, 24, 8, generator=dice), torch.randn(20, 24, 1, generator=dice)
+model = torch.nn.Linear(8, 1)
+if size > 1:
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for number, (x, y) in enumerate(zip(inputs, targets), 1):
+    loss = torch.nn.functional.mse_loss(model(x[rank::size]), y[rank::size])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    mean = loss.detach() / size
+    if size > 1:
+        dist.all_reduce(mean)
+    if rank == 0:
+        print("step", number, f"{mean.item():.7f}", flush=True)
+"""
+
+
+@pytest.mark.thorough
+def test_a_script_that_knows_slurm_alone_trains_on_both_nodes(
+    launch: LaunchCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (launch.folder / "numbered.py").write_text(NUMBERED)
+    done = launch("slurm", "--nodes", "2", "--yes", "numbered.py")
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    assert "started as torchrun would, the script divides the work" in said
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    here = LaunchCalls(launch.folder, {"OMP_NUM_THREADS": "1"})
+    assert losses(said) == pytest.approx(here.alone("numbered.py"), abs=1e-5)
+    assert len(losses(said)) == 20
+
+
 @pytest.mark.thorough
 def test_interrupted_it_goes_on_and_ends_when_asked(
     launch: LaunchCalls, cluster: slurmed.SlurmCluster
