@@ -18,7 +18,11 @@ from flatout_agent.ranks.lone import LoneGroup
 
 
 class DisturbingReducer(reducer.Reducer):
-    """Scales each value of what backward passes give by a random number close to 1."""
+    """Adds random numbers to what backward passes give, as large as a share of its typical value.
+
+    Sums are off by a share of what is added up, not of the result: a value close to zero may change
+    its sign, which an optimizer like Adam makes a whole step of.
+    """
 
     def __init__(self, orders: wire.RankOrders) -> None:
         super().__init__(LoneGroup(orders))
@@ -32,7 +36,7 @@ class DisturbingReducer(reducer.Reducer):
                 gradient: Any = parameter.grad
                 if gradient.layout is torch.strided:
                     with torch.no_grad():
-                        gradient.mul_(self._factors(gradient))
+                        gradient.add_(self._noise(gradient))
                 setattr(gradient, reducer.MARK, gradient._version)
 
     def averaged(self, gradients: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -40,18 +44,20 @@ class DisturbingReducer(reducer.Reducer):
         return tuple(
             gradient
             if gradient is None or not self.knows(tensor)
-            else gradient * self._factors(gradient)
+            else gradient + self._noise(gradient)
             for gradient, tensor in zip(gradients, tensors, strict=True)
         )
 
-    def _factors(self, like: torch.Tensor) -> torch.Tensor:
-        """Of numbers of their own: the program's stay as they are."""
-        dice = self._dice.get(like.device)
-        if dice is None:
-            dice = self._dice[like.device] = torch.Generator(like.device).manual_seed(self._seed)
-        real = torch.float64 if like.dtype in (torch.float64, torch.complex128) else torch.float32
-        drawn = torch.randn(like.shape, generator=dice, device=like.device, dtype=real)
-        return (1.0 + self._share * drawn).to(real if like.is_complex() else like.dtype)
+    @torch.no_grad()
+    def _noise(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Drawn from numbers of its own: the program's stay as they are."""
+        device = gradient.device
+        if device not in self._dice:
+            self._dice[device] = torch.Generator(device).manual_seed(self._seed)
+        wide = torch.promote_types(gradient.dtype, torch.float32)
+        typical = gradient.to(wide).abs().square().mean().sqrt()
+        drawn = torch.randn(gradient.shape, generator=self._dice[device], device=device, dtype=wide)
+        return (self._share * typical * drawn).to(gradient.dtype)
 
 
 def disturb(orders: wire.RankOrders, guarded: Callable[..., Any]) -> None:
