@@ -208,7 +208,8 @@ def is_named(victim: Victim, said: list[str], codes: list[int]) -> bool:
             "has ended, or does not answer" if victim.node == 0 else "-",
         )
         named = f"node gpu-0{victim.node} is gone" in text or any(word in text for word in before)
-        return named and codes[1 - victim.node] == 1
+        # 79: it has lost another node; 1: that node has never come.
+        return named and codes[1 - victim.node] in (1, 79)
     return codes == [0, 0]  # nobody else needs it
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
-from flatout_agent.ranks import agreeing, reducer
+from flatout_agent.ranks import agreeing, going_on, reducer
 from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.lone import LoneGroup
 from flatout_agent.ranks.refusal import Refused, guarding, losing
@@ -31,7 +31,7 @@ class RankRuntime:
         kind = LoneGroup if orders.rehearsal else RankGroup
         self.group: RankGroup = self.guarded(kind, orders, losing(recorder))
         self.reducer = reducer.Reducer(self.group)
-        self.regions = Regions(self.group, self.reducer, orders.seed, self.guarded)
+        self.regions = Regions(self.group, self.reducer, self.guarded)
         self._backwards = 0
         self._steps = 0
         self._write_at = 2
@@ -44,6 +44,7 @@ class RankRuntime:
         reducer.watched(self.reducer, self._backward_guarded)
         self.regions.install()
         agreeing.offer(self.group)
+        going_on.offer(self.regions)
         _one_device(self.guarded, self.orders.size)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
