@@ -1,22 +1,22 @@
 """From `flatout launch` to the first step of training: what flatout adds to the engine's own time.
 
-python benchmarks/launch_times.py                  # slurm, ssh, ray: some five minutes, nothing beside
+python benchmarks/launch_times.py                  # slurm, ssh, ray: five minutes on a free machine
 python benchmarks/launch_times.py --engine ssh --rounds 1 --dry
 
-Two nodes of each engine on this machine (two slurmd, two sshd, two raylets). In turn, the same small
-script is submitted to it as one would without flatout (`sbatch` with `srun python train.py`, `ssh
-HOST python train.py` for each host, `ray job submit -- python train.py`), and by `flatout launch
---nodes 2 --ranks 1 --yes`. The script writes the times at which it was started, had imported torch,
-and had taken its first step, on node 0; the clock starts before the command. The difference of the
-medians is what flatout adds: its own start and checks, the packing of the code, the start of the
-ranks, their meeting, and the proof that rows can be cut. `--dry` writes no results.
+Two nodes of each engine on this machine (two slurmd, two sshd, two raylets). In turn, the same
+small script is submitted to it as one would without flatout (`sbatch` with `srun python train.py`;
+`ssh HOST python train.py` for both hosts; `ray job submit` of a driver with a task on each node),
+and by `flatout launch --nodes 2 --ranks 1 --yes`. The script writes the times at which it was
+started, had imported torch, and had taken its first step, on node 0; the clock starts before the
+command. The difference of the medians is what flatout adds: its own start and checks, the packing
+of the code, the start of the ranks, their meeting, and the proof that rows can be cut. `--dry`
+writes no results.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -54,6 +54,17 @@ for step in range(3):
         with open(sys.argv[1] + ".part", "w") as file:
             json.dump([began, imported, time.time()], file)
         os.replace(sys.argv[1] + ".part", sys.argv[1])
+"""
+DRIVER = """\
+import os, subprocess, sys, ray
+ray.init()
+
+@ray.remote(num_cpus=1, scheduling_strategy="SPREAD")
+def node(index, target):
+    env = {**os.environ, "FLATOUT_NODE": str(index)}
+    return subprocess.run([sys.executable, "train.py", target], env=env).returncode
+
+ray.get([node.remote(index, sys.argv[1]) for index in range(2)])
 """
 PARTS = ("to_script_s", "torch_s", "first_step_s")
 Words = Callable[[Path], list[list[str]]]
@@ -105,11 +116,11 @@ def ray(base: Path) -> Iterator[Engine]:
     env["PATH"] = f"{shim}:{Path(rayed.program() or '').parent}:{env['PATH']}"
     with rayed.started(env) as cluster:
         code = _code(base / "ray-code")
-        python = Path(rayed.program() or "").parent / "python"
+        (code / "driver.py").write_text(DRIVER)
 
         def plain(target: Path) -> list[list[str]]:
             submit = (rayed.program() or "", "job", "submit", "--address", cluster.address)
-            program = (str(python), "train.py", str(target))
+            program = ("python", "driver.py", str(target))
             return [[*submit, "--no-wait", "--working-dir", str(code), "--", *program]]
 
         words = ("--set", f"address={cluster.address}", "--nodes", "2")

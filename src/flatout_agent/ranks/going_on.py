@@ -31,7 +31,7 @@ def state() -> dict[str, Any] | None:
         "size": regions.group.size,
         "root": numbers.root,
         "calls": numbers.calls,
-        "cut": dict(regions.cut_kinds),
+        "cut": regions.cut_kinds,
     }
 
 

@@ -42,7 +42,7 @@ class Regions:
         """Spent joining rows so far, waits included."""
         self.seen: dict[Any, wire.RegionSeen] = {}
         """What was found out about calls: one of each kind."""
-        self.cut_kinds: dict[str, bool] = {}
+        self._cut: dict[str, bool] = {}
         """Kinds of calls that are cut -> whether they draw random numbers."""
         self._cut_before: Mapping[str, bool] = {}
         """The same, of the start that a checkpoint is from."""
@@ -119,6 +119,11 @@ class Regions:
         """Cut nothing any more."""
         self._busy = True
 
+    @property
+    def cut_kinds(self) -> dict[str, bool]:
+        """Kinds of calls that were cut so far, and whether they draw random numbers."""
+        return {**self._cut_before, **self._cut}
+
     def go_on(self, root: int | None, calls: int, cut: Mapping[str, bool]) -> None:
         """Go on as the ranks did that have cut these kinds, and drawn for so many calls."""
         self.numbers.root, self.numbers.calls, self._cut_before = root, calls, cut
@@ -187,7 +192,7 @@ class Regions:
         """Calls of this kind are made so from now on."""
         self._proofs[model][key] = proof
         if proof.cut:
-            self.cut_kinds[_kind(model, key)] = proof.random
+            self._cut[_kind(model, key)] = proof.random
         self._note(model, proof, key[0] and key[1])
         return proof
 

@@ -1,4 +1,4 @@
-"""What a resume says of random numbers that go on differently; that they go on: test_run_resumed."""
+"""What a resume says of random numbers; that they go on is in `commands/test_run_resumed.py`."""
 
 from __future__ import annotations
 
