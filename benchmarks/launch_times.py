@@ -163,7 +163,11 @@ def measured(engine: Engine, words: Words, target: Path) -> dict[str, float]:
         each.communicate(timeout=LIMIT_S)
     time.sleep(2.0)  # what the engine still does belongs to nobody's time
     values = (started - began, imported - started, stepped - imported)
-    return {**dict(zip(PARTS, values, strict=True)), "all_s": stepped - began}
+    row = {**dict(zip(PARTS, values, strict=True)), "all_s": stepped - began}
+    kept = [path.stat().st_mtime for path in engine.folder.glob(".flatout/launch/*/job.json")]
+    if kept and max(kept) > began:  # written once the engine has taken it
+        row["of_it_to_submit_s"] = max(kept) - began
+    return row
 
 
 def compared(engine: Engine, rounds: int, folder: Path) -> dict[str, Any]:
