@@ -206,8 +206,12 @@ def main() -> None:
         # Short: sockets have paths of limited length.
         with tempfile.TemporaryDirectory(prefix="fl", dir="/tmp") as folder:
             base = Path(folder)
-            with start(base) as engine:
-                figures[name] = compared(engine, arguments.rounds, _folder(base / "times"))
+            try:
+                with start(base) as engine:
+                    figures[name] = compared(engine, arguments.rounds, _folder(base / "times"))
+            except (Exception, SystemExit) as failed:  # the others are measured all the same
+                sys.stderr.write(f"{name}: {failed}\n")
+                figures[name] = {"failed": str(failed)[-500:]}
     if arguments.dry:
         sys.stdout.write(json.dumps(figures, indent=2) + "\n")
     else:
