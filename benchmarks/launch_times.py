@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -156,7 +157,9 @@ def measured(engine: Engine, words: Words, target: Path) -> dict[str, float]:
     ]
     while not target.exists():
         if time.time() - began > LIMIT_S:
-            raise SystemExit("\n".join(each.communicate(timeout=5)[0] for each in commands))
+            for each in commands:
+                each.kill()
+            raise TimeoutError("\n".join(each.communicate()[0] for each in commands))
         time.sleep(0.02)
     started, imported, stepped = json.loads(target.read_text())
     for each in commands:
@@ -196,6 +199,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--dry", action="store_true")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the clusters are ended then too
     figures: dict[str, Any] = {"rounds": arguments.rounds}
     for name in arguments.engine or ENGINES:
         start, programs = ENGINES[name]
@@ -209,7 +213,7 @@ def main() -> None:
             try:
                 with start(base) as engine:
                     figures[name] = compared(engine, arguments.rounds, _folder(base / "times"))
-            except (Exception, SystemExit) as failed:  # the others are measured all the same
+            except Exception as failed:  # the others are measured all the same
                 sys.stderr.write(f"{name}: {failed}\n")
                 figures[name] = {"failed": str(failed)[-500:]}
     if arguments.dry:
