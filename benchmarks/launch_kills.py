@@ -7,7 +7,9 @@ Two nodes are two processes of `flatout run --nodes auto` on this machine, each 
 victim is drawn of all processes there are at that instant: either node's flatout, either rank, the
 watchdogs. Then all must end by themselves, with the victim named by those that are left; nothing
 may be left running; and the same command once more must come to the losses of a run that nobody
-disturbed. `--dry` writes no results.
+disturbed. Where the run had ended before the kill, there is nothing to name: it counts as `over`
+(all losses are printed, and the other node ends with 0), and where nothing was left to kill, the
+kill is drawn again. `--dry` writes no results.
 """
 
 from __future__ import annotations
@@ -54,13 +56,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = losses(folder, "alone", [alone(folder)])
         took_s = duration_s(Path(folder), undisturbed)
-        rows = []
-        for number in range(arguments.kills):
-            row = killed(
-                Path(folder), number, chance.uniform(0.0, LATEST * took_s), chance, undisturbed
-            )
+        rows: list[dict[str, Any]] = []
+        number = 0
+        while len(rows) < arguments.kills:
+            number, at_s = number + 1, chance.uniform(0.0, LATEST * took_s)
+            row = killed(Path(folder), number, at_s, chance, undisturbed)
             sys.stderr.write(f"{number}: {row}\n")
-            rows.append(row)
+            if row["victim"] != "none":
+                rows.append(row)
     figures = summed(rows)
     if arguments.dry:
         sys.stdout.write(json.dumps(figures, indent=2) + "\n")
@@ -172,6 +175,8 @@ def killed(
     done = [node.communicate(timeout=LIMIT_S) for node in job]
     ended_s = time.monotonic() - began
     (own / "printed").write_text(done[0][0])
+    whole = resuming.losses(done[0][0]) == undisturbed and 0 in {node.returncode for node in job}
+    over = whole and victim.role in ("host", "rank")  # nobody needs a watchdog
     again = losses(str(folder), name, nodes(own, mark))
     deadline = time.monotonic() + LEFT_S
     while (left := victims(mark)) and time.monotonic() < deadline:
@@ -189,7 +194,8 @@ def killed(
         "ended_s": round(ended_s, 2),
         "codes": codes,
         "said": said,
-        "named": is_named(victim, said, codes),
+        "over": over,
+        "named": over or is_named(victim, said, codes),
         "resumed": again == undisturbed,
         "left": len(left),
     }
@@ -208,7 +214,8 @@ def is_named(victim: Victim, said: list[str], codes: list[int]) -> bool:
             "has ended, or does not answer" if victim.node == 0 else "-",
         )
         named = f"node gpu-0{victim.node} is gone" in text or any(word in text for word in before)
-        return named and codes[1 - victim.node] == 1
+        # 79: it has lost another node; 1: that node has never come.
+        return named and codes[1 - victim.node] in (1, 79)
     return codes == [0, 0]  # nobody else needs it
 
 
@@ -217,6 +224,7 @@ def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "kills": len(rows),
         "victims": dict(Counter(row["victim"] for row in rows)),
+        "over": sum(row["over"] for row in rows),
         "named": sum(row["named"] for row in rows),
         "resumed_with_nothing_lost": sum(row["resumed"] for row in rows),
         "processes_left": sum(row["left"] for row in rows),

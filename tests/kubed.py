@@ -2,7 +2,8 @@
 
 etcd, kube-apiserver and kube-controller-manager are looked for in $KUBEBUILDER_ASSETS, as envtest
 does, and on the path. There is no container runtime: a node of ours runs the container's very
-command in a mount namespace of its own, with its volumes and the names of the pods.
+command as process 1 of namespaces of its own (processes, mounts), with its volumes and the names
+of the pods. A claim is a folder that all nodes see.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def missing() -> str:
     lacking = [name for name in PROGRAMS if program(name) is None]
     if lacking:
         return f"not installed, nor in KUBEBUILDER_ASSETS: {', '.join(lacking)}"
-    tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
-    return "no mount namespaces here" if tried.returncode else ""
+    command = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "true"]
+    tried = subprocess.run(command, capture_output=True, check=False)
+    return "no namespaces for processes and mounts here" if tried.returncode else ""
 
 
 def program(name: str) -> str | None:
@@ -132,6 +134,26 @@ class Cluster:
         with urllib.request.urlopen(request, timeout=20, context=self.context) as answer:
             return json.loads(answer.read())
 
+    def evict(self, pod: dict[str, Any]) -> None:
+        """As a drain or a pod of higher priority does it."""
+        name = pod["metadata"]["name"]
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        self.call("POST", f"/api/v1/namespaces/default/pods/{name}/eviction", body)
+
+    def lose(self, pod: dict[str, Any]) -> None:
+        """As if its machine had lost its power, and the cluster had noticed and given it up."""
+        for node in self.nodes:
+            node.lose(pod["metadata"]["uid"])
+        path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
+        lost = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+        self.call(
+            "PATCH",
+            f"{path}/status",
+            {"status": {"phase": "Failed", "conditions": [lost]}},
+            "merge",
+        )
+        self.call("DELETE", path, {"gracePeriodSeconds": 0})
+
     def pods(self) -> list[dict[str, Any]]:
         return list(self.call("GET", "/api/v1/namespaces/default/pods")["items"])
 
@@ -185,6 +207,8 @@ class Node:
         self.folder = cluster.folder / name
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.asked_to_end: set[str] = set()
+        self.lost: set[str] = set()
+        """Of these pods it says nothing more."""
         self.writers: dict[str, threading.Thread] = {}
         """Of the logs of its pods."""
         self._over = threading.Event()
@@ -222,6 +246,12 @@ class Node:
             self._server.shutdown()
             self._server.server_close()
 
+    def lose(self, uid: str) -> None:
+        """End a pod that runs here, and forget it."""
+        if uid in self.running:
+            self.lost.add(uid)
+            self.running[uid].kill()
+
     def runs(self, pod: str) -> bool:
         writer = self.writers.get(pod)
         return writer is not None and writer.is_alive()
@@ -251,6 +281,8 @@ class Node:
     def _care(self, pod: dict[str, Any]) -> None:
         uid, now = pod["metadata"]["uid"], time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         process = self.running.get(uid)
+        if uid in self.lost:
+            return None
         if process is None:
             if not _alive(pod) or pod["metadata"].get("deletionTimestamp"):
                 return self._forget(pod)
@@ -258,9 +290,7 @@ class Node:
             return self._tell(pod, "Running", {"running": {"startedAt": now}})
         code = process.poll()
         if code is None:
-            if pod["metadata"].get("deletionTimestamp") and uid not in self.asked_to_end:
-                self.asked_to_end.add(uid)
-                process.terminate()
+            self._end(pod, process)
             return None
         if _alive(pod):
             code = code if code >= 0 else 128 - code
@@ -268,6 +298,19 @@ class Node:
             ended = {"exitCode": code, "reason": reason, "startedAt": now, "finishedAt": now}
             self._tell(pod, "Failed" if code else "Succeeded", {"terminated": ended})
         return self._forget(pod)
+
+    def _end(self, pod: dict[str, Any], process: subprocess.Popen[bytes]) -> None:
+        """SIGTERM to its process 1 once it is deleted, SIGKILL when the time to end is over."""
+        uid, deleted = pod["metadata"]["uid"], pod["metadata"].get("deletionTimestamp")
+        if not deleted:
+            return
+        if time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()) > deleted:  # which is its last moment
+            process.kill()
+        elif uid not in self.asked_to_end:
+            self.asked_to_end.add(uid)
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            for child in children.split():
+                os.kill(int(child), signal.SIGTERM)
 
     def _forget(self, pod: dict[str, Any]) -> None:
         if pod["metadata"].get("deletionTimestamp"):
@@ -286,7 +329,7 @@ class Node:
         self.cluster.call("PATCH", path, body, "merge")
 
     def _begin(self, pod: dict[str, Any]) -> subprocess.Popen[bytes]:
-        """The container's command, in a mount namespace with its volumes."""
+        """The container's command, in namespaces of its own with its volumes."""
         folder = self.folder / pod["metadata"]["uid"]
         folder.mkdir()
         container = pod["spec"]["containers"][0]
@@ -305,7 +348,7 @@ class Node:
         arguments = [word.replace("$$(", "$(") for word in container.get("args", [])]
         inside = ["sh", "-c", "\n".join(lines), "sh", *container["command"], *arguments]
         process = subprocess.Popen(
-            ["unshare", "--mount", *inside],
+            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", *inside],
             cwd=folder,
             env={**self.environment, **_variables(pod, container)},
             stdin=subprocess.DEVNULL,
@@ -330,6 +373,10 @@ class Node:
         return "".join(f"127.0.0.1 {stem}-{index}.{domain}\n" for index in range(4))
 
     def _volume(self, volume: dict[str, Any], folder: Path) -> Path:
+        if "persistentVolumeClaim" in volume:
+            claim = self.cluster.folder / "claims" / volume["persistentVolumeClaim"]["claimName"]
+            claim.mkdir(parents=True, exist_ok=True)
+            return claim
         target = folder / volume["name"]
         target.mkdir()
         if "configMap" in volume:

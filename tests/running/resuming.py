@@ -9,7 +9,9 @@ STEPS, SLEEP = int(sys.argv[1]), float(sys.argv[2])
 torch.manual_seed(0)
 dice = torch.Generator().manual_seed(1)
 inputs, targets = torch.randn(64, 24, 8, generator=dice), torch.randn(64, 24, 1, generator=dice)
-model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+model = torch.nn.Sequential(
+    torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Dropout(DROPOUT), torch.nn.Linear(32, 1)
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 checkpoint = flatout.Checkpoint("kept", every=KEEP_EVERY, model=model, optimizer=optimizer)
 begun = checkpoint.resume()
@@ -19,7 +21,7 @@ for number in range(begun, STEPS):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    print("step", number + 1, f"{loss.item():.5f}", flush=True)
+    print("step", number + 1, SHOWN, flush=True)
     checkpoint.after_step()
     DIES
     time.sleep(SLEEP)
@@ -27,8 +29,11 @@ checkpoint.close()
 """
 
 
-def program(keep_every: object = None, dies: str = "pass") -> str:
-    return PROGRAM.replace("KEEP_EVERY", repr(keep_every)).replace("DIES", dies)
+def program(keep_every: object = None, dies: str = "pass", dropout: float = 0.0) -> str:
+    """dropout: above 0, every digit of the losses is shown."""
+    shown = "loss.item().hex()" if dropout else 'f"{loss.item():.5f}"'
+    text = PROGRAM.replace("KEEP_EVERY", repr(keep_every)).replace("DIES", dies)
+    return text.replace("DROPOUT", repr(dropout)).replace("SHOWN", shown)
 
 
 def losses(output: str) -> dict[int, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flatout_agent import wire
 from running.rank_programs import program
 from running.several_nodes import Nodes
 from running.stand_in import DRIVER
@@ -129,7 +130,7 @@ def test_a_killed_host_is_named_and_leaves_no_rank(nodes: Nodes, node: int) -> N
     other = nodes.processes[1 - node]
     _, stderr = other.communicate(timeout=120)
     assert time.monotonic() - killed < 30
-    assert other.returncode == 1
+    assert other.returncode == wire.LOST_EXIT
     (line,) = ended_first(stderr.decode())
     # Of its last step as much is known as its last sign of life has said.
     assert re.search(rf"node gpu-0{node} is gone: its connection broke(, step [1-4])?$", line)

@@ -316,6 +316,30 @@ def test_the_same_number_twice_and_another_program_are_refused(stack: ExitStack)
     cluster.leader.close()
 
 
+def test_who_comes_while_the_others_train_waits_for_their_next_start(stack: ExitStack) -> None:
+    """As a pod does that was made anew before node 0 has noticed the loss of the old one."""
+    cluster = Cluster(stack, 2)
+    cluster.join([1, 1])
+    cluster.limits = replace(QUICK, wait_s=0.6)
+    late = cluster.link(1)
+    with pytest.raises(UserError, match=r"within 1 s: the job has started without it"):
+        late.join(1, "program")
+    for link in cluster.links:  # the old ones end, and with them node 0
+        link.send(ended=0)
+        link.close()
+    cluster.leader.close()
+    again: list[NodeRound] = []
+    cluster.limits = QUICK
+    late = cluster.link(1)
+    waiting = threading.Thread(target=lambda: again.append(late.join(1, "program")))
+    waiting.start()
+    cluster.leader = NodeLeader(cluster.layout, 78, QUICK)
+    stack.callback(cluster.leader.close)
+    cluster.link(0).join(1, "program")
+    waiting.join(30)
+    assert [round.seed for round in again] == [78]
+
+
 @pytest.mark.parametrize(
     "line",
     [b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"x" * (node_lines.MOST_BYTES + 2000), b'{"proof":1}\n'],

@@ -12,16 +12,22 @@ from flatout_agent import wire
 SAVED_EXIT = wire.SAVED_EXIT
 """Of `flatout run`: the program was warned, has saved its state, and would go on from there."""
 LOST_EXIT = wire.LOST_EXIT
-"""Of `flatout run`: ranks or nodes were lost."""
+"""Of `flatout run`: another node, or its ranks, were lost. What became of that one is for the
+engine to say."""
 TERMINATED_EXIT = 143
 """128 + SIGTERM: the node is taken away, and the program has saved nothing."""
 INSTALL = f"python -m pip install --quiet flatout=={flatout.__version__}"
 """On a node that may lack it."""
 
 
-def node_command(request: LaunchRequest, program: tuple[str, ...] = ("flatout",)) -> list[str]:
-    """`flatout run ... --nodes auto train.py` as words. program: what starts it on the node."""
-    words = [*program, "run", "--nodes", "auto"]
+def node_command(
+    request: LaunchRequest, program: tuple[str, ...] = ("flatout",), wait: str = ""
+) -> list[str]:
+    """`flatout run ... --nodes auto train.py` as words.
+
+    program: what starts it on the node; wait: for the other nodes, "" for as long as usual.
+    """
+    words = [*program, "run", "--nodes", "auto", *(("--nodes-wait", wait) if wait else ())]
     if request.gpus is not None:
         words += ["--gpus", "all" if request.gpus == "all" else str(request.gpus)]
     elif request.ranks is not None:
@@ -35,9 +41,11 @@ def node_command(request: LaunchRequest, program: tuple[str, ...] = ("flatout",)
     return [*words, *request.argv]
 
 
-def node_line(request: LaunchRequest, program: tuple[str, ...] = ("flatout",)) -> str:
+def node_line(
+    request: LaunchRequest, program: tuple[str, ...] = ("flatout",), wait: str = ""
+) -> str:
     """The same as a line of a shell script."""
-    return shlex.join(node_command(request, program))
+    return shlex.join(node_command(request, program, wait))
 
 
 def costs(request: LaunchRequest, notes: tuple[str, ...] = ()) -> LaunchCosts:

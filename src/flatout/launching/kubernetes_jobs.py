@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flatout.launching import kubernetes_pod, yaml_text
-from flatout.launching.contract import SAVED_EXIT, TERMINATED_EXIT
+from flatout.launching.contract import LOST_EXIT, SAVED_EXIT, TERMINATED_EXIT
 from flatout.launching.kubernetes_pod import CONTAINER, PORT
 from flatout.launching.yaml_text import Entry, Noted
 from flatout.nouns.launched import LaunchRequest
@@ -269,18 +269,22 @@ def _template(
 def _preempted(action: str, why: str) -> list[Entry]:
     """Rules for pods that were taken away, and for those that ended because one was."""
     condition: dict[str, Entry] = {"type": "DisruptionTarget", "status": "True"}
-    codes: list[Entry] = [SAVED_EXIT, TERMINATED_EXIT]
     return [
         Noted({"action": action, "onPodConditions": [condition]}, why),
         Noted(
-            {
-                "action": action,
-                "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": codes},
-            },
+            {"action": action, "onExitCodes": _ended_with(SAVED_EXIT, TERMINATED_EXIT)},
             f"{SAVED_EXIT}: the state is saved; {TERMINATED_EXIT}: ended by SIGTERM. "
             "Nodes end so when another one is taken away",
         ),
+        Noted(
+            {"action": "Ignore", "onExitCodes": _ended_with(LOST_EXIT)},
+            f"{LOST_EXIT}: it has lost another node, whose own end decides; it waits for all anew",
+        ),
     ]
+
+
+def _ended_with(*codes: int) -> dict[str, Entry]:
+    return {"containerName": CONTAINER, "operator": "In", "values": [*codes]}
 
 
 def _limit(request: LaunchRequest) -> int | None:

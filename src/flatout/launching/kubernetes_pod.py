@@ -16,6 +16,11 @@ CONTAINER = "node"
 """The name of container and replicated job that Kubeflow Trainer's runtimes have."""
 PORT = 29500
 GRACE_S = 120
+FINE = (0, contract.SAVED_EXIT, contract.TERMINATED_EXIT, contract.LOST_EXIT)
+"""Exit codes that are no error of the program."""
+WAIT = "1h"
+"""For the other nodes: one that is lost is made anew after minutes, on a machine that may have to
+be started first."""
 ARCHIVE = "code.tar.gz"
 CODE, WORK, STATE = "/flatout/code", "/flatout/work", "/flatout/state"
 GPU = "nvidia.com/gpu"
@@ -58,7 +63,7 @@ def numbered(request: LaunchRequest, option: str, default: int) -> int:
 def script(request: LaunchRequest, restarted_in_place: bool) -> str:
     """What the container runs; restarted_in_place: by a runtime that starts it again by itself."""
     # Kubernetes counts restarts of the job itself.
-    line = contract.node_line(replace(request, restarts=0))
+    line = contract.node_line(replace(request, restarts=0), wait=WAIT)
     lines = ["set -e"]
     if carries_code(request):
         lines += [f"mkdir -p {WORK}", f"tar -xzf {CODE}/{ARCHIVE} -C {WORK}", f"cd {WORK}"]
@@ -91,8 +96,7 @@ def _again(request: LaunchRequest, line: str) -> list[str]:
         "trap 'kill -TERM $program' TERM",
         "wait $program || code=$?",
         "while kill -0 $program 2>/dev/null; do code=0; wait $program || code=$?; done",
-        f"case $code in 0|{contract.SAVED_EXIT}|{contract.TERMINATED_EXIT}) ;; "
-        "*) echo $code >>$failures ;; esac",
+        f"case $code in {'|'.join(map(str, FINE))}) ;; *) echo $code >>$failures ;; esac",
         "exit $code",
     ]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flatout.launching import engine_calls, tails
-from flatout.launching.contract import SAVED_EXIT, TERMINATED_EXIT
+from flatout.launching.contract import LOST_EXIT, SAVED_EXIT, TERMINATED_EXIT
 from flatout.launching.kubectl import Kubectl
 from flatout.launching.kubernetes_pod import CONTAINER
 from flatout.nouns.launched import LogLine
@@ -18,7 +18,8 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 LOOK_S = 1.0
 """Between two looks for new pods; one falls between a job's end and the end of following."""
 STAMP = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.]+Z) ?(.*)", re.DOTALL)
-PREEMPTED = (SAVED_EXIT, TERMINATED_EXIT)
+PREEMPTED = (SAVED_EXIT, TERMINATED_EXIT, LOST_EXIT)
+"""Exit codes of nodes that ended because another one did."""
 STUCK = {
     "ImagePullBackOff": "its image cannot be pulled",
     "ErrImagePull": "its image cannot be pulled",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TypeVar
 
 from flatout.launching import engine_calls, packing
 from flatout.launching.engine_calls import ToolAnswer
+from flatout.launching.ssh_sharing import SharedConnections
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import PackedCode
 
@@ -58,6 +60,7 @@ TROUBLES = (
     ("UNPROTECTED PRIVATE KEY FILE", "others can read your key", "chmod 600 the key's file"),
 )
 """Words of ssh, what they mean, what to do."""
+SHARED = SharedConnections()
 
 
 @dataclass(frozen=True)
@@ -68,15 +71,33 @@ class RemoteHost:
     config: str = ""
     """File for `ssh -F`; empty: the user's own."""
 
+    @property
+    def _call(self) -> list[str]:
+        return ["ssh", *(("-F", self.config) if self.config else ()), *OPTIONS]
+
     def command(self, words: Sequence[str]) -> list[str]:
         """What runs these words there."""
-        own = ["-F", self.config] if self.config else []
+        shared = SHARED.options(self._call, self.name)
         # One word for the remote shell, whichever that is.
-        return ["ssh", *own, *OPTIONS, "--", self.name, shlex.join(words)]
+        return [*self._call, *shared, "--", self.name, shlex.join(words)]
 
     def ask(self, script: str, *words: str, limit_s: float = LIMIT_S) -> ToolAnswer:
         """What a script for sh says there; words: its arguments. Never raises."""
+        failed = self._connected()
+        if failed is not None:
+            return failed
         return engine_calls.ask(self.command(["sh", "-s", "--", *words]), limit_s, script)
+
+    def _connected(self) -> ToolAnswer | None:
+        """Connect for all calls that follow; None: it is done, or each does it by itself."""
+        if sys.platform == "win32":  # its ssh cannot share
+            return None
+        try:
+            said = SHARED.open(self._call, self.name)
+        except OSError:
+            return None
+        known = engine_calls.meaning(said, TROUBLES)
+        return None if known is None else ToolAnswer(UNREACHED, "", said)
 
     def send(self, packed: PackedCode, folder: str, beside: Mapping[str, bytes]) -> ToolAnswer:
         """Unpack the files into `code` of a folder below the home folder there. Never raises.

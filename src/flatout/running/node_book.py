@@ -16,9 +16,12 @@ from flatout.nouns.nodes import NodeVerdict, StandStill
 from flatout.nouns.ranks import RankEnding, RankFailure
 from flatout.running import node_lines
 from flatout.running.node_lines import Message, NodeLines
+from flatout_agent import wire
 
 MOST_RANKS = 1024
 """Of one node."""
+LATE = "the job has started without it"
+"""That is no error yet: an engine that has made this node anew may be about to make all anew."""
 MOST_NAME = 253
 """Characters of a host name."""
 
@@ -116,14 +119,14 @@ class NodeBook:
             return f"it is node {index}, and node 0 expects {count} nodes, counted from 0", ""
         if not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS:
             return f"it has {ranks} ranks", ""
+        if not self.gathering:
+            return LATE, ""
         present = self.nodes.get(index)
         if present is not None and present.lines is not None:
             return (
                 f"two nodes say that they are node {index}: {present.name} and {hello.get('name')}",
                 "give each node a number of its own (FLATOUT_NODE, NODE_RANK)",
             )
-        if not self.gathering:
-            return "the job has started without it", ""
         first = next((n for n in self.nodes.values() if n.lines is not None), None)
         if first is not None and first.program != str(hello.get("program")):
             return (
@@ -198,15 +201,17 @@ class NodeBook:
         said = (
             f"nothing was heard of it for {silent:.0f} s" if node.lines else "its connection broke"
         )
-        return self._failure(node, "gone", said)
+        return self._failure(node, "gone", said, wire.LOST_EXIT)
 
-    def _failure(self, node: NodeEntry, ending: RankEnding, error: str) -> RankFailure:
+    def _failure(
+        self, node: NodeEntry, ending: RankEnding, error: str, returncode: int = 1
+    ) -> RankFailure:
         """Of a whole node: its first rank stands for it."""
         return RankFailure(
             rank=self.first_rank(node.index),
             size=self.total,
             ending=ending,
-            returncode=1,
+            returncode=returncode,
             error=error,
             step=node.step,
             node=self.name(node),

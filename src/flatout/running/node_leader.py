@@ -16,7 +16,7 @@ from contextlib import suppress
 from flatout.nouns.nodes import NodeLayout, NodeVerdict
 from flatout.nouns.ranks import RankFailure
 from flatout.running import node_lines, node_ports
-from flatout.running.node_book import NodeBook, NodeEntry, NodeLimits
+from flatout.running.node_book import LATE, NodeBook, NodeEntry, NodeLimits
 from flatout.running.node_lines import Message, NodeLines, NotANode
 
 
@@ -165,7 +165,7 @@ class NodeLeader:
 
     def _turn_away(self, guest: _Guest, reason: str, next_step: str) -> None:
         with suppress(OSError):
-            guest.lines.send(error=reason, next=next_step)
+            guest.lines.send(error=reason, next=next_step, later=reason == LATE)
         self._forget(guest, close=True)
 
     def _welcome(self, guest: _Guest, hello: Message) -> None:

@@ -28,11 +28,16 @@ from flatout.nouns.ranks import RankFailure
 from flatout.running import node_lines
 from flatout.running.node_book import NodeLimits
 from flatout.running.node_lines import Message, NodeLines, NotANode
+from flatout_agent import wire
 
 RETRY_S = 0.2
 CONNECT_S = 5.0
 CRASH_CHARACTERS = 16_000
 """Of a traceback that is sent to the leader: its end."""
+
+
+class _Later(Exception):  # noqa: N818 - no error yet
+    """Node 0 is there, and has started without this node (`node_book.LATE`)."""
 
 
 class NodeLink:
@@ -122,7 +127,7 @@ class NodeLink:
                 continue
             try:
                 return self._hello(lines, own)
-            except OSError as failed:
+            except (OSError, _Later) as failed:
                 error = failed
             except NotANode as failed:
                 error = f"what listens there is no node 0 of this job: {failed}"
@@ -147,6 +152,8 @@ class NodeLink:
             **own,
         )
         answer = self._answer(lines)
+        if answer.get("later"):
+            raise _Later(str(answer.get("error")))
         if "error" in answer:
             lines.close()
             raise UserError(
@@ -258,7 +265,7 @@ class NodeLink:
         names, total = ((), 0) if self.round is None else (self.round.names, self.round.total)
         name = names[0] if names else self._where
         step = self.step if self._leader_step is None else self._leader_step  # they go together
-        failure = RankFailure(0, total, "gone", 1, how, step, node=name)
+        failure = RankFailure(0, total, "gone", wire.LOST_EXIT, how, step, node=name)
         self.verdict = NodeVerdict(failure)
 
 

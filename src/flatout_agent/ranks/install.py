@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
-from flatout_agent.ranks import agreeing, reducer
+from flatout_agent.ranks import agreeing, going_on, reducer
 from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.lone import LoneGroup
 from flatout_agent.ranks.refusal import Refused, guarding, losing
@@ -32,7 +32,7 @@ class RankRuntime:
         kind = LoneGroup if orders.rehearsal else RankGroup
         self.group: RankGroup = self.guarded(kind, orders, losing(recorder))
         self.reducer = reducer.Reducer(self.group)
-        self.regions = Regions(self.group, self.reducer, orders.seed, self.guarded)
+        self.regions = Regions(self.group, self.reducer, self.guarded)
         self._backwards = 0
         self._steps = 0
         self._write_at = 2
@@ -45,6 +45,7 @@ class RankRuntime:
         reducer.watched(self.reducer, self._backward_guarded)
         self.regions.install()
         agreeing.offer(self.group)
+        going_on.offer(self.regions)
         several = bool(self.orders.address)
         _one_device(self.guarded, ONE_OF_SEVERAL if several else ONE_DEVICE, self.orders.size)
         if hasattr(os, "register_at_fork"):

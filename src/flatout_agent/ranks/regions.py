@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from flatout_agent import wire
 from flatout_agent.chain import Depth, model_call
 from flatout_agent.ranks import batch_norm, leaves, losses
 from flatout_agent.ranks.group import RankGroup
-from flatout_agent.ranks.kept import Random, random_states, set_random
+from flatout_agent.ranks.kept import random_states
 from flatout_agent.ranks.leaves import Inputs
+from flatout_agent.ranks.own_numbers import OwnNumbers
 from flatout_agent.ranks.proving import Proof, Prover
 from flatout_agent.ranks.reducer import Reducer
 from flatout_agent.ranks.refusal import Refused
@@ -31,20 +33,20 @@ MOST_NOTES = 100
 class Regions:
     """The root models of this process and how their calls are cut."""
 
-    def __init__(
-        self, group: RankGroup, reducer: Reducer, seed: int, guarded: Callable[..., Any]
-    ) -> None:
+    def __init__(self, group: RankGroup, reducer: Reducer, guarded: Callable[..., Any]) -> None:
         self.group, self.reducer = group, reducer
+        self.numbers = OwnNumbers(group.rank)
         self.split: Split | None = None
         """Of the region that runs."""
         self.region_s = 0.0
         """Spent joining rows so far, waits included."""
         self.seen: dict[Any, wire.RegionSeen] = {}
         """What was found out about calls: one of each kind."""
-        self._seed = seed
+        self._cut: dict[str, bool] = {}
+        """Kinds of calls that are cut -> whether they draw random numbers."""
+        self._cut_before: Mapping[str, bool] = {}
+        """The same, of the start that a checkpoint is from."""
         self._guarded = guarded
-        self._random: Random | None = None
-        """This rank's own random numbers, for the inside of regions."""
         self._busy = False
         self._proofs: weakref.WeakKeyDictionary[torch.nn.Module, dict[Any, Proof]] = (
             weakref.WeakKeyDictionary()
@@ -117,6 +119,15 @@ class Regions:
         """Cut nothing any more."""
         self._busy = True
 
+    @property
+    def cut_kinds(self) -> dict[str, bool]:
+        """Kinds of calls that were cut so far, and whether they draw random numbers."""
+        return {**self._cut_before, **self._cut}
+
+    def go_on(self, root: int | None, calls: int, cut: Mapping[str, bool]) -> None:
+        """Go on as the ranks did that have cut these kinds, and drawn for so many calls."""
+        self.numbers.root, self.numbers.calls, self._cut_before = root, calls, cut
+
     def _meet(self, model: torch.nn.Module) -> None:
         if self._inside_backward() != -1 or next(model.parameters(), None) is None:
             return
@@ -146,22 +157,44 @@ class Regions:
             if not self._guarded(inputs.has_rows, self.group.size):
                 return call(*args, **kwargs)  # a later batch may have more
             proof = self._guarded(self._prove, model, call, inputs)
-            before = random_states()
-            returned = call(*args, **kwargs)
-            now = random_states()[: len(before)]
-            random = any(not a.equal(b) for (_, a), (_, b) in zip(before, now, strict=True))
-            self._proofs[model][key] = proof = proof._replace(random=random)
-            self._note(model, proof, key[0] and key[1])
-            return returned
+            before = self._cut_before.get(_kind(model, key)) if proof.cut else None
+            if before is None:
+                return self._first(model, call, key, proof, args, kwargs)
+            proof = self._settle(model, key, proof._replace(random=before))
         rows = inputs.rows(proof.dims) if proof.cut else None
         if rows is None or rows < self.group.size:
             return call(*args, **kwargs)
         self._guarded(self._check, model, inputs)
         split = Split.even(self.group, rows)
         args, kwargs = self._guarded(inputs.cut, proof.dims, split)
-        with self.within(split), self._own_random(proof.random):
+        with self.within(split), self.numbers.drawn() if proof.random else nullcontext():
             returned = call(*args, **kwargs)
         return self._guarded(self._joined, returned, proof, split)
+
+    def _first(
+        self,
+        model: torch.nn.Module,
+        call: Callable[..., Any],
+        key: Any,
+        proof: Proof,
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
+        """The first call of a kind is not cut: it shows whether random numbers are drawn."""
+        before = random_states()
+        returned = call(*args, **kwargs)
+        now = random_states()[: len(before)]
+        random = any(not a.equal(b) for (_, a), (_, b) in zip(before, now, strict=True))
+        self._settle(model, key, proof._replace(random=random))
+        return returned
+
+    def _settle(self, model: torch.nn.Module, key: Any, proof: Proof) -> Proof:
+        """Calls of this kind are made so from now on."""
+        self._proofs[model][key] = proof
+        if proof.cut:
+            self._cut[_kind(model, key)] = proof.random
+        self._note(model, proof, key[0] and key[1])
+        return proof
 
     def _prove(self, model: torch.nn.Module, call: Callable[..., Any], inputs: Inputs) -> Proof:
         self._same_inputs(inputs)
@@ -193,23 +226,6 @@ class Regions:
             yield
         finally:
             self.split = None
-
-    @contextmanager
-    def _own_random(self, random: bool) -> Iterator[None]:
-        """Draw random numbers of this rank alone; the program's go on as if none were drawn."""
-        if not random:
-            yield
-            return
-        common = random_states()
-        if self._random is None:
-            torch.manual_seed(self._seed + 1 + self.group.rank)
-        else:
-            set_random(self._random)
-        try:
-            yield
-        finally:
-            self._random = random_states()
-            set_random(common)
 
     def _check(self, model: torch.nn.Module, inputs: Inputs) -> None:
         calls = self._calls[model] = self._calls.get(model, 0) + 1
@@ -252,6 +268,12 @@ class Regions:
         key = (region.model, region.cut, region.reason, training)
         if key in self.seen or len(self.seen) < MOST_NOTES:
             self.seen[key] = region
+
+
+def _kind(model: torch.nn.Module, key: Any) -> str:
+    """The same for the same calls of the same model in another process."""
+    weights = [(tuple(each.shape), str(each.dtype)) for each in model.parameters()]
+    return hashlib.sha256(repr((type(model).__qualname__, weights, key)).encode()).hexdigest()[:32]
 
 
 @torch.no_grad()

@@ -65,7 +65,9 @@ class Checkpoint:
     ranks keep their own random states, and get rank 0's state of the other objects.
 
     Under `flatout run --ranks`, `--gpus` or `--nodes` all ranks save at the same step too; rank 0
-    alone writes to `dir`, and any number of ranks resumes from it.
+    alone writes to `dir`, and any number of ranks resumes from it. As many ranks as before go on
+    bit for bit, also with dropout; with another number the model draws other random numbers, and
+    a warning says so.
 
     Raises UsageError for what cannot be tracked, and CheckpointError where a checkpoint cannot be
     written or loaded. A failed save leaves the training and the older checkpoints as they were.
@@ -247,7 +249,8 @@ class Checkpoint:
                 state = self._staging.copy(tracked.state(), tracked.name)
                 if ranks.rank == 0 or not tracked.alike:
                     states[file_name(tracked.name, ranks.rank)] = state
-            random = self._staging.copy(random_states.capture(), RANDOM_STATES)
+            drawn = {**random_states.capture(), **ranks.carried()}
+            random = self._staging.copy(drawn, RANDOM_STATES)
             states[file_name(RANDOM_STATES, ranks.rank)] = random
         except Exception as failure:
             if ranks.size == 1:
@@ -294,7 +297,10 @@ class Checkpoint:
             put_back(before, things)
             raise
         if checkpoint_reading.own_file(source, RANDOM_STATES, ranks.rank):
-            random_states.restore(checkpoint_reading.read(source, RANDOM_STATES, ranks.rank))
+            random = checkpoint_reading.read(source, RANDOM_STATES, ranks.rank)
+            random_states.restore(random)
+            if differs := ranks.go_on(random):
+                warnings.warn(differs, stacklevel=3)
 
 
 def _every(every: int | str | None) -> tuple[int | None, float | None]:

@@ -9,13 +9,15 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from flatout_agent.ranks import agreeing
+from flatout_agent.ranks import agreeing, going_on
 from flatout_train.errors import CheckpointError
 
 _MAX: Any = getattr(getattr(dist, "ReduceOp", None), "MAX", None)
 """Not there where torch has no torch.distributed."""
 _Value = TypeVar("_Value")
 
+CARRIED = "ranks"
+"""Key of what the ranks of `flatout run --ranks` take over."""
 EAGER_S = 0.5
 """Approximate seconds between two exchanges of the ranks."""
 
@@ -33,6 +35,8 @@ class CheckpointRanks:
         self.rank = dist.get_rank() if joined else 0
         self.writes = joined or agreeing.rank() == 0
         """Those of `flatout run --ranks` all have the same state: rank 0 alone writes it."""
+        self._regions = not joined
+        """Whether random numbers inside the model may be those of `flatout run --ranks`."""
         self._maxima = None if joined else agreeing.maxima()
         self.writing: Any = None
         self.loop: Any = None
@@ -79,6 +83,15 @@ class CheckpointRanks:
             group = self.loop
             return Agreement(lambda note: dist.all_reduce(note, _MAX, group, True).wait)
         return Agreement(self._maxima) if self._maxima is not None else None
+
+    def carried(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the random states, so that ranks go on as they would."""
+        state = going_on.state() if self._regions else None
+        return {} if state is None else {CARRIED: state}
+
+    def go_on(self, states: dict[str, Any]) -> str:
+        """Take that over; returns what goes on differently than without the interruption."""
+        return going_on.resume(states.get(CARRIED)) if self._regions else ""
 
     def check_alike(self, step: int, folder: object) -> None:
         """Raise CheckpointError where ranks that each look into the folder see other checkpoints.

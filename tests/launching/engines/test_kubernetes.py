@@ -146,9 +146,10 @@ def test_preemption_restarts_and_an_error_only_where_asked(kind: str, restarts: 
     assert rules[0]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
     assert rules[1]["onExitCodes"]["values"] == [75, 143]
     assert {rule["action"] for rule in rules[:2]} == {expected}
+    assert (rules[2]["onExitCodes"]["values"], rules[2]["action"]) == ([79], "Ignore")
     if kind == "job":
         assert spec["backoffLimit"] == 2 * restarts
-        assert [rule["action"] for rule in rules[2:]] == ([] if restarts else ["FailJob"])
+        assert [rule["action"] for rule in rules[3:]] == ([] if restarts else ["FailJob"])
         return
     assert spec["backoffLimit"] == 0
     [policy] = nested(made, "maxRestarts")
@@ -189,7 +190,7 @@ def test_code_of_an_image_travels_not() -> None:
     ("restarts", "codes", "ended"),
     [
         (0, [3, 0], [3, 3]),  # an error: not again, whatever it would be
-        (0, [143, 75, 0], [143, 75, 0]),  # preempted twice
+        (0, [143, 75, 79, 0], [143, 75, 79, 0]),  # preempted, and another node was
         (1, [3, 4, 0], [3, 4, 4]),
         (0, [0], [0]),
     ],

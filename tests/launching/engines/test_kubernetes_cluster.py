@@ -6,16 +6,41 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 import cluster_jobs
 import kubed
+from running import resuming
+from running.real_nodes import SHORT, ended, said, start
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 IMAGE = ("--image", "registry/none:1", "--yes")
+CLAIM = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "kept"},
+    "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+}
+
+
+class Lines:
+    """What a launch that is followed prints."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self.seen: list[str] = []
+
+    def until(self, words: str) -> None:
+        """Read up to the line that has these words."""
+        for line in self._stream:
+            self.seen.append(line.rstrip("\n"))
+            if words in line:
+                return
+        raise AssertionError(f"{words!r} is not in {self.seen}")
 
 
 class There:
@@ -26,6 +51,26 @@ class There:
 
     def launch(self, *words: str) -> subprocess.CompletedProcess[str]:
         return cluster_jobs.run("kubernetes", *IMAGE, *words, cwd=self.folder, env=self.env)
+
+    @contextmanager
+    def following(self, *words: str) -> Iterator[tuple[subprocess.Popen[str], Lines]]:
+        """`flatout launch` while it follows the job."""
+        with subprocess.Popen(
+            cluster_jobs.command("kubernetes", *IMAGE, *words),
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            yield process, Lines(process.stdout)
+
+    def job(self, name: str) -> str:
+        """The job of the launch with this name."""
+        [file] = self.folder.glob(f".flatout/launch/{name}-*/job.json")
+        return str(json.loads(file.read_text())["id"])
 
     def wait(self, true: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + 90
@@ -66,8 +111,7 @@ def test_two_pods_train_as_one_process_does(there: There) -> None:
         cluster_jobs.alone(there.folder, 6), rel=1e-5
     )
     assert "[node 0] step 6" in done.stdout
-    [file] = there.folder.glob(".flatout/launch/equal-*/job.json")
-    name = json.loads(file.read_text())["id"]
+    name = there.job("equal")
     # What belongs to it goes with it.
     assert there.launch("--cancel", name).returncode == 0
     things = f"job/{name}", f"service/{name}", f"configmap/{name}-code"
@@ -87,35 +131,49 @@ def test_an_error_ends_the_job_and_is_named(there: There) -> None:
 
 def test_pods_start_again_where_one_is_taken_away(there: There) -> None:
     words = ("--nodes", "2", "--ranks", "1", "--name", "taken", "train.py", "60", "0.2")
-    with subprocess.Popen(
-        cluster_jobs.command("kubernetes", *IMAGE, *words),
-        cwd=there.folder,
-        env=there.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        lines = iter(process.stdout)
-        next(line for line in lines if "step 3 " in line)
-        [file] = there.folder.glob(".flatout/launch/taken-*/job.json")
-        name = json.loads(file.read_text())["id"]
+    with there.following(*words) as (process, lines):
+        lines.until("step 3 ")
+        name = there.job("taken")
         first = {pod["metadata"]["uid"] for pod in there.pods(name)}
-        victim = there.pods(name)[1]["metadata"]["name"]
-        path = f"/api/v1/namespaces/default/pods/{victim}"
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": victim}}
-        there.cluster.call("POST", f"{path}/eviction", body)
-        # Both pods: each needs the other.
-        again = next((line for line in lines if "step 1 " in line), None)
-        assert again, process.communicate(timeout=60)[1]
+        there.cluster.evict(there.pods(name)[1])
+        lines.until("step 1 ")  # both pods start again: each needs the other
         now = {pod["metadata"]["uid"] for pod in there.pods(name)}
         assert len(now - first) == 2
         assert there.launch("--cancel", name).returncode == 0
-        rest, said = process.communicate(timeout=60)
+        rest, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "was cancelled" in said, rest
+    assert "was cancelled" in errors, rest
     there.wait(lambda: not there.pods(name))
+
+
+@pytest.mark.thorough
+def test_training_goes_on_to_the_last_digit_where_pods_are_taken_away(
+    there: There, tmp_path: Path
+) -> None:
+    """First a pod is evicted; then the machine of the other one, node 0, is lost at once."""
+    text = resuming.program(5, dropout=0.3)
+    (tmp_path / "train.py").write_text(text)
+    ended([start(tmp_path, "--nodes", "auto", "--ranks", "2", "train.py", *SHORT)], [0])
+    undisturbed = resuming.losses(said(tmp_path))
+    assert len(undisturbed) == 40
+
+    (there.folder / "going.py").write_text(text.replace('"kept"', '"/flatout/kept"'))
+    there.cluster.call("POST", "/api/v1/namespaces/default/persistentvolumeclaims", CLAIM)
+    words = ("--nodes", "2", "--ranks", "1", "--name", "going", "--set", "claim=kept:/flatout/kept")
+    with there.following(*words, "going.py", "40", "0.3") as (process, lines):
+        lines.until("step 7 ")
+        name = there.job("going")
+        there.cluster.evict(there.pods(name)[1])
+        lines.until("from")
+        lines.until("step 22 ")
+        there.cluster.lose(there.pods(name)[0])
+        rest, errors = process.communicate(timeout=150)
+    assert process.returncode == 0, errors
+    printed = [line.removeprefix("[node 0] ") for line in [*lines.seen, *rest.splitlines()]]
+    begun = [int(line.split()[1]) for line in printed if line.startswith("from")]
+    assert len(begun) == 3
+    assert 7 <= begun[1] < begun[2] == begun[2] // 5 * 5
+    assert resuming.losses("\n".join(printed)) == undisturbed
 
 
 @pytest.mark.parametrize(

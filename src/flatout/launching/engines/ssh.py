@@ -29,7 +29,8 @@ Each machine writes its log beside the code; they are shown as one, each line be
 programs there do not depend on the connection: Ctrl-C, a closed laptop or a lost network leave them
 running, and `flatout launch --follow JOB` comes back. `flatout launch --cancel JOB` ends them on
 all machines. Where one dies, the others end by themselves. What the script has written stays on the
-first machine, in its code folder.
+first machine, in its code folder. All calls of a command share one connection to each machine
+(ssh's ControlMaster), which ends with the command.
 
 ## Restarts
 
