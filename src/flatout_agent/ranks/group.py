@@ -16,7 +16,7 @@ import torch.distributed as typed
 
 from flatout_agent import wire
 from flatout_agent.ranks import meeting, shared_memory
-from flatout_agent.ranks.shared_memory import BUFFER_BYTES, SharedMemory
+from flatout_agent.ranks.shared_memory import SharedMemory
 
 dist: Any = typed
 """Its process groups are public in C++, and hardly typed."""
@@ -147,10 +147,8 @@ class RankGroup:
     def _joined_in_memory(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor | None:
         """The same through shared memory; None: it is not for that."""
         width = rows.shape[1:].numel()
-        largest = (
-            max(counts) * width * rows.element_size()
-        )  # all ranks know it, and go the same way
-        memory = self._memory_for(rows, largest) if largest <= BUFFER_BYTES else None
+        # All ranks know the largest part, and go the same way.
+        memory = self._memory_for(rows, max(counts) * width * rows.element_size())
         if memory is None:
             return None
         self.sent.messages += 1

@@ -11,6 +11,7 @@ import torch
 from flatout_agent import wire
 from flatout_agent.ranks import agreeing, reducer
 from flatout_agent.ranks.group import RankGroup
+from flatout_agent.ranks.loading.sharing import Sharing
 from flatout_agent.ranks.lone import LoneGroup
 from flatout_agent.ranks.refusal import Refused, guarding, losing
 from flatout_agent.ranks.regions import Regions, fingerprint
@@ -32,6 +33,7 @@ class RankRuntime:
         self.group: RankGroup = self.guarded(kind, orders, losing(recorder))
         self.reducer = reducer.Reducer(self.group)
         self.regions = Regions(self.group, self.reducer, orders.seed, self.guarded)
+        self.sharing = Sharing(self.group, self.guarded, recorder.safely, self.regions.apart)
         self._backwards = 0
         self._steps = 0
         self._write_at = 2
@@ -43,6 +45,7 @@ class RankRuntime:
             torch.set_num_threads(self.orders.threads)
         reducer.watched(self.reducer, self._backward_guarded)
         self.regions.install()
+        self.sharing.install()
         agreeing.offer(self.group)
         _one_device(self.guarded, self.orders.size)
         if hasattr(os, "register_at_fork"):
@@ -51,6 +54,7 @@ class RankRuntime:
     def _forked(self) -> None:
         """A loader worker that computes with a model does so alone: it is no rank."""
         self.regions.leave()
+        self.sharing.leave()
         self.reducer.paused = True
 
     def _backward_guarded(self, action: Callable[..., Any], *args: Any) -> Any:
@@ -106,6 +110,7 @@ class RankRuntime:
             joined_bytes=spent[4],
             steps=self._steps,
             gradient_error=max(errors, default=None),
+            loaders=self.sharing.seen(),
         )
 
 

@@ -1,0 +1,150 @@
+"""Each rank's part of a batch becomes the whole batch in all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from flatout_agent.ranks.group import RankGroup
+from flatout_agent.ranks.loading.forms import Form, Uncut
+
+PACKED_BYTES = 2**16
+"""Smaller tensors of a part are sent in one message together."""
+
+
+class Part(NamedTuple):
+    """A part of a batch as it can be sent; `failed`: why it cannot."""
+
+    leaves: list[tuple[Form, Any]]
+    items: bytes
+    signature: int
+    failed: str
+
+
+def part_of(form: Form | None, data: Any, count: int, failed: str = "") -> Part:
+    """The part that holds `count` rows in `data`. failed: why there are none."""
+    if form is None or failed:
+        return Part([], b"", 0, failed or "no form is known")
+    try:
+        signature = form.signature(data, count)
+        leaves = list(form.leaves(data))
+        lists = [list(leaf) for kind, leaf in leaves if kind.how == "items"]
+        items = pickle.dumps(lists, 5) if lists else b""
+    except Uncut as reason:
+        return Part([], b"", 0, str(reason))
+    except Exception as error:  # of an object of the program's
+        return Part([], b"", 0, f"its rows cannot be sent: {type(error).__name__}: {error}"[:300])
+    return Part(leaves, items, hashed((signature, form)), "")
+
+
+def hashed(value: Any) -> int:
+    """The same number for what is written alike."""
+    return int.from_bytes(hashlib.sha256(repr(value).encode()).digest()[:7], "big")
+
+
+class Met(NamedTuple):
+    """What all ranks have said of one batch."""
+
+    same_indices: bool
+    fits: bool
+    """All ranks have a part, and the parts go together."""
+    random: bool
+    """Any rank has drawn random numbers for its rows."""
+    lengths: list[int]
+    """Bytes of each rank's items."""
+
+
+def met(group: RankGroup, indices: Any, part: Part, random: bool) -> Met:
+    """One small message between the ranks, before anything else is sent."""
+    where, kind = _of_indices(indices), part.signature
+    lengths = [0] * group.size
+    lengths[group.rank] = len(part.items)
+    said = [where, -where, kind, -kind, bool(part.failed), random, *lengths]
+    most, least, high, low, failed, drawn, *lengths = group.max_(torch.tensor(said)).tolist()
+    return Met(most == -least, not failed and high == -low, bool(drawn), lengths)
+
+
+def _of_indices(indices: Any) -> int:
+    """A number for the rows that a sampler has chosen; of objects only their kind counts."""
+    if all(type(index) is int for index in indices):
+        return hashed(indices)
+    return hashed([_written(index) for index in indices])
+
+
+def _written(index: Any) -> Any:
+    if isinstance(index, tuple | list):
+        return [_written(each) for each in index]
+    known = isinstance(index, str) or hasattr(index, "__index__")
+    return str(index) if known else type(index)
+
+
+def whole_of(
+    group: RankGroup, form: Form, part: Part, counts: Sequence[int], lengths: Sequence[int]
+) -> Any:
+    """The whole batch; all ranks call it with parts that go together."""
+    tensors = [leaf for kind, leaf in part.leaves if kind.how == "rows"]
+    wholes = iter(_tensors(group, tensors, counts))
+    items = iter(_items(group, part, counts, lengths))
+    leaves = []
+    for kind, leaf in part.leaves:
+        if kind.how == "rows":
+            leaves.append(next(wholes))
+        elif kind.how == "items":
+            leaves.append(kind.holder(next(items)) if kind.holder is not None else None)
+        else:
+            leaves.append(leaf)
+    return form.built(iter(leaves))
+
+
+def _tensors(
+    group: RankGroup, tensors: list[torch.Tensor], counts: Sequence[int]
+) -> list[torch.Tensor]:
+    # Judged by what a row takes: alike in all ranks.
+    most = PACKED_BYTES // max(counts)
+    small = [tensor for tensor in tensors if _row_bytes(tensor) <= most]
+    if len(small) < 2 or group.alone:
+        return [group.joined(tensor, 0, counts) for tensor in tensors]
+    packed = iter(_packed(group, small, counts))
+    return [
+        next(packed) if _row_bytes(tensor) <= most else group.joined(tensor, 0, counts)
+        for tensor in tensors
+    ]
+
+
+def _packed(
+    group: RankGroup, tensors: list[torch.Tensor], counts: Sequence[int]
+) -> list[torch.Tensor]:
+    """All of them in one message."""
+    widths = [_row_bytes(tensor) for tensor in tensors]
+    own = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
+    together = group.joined(own, 0, [count * sum(widths) for count in counts])
+    of_ranks = together.split([count * width for count in counts for width in widths])
+    wholes = []
+    for place, tensor in enumerate(tensors):
+        parts = [of_ranks[rank * len(tensors) + place] for rank in range(len(counts))]
+        whole = torch.cat(parts).view(tensor.dtype)
+        wholes.append(whole.view(sum(counts), *tensor.shape[1:]))
+    return wholes
+
+
+def _row_bytes(tensor: torch.Tensor) -> int:
+    return tensor.shape[1:].numel() * tensor.element_size()
+
+
+def _items(
+    group: RankGroup, part: Part, counts: Sequence[int], lengths: Sequence[int]
+) -> list[list[Any]]:
+    """The lists of all ranks' rows, one after the other."""
+    if not part.items:
+        return []
+    if group.alone:
+        own: list[list[Any]] = pickle.loads(part.items)
+        return [[rows[at % len(rows)] for at in range(sum(counts))] for rows in own]
+    sent = torch.frombuffer(bytearray(part.items), dtype=torch.uint8)
+    together = group.joined(sent, 0, lengths).split(list(lengths))
+    of_ranks = [pickle.loads(bytes(each.numpy())) for each in together]
+    return [[row for rows in lists for row in rows] for lists in zip(*of_ranks, strict=True)]
