@@ -18,7 +18,9 @@ PROOFS = 3
 TIMED = 2
 """Batches, at least, whose reading is timed; of a loader with workers one of each of them."""
 MARGIN = 1.2
-"""What is saved must be so many times what the exchange takes."""
+"""What is saved must be so many times what the exchange takes, to begin with it ..."""
+STILL = 1.0
+"""... and to go on."""
 CHECK_EVERY = 200
 """Batches between two that are read whole, to see that the proof still holds."""
 UNDECIDED = "too few batches were read to find out whether it pays"
@@ -73,7 +75,7 @@ class Plan:
     def waited_again(self, seconds: float, group: RankGroup) -> None:
         """A batch was read whole in between, in this process: does sharing still pay?"""
         if self.status == "shared" and not self.workers:
-            self._compare(seconds, statistics.fmean(self.exchanges_s), 1.0, group)
+            self._compare(seconds, statistics.fmean(self.exchanges_s), STILL, group)
 
     def _decide(self, group: RankGroup) -> None:
         # The first exchange has also set up what is exchanged by.

@@ -1,0 +1,87 @@
+"""Loaders of every style on several ranks: the batches are those of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ranked
+from flatout_agent import wire
+
+SCRIPT = Path(__file__).with_name("loaders.py")
+SHARED = {
+    "Plain", "Odd", "Working", "Persistent", "Named", "Boxes", "AtOnce", "Nested", "Single",
+    "Batched", "Encoded", "Again", "Trained", "Noisy",
+}  # fmt: skip
+ALL = {
+    "Ragged": "fit",
+    "RaggedWorking": "fit",
+    "NoisyRagged": "fit",
+    "Sorted": "depends on the others",
+    "Mixed": "draws random numbers",
+    "Counting": "counts what is read (dataset.read)",
+    "Stream": "not asked by index",
+    "Bad": "could not be read",
+    "BadWorking": "could not be read",
+    "Threaded": "in a thread",
+}
+"""Each ends so, with a reason that says this on rank 0."""
+WERE_SHARED = {"Ragged", "RaggedWorking", "NoisyRagged", "Bad", "BadWorking", "Threaded"}
+TRAINED = "trained"
+"""What is computed, not read: its losses are equal but for rounding."""
+
+
+def lines(output: str, kind: str) -> dict[str, list[str]]:
+    found = [line.split() for line in output.splitlines() if line.startswith(kind)]
+    return {words[1]: words[2:] for words in found}
+
+
+def loaders(done: ranked.Ranked) -> dict[str, wire.LoaderSeen]:
+    """Rank 0's last account; of one that was made several times the last."""
+    return {loader.dataset: loader for loader in done.seen.loaders}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, ranked.Ranked]:
+    folder = tmp_path_factory.mktemp("loaders")
+    return {size: ranked.run(folder, [str(SCRIPT)], size, 200.0) for size in (1, 2)}
+
+
+@pytest.mark.slow
+def test_batches_are_those_of_one_process(runs: dict[int, ranked.Ranked]) -> None:
+    assert runs[1].codes == (0,), runs[1].errors
+    assert runs[2].codes == (0, 0), (runs[2].refused, runs[2].faults, runs[2].errors)
+    alone, together = (lines(runs[size].outputs[0], "LOADER") for size in (1, 2))
+    losses = [list(map(float, each.pop(TRAINED))) for each in (alone, together)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert len(alone) > 20
+    assert {name for name in alone if together[name] != alone[name]} == set()
+
+
+@pytest.mark.slow
+def test_all_ranks_have_the_same_batches(runs: dict[int, ranked.Ranked]) -> None:
+    assert lines(runs[2].outputs[0], "RANDOM")
+    assert runs[2].outputs[0] == runs[2].outputs[1]
+
+
+@pytest.mark.slow
+def test_what_was_shared_and_why_not(runs: dict[int, ranked.Ranked]) -> None:
+    seen = loaders(runs[2])
+    assert {name for name, loader in seen.items() if loader.shared} == SHARED
+    for name, reason in ALL.items():
+        assert reason in seen[name].reason, name
+    assert {name for name in ALL if seen[name].batches} == WERE_SHARED
+    assert {name for name, loader in seen.items() if loader.random} == {"Noisy", "NoisyRagged"}
+    assert not runs[2].faults
+
+
+@pytest.mark.thorough
+def test_three_ranks(tmp_path: Path) -> None:
+    alone = ranked.run(tmp_path, [str(SCRIPT)], 1, 200.0)
+    together = ranked.run(tmp_path, [str(SCRIPT)], 3, 200.0)
+    assert together.codes == (0,) * 3, (together.refused, together.faults, together.errors)
+    first, second = (lines(done.outputs[0], "LOADER") for done in (alone, together))
+    for each in (first, second):
+        del each[TRAINED]
+    assert {name for name in first if second[name] != first[name]} == set()
