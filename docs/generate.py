@@ -127,7 +127,36 @@ def ranks(results: dict[str, Any]) -> str:
         "| script | mode | steps | difference | random | gradient | speed-up | reason |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    return "\n".join([*head, *(_ranks_row(*item) for item in sorted(scripts.items()))]) + "\n"
+    rows = [_ranks_row(*item) for item in sorted(scripts.items())]
+    return "\n".join([*head, *rows, *_loading(results["figures"].get("loading", {}))]) + "\n"
+
+
+def _loading(rows: dict[str, Any]) -> list[str]:
+    """What sharing the loading is worth, for a script that waits for its images."""
+    if not rows:
+        return []
+    pairs = next(iter(rows.values()))["pairs"]
+    return [
+        "",
+        "## A script that waits for its images",
+        "",
+        "[slow_loading.py](../../benchmarks/rank_programs/slow_loading.py) decodes, cuts and"
+        " resizes photographs and trains a small network on them, on two ranks of one thread each:"
+        " each reads its own rows, or everything; and as one process with two threads. Milliseconds"
+        f" of a whole step, medians of {pairs} runs in turn; ratios with their 95 % intervals.",
+        "",
+        "| | shared | every rank reads everything | one process | against everything |"
+        " against one process |",
+        "|---|---|---|---|---|---|",
+        *(_loading_row(name, row) for name, row in rows.items()),
+    ]
+
+
+def _loading_row(name: str, row: dict[str, Any]) -> str:
+    times = " | ".join(f"{ms:.1f}" for ms in row["ms"])
+    ratios = [row["against_unshared"], row["against_one_process"]]
+    told = [f"{r['median']:.2f}x ({r['interval'][0]:.2f}-{r['interval'][1]:.2f})" for r in ratios]
+    return f"| {name} | {times} | {' | '.join(told)} |"
 
 
 def _ranks_row(name: str, row: dict[str, Any]) -> str:

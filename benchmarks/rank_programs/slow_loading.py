@@ -1,5 +1,6 @@
-"""A training script that waits for its images, as anyone writes it: photographs are decoded, cut and
-made smaller, one by one.
+"""A training script that waits for its images, as anyone writes it.
+
+Photographs are decoded, cut and made smaller, one by one.
 """
 
 import argparse

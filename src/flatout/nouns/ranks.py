@@ -45,6 +45,8 @@ class LoadingShared:
     """How long a batch that is read whole is waited for."""
     exchange_s: float | None = None
     """How long it takes to exchange one."""
+    samples: str = ""
+    """Why ranks send each other samples, and each collates all of them; empty: they do not."""
     batches: int = 0
     """Put together of the ranks' parts."""
 

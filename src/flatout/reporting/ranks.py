@@ -130,6 +130,8 @@ def loading_line(loader: LoadingShared) -> str:
         figures.append(f"whole batches were waited for {_ms(loader.whole_s)}")
     if loader.random:
         figures.append("each drew its own random numbers")
+    if loader.samples:
+        figures.append(f"each collated all of them ({loader.samples})")
     told = f": {', '.join(figures)}" if figures else ""
     return f"each rank read its own rows of {loader.dataset}{told}"
 

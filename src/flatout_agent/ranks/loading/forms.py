@@ -64,6 +64,10 @@ class Form:
         return [_signature(form, leaf, count) for form, leaf in self.leaves(part)]
 
 
+SAMPLES = Form("samples")
+"""Not collated: the samples of the rows, which every rank collates together."""
+
+
 def form_of(whole: Any, parts: Sequence[Any], counts: Sequence[int]) -> Form:
     """How `whole` is made of `parts`, whose rows are counted. Raises Uncut where it is not."""
     kinds = {type(value) for value in (whole, *parts)}

@@ -3,42 +3,51 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from flatout_agent.ranks.group import RankGroup
-from flatout_agent.ranks.loading.forms import Form, Uncut
+from flatout_agent.ranks.loading.forms import SAMPLES, Form, Uncut
+from flatout_agent.ranks.loading.packing import packed, unpacked
 
 PACKED_BYTES = 2**16
 """Smaller tensors of a part are sent in one message together."""
+FITS, MISFIT, UNREAD = 0, 1, 2
+"""What a rank says of its part; the worst counts."""
 
 
 class Part(NamedTuple):
     """A part of a batch as it can be sent; `failed`: why it cannot."""
 
     leaves: list[tuple[Form, Any]]
-    items: bytes
+    items: torch.Tensor | None
+    """Lists of the rows, as bytes."""
     signature: int
-    failed: str
+    failed: str = ""
+    state: int = FITS
 
 
-def part_of(form: Form | None, data: Any, count: int, failed: str = "") -> Part:
-    """The part that holds `count` rows in `data`. failed: why there are none."""
-    if form is None or failed:
-        return Part([], b"", 0, failed or "no form is known")
+def unread(reason: str) -> Part:
+    """What a rank without a part says."""
+    return Part([], None, 0, reason, UNREAD)
+
+
+def part_of(form: Form, data: Any, count: int) -> Part:
+    """The part that holds `count` rows in `data`."""
+    if form == SAMPLES:
+        return Part([], data, hashed(form))
     try:
         signature = form.signature(data, count)
         leaves = list(form.leaves(data))
         lists = [list(leaf) for kind, leaf in leaves if kind.how == "items"]
-        items = pickle.dumps(lists, 5) if lists else b""
+        return Part(leaves, packed(lists) if lists else None, hashed((signature, form)))
     except Uncut as reason:
-        return Part([], b"", 0, str(reason))
+        return Part([], None, 0, str(reason), MISFIT)
     except Exception as error:  # of an object of the program's
-        return Part([], b"", 0, f"its rows cannot be sent: {type(error).__name__}: {error}"[:300])
-    return Part(leaves, items, hashed((signature, form)), "")
+        why = f"its rows cannot be sent: {type(error).__name__}: {error}"
+        return Part([], None, 0, why[:300], MISFIT)
 
 
 def hashed(value: Any) -> int:
@@ -50,8 +59,8 @@ class Met(NamedTuple):
     """What all ranks have said of one batch."""
 
     same_indices: bool
-    fits: bool
-    """All ranks have a part, and the parts go together."""
+    state: int
+    """FITS: all ranks have a part, and the parts go together."""
     random: bool
     """Any rank has drawn random numbers for its rows."""
     lengths: list[int]
@@ -62,10 +71,11 @@ def met(group: RankGroup, indices: Any, part: Part, random: bool) -> Met:
     """One small message between the ranks, before anything else is sent."""
     where, kind = _of_indices(indices), part.signature
     lengths = [0] * group.size
-    lengths[group.rank] = len(part.items)
-    said = [where, -where, kind, -kind, bool(part.failed), random, *lengths]
-    most, least, high, low, failed, drawn, *lengths = group.max_(torch.tensor(said)).tolist()
-    return Met(most == -least, not failed and high == -low, bool(drawn), lengths)
+    lengths[group.rank] = 0 if part.items is None else part.items.numel()
+    said = [where, -where, kind, -kind, part.state, random, *lengths]
+    most, least, high, low, state, drawn, *lengths = group.max_(torch.tensor(said)).tolist()
+    state = max(state, FITS if high == -low else MISFIT)
+    return Met(most == -least, state, bool(drawn), lengths)
 
 
 def _of_indices(indices: Any) -> int:
@@ -85,16 +95,18 @@ def _written(index: Any) -> Any:
 def whole_of(
     group: RankGroup, form: Form, part: Part, counts: Sequence[int], lengths: Sequence[int]
 ) -> Any:
-    """The whole batch; all ranks call it with parts that go together."""
+    """The whole batch, or all samples; all ranks call it with parts that go together."""
     tensors = [leaf for kind, leaf in part.leaves if kind.how == "rows"]
     wholes = iter(_tensors(group, tensors, counts))
-    items = iter(_items(group, part, counts, lengths))
+    lists = iter(_lists(group, part, counts, lengths))
+    if form == SAMPLES:
+        return next(lists)
     leaves = []
     for kind, leaf in part.leaves:
         if kind.how == "rows":
             leaves.append(next(wholes))
-        elif kind.how == "items":
-            leaves.append(kind.holder(next(items)) if kind.holder is not None else None)
+        elif kind.how == "items" and kind.holder is not None:
+            leaves.append(kind.holder(next(lists)))
         else:
             leaves.append(leaf)
     return form.built(iter(leaves))
@@ -108,17 +120,16 @@ def _tensors(
     small = [tensor for tensor in tensors if _row_bytes(tensor) <= most]
     if len(small) < 2 or group.alone:
         return [group.joined(tensor, 0, counts) for tensor in tensors]
-    packed = iter(_packed(group, small, counts))
+    together = iter(_in_one_message(group, small, counts))
     return [
-        next(packed) if _row_bytes(tensor) <= most else group.joined(tensor, 0, counts)
+        next(together) if _row_bytes(tensor) <= most else group.joined(tensor, 0, counts)
         for tensor in tensors
     ]
 
 
-def _packed(
+def _in_one_message(
     group: RankGroup, tensors: list[torch.Tensor], counts: Sequence[int]
 ) -> list[torch.Tensor]:
-    """All of them in one message."""
     widths = [_row_bytes(tensor) for tensor in tensors]
     own = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
     together = group.joined(own, 0, [count * sum(widths) for count in counts])
@@ -135,16 +146,15 @@ def _row_bytes(tensor: torch.Tensor) -> int:
     return tensor.shape[1:].numel() * tensor.element_size()
 
 
-def _items(
+def _lists(
     group: RankGroup, part: Part, counts: Sequence[int], lengths: Sequence[int]
 ) -> list[list[Any]]:
     """The lists of all ranks' rows, one after the other."""
-    if not part.items:
+    if part.items is None:
         return []
     if group.alone:
-        own: list[list[Any]] = pickle.loads(part.items)
+        own: list[list[Any]] = unpacked(part.items)
         return [[rows[at % len(rows)] for at in range(sum(counts))] for rows in own]
-    sent = torch.frombuffer(bytearray(part.items), dtype=torch.uint8)
-    together = group.joined(sent, 0, lengths).split(list(lengths))
-    of_ranks = [pickle.loads(bytes(each.numpy())) for each in together]
+    together = group.joined(part.items, 0, lengths).split(list(lengths))
+    of_ranks = [unpacked(each) for each in together]
     return [[row for rows in lists for row in rows] for lists in zip(*of_ranks, strict=True)]

@@ -10,7 +10,7 @@ import torch
 
 from flatout_agent import wire
 from flatout_agent.ranks.group import RankGroup
-from flatout_agent.ranks.loading.forms import Form
+from flatout_agent.ranks.loading.forms import SAMPLES, Form
 from flatout_agent.ranks.loading.tasks import Kind
 
 PROOFS = 3
@@ -35,6 +35,10 @@ class Plan:
         self.status: Literal["looking", "shared", "all"] = "all" if reason else "looking"
         self.reason = reason
         self.form: Form | None = None
+        self.collated = True
+        """What the ranks read may be collated by each of them."""
+        self.uncut = ""
+        """Why they send each other samples."""
         self.random = False
         self.proofs = 0
         self.rows: int | None = None
@@ -50,13 +54,23 @@ class Plan:
         if self.status != "all":
             self.status, self.reason = "all", reason
 
+    def look_again(self, reason: str) -> None:
+        """What ranks collate does not always fit: look whether they can send each other samples."""
+        if not self.collated:
+            self.leave(reason)
+            return
+        self.status, self.collated, self.uncut, self.form = "looking", False, reason, None
+        self.proofs, self.whole_s, self.exchanges_s = 0, [], []
+
     def kind(self, number: int, looks: int) -> Kind:
         """How batch `number` of an iterator is read; looks: under way."""
         if self.status == "looking":
             return "prove" if self.proofs + looks < PROOFS else "whole"
         if self.status == "all":
             return "whole"
-        return "own" if (number + 1) % CHECK_EVERY else "prove"
+        if (number + 1) % CHECK_EVERY == 0:
+            return "prove"
+        return "samples" if self.form == SAMPLES else "own"
 
     def waited(self, seconds: float, position: int, group: RankGroup) -> None:
         """A whole batch was waited for; position: how many this iterator gave before."""
@@ -67,6 +81,12 @@ class Plan:
         self.whole_s.append(seconds)
         if len(self.whole_s) >= max(TIMED, self.workers):
             self._decide(group)
+
+    def looked(self, form: Form, uncut: str, rows: int, random: bool) -> None:
+        """A batch was put together so, and it was the one that each rank has read."""
+        self.form, self.uncut, self.rows = form, self.uncut or uncut, rows
+        self.random |= random
+        self.proofs += 1
 
     def exchanged(self, seconds: float) -> None:
         """One exchange took so long, from when all ranks had their part."""
@@ -105,6 +125,7 @@ class Plan:
             whole_s=statistics.fmean(self.whole_s) if self.whole_s else None,
             exchange_s=statistics.fmean(self.exchanges_s) if self.exchanges_s else None,
             batches=self.shared,
+            samples=self.uncut if self.form == SAMPLES else "",
         )
 
 

@@ -1,7 +1,8 @@
 """Reads a whole batch as torch does, and finds out whether the ranks' parts would make the same.
 
 The samples are read once: what is compared is what the collate function makes of all of them and
-of each rank's. How long it takes does not count as reading.
+of each rank's. Where these do not go together (padding, mixing), the ranks can still send each
+other the samples, and each collates all of them. How long the look takes does not count as reading.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 
 import torch
 
-from flatout_agent.ranks.loading.forms import Form, Uncut, form_of
+from flatout_agent.ranks.loading.forms import SAMPLES, Form, Uncut, form_of
+from flatout_agent.ranks.loading.packing import packed
 from flatout_agent.ranks.loading.streams import Streams, held_generators
 from flatout_agent.speedups.samples import samples
 from flatout_agent.speedups.samples.samples import Uncopyable
@@ -27,10 +29,16 @@ from flatout_agent.speedups.workers.reachable import state
 class Found:
     """What was found out."""
 
-    form: Form | None = None
     reason: str = ""
-    """Why the batch is not made of parts."""
+    """Why a rank must not read its rows apart from the others."""
     random: bool = False
+    """Random numbers were drawn, and not as one process would draw them."""
+    form: Form | None = None
+    """How the batch is made of what the ranks collate; SAMPLES: of samples."""
+    uncut: str = ""
+    """Why it is made of samples."""
+    rows: tuple[torch.Tensor, ...] = ()
+    """Each rank's samples, where the batch is made of them."""
     spent_s: float = 0.0
 
 
@@ -50,11 +58,14 @@ class _Look:
         except (Uncut, Uncopyable) as reason:
             self.found.reason = str(reason)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            self.found.reason = f"a part of its rows cannot be collated: {reason}"[:300]
+            self.found.reason = f"it cannot be looked at: {type(error).__name__}: {error}"[:300]
         finally:
             self.found.spent_s += time.perf_counter() - began
         return None
+
+    def states(self, generators: list[Any]) -> Streams:
+        """Of all random streams."""
+        return self.safely(Streams, generators) or Streams([])
 
     def numbers(self) -> dict[str, str]:
         """What the dataset counts."""
@@ -67,65 +78,90 @@ class _Look:
             if before is not None and before.get(path, value) != value:
                 raise Uncut(f"its dataset counts what is read (dataset{path})")
 
-    def parts(self, rows: Any) -> list[list[Any]]:
-        """Each rank's samples; copies, where the collate function may change them."""
+    def check_reading(self, rows: Any) -> None:
+        """Raise Uncut where a dataset that reads many samples at once reads others in parts."""
         if type(rows) is not list or len(rows) != sum(self.counts):
             raise Uncut("its dataset reads batches in its own way")
-        if self.fetcher.collate_fn is not torch.utils.data.default_collate:
-            rows = [samples.copied(row, stacked=True) for row in rows]
-        return [rows[begin:end] for begin, end in zip(self._at, self._at[1:], strict=False)]
-
-    def check_reading(self, rows: list[Any]) -> None:
-        """Raise Uncut where a dataset that reads many samples at once reads others in parts."""
         if not getattr(self.fetcher.dataset, "__getitems__", None):
             return
         if self.found.random:
             raise Uncut("its dataset reads batches at once, with random numbers")
         for begin, end in zip(self._at, self._at[1:], strict=False):
-            again = self.fetcher.dataset.__getitems__(self.indices[begin:end])
+            again = samples_of(self.fetcher, self.indices[begin:end])
             if not samples.same(list(again), rows[begin:end]):
                 raise Uncut("its dataset reads batches at once, and its rows depend on each other")
+
+    def parts(self, rows: list[Any]) -> list[list[Any]]:
+        """Each rank's samples; copies, where the collate function may change them."""
+        if self.fetcher.collate_fn is not torch.utils.data.default_collate:
+            rows = [samples.copied(row, stacked=True) for row in rows]
+        return [rows[begin:end] for begin, end in zip(self._at, self._at[1:], strict=False)]
+
+    def packed(self, parts: list[list[Any]]) -> tuple[torch.Tensor, ...]:
+        """They, to be sent."""
+        return tuple(packed_rows(part) for part in parts)
+
+    def check_collate(self, held: Any) -> None:
+        """Raise Uncut where it depends on the batches before."""
+        if state(self.fetcher.collate_fn) != held:
+            raise Uncut("its collate function keeps what it has seen")
 
     def compare(self, batch: Any, parts: list[list[Any]]) -> None:
         """Collate each rank's samples, and see whether they make the batch."""
         quiet = io.StringIO()  # what the program prints while it collates, it prints once
-        with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
-            made = [self.fetcher.collate_fn(part) for part in parts]
-        self.found.form = form_of(batch, made, self.counts)
+        try:
+            with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+                made = [self.fetcher.collate_fn(part) for part in parts]
+            self.found.form = form_of(batch, made, self.counts)
+        except Uncut as reason:
+            self.found.uncut = str(reason)
+        except Exception as error:
+            self.found.uncut = f"{type(error).__name__}: {error}"[:300]
 
 
-def read(fetcher: Any, indices: Any, counts: Sequence[int]) -> tuple[Any, Found]:
-    """The whole batch, and what was found out. Raises what the program's own code raises."""
+def read(
+    fetcher: Any, indices: Any, counts: Sequence[int], collated: bool = True
+) -> tuple[Any, Found]:
+    """The whole batch, and what was found out. Raises what the program's own code raises.
+
+    collated: what the ranks collate may be parts of it.
+    """
     look = _Look(fetcher, indices, counts)
+    found = look.found
     generators = look.safely(held_generators, fetcher.dataset, fetcher.collate_fn) or []
-    numbers, before = look.safely(look.numbers), _states(look, generators)
-    rows = _samples(fetcher.dataset, indices)
-    look.found.random = before.moved()
+    numbers, before = look.safely(look.numbers), look.states(generators)
+    rows = samples_of(fetcher, indices)
+    found.random = before.moved()
     look.safely(look.check_counts, numbers)
     look.safely(look.check_reading, rows)
     parts = look.safely(look.parts, rows)
-    held, between = look.safely(state, fetcher.collate_fn), _states(look, generators)
+    packed = look.safely(look.packed, parts) if not _stacks(fetcher) else ()
+    held, between = look.safely(state, fetcher.collate_fn), look.states(generators)
     batch = fetcher.collate_fn(rows)
-    after = _states(look, generators)
-    look.safely(_check_collate, between, held, fetcher.collate_fn)
-    look.safely(look.compare, batch, parts)
+    after = look.states(generators)
+    look.safely(look.check_collate, held)
+    if between.moved():
+        found.uncut = "its collate function draws random numbers"
+        found.random |= torch.utils.data.get_worker_info() is not None
+    elif collated:
+        look.safely(look.compare, batch, parts)
     after.put_back()
-    return batch, look.found
+    if found.form is None and not found.reason:
+        found.form, found.rows = SAMPLES, packed or look.safely(look.packed, parts) or ()
+    return batch, found
 
 
-def _states(look: _Look, generators: list[Any]) -> Streams:
-    return look.safely(Streams, generators) or Streams([])
+def _stacks(fetcher: Any) -> bool:
+    return fetcher.collate_fn is torch.utils.data.default_collate
 
 
-def _check_collate(before: Streams, held: Any, collate: Any) -> None:
-    if before.moved():
-        raise Uncut("its collate function draws random numbers")
-    if state(collate) != held:
-        raise Uncut("its collate function keeps what it has seen")
-
-
-def _samples(dataset: Any, indices: Any) -> Any:
+def samples_of(fetcher: Any, indices: Any) -> Any:
     """As torch's own fetcher reads them."""
-    if getattr(dataset, "__getitems__", None):
-        return dataset.__getitems__(indices)
-    return [dataset[index] for index in indices]
+    if getattr(fetcher.dataset, "__getitems__", None):
+        return fetcher.dataset.__getitems__(indices)
+    return [fetcher.dataset[index] for index in indices]
+
+
+def packed_rows(rows: Any) -> torch.Tensor:
+    """Samples to be sent; copies, since what they are a part of may be large. Raises Uncopyable."""
+    return packed([[samples.copied(row, stacked=True) for row in rows]])

@@ -7,12 +7,19 @@ in `__next__` only, in the main thread: there all ranks come by in the same orde
 
 from __future__ import annotations
 
+import io
 import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import dataloader
@@ -20,7 +27,11 @@ from torch.utils.data import dataloader
 from flatout_agent import wire
 from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.loading import joining, tasks
+from flatout_agent.ranks.loading.forms import SAMPLES
+from flatout_agent.ranks.loading.packing import unpacked
 from flatout_agent.ranks.loading.plans import Plan, Plans
+from flatout_agent.ranks.loading.proof import Found
+from flatout_agent.ranks.loading.streams import Streams
 from flatout_agent.ranks.loading.tasks import Fetched, Task
 from flatout_agent.ranks.refusal import Refused
 from flatout_agent.ranks.rows import Split
@@ -34,6 +45,16 @@ MAP_STYLE = 0
 MOST_NOTES = 50
 OTHER_ROWS = "the ranks do not read the same rows of it"
 OTHER_RANK = "another rank's rows could not be read, or did not fit"
+
+
+class Uncollated(NamedTuple):
+    """All samples of a batch, in order."""
+
+    rows: list[Any]
+    whole: Any
+    """Their indices."""
+    began: float
+    """When they began to be exchanged."""
 
 
 class Sharing:
@@ -180,7 +201,7 @@ class Epoch:
             looks = sum(task.kind == "prove" for task in self._waiting)
             kind = self.plan.kind(number, looks)
             counts = tuple(Split.even(self.group, len(index)).counts)
-            task = Task(number, kind, index, self.group.rank, counts)
+            task = Task(number, kind, index, self.group.rank, counts, self.plan.collated)
         self.tasks[number] = task
         return task
 
@@ -199,9 +220,11 @@ class Epoch:
             return data
         waited = time.perf_counter() - began
         batch, again = self.sharing.guarded(self._received, iterator, data, waited)
-        if self.plan.status == "all" and (again or any(t.kind == "own" for t in self._waiting)):
+        if isinstance(batch, Uncollated):
+            batch, again = self._collated(iterator, batch)
+        if self.plan.status != "shared" and (again or any(map(Task.is_part, self._waiting))):
             self._read_again(iterator, again)
-        return next_batch(iterator) if again else batch
+        return self.next(iterator, next_batch) if again else batch
 
     @property
     def _waiting(self) -> list[Task]:
@@ -213,59 +236,97 @@ class Epoch:
         position, self._given = self._given, self._given + 1
         if not self.sharing.may_exchange:
             self.plan.leave("it is read in a thread or a process of the script's own")
-        elif task.kind == "own":
+        elif task.is_part():
             return self._joined(iterator, task, fetched)
-        elif task.kind == "prove":
-            self._looked(task, fetched)
-            self.plan.waited_again(waited - fetched.spent_s, self.group)
+        elif fetched.found is not None:
+            self._looked(iterator, task, fetched, fetched.found)
+            self.plan.waited_again(waited - fetched.found.spent_s, self.group)
         else:
             self.plan.waited(waited, position, self.group)
-        return (None, [task.whole]) if task.kind == "own" else (fetched.data, [])
+        return (None, [task.whole]) if task.is_part() else (fetched.data, [])
 
     def _joined(self, iterator: Any, task: Task, fetched: Fetched) -> tuple[Any, list[Any]]:
-        plan, count = self.plan, task.counts[self.group.rank]
-        part = joining.part_of(plan.form, fetched.data, count, fetched.failed)
+        plan = self.plan
+        form = SAMPLES if task.kind == "samples" else plan.form
+        if form is None or (task.kind == "own" and form == SAMPLES):
+            return None, [task.whole]  # asked for before another iterator has shown that it is none
+        part = joining.unread(fetched.failed)
+        if not fetched.failed:
+            part = joining.part_of(form, fetched.data, task.counts[self.group.rank])
         said = joining.met(self.group, task.whole, part, fetched.random)
         if not said.same_indices:
             raise Refused(
                 "the batches differ between the ranks: their loaders have chosen other rows",
                 "seed what the order is drawn from at the script's start",
             )
-        if not said.fits or plan.form is None:
-            plan.leave(part.failed or OTHER_RANK)
+        if said.state != joining.FITS:
+            gives_up = plan.leave if said.state == joining.UNREAD else plan.look_again
+            gives_up(part.failed or OTHER_RANK)
             return None, [task.whole]
         plan.random |= said.random
-        began = time.perf_counter()
-        batch = joining.whole_of(self.group, plan.form, part, task.counts, said.lengths)
-        plan.exchanged(time.perf_counter() - began)
         plan.shared += 1
-        if iterator._pin_memory:
-            batch = tasks.pinned(batch, getattr(iterator, "_pin_memory_device", None))
-        return batch, []
+        began = time.perf_counter()
+        batch = joining.whole_of(self.group, form, part, task.counts, said.lengths)
+        if form == SAMPLES:
+            return Uncollated(batch, task.whole, began), []
+        plan.exchanged(time.perf_counter() - began)
+        return self._pinned(iterator, batch), []
 
-    def _looked(self, task: Task, fetched: Fetched) -> None:
+    def _collated(self, iterator: Any, uncollated: Uncollated) -> tuple[Any, list[Any]]:
+        batch, plan = None, self.plan
+        try:
+            batch, done = iterator._collate_fn(uncollated.rows), True
+        except Exception:  # of the program's own code: it is to be raised where it is read
+            done = False
+        if not self.sharing.guarded(self.group.agreed, done):
+            plan.leave("its samples cannot be collated outside of its workers")
+            return None, [uncollated.whole]
+        plan.exchanged(time.perf_counter() - uncollated.began)
+        return self._pinned(iterator, batch), []
+
+    def _pinned(self, iterator: Any, batch: Any) -> Any:
+        if not iterator._pin_memory:
+            return batch
+        return tasks.pinned(batch, getattr(iterator, "_pin_memory_device", None))
+
+    def _looked(self, iterator: Any, task: Task, fetched: Fetched, found: Found) -> None:
         """All ranks have read a whole batch: is it what they would put together?"""
-        plan, group = self.plan, self.group
-        form, failed, mine = fetched.form, fetched.failed, None
+        plan, group, form = self.plan, self.group, found.form
         begin, count = sum(task.counts[: group.rank]), task.counts[group.rank]
-        if form is not None and not failed:
-            mine = form.part(fetched.data, begin, count)
-        part = joining.part_of(form, mine, count, failed)
+        if form is None:
+            part = joining.unread(found.reason)
+        elif form == SAMPLES:
+            part = joining.part_of(form, found.rows[group.rank], count)
+        else:
+            part = joining.part_of(form, form.part(fetched.data, begin, count), count)
         group.agreed(True)  # from here on it is an exchange alone that takes time
         began = time.perf_counter()
         said = joining.met(group, task.whole, part, fetched.random)
-        if not said.fits or not said.same_indices or form is None:
-            plan.leave(failed or (OTHER_RANK if said.same_indices else OTHER_ROWS))
+        if said.state != joining.FITS or not said.same_indices or form is None:
+            plan.leave(part.failed or (OTHER_RANK if said.same_indices else OTHER_ROWS))
+            return
+        if plan.form not in (None, form):
+            plan.look_again(found.uncut or "its batches are not all built alike")
             return
         whole = joining.whole_of(group, form, part, task.counts, said.lengths)
-        plan.exchanged(time.perf_counter() - began)
-        alike = group.alone or samples.same(whole, fetched.data)
-        if not group.agreed(alike and plan.form in (None, form)):
+        exchange_s, read = time.perf_counter() - began, fetched.data
+        if form == SAMPLES:
+            read = [row for rows in found.rows for row in unpacked(rows)[0]]
+        if not group.agreed(group.alone or samples.same(whole, read)):
             plan.leave(OTHER_ROWS)
             return
-        plan.form, plan.rows = form, len(task.whole)
-        plan.random |= said.random
-        plan.proofs += 1
+        if form == SAMPLES:
+            exchange_s += self._collating_s(iterator, whole)
+        plan.exchanged(exchange_s)
+        plan.looked(form, found.uncut, len(task.whole), said.random)
+
+    def _collating_s(self, iterator: Any, rows: list[Any]) -> float:
+        """How long it takes to collate these samples, which is not to be seen otherwise."""
+        before, quiet, began = Streams([]), io.StringIO(), time.perf_counter()
+        with suppress(Exception), redirect_stdout(quiet), redirect_stderr(quiet):
+            iterator._collate_fn(rows)
+        before.put_back()
+        return time.perf_counter() - began
 
     # Reading again ------------------------------------------------------------------------------
 

@@ -13,12 +13,13 @@ from typing import Any, Literal
 import torch
 
 from flatout_agent.ranks.loading import proof
-from flatout_agent.ranks.loading.forms import Form
 from flatout_agent.ranks.loading.streams import Draws, own_streams
 from flatout_agent.replacing import replaced
 
-Kind = Literal["whole", "prove", "own"]
-"""prove: whole, and whether the ranks' parts would make the same; own: this rank's rows."""
+Kind = Literal["whole", "prove", "own", "samples"]
+"""prove: whole, and whether the ranks' parts would make the same; own: this rank's rows; samples:
+they are not collated.
+"""
 MARK = "_flatout_tasks"
 Read = Callable[[Any, Any], Any]
 
@@ -31,16 +32,14 @@ class Fetched:
     kind: Kind
     data: Any
     failed: str = ""
-    """own: why this rank's rows could not be read. prove: why the batch is not made of parts."""
+    """Why this rank's rows could not be read; of a proof: why they must not be read apart."""
     random: bool = False
     """Random numbers were drawn for its rows."""
-    form: Form | None = None
-    spent_s: float = 0.0
-    """On the proof."""
+    found: proof.Found | None = None
 
     def pin_memory(self, device: Any = None) -> Fetched:
         """As torch asks for it; parts are copied once more anyway."""
-        if self.kind != "own":
+        if self.kind in ("whole", "prove"):
             self.data = pinned(self.data, device)
         return self
 
@@ -56,11 +55,17 @@ class Task:
     """The indices of all ranks' rows, as the sampler has given them."""
     rank: int = 0
     counts: tuple[int, ...] = field(default=())
+    collated: bool = True
+    """prove: the ranks' parts are to be collated."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """In a worker that was not forked, where this is the first thing of ours."""
         self.__dict__.update(state)
         watch_fetching()
+
+    def is_part(self) -> bool:
+        """Of a batch that the ranks put together."""
+        return self.kind in ("own", "samples")
 
     def own_indices(self) -> Sequence[Any]:
         """Of this rank's rows."""
@@ -72,18 +77,19 @@ class Task:
         """Do it. Errors of the program are raised but where only this rank may have them."""
         if self.kind == "whole":
             return Fetched(self.number, self.kind, read(fetcher, self.whole))
-        if self.kind == "own":
+        if self.kind != "prove":
             return self._own(fetcher, read)
-        data, found = proof.read(fetcher, self.whole, self.counts)
-        return Fetched(
-            self.number, self.kind, data, found.reason, found.random, found.form, found.spent_s
-        )
+        data, found = proof.read(fetcher, self.whole, self.counts, self.collated)
+        return Fetched(self.number, self.kind, data, found.reason, found.random, found)
 
     def _own(self, fetcher: Any, read: Read) -> Fetched:
         data, failed, draws = None, "", Draws()
         try:
             with own_streams(self.rank, fetcher.dataset, fetcher.collate_fn) as draws, apart():
-                data = read(fetcher, self.own_indices())
+                if self.kind == "own":
+                    data = read(fetcher, self.own_indices())
+                else:
+                    data = proof.packed_rows(proof.samples_of(fetcher, self.own_indices()))
         except Exception as error:
             failed = f"reading a part of a batch failed: {type(error).__name__}: {error}"[:300]
         return Fetched(self.number, self.kind, data, failed, draws.seen)

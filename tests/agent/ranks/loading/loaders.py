@@ -144,7 +144,7 @@ class RaggedWorking(Ragged):
 
 def ragged_in_workers():
     loader = DataLoader(RaggedWorking(90), batch_size=6, collate_fn=padded, num_workers=2)
-    return epochs(loader, 2)
+    return epochs(loader, 4)
 
 
 class Boxes(Rows):
@@ -254,10 +254,14 @@ class Batched(Rows):
     pass
 
 
+class Unbatched(Rows):
+    pass
+
+
 def samplers_own_batches():
     batches = [list(range(at, at + 1 + at % 9)) for at in range(0, 48, 2)]
     yield from epochs(DataLoader(Batched(60), batch_sampler=batches), 2)
-    yield from epochs(DataLoader(Batched(20), batch_size=None), 1)
+    yield from epochs(DataLoader(Unbatched(20), batch_size=None), 1)
 
 
 class Bad(Rows):
@@ -393,7 +397,7 @@ class NoisyRagged(Noisy):
 def noisy_in_workers():
     yield from noise(num_workers=2)
     loader = DataLoader(NoisyRagged(80), batch_size=8, collate_fn=padded, num_workers=2)
-    yield from epochs(loader, 2)
+    yield from epochs(loader, 5)
 
 
 EXACT = [

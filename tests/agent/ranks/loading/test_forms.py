@@ -32,7 +32,7 @@ ROWS = [
     [
         (default_collate, ["rows", "items", "rows", "rows"]),
         (lambda rows: [row["x"][: 1 + len(row["name"]) % 2] for row in rows], ["items"]),
-        (lambda rows: (torch.stack([row["x"] for row in rows]), 7, "fast", None), ["rows"] + ["same"] * 3),
+        (lambda rows: (torch.ones(len(rows), 2), 7, "fast", None), ["rows", *["same"] * 3]),
         (lambda rows: OrderedDict(x=torch.ones(len(rows), 0), w=torch.ones(9)), ["rows", "same"]),
     ],
 )  # fmt: skip

@@ -14,12 +14,16 @@ SHARED = {
     "Plain", "Odd", "Working", "Persistent", "Named", "Boxes", "AtOnce", "Nested", "Single",
     "Batched", "Encoded", "Again", "Trained", "Noisy",
 }  # fmt: skip
-ALL = {
-    "Ragged": "fit",
-    "RaggedWorking": "fit",
-    "NoisyRagged": "fit",
+SAMPLES = {
+    "Ragged": "",
+    "RaggedWorking": "",
+    "NoisyRagged": "",
     "Sorted": "depends on the others",
     "Mixed": "draws random numbers",
+}
+"""Shared as well, but every rank collates all samples: for a reason that says this."""
+ALL = {
+    "Unbatched": "single samples",
     "Counting": "counts what is read (dataset.read)",
     "Stream": "not asked by index",
     "Bad": "could not be read",
@@ -27,9 +31,9 @@ ALL = {
     "Threaded": "in a thread",
 }
 """Each ends so, with a reason that says this on rank 0."""
-WERE_SHARED = {"Ragged", "RaggedWorking", "NoisyRagged", "Bad", "BadWorking", "Threaded"}
-TRAINED = "trained"
-"""What is computed, not read: its losses are equal but for rounding."""
+WERE_SHARED = {"Bad", "BadWorking", "Threaded"}
+ROUNDED = ("trained", "models_in_the_dataset")
+"""What is computed, not read, is equal but for rounding."""
 
 
 def lines(output: str, kind: str) -> dict[str, list[str]]:
@@ -53,9 +57,10 @@ def test_batches_are_those_of_one_process(runs: dict[int, ranked.Ranked]) -> Non
     assert runs[1].codes == (0,), runs[1].errors
     assert runs[2].codes == (0, 0), (runs[2].refused, runs[2].faults, runs[2].errors)
     alone, together = (lines(runs[size].outputs[0], "LOADER") for size in (1, 2))
-    losses = [list(map(float, each.pop(TRAINED))) for each in (alone, together)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert len(alone) > 20
+    for name in ROUNDED:
+        first, second = (list(map(float, each.pop(name))) for each in (alone, together))
+        assert first == pytest.approx(second, rel=1e-5)
+    assert len(alone) > 19
     assert {name for name in alone if together[name] != alone[name]} == set()
 
 
@@ -68,7 +73,11 @@ def test_all_ranks_have_the_same_batches(runs: dict[int, ranked.Ranked]) -> None
 @pytest.mark.slow
 def test_what_was_shared_and_why_not(runs: dict[int, ranked.Ranked]) -> None:
     seen = loaders(runs[2])
-    assert {name for name, loader in seen.items() if loader.shared} == SHARED
+    assert {name for name, loader in seen.items() if loader.shared} == SHARED | set(SAMPLES)
+    for name, reason in SAMPLES.items():
+        assert seen[name].samples, name
+        assert reason in seen[name].samples
+    assert not any(seen[name].samples for name in SHARED)
     for name, reason in ALL.items():
         assert reason in seen[name].reason, name
     assert {name for name in ALL if seen[name].batches} == WERE_SHARED
@@ -83,5 +92,6 @@ def test_three_ranks(tmp_path: Path) -> None:
     assert together.codes == (0,) * 3, (together.refused, together.faults, together.errors)
     first, second = (lines(done.outputs[0], "LOADER") for done in (alone, together))
     for each in (first, second):
-        del each[TRAINED]
+        for name in ROUNDED:
+            del each[name]
     assert {name for name in first if second[name] != first[name]} == set()

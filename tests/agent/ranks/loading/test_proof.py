@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,9 @@ import torch
 from torch.utils.data import default_collate
 
 from flatout_agent.ranks.loading import proof
+from flatout_agent.ranks.loading.forms import SAMPLES
+from flatout_agent.ranks.loading.packing import unpacked
+from flatout_agent.speedups.samples import samples
 
 DICE = torch.Generator().manual_seed(3)
 
@@ -95,21 +99,42 @@ def failing(rows: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize(
+    ("collate", "why"),
+    [
+        (shuffled, "its collate function draws random numbers"),
+        (failing, "RuntimeError: five rows or none"),
+        (in_place, "depends on the others"),
+        (lambda rows: [object() for _ in rows], "depends on the others"),
+        (lambda rows: object(), "a object, which is not known"),
+    ],
+)
+def test_what_must_be_collated_together(collate: Any, why: str) -> None:
+    before = torch.get_rng_state()
+    _, found = read(Data(), collate)
+    assert (found.reason, found.form, found.random) == ("", SAMPLES, False)
+    assert why in found.uncut
+    assert torch.equal(torch.get_rng_state(), before) or collate is shuffled
+    sent = [row for rows in found.rows for row in unpacked(rows)[0]]
+    assert samples.same(sent, [torch.full((2,), index) for index in range(5)])
+
+
+def test_only_samples_are_asked_for() -> None:
+    fetcher = SimpleNamespace(dataset=Data(), collate_fn=default_collate)
+    _, found = proof.read(fetcher, [0, 1], (1, 1), collated=False)
+    assert found.form == SAMPLES
+    assert [unpacked(rows)[0][0].tolist() for rows in found.rows] == [[0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize(
     ("data", "collate", "why"),
     [
-        (Data(), shuffled, "its collate function draws random numbers"),
         (Data(), Keeping(), "keeps what it has seen"),
-        (Data(), failing, "RuntimeError: five rows or none"),
-        (Data(), in_place, "depends on the others"),
-        (Data(), lambda rows: [object() for _ in rows], "depends on the others"),
         (Counted(), default_collate, r"counts what is read \(dataset.count\)"),
         (AtOnce(), default_collate, "its rows depend on each other"),
         ([object()] * 5, lambda rows: torch.ones(len(rows)), "a sample holds builtins.object"),
     ],
 )
 def test_why_not(data: Any, collate: Any, why: str) -> None:
-    import re
-
     _, found = read(data, collate)
     assert re.search(why, found.reason), found.reason
     assert found.form is None
