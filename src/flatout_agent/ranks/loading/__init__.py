@@ -4,7 +4,8 @@ For a `DataLoader` over a dataset that is asked by index. What goes to the datas
 or in a worker, is a `Task` in place of a list of indices (`tasks`): this rank's part of it, once
 the loader's first batches have shown that the parts put together are the batch (`proof`, `forms`)
 and that reading takes longer than the exchange (`plans`). What comes back is joined (`joining`)
-where the program asks for its next batch (`sharing`).
+where the program asks for its next batch (`sharing`): what each rank has collated of its rows, or,
+where a collate function needs all of them, the samples (`packing`).
 
 Random numbers that a dataset draws for its rows are this rank's own; all streams of the program
 go on as if none had been drawn (`streams`), in all ranks alike. So a loader can be read whole by

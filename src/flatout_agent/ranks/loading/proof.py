@@ -25,6 +25,10 @@ from flatout_agent.speedups.samples.samples import Uncopyable
 from flatout_agent.speedups.workers.reachable import state
 
 
+OURS = "._compiled_call_impl"
+"""Attribute of a model by which the layers of the agent around its call are reached."""
+
+
 @dataclass
 class Found:
     """What was found out."""
@@ -70,7 +74,11 @@ class _Look:
     def numbers(self) -> dict[str, str]:
         """What the dataset counts."""
         held = state(self.fetcher.dataset)
-        return {path: repr(value) for path, value in held if type(value) in (int, float, bool)}
+        return {
+            path: repr(value)
+            for path, value in held
+            if type(value) in (int, float, bool) and OURS not in path
+        }
 
     def check_counts(self, before: dict[str, str] | None) -> None:
         """Raise Uncut where it counts what is read."""

@@ -26,11 +26,11 @@ ALL = {
     "Unbatched": "single samples",
     "Counting": "counts what is read (dataset.read)",
     "Stream": "not asked by index",
-    "Bad": "could not be read",
-    "BadWorking": "could not be read",
+    "Bad": "read",
+    "BadWorking": "read",
     "Threaded": "in a thread",
 }
-"""Each ends so, with a reason that says this on rank 0."""
+"""Each ends so, with a reason that says this."""
 WERE_SHARED = {"Bad", "BadWorking", "Threaded"}
 ROUNDED = ("trained", "models_in_the_dataset")
 """What is computed, not read, is equal but for rounding."""
@@ -42,7 +42,7 @@ def lines(output: str, kind: str) -> dict[str, list[str]]:
 
 
 def loaders(done: ranked.Ranked) -> dict[str, wire.LoaderSeen]:
-    """Rank 0's last account; of one that was made several times the last."""
+    """The last account of a rank; of one that was made several times the last."""
     return {loader.dataset: loader for loader in done.seen.loaders}
 
 

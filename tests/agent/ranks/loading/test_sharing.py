@@ -9,6 +9,7 @@ import pytest
 
 import ranked
 from flatout_agent import wire
+from flatout_agent.ranks.loading.sharing import OTHER_RANK
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +24,7 @@ class Rows(Dataset):
         return 160
     def __getitem__(self, index):
         time.sleep(0.001)
-        if index == 77:  # one of the last rank's rows of its batch
+        if index == 117:  # one of the last rank's rows of its batch
             bad()
         return torch.full((2,), index)
 
@@ -33,6 +34,7 @@ def read(**settings):
 
 def bad():
 """
+READING = "reading a part of a batch failed: {}"
 ENDS_S = 60.0
 """A rank that waits for another until its limit of time would take longer."""
 
@@ -48,16 +50,17 @@ def run(folder: Path, program: str) -> ranked.Ranked:
 
 @pytest.mark.parametrize("settings", ["", "num_workers=2"])
 def test_an_error_on_one_ranks_rows_is_the_programs_own(settings: str, tmp_path: Path) -> None:
-    done = run(tmp_path, f"    raise ValueError('no row 77')\nread({settings})\n")
+    done = run(tmp_path, f"    raise ValueError('no row 117')\nread({settings})\n")
     assert done.codes == (1, 1)
     for error in done.errors:
-        assert "ValueError: no row 77" in error
+        assert "ValueError: no row 117" in error
         assert "flatout" not in error.splitlines()[-1]
     assert not done.faults
     assert done.outputs[0] == done.outputs[1]
-    assert done.outputs[0].count("batch") == 9
-    assert "could not be read" in done.seen.loaders[0].reason
-    assert done.seen.loaders[0].batches > 0
+    assert done.outputs[0].count("batch") == 14
+    (told,) = done.seen.loaders
+    assert told.reason in (READING.format("ValueError: no row 117"), OTHER_RANK)
+    assert told.batches > 0
 
 
 def test_a_worker_that_dies_on_one_rank(tmp_path: Path) -> None:
