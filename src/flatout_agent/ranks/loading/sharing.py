@@ -201,7 +201,8 @@ class Epoch:
             looks = sum(task.kind == "prove" for task in self._waiting)
             kind = self.plan.kind(number, looks)
             counts = tuple(Split.even(self.group, len(index)).counts)
-            task = Task(number, kind, index, self.group.rank, counts, self.plan.collated)
+            whole = list(index)  # a sampler may go on to use its own
+            task = Task(number, kind, whole, self.group.rank, counts, self.plan.collated)
         self.tasks[number] = task
         return task
 

@@ -391,7 +391,7 @@ def noisy():
 
 class NoisyRagged(Noisy):
     def __getitem__(self, index):
-        return super().__getitem__(index)[: 2 if 40 < index < 44 else 4]
+        return super().__getitem__(index)[: 2 if 40 <= index < 44 else 4]
 
 
 def noisy_in_workers():
