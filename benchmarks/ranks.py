@@ -5,15 +5,12 @@ python benchmarks/ranks.py --part same           # goes on where an earlier run 
 python benchmarks/ranks.py --part same --again plain gan
 python benchmarks/ranks.py --part speed --pairs 14
 python benchmarks/ranks.py --part predicted --pairs 3
-python benchmarks/ranks.py --part loading --pairs 7
 
 Same: each script of tests/jobs and strangers as one process and as two ranks, with the same random
 numbers; the losses that both print; and what the trial of `flatout run --ranks 2` says of it: the
 speed-up, or why it is not trained on ranks. Speed: `rank_programs/one_device.py` on two ranks of
 one thread each, in turn with `rank_programs/expert_ddp.py` under torchrun; and one process with two
 threads.
-Loading: `rank_programs/slow_loading.py` on two ranks that share the loading, in turn with two that
-read everything each (`unshared.py`), and with one process of two threads.
 Predicted: what the rehearsal of `flatout run --ranks 2` foretells, against what its trial measures.
 
 What stands in the results is not run again without --again; nothing takes longer than its limit.
@@ -48,12 +45,6 @@ STEPS = 12
 PROGRAMS = Path(__file__).parent / "rank_programs"
 MODELS = {"transformer": ("32", "24"), "mlp": ("512", "80"), "resnet": ("64", "24")}
 """Batch and steps: a few seconds each."""
-LOADING = {
-    "no workers": [],
-    "no workers, random cuts": ["--augment"],
-    "one worker for each process": ["--workers", "1"],
-}
-"""Words for slow_loading.py."""
 LIMIT_S = 280.0
 """For each way of running a script, and for its trial."""
 TRIAL_STEPS = 20_000
@@ -64,14 +55,12 @@ TRIALS = f".flatout/runs/*-ranks/{RANKS_TRIAL}"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--part", choices=("same", "speed", "predicted", "loading"), action="append"
-    )
+    parser.add_argument("--part", choices=("same", "speed", "predicted"), action="append")
     parser.add_argument("--pairs", type=int, default=14)
     parser.add_argument("--again", action="store_true", help="run also what is in the results")
     parser.add_argument("names", nargs="*", default=[*breadth.strangers(), *breadth.JOB_NAMES])
     arguments = parser.parse_args()
-    parts = arguments.part or ["same", "speed", "predicted", "loading"]
+    parts = arguments.part or ["same", "speed", "predicted"]
     figures: dict[str, Any] = earlier()
     if "same" in parts:
         rows = figures.setdefault("scripts", {})
@@ -89,11 +78,6 @@ def main() -> None:
         record.write("ranks", figures)
     if "predicted" in parts:
         figures["predicted"] = predicted(arguments.pairs)
-        record.write("ranks", figures)
-    if "loading" in parts:
-        figures["loading"] = {
-            name: loading(words, arguments.pairs) for name, words in LOADING.items()
-        }
         record.write("ranks", figures)
 
 
@@ -169,22 +153,6 @@ def speed(model: str, pairs: int) -> dict[str, Any]:
         "ms": [round(statistics.median(column), 2) for column in zip(*turns, strict=True)],
         "against_expert": interval([expert / ours for ours, expert, _ in turns]),
         "against_one_process": interval([one / ours for ours, _, one in turns]),
-        "pairs": len(turns),
-    }
-
-
-def loading(words: list[str], pairs: int) -> dict[str, Any]:
-    """Times of whole steps in turn: loading shared, every rank loads everything, one process."""
-    slow = [str(PROGRAMS / "slow_loading.py"), *words]
-    turns = []
-    for _ in range(pairs):
-        shared, unshared = ranks_ms(slow), ranks_ms([str(PROGRAMS / "unshared.py"), *slow])
-        turns.append((shared, unshared, step_ms(program(slow, 2))))
-        sys.stderr.write(f"loading {words}: {turns[-1]}\n")
-    return {
-        "ms": [round(statistics.median(column), 2) for column in zip(*turns, strict=True)],
-        "against_unshared": interval([unshared / shared for shared, unshared, _ in turns]),
-        "against_one_process": interval([one / shared for shared, _, one in turns]),
         "pairs": len(turns),
     }
 
@@ -293,6 +261,7 @@ def on_ranks(model: str) -> float:
 
 
 def ranks_ms(words: list[str]) -> float:
+    """A step of a program on two ranks, as it prints it."""
     with tempfile.TemporaryDirectory() as folder:
         done = ranked.run(Path(folder), words, 2, LIMIT_S)
     assert done.codes == (0, 0), (done.refused, done.faults, done.errors)

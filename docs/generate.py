@@ -54,7 +54,8 @@ def pages() -> dict[Path, str]:
     results = json.loads((DOCS.parent / "benchmarks/results/breadth.json").read_text("utf-8"))
     found[DOCS / "benchmarks" / "breadth.md"] = breadth(results)
     results = json.loads((DOCS.parent / "benchmarks/results/ranks.json").read_text("utf-8"))
-    found[DOCS / "benchmarks" / "ranks.md"] = ranks(results)
+    shared = json.loads((DOCS.parent / "benchmarks/results/ranks_loading.json").read_text("utf-8"))
+    found[DOCS / "benchmarks" / "ranks.md"] = ranks(results) + loading(shared)
     found |= library() | command_pages() | backend_pages() | engine_pages()
     return found | errors("en", DOCS / "errors") | errors("zh", DOCS / "errors" / "zh")
 
@@ -127,20 +128,20 @@ def ranks(results: dict[str, Any]) -> str:
         "| script | mode | steps | difference | random | gradient | speed-up | reason |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    rows = [_ranks_row(*item) for item in sorted(scripts.items())]
-    return "\n".join([*head, *rows, *_loading(results["figures"].get("loading", {}))]) + "\n"
+    return "\n".join([*head, *(_ranks_row(*item) for item in sorted(scripts.items()))]) + "\n"
 
 
-def _loading(rows: dict[str, Any]) -> list[str]:
+def loading(results: dict[str, Any]) -> str:
     """What sharing the loading is worth, for a script that waits for its images."""
-    if not rows:
-        return []
+    rows, machine = results["figures"], results["machine"]
     pairs = next(iter(rows.values()))["pairs"]
-    return [
+    lines = [
         "",
         "## A script that waits for its images",
         "",
-        "[slow_loading.py](../../benchmarks/rank_programs/slow_loading.py) decodes, cuts and"
+        f"Measured by `benchmarks/ranks_loading.py` on {machine['cores']} cores of"
+        f" {machine['cpu']}, torch {machine['torch']}, on {results['date'][:10]}:"
+        " [slow_loading.py](../../benchmarks/rank_programs/slow_loading.py) decodes, cuts and"
         " resizes photographs and trains a small network on them, on two ranks of one thread each:"
         " each reads its own rows, or everything; and as one process with two threads. Milliseconds"
         f" of a whole step, medians of {pairs} runs in turn; ratios with their 95 % intervals.",
@@ -150,6 +151,7 @@ def _loading(rows: dict[str, Any]) -> list[str]:
         "|---|---|---|---|---|---|",
         *(_loading_row(name, row) for name, row in rows.items()),
     ]
+    return "\n".join(lines) + "\n"
 
 
 def _loading_row(name: str, row: dict[str, Any]) -> str:
