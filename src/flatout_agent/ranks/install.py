@@ -86,6 +86,10 @@ class RankRuntime:
             self._write_at *= 2
             self.recorder.write(self.seen())
 
+    def unsettled(self) -> int:
+        """Batches until the loading is as it stays."""
+        return self.sharing.unsettled()
+
     def _spent(self) -> tuple[float, ...]:
         sent = self.group.sent
         times = self.reducer.exchange_s, self.regions.region_s

@@ -34,6 +34,8 @@ class Plan:
         self.name, self.workers = name, workers
         self.status: Literal["looking", "shared", "all"] = "all" if reason else "looking"
         self.reason = reason
+        self.looks = 0 if reason else max(PROOFS, workers) + max(TIMED, workers)
+        """Batches until it is decided."""
         self.form: Form | None = None
         self.collated = True
         """What the ranks read may be collated by each of them."""

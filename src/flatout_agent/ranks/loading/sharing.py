@@ -145,6 +145,10 @@ class Sharing:
             return None
         return Epoch(self, plan)
 
+    def unsettled(self) -> int:
+        """Batches of a loader, at most, until it is decided how it is read."""
+        return max((plan.looks for plan in self.plans.all), default=0)
+
     def seen(self) -> tuple[wire.LoaderSeen, ...]:
         """What was found out about the loaders."""
         return tuple(plan.seen() for plan in self.plans.all[-MOST_NOTES:])

@@ -59,6 +59,16 @@ def test_workers_that_have_just_begun_are_not_timed() -> None:
     assert told(plan, [9.0] * 4 + [0.0], Group()) == "all"
 
 
+def test_a_trial_knows_when_it_is_decided() -> None:
+    assert looked().looks == PROOFS + 2
+    plan = looked(workers=4)
+    assert plan.looks == 8
+    assert told(plan, [0.01] * (plan.looks - 1), Group()) == "looking"
+    plan.waited(0.01, plan.looks - 1, Group())  # type: ignore[arg-type]
+    assert plan.status == "shared"
+    assert Plan("Stream", 4, "its dataset is not asked by index").looks == 0
+
+
 def test_whole_batches_in_between() -> None:
     plan = looked()
     told(plan, [0.01, 0.01], Group())
