@@ -24,7 +24,6 @@ from flatout_agent.speedups.samples import samples
 from flatout_agent.speedups.samples.samples import Uncopyable
 from flatout_agent.speedups.workers.reachable import state
 
-
 OURS = "._compiled_call_impl"
 """Attribute of a model by which the layers of the agent around its call are reached."""
 
