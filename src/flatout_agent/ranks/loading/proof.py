@@ -8,12 +8,12 @@ other the samples, and each collates all of them. How long the look takes does n
 from __future__ import annotations
 
 import contextlib
-import io
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -115,10 +115,8 @@ class _Look:
 
     def compare(self, batch: Any, parts: list[list[Any]]) -> None:
         """Collate each rank's samples, and see whether they make the batch."""
-        quiet = io.StringIO()  # what the program prints while it collates, it prints once
         try:
-            with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
-                made = [self.fetcher.collate_fn(part) for part in parts]
+            made = [self.fetcher.collate_fn(part) for part in parts]
             self.found.form = form_of(batch, made, self.counts)
         except Uncut as reason:
             self.found.uncut = str(reason)
@@ -137,25 +135,51 @@ def read(
     found = look.found
     generators = look.safely(held_generators, fetcher.dataset, fetcher.collate_fn) or []
     numbers, before = look.safely(look.numbers), look.states(generators)
-    rows = samples_of(fetcher, indices)
+    with _heard() as heard:
+        rows = samples_of(fetcher, indices)
     found.random = before.moved()
     look.safely(look.check_counts, numbers)
     look.safely(look.check_reading, rows)
     parts = look.safely(look.parts, rows)
     packed = look.safely(look.packed, parts) if not _stacks(fetcher) else ()
     held, between = look.safely(state, fetcher.collate_fn), look.states(generators)
-    batch = fetcher.collate_fn(rows)
+    with _heard(heard) as heard:
+        batch = fetcher.collate_fn(rows)
     after = look.states(generators)
     look.safely(look.check_collate, held)
+    if heard.written:
+        found.reason = found.reason or "its dataset or its collate function prints"
     if between.moved():
         found.uncut = "its collate function draws random numbers"
         found.random |= torch.utils.data.get_worker_info() is not None
-    elif collated:
+    elif collated and not found.reason:
         look.safely(look.compare, batch, parts)
     after.put_back()
     if found.form is None and not found.reason:
         found.form, found.rows = SAMPLES, packed or look.safely(look.packed, parts) or ()
     return batch, found
+
+
+class _Heard:
+    """Standard output, and whether something is written to it."""
+
+    def __init__(self, stream: Any, written: bool) -> None:
+        self._stream, self.written = stream, written
+
+    def write(self, text: str) -> Any:
+        """As the program asks for it."""
+        self.written = True
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _heard(before: _Heard | None = None) -> Iterator[_Heard]:
+    heard = _Heard(sys.stdout, before is not None and before.written)
+    with contextlib.redirect_stdout(cast(Any, heard)):
+        yield heard
 
 
 def _stacks(fetcher: Any) -> bool:

@@ -85,6 +85,15 @@ def test_what_was_shared_and_why_not(runs: dict[int, ranked.Ranked]) -> None:
     assert not runs[2].faults
 
 
+@pytest.mark.slow
+def test_a_rank_that_rehearses_alone_reads_its_own_rows(tmp_path: Path) -> None:
+    cases = ["plain", "dictionaries_with_strings", "sorted_rows", "lists_of_targets"]
+    done = ranked.alone(tmp_path, [str(SCRIPT), *cases], 1, 2)
+    assert done.codes == (0,), (done.refused, done.faults, done.errors)
+    assert all(loader.shared and loader.batches for loader in loaders(done).values())
+    assert len(loaders(done)) == len(cases)
+
+
 @pytest.mark.thorough
 def test_three_ranks(tmp_path: Path) -> None:
     alone = ranked.run(tmp_path, [str(SCRIPT)], 1, 200.0)
