@@ -48,6 +48,8 @@ class Plan:
         """Waits for whole batches, without those of the first look."""
         self.exchanges_s: list[float] = []
         """The last ones."""
+        self._parts = 0
+        """Batches that were asked for in parts."""
         self.shared = 0
         """Batches that were put together of parts."""
 
@@ -64,13 +66,14 @@ class Plan:
         self.status, self.collated, self.uncut, self.form = "looking", False, reason, None
         self.proofs, self.whole_s, self.exchanges_s = 0, [], []
 
-    def kind(self, number: int, looks: int) -> Kind:
-        """How batch `number` of an iterator is read; looks: under way."""
+    def kind(self, looks: int) -> Kind:
+        """How the next batch is read; looks: under way."""
         if self.status == "looking":
             return "prove" if self.proofs + looks < PROOFS else "whole"
         if self.status == "all":
             return "whole"
-        if (number + 1) % CHECK_EVERY == 0:
+        self._parts += 1
+        if self._parts % CHECK_EVERY == 0:
             return "prove"
         return "samples" if self.form == SAMPLES else "own"
 

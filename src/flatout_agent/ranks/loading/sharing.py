@@ -189,14 +189,15 @@ class Epoch:
             return index
         fetcher = vars(iterator).get("_dataset_fetcher")
         torchs = torch.utils.data._utils.fetch._MapDatasetFetcher
-        if fetcher is not None and type(fetcher) is not torchs:  # a boost reads in another way
+        if fetcher is not None and type(fetcher) is not torchs:
+            self.plan.leave("a boost reads its samples in another way")
             return index
         number, self._asked = self._asked, self._asked + 1
         if type(index) is not list or len(index) < self.group.size:
             task = Task(number, "whole", index)
         else:
             looks = sum(task.kind == "prove" for task in self._waiting)
-            kind = self.plan.kind(number, looks)
+            kind = self.plan.kind(looks)
             counts = tuple(Split.even(self.group, len(index)).counts)
             whole = list(index)  # a sampler may go on to use its own
             task = Task(number, kind, whole, self.group.rank, counts, self.plan.collated)

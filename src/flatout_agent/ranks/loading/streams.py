@@ -16,19 +16,23 @@ from typing import Any
 
 import torch
 
+from flatout_agent.ranks import same_numbers
 from flatout_agent.ranks.kept import random_states, set_random
 from flatout_agent.speedups.samples.samples import Randomness
 from flatout_agent.speedups.workers.reachable import globals_named
 from flatout_agent.speedups.workers.worker_safety import random_generators
 
-_own: dict[tuple[int, int, int], tuple[Callable[[], Any], Streams]] = {}
+_own: dict[tuple[int, int, int], tuple[Callable[[], Any] | None, Streams]] = {}
 """This rank's own states, by process (a forked worker inherits those of its parent), dataset and
 collate function."""
 
 
 def held_generators(dataset: Any, collate: Any) -> list[Any]:
-    """Random generators that the dataset or the collate function holds, or their code names."""
-    found = random_generators(SimpleNamespace(dataset=dataset, collate_fn=collate))
+    """Random generators that the dataset or the collate function holds, or their code names, and
+    those that stand for the system's.
+    """
+    found = list(same_numbers.of_the_system)
+    found += random_generators(SimpleNamespace(dataset=dataset, collate_fn=collate))
     for source in (dataset, collate):
         for _, value in globals_named(source):
             if value is not None and not isinstance(value, (type, ModuleType, FunctionType)):
@@ -71,7 +75,7 @@ def own_streams(rank: int, dataset: Any, collate: Any) -> Iterator[Draws]:
     """Draw random numbers of this rank alone; the common streams go on as if none were drawn."""
     key = (os.getpid(), id(dataset), id(collate))
     reference, before = _own.get(key, (None, None))
-    if before is None or reference is None or reference() is not dataset:
+    if before is None or (reference is not None and reference() is not dataset):
         generators = held_generators(dataset, collate)
         common = Streams(generators)
         _seed(generators, rank)
@@ -103,11 +107,11 @@ def _seed(generators: list[Any], rank: int) -> None:
         _held(generator)[2](dice.getrandbits(32))
 
 
-def _reference(dataset: Any) -> Callable[[], Any]:
+def _reference(dataset: Any) -> Callable[[], Any] | None:
     try:
         return weakref.ref(dataset)
-    except TypeError:  # a list: it holds no generator that would be missed
-        return lambda: dataset
+    except TypeError:  # a list
+        return None
 
 
 def _held(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]:

@@ -371,6 +371,7 @@ class Noisy(Rows):
         import numpy
 
         drawn = [random.random(), torch.rand(()).item(), numpy.random.rand(), self.dice.random()]
+        drawn.append(numpy.random.default_rng().random())
         for _ in range(index % 3):
             torch.rand(1)
         return torch.tensor(drawn, dtype=torch.float64)
@@ -382,7 +383,10 @@ def noise(**settings):
         for batch in loader:
             assert len(batch.reshape(-1).unique()) == batch.numel(), batch
             yield from figures(batch)
+    import numpy
+
     yield from (random.random(), torch.rand(()).item(), loader.dataset.dice.random())
+    yield numpy.random.default_rng().random()
 
 
 def noisy():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from flatout_agent.ranks import same_numbers
 from flatout_agent.ranks.loading import streams
 from flatout_agent.ranks.loading.streams import own_streams
 
@@ -77,4 +78,5 @@ def test_what_fails_inside_leaves_them_too() -> None:
 def test_all_generators_are_known() -> None:
     data = Data()
     found = streams.held_generators(data, None)
-    assert {id(each) for each in found} == {id(each) for each in [*data.held, MODULES]}
+    system = same_numbers.of_the_system
+    assert {id(each) for each in found} == {id(each) for each in [*data.held, MODULES, *system]}
