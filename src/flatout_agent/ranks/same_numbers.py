@@ -12,7 +12,6 @@ from typing import Any
 
 from flatout_agent.importing import Callback
 
-
 of_the_system: list[random.Random] = []
 """What gives numbers in place of the system."""
 
