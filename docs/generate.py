@@ -143,8 +143,9 @@ def loading(results: dict[str, Any]) -> str:
         f" {machine['cpu']}, torch {machine['torch']}, on {results['date'][:10]}:"
         " [slow_loading.py](../../benchmarks/rank_programs/slow_loading.py) decodes, cuts and"
         " resizes photographs and trains a small network on them, on two ranks of one thread each:"
-        " each reads its own rows, or everything; and as one process with one thread or two, whichever"
-        f" is faster. Milliseconds of a whole step, medians of {pairs} runs in turn; ratios with their 95 % intervals.",
+        " each reads its own rows, or everything; and as one process with one thread or two,"
+        " whichever is faster. Milliseconds of a whole step, medians of"
+        f" {pairs} runs in turn; ratios with their 95 % intervals.",
         "",
         "| | shared | every rank reads everything | one process | against everything |"
         " against one process |",
