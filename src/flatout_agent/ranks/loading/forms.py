@@ -21,7 +21,7 @@ class Uncut(Exception):  # noqa: N818 - a decision with its reason, not an error
 
 
 @dataclass(frozen=True)
-class Form:
+class BatchForm:
     """What one part of a batch is."""
 
     how: str
@@ -30,9 +30,9 @@ class Form:
     holder: type | None = None
     keys: tuple[Any, ...] = ()
     """Of a dict."""
-    children: tuple[Form, ...] = ()
+    children: tuple[BatchForm, ...] = ()
 
-    def leaves(self, value: Any) -> Iterator[tuple[Form, Any]]:
+    def leaves(self, value: Any) -> Iterator[tuple[BatchForm, Any]]:
         """The leaves of a batch of this form. Raises Uncut where it has another one."""
         if self.how != "nest":
             yield self, value
@@ -64,11 +64,11 @@ class Form:
         return [_signature(form, leaf, count) for form, leaf in self.leaves(part)]
 
 
-SAMPLES = Form("samples")
+SAMPLES = BatchForm("samples")
 """Not collated: the samples of the rows, which every rank collates together."""
 
 
-def form_of(whole: Any, parts: Sequence[Any], counts: Sequence[int]) -> Form:
+def form_of(whole: Any, parts: Sequence[Any], counts: Sequence[int]) -> BatchForm:
     """How `whole` is made of `parts`, whose rows are counted. Raises Uncut where it is not."""
     kinds = {type(value) for value in (whole, *parts)}
     if len(kinds) > 1:
@@ -84,15 +84,15 @@ def form_of(whole: Any, parts: Sequence[Any], counts: Sequence[int]) -> Form:
             raise Uncut("its batches do not all have the same keys")
         columns = zip(_inner(whole), *map(_inner, parts), strict=True)
         children = tuple(form_of(first, others, counts) for first, *others in columns)
-        return Form("nest", type(whole), keys, children)
+        return BatchForm("nest", type(whole), keys, children)
     if type(whole) in (list, tuple) and len(whole) == sum(counts) and lengths == list(counts):
         if samples.same(list(whole), [item for part in parts for item in part]):
-            return Form("items", type(whole))
+            return BatchForm("items", type(whole))
         raise Uncut("what it collates of one row depends on the others")
     raise Uncut("its batches have lists that are no lists of rows")
 
 
-def _of_tensor(whole: torch.Tensor, parts: Sequence[Any], counts: Sequence[int]) -> Form:
+def _of_tensor(whole: torch.Tensor, parts: Sequence[Any], counts: Sequence[int]) -> BatchForm:
     for tensor in (whole, *parts):
         if (reason := _not_plain(tensor)) is not None:
             raise Uncut(reason)
@@ -107,7 +107,7 @@ def _of_tensor(whole: torch.Tensor, parts: Sequence[Any], counts: Sequence[int])
         if not samples.same(whole[begin : begin + count], part):
             raise Uncut("what it collates of one row depends on the others")
         begin += count
-    return Form("rows", torch.Tensor)
+    return BatchForm("rows", torch.Tensor)
 
 
 def _not_plain(tensor: torch.Tensor) -> str | None:
@@ -120,7 +120,7 @@ def _not_plain(tensor: torch.Tensor) -> str | None:
     return None
 
 
-def _same(whole: Any, parts: Sequence[Any]) -> Form:
+def _same(whole: Any, parts: Sequence[Any]) -> BatchForm:
     kind = type(whole)
     if kind is torch.Tensor:
         plain = whole.numel() * whole.element_size() <= MOST_SAME_BYTES
@@ -130,10 +130,10 @@ def _same(whole: Any, parts: Sequence[Any]) -> Form:
         raise Uncut(f"its batches have a {kind.__name__}, which is not known here")
     if not all(samples.same(whole, part) for part in parts):
         raise Uncut("what it collates depends on the number of rows")
-    return Form("same", kind)
+    return BatchForm("same", kind)
 
 
-def _signature(form: Form, leaf: Any, count: int) -> Any:
+def _signature(form: BatchForm, leaf: Any, count: int) -> Any:
     if type(leaf) is not form.holder:
         raise Uncut("its batches are not all built alike")
     if form.how == "items":

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flatout_agent.ranks.group import RankGroup
-from flatout_agent.ranks.loading.forms import SAMPLES, Form, Uncut
+from flatout_agent.ranks.loading.forms import SAMPLES, BatchForm, Uncut
 from flatout_agent.ranks.loading.packing import packed, unpacked
 
 PACKED_BYTES = 2**16
@@ -18,10 +18,10 @@ FITS, MISFIT, UNREAD = 0, 1, 2
 """What a rank says of its part; the worst counts."""
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """A part of a batch as it can be sent; `failed`: why it cannot."""
 
-    leaves: list[tuple[Form, Any]]
+    leaves: list[tuple[BatchForm, Any]]
     items: torch.Tensor | None
     """Lists of the rows, as bytes."""
     signature: int
@@ -29,25 +29,25 @@ class Part(NamedTuple):
     state: int = FITS
 
 
-def unread(reason: str) -> Part:
+def unread(reason: str) -> BatchPart:
     """What a rank without a part says."""
-    return Part([], None, 0, reason, UNREAD)
+    return BatchPart([], None, 0, reason, UNREAD)
 
 
-def part_of(form: Form, data: Any, count: int) -> Part:
+def part_of(form: BatchForm, data: Any, count: int) -> BatchPart:
     """The part that holds `count` rows in `data`."""
     if form == SAMPLES:
-        return Part([], data, hashed(form))
+        return BatchPart([], data, hashed(form))
     try:
         signature = form.signature(data, count)
         leaves = list(form.leaves(data))
         lists = [list(leaf) for kind, leaf in leaves if kind.how == "items"]
-        return Part(leaves, packed(lists) if lists else None, hashed((signature, form)))
+        return BatchPart(leaves, packed(lists) if lists else None, hashed((signature, form)))
     except Uncut as reason:
-        return Part([], None, 0, str(reason), MISFIT)
+        return BatchPart([], None, 0, str(reason), MISFIT)
     except Exception as error:  # of an object of the program's
         why = f"its rows cannot be sent: {type(error).__name__}: {error}"
-        return Part([], None, 0, why[:300], MISFIT)
+        return BatchPart([], None, 0, why[:300], MISFIT)
 
 
 def hashed(value: Any) -> int:
@@ -67,7 +67,7 @@ class Met(NamedTuple):
     """Bytes of each rank's items."""
 
 
-def met(group: RankGroup, indices: Any, part: Part, random: bool) -> Met:
+def met(group: RankGroup, indices: Any, part: BatchPart, random: bool) -> Met:
     """One small message between the ranks, before anything else is sent."""
     where, kind = _of_indices(indices), part.signature
     lengths = [0] * group.size
@@ -93,7 +93,11 @@ def _written(index: Any) -> Any:
 
 
 def whole_of(
-    group: RankGroup, form: Form, part: Part, counts: Sequence[int], lengths: Sequence[int]
+    group: RankGroup,
+    form: BatchForm,
+    part: BatchPart,
+    counts: Sequence[int],
+    lengths: Sequence[int],
 ) -> Any:
     """The whole batch, or all samples; all ranks call it with parts that go together."""
     tensors = [leaf for kind, leaf in part.leaves if kind.how == "rows"]
@@ -147,7 +151,7 @@ def _row_bytes(tensor: torch.Tensor) -> int:
 
 
 def _lists(
-    group: RankGroup, part: Part, counts: Sequence[int], lengths: Sequence[int]
+    group: RankGroup, part: BatchPart, counts: Sequence[int], lengths: Sequence[int]
 ) -> list[list[Any]]:
     """The lists of all ranks' rows, one after the other."""
     if part.items is None:

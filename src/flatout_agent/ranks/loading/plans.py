@@ -10,7 +10,7 @@ import torch
 
 from flatout_agent import wire
 from flatout_agent.ranks.group import RankGroup
-from flatout_agent.ranks.loading.forms import SAMPLES, Form
+from flatout_agent.ranks.loading.forms import SAMPLES, BatchForm
 from flatout_agent.ranks.loading.tasks import Kind
 
 PROOFS = 3
@@ -26,7 +26,7 @@ CHECK_EVERY = 200
 UNDECIDED = "too few batches were read to find out whether it pays"
 
 
-class Plan:
+class LoadingPlan:
     """What is known of one loader. All ranks come to the same, at the same batch."""
 
     def __init__(self, name: str, workers: int, reason: str = "") -> None:
@@ -36,7 +36,7 @@ class Plan:
         self.reason = reason
         self.looks = 0 if reason else max(PROOFS, workers) + max(TIMED, workers)
         """Batches until it is decided."""
-        self.form: Form | None = None
+        self.form: BatchForm | None = None
         self.collated = True
         """What the ranks read may be collated by each of them."""
         self.uncut = ""
@@ -87,7 +87,7 @@ class Plan:
         if len(self.whole_s) >= max(TIMED, self.workers):
             self._decide(group)
 
-    def looked(self, form: Form, uncut: str, rows: int, random: bool) -> None:
+    def looked(self, form: BatchForm, uncut: str, rows: int, random: bool) -> None:
         """A batch was put together so, and it was the one that each rank has read."""
         self.form, self.uncut, self.rows = form, self.uncut or uncut, rows
         self.random |= random
@@ -138,10 +138,10 @@ class Plans:
     """Those of all loaders. Loaders over one dataset with one collate function have one plan."""
 
     def __init__(self) -> None:
-        self.all: list[Plan] = []
-        self._found: dict[tuple[int, int, int], tuple[Plan, Any, Any]] = {}
+        self.all: list[LoadingPlan] = []
+        self._found: dict[tuple[int, int, int], tuple[LoadingPlan, Any, Any]] = {}
 
-    def find(self, loader: Any) -> Plan | None:
+    def find(self, loader: Any) -> LoadingPlan | None:
         """The plan of such a loader; None: there is none yet."""
         found = self._found.get(_key(loader))
         if found is None:
@@ -149,7 +149,7 @@ class Plans:
         plan, dataset, collate = found
         return plan if dataset() is loader.dataset and collate() is loader.collate_fn else None
 
-    def add(self, loader: Any, plan: Plan) -> Plan:
+    def add(self, loader: Any, plan: LoadingPlan) -> LoadingPlan:
         """Keep it; not the loader's data."""
         self.all.append(plan)
         references = [_reference(each, loader) for each in (loader.dataset, loader.collate_fn)]

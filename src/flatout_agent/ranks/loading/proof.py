@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import torch
 
-from flatout_agent.ranks.loading.forms import SAMPLES, Form, Uncut, form_of
+from flatout_agent.ranks.loading.forms import SAMPLES, BatchForm, Uncut, form_of
 from flatout_agent.ranks.loading.packing import packed
 from flatout_agent.ranks.loading.streams import Streams, held_generators
 from flatout_agent.speedups.samples import samples
@@ -29,14 +29,14 @@ OURS = "._compiled_call_impl"
 
 
 @dataclass
-class Found:
+class LookFound:
     """What was found out."""
 
     reason: str = ""
     """Why a rank must not read its rows apart from the others."""
     random: bool = False
     """Random numbers were drawn, and not as one process would draw them."""
-    form: Form | None = None
+    form: BatchForm | None = None
     """How the batch is made of what the ranks collate; SAMPLES: of samples."""
     uncut: str = ""
     """Why it is made of samples."""
@@ -50,7 +50,7 @@ class _Look:
 
     def __init__(self, fetcher: Any, indices: Any, counts: Sequence[int]) -> None:
         self.fetcher, self.indices, self.counts = fetcher, indices, counts
-        self.found = Found()
+        self.found = LookFound()
         self._at = [0, *accumulate(counts)]
 
     def safely(self, action: Any, *args: Any) -> Any:
@@ -126,7 +126,7 @@ class _Look:
 
 def read(
     fetcher: Any, indices: Any, counts: Sequence[int], collated: bool = True
-) -> tuple[Any, Found]:
+) -> tuple[Any, LookFound]:
     """The whole batch, and what was found out. Raises what the program's own code raises.
 
     collated: what the ranks collate may be parts of it.

@@ -22,8 +22,8 @@ from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.loading import joining, tasks
 from flatout_agent.ranks.loading.forms import SAMPLES
 from flatout_agent.ranks.loading.packing import unpacked
-from flatout_agent.ranks.loading.plans import Plan, Plans
-from flatout_agent.ranks.loading.proof import Found
+from flatout_agent.ranks.loading.plans import LoadingPlan, Plans
+from flatout_agent.ranks.loading.proof import LookFound
 from flatout_agent.ranks.loading.streams import Streams
 from flatout_agent.ranks.loading.tasks import Fetched, Task
 from flatout_agent.ranks.refusal import Refused
@@ -86,16 +86,16 @@ class Sharing:
 
         def _next_index(self: Any) -> Any:
             index = next_index(self)
-            epoch: Epoch | None = vars(self).get(NAME)
+            epoch: SharedEpoch | None = vars(self).get(NAME)
             return index if epoch is None else sharing.guarded(epoch.asked, self, index)
 
         def __next__(self: Any) -> Any:  # noqa: N807
-            epoch: Epoch | None = vars(self).get(NAME)
+            epoch: SharedEpoch | None = vars(self).get(NAME)
             return next_batch(self) if epoch is None else epoch.next(self, next_batch)
 
         def _reset(self: Any, *args: Any, **kwargs: Any) -> None:
             reset(self, *args, **kwargs)
-            epoch: Epoch | None = vars(self).get(NAME)
+            epoch: SharedEpoch | None = vars(self).get(NAME)
             if epoch is not None:
                 epoch.begin_again()
 
@@ -127,7 +127,7 @@ class Sharing:
         finally:
             self._inside = before
 
-    def begun(self, iterator: Any, loader: Any) -> Epoch | None:
+    def begun(self, iterator: Any, loader: Any) -> SharedEpoch | None:
         """An iterator has been made; None: its batches are none of ours."""
         if self._left or self._inside:
             return None
@@ -136,7 +136,7 @@ class Sharing:
             return None
         if not self.may_exchange:
             return None
-        return Epoch(self, plan)
+        return SharedEpoch(self, plan)
 
     def unsettled(self) -> int:
         """Batches of a loader, at most, until it is decided how it is read."""
@@ -147,9 +147,9 @@ class Sharing:
         return tuple(plan.seen() for plan in self.plans.all[-MOST_NOTES:])
 
 
-def _plan(iterator: Any, loader: Any) -> Plan:
+def _plan(iterator: Any, loader: Any) -> LoadingPlan:
     """Of a loader that is iterated for the first time."""
-    return Plan(type(loader.dataset).__name__, loader.num_workers, _why_never(iterator))
+    return LoadingPlan(type(loader.dataset).__name__, loader.num_workers, _why_never(iterator))
 
 
 def _why_never(iterator: Any) -> str:
@@ -166,10 +166,10 @@ def _why_never(iterator: Any) -> str:
     return ""
 
 
-class Epoch:
+class SharedEpoch:
     """One iterator: the batches that it has asked for and not yet given."""
 
-    def __init__(self, sharing: Sharing, plan: Plan) -> None:
+    def __init__(self, sharing: Sharing, plan: LoadingPlan) -> None:
         self.sharing, self.plan = sharing, plan
         self.group = sharing.group
         self.tasks: dict[int, Task] = {}
@@ -288,7 +288,7 @@ class Epoch:
             return batch
         return tasks.pinned(batch, getattr(iterator, "_pin_memory_device", None))
 
-    def _looked(self, iterator: Any, task: Task, fetched: Fetched, found: Found) -> None:
+    def _looked(self, iterator: Any, task: Task, fetched: Fetched, found: LookFound) -> None:
         """All ranks have read a whole batch: is it what they would put together?"""
         plan, group, form = self.plan, self.group, found.form
         begin, count = sum(task.counts[: group.rank]), task.counts[group.rank]

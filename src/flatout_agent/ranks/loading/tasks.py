@@ -35,7 +35,7 @@ class Fetched:
     """Why this rank's rows could not be read; of a proof: why they must not be read apart."""
     random: bool = False
     """Random numbers were drawn for its rows."""
-    found: proof.Found | None = None
+    found: proof.LookFound | None = None
 
     def pin_memory(self, device: Any = None) -> Fetched:
         """As torch asks for it; parts are copied once more anyway."""

@@ -265,9 +265,12 @@ def samplers_own_batches():
 
 
 class Bad(Rows):
+    bad = 49
+    """Among the rows of the last rank."""
+
     def __getitem__(self, index):
         time.sleep(0.001)
-        if index == 49:  # among the rows of the last rank
+        if index == self.bad:
             raise ValueError(f"no row {index}")
         return super().__getitem__(index)
 
@@ -288,7 +291,7 @@ def a_row_that_cannot_be_read():
 
 
 class BadWorking(Bad):
-    pass
+    bad = 64
 
 
 def a_row_that_no_worker_can_read():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from flatout_agent.ranks.loading.plans import CHECK_EVERY, PROOFS, UNDECIDED, Plan, Plans
+from flatout_agent.ranks.loading.plans import CHECK_EVERY, PROOFS, UNDECIDED, LoadingPlan, Plans
 
 
 class Group:
@@ -23,8 +23,8 @@ class Group:
         return torch.maximum(tensor, self.other) if len(self.other) else tensor
 
 
-def looked(workers: int = 0, exchange_s: float = 0.001) -> Plan:
-    plan = Plan("Faces", workers)
+def looked(workers: int = 0, exchange_s: float = 0.001) -> LoadingPlan:
+    plan = LoadingPlan("Faces", workers)
     for number in range(PROOFS):
         assert plan.kind(0) == "prove"
         plan.proofs += 1
@@ -33,7 +33,7 @@ def looked(workers: int = 0, exchange_s: float = 0.001) -> Plan:
     return plan
 
 
-def told(plan: Plan, waits: list[float], group: Any) -> str:
+def told(plan: LoadingPlan, waits: list[float], group: Any) -> str:
     for position, wait_s in enumerate(waits):
         plan.waited(wait_s, position, group)
     return plan.status
@@ -66,7 +66,7 @@ def test_a_trial_knows_when_it_is_decided() -> None:
     assert told(plan, [0.01] * (plan.looks - 1), Group()) == "looking"
     plan.waited(0.01, plan.looks - 1, Group())  # type: ignore[arg-type]
     assert plan.status == "shared"
-    assert Plan("Stream", 4, "its dataset is not asked by index").looks == 0
+    assert LoadingPlan("Stream", 4, "its dataset is not asked by index").looks == 0
 
 
 def test_whole_batches_in_between() -> None:
@@ -84,7 +84,7 @@ def test_whole_batches_in_between() -> None:
 
 
 def test_the_first_reason_stays() -> None:
-    plan = Plan("Faces", 0)
+    plan = LoadingPlan("Faces", 0)
     plan.leave("it is so")
     plan.leave("because")
     assert plan.seen().reason == "it is so"
@@ -98,7 +98,7 @@ def test_loaders_over_the_same_data_have_one_plan() -> None:
     plans, data = Plans(), Rows(range(8))
     loader = DataLoader(data, batch_size=4)  # type: ignore[arg-type]
     assert plans.find(loader) is None
-    plan = plans.add(loader, Plan("Rows", 0))
+    plan = plans.add(loader, LoadingPlan("Rows", 0))
     assert plans.find(DataLoader(data, batch_size=2)) is plan  # type: ignore[arg-type]
     assert plans.find(DataLoader(data, num_workers=1)) is None  # type: ignore[arg-type]
     assert plans.find(DataLoader(data, collate_fn=list)) is None  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def test_loaders_over_the_same_data_have_one_plan() -> None:
 def test_data_that_allows_no_weak_reference() -> None:
     plans, data = Plans(), list(range(8))
     loader = DataLoader(data, batch_size=4)  # type: ignore[arg-type]
-    plan = plans.add(loader, Plan("list", 0))
+    plan = plans.add(loader, LoadingPlan("list", 0))
     assert plans.find(loader) is plan
     other = DataLoader(data, batch_size=4)  # type: ignore[arg-type]
     del loader

@@ -54,7 +54,7 @@ class AtOnce(Data):
         return [torch.tensor([index, len(indices)]) for index in indices]
 
 
-def read(data: Any, collate: Any = default_collate) -> tuple[Any, proof.Found]:
+def read(data: Any, collate: Any = default_collate) -> tuple[Any, proof.LookFound]:
     fetcher = SimpleNamespace(dataset=data, collate_fn=collate)
     return proof.read(fetcher, list(range(5)), (3, 2))
 
