@@ -91,7 +91,7 @@ class SharedMemory:
         if max(lengths) <= most:
             return torch.cat(self._written(rows, meet, lengths))
         whole = rows.new_empty(sum(lengths))
-        of_ranks = whole.split(list(lengths))
+        of_ranks = torch.split(whole, list(lengths))
         for begin in range(0, max(lengths), most):
             counts = [min(most, max(0, length - begin)) for length in lengths]
             parts = self._written(rows[begin : begin + most], meet, counts)

@@ -37,7 +37,7 @@ class BatchForm:
         if self.how != "nest":
             yield self, value
             return
-        if type(value) is not self.holder or len(value) != len(self.children):
+        if not _is_a(value, self.holder) or len(value) != len(self.children):
             raise Uncut("its batches are not all built alike")
         if self.keys and tuple(value) != self.keys:
             raise Uncut("its batches do not all have the same keys")
@@ -134,7 +134,7 @@ def _same(whole: Any, parts: Sequence[Any]) -> BatchForm:
 
 
 def _signature(form: BatchForm, leaf: Any, count: int) -> Any:
-    if type(leaf) is not form.holder:
+    if not _is_a(leaf, form.holder):
         raise Uncut("its batches are not all built alike")
     if form.how == "items":
         if len(leaf) != count:
@@ -147,6 +147,10 @@ def _signature(form: BatchForm, leaf: Any, count: int) -> Any:
     if not leaf.ndim or leaf.shape[0] != count:
         raise Uncut("a part of its rows has another number of them")
     return str(leaf.dtype), tuple(leaf.shape[1:])
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    return type(value) is kind
 
 
 def _is_container(value: Any) -> bool:

@@ -137,7 +137,7 @@ def _in_one_message(
     widths = [_row_bytes(tensor) for tensor in tensors]
     own = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
     together = group.joined(own, 0, [count * sum(widths) for count in counts])
-    of_ranks = together.split([count * width for count in counts for width in widths])
+    of_ranks = torch.split(together, [count * width for count in counts for width in widths])
     wholes = []
     for place, tensor in enumerate(tensors):
         parts = [of_ranks[rank * len(tensors) + place] for rank in range(len(counts))]
@@ -159,6 +159,6 @@ def _lists(
     if group.alone:
         own: list[list[Any]] = unpacked(part.items)
         return [[rows[at % len(rows)] for at in range(sum(counts))] for rows in own]
-    together = group.joined(part.items, 0, lengths).split(list(lengths))
+    together = torch.split(group.joined(part.items, 0, lengths), list(lengths))
     of_ranks = [unpacked(each) for each in together]
     return [[row for rows in lists for row in rows] for lists in zip(*of_ranks, strict=True)]

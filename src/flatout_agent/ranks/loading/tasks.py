@@ -117,4 +117,5 @@ def watch_fetching() -> None:
 
 def pinned(data: Any, device: Any) -> Any:
     """In page-locked memory, as torch does it."""
-    return torch.utils.data._utils.pin_memory.pin_memory(data, device)
+    pin: Any = torch.utils.data._utils.pin_memory.pin_memory
+    return pin(data, device)
