@@ -341,6 +341,18 @@ def made_again_for_each_epoch():
         yield from epochs(DataLoader(data, batch_size=6, shuffle=True), 1)
 
 
+class Spawned(Rows):
+    pass
+
+
+def spawned_workers():
+    """Only where it is named: each worker imports torch."""
+    loader = DataLoader(
+        Spawned(160), batch_size=8, shuffle=True, num_workers=1, multiprocessing_context="spawn"
+    )
+    return epochs(loader, 1)
+
+
 def trained():
     """Last: the losses of a training whose data is shared."""
 
@@ -415,11 +427,12 @@ EXACT = [
     models_in_the_dataset, made_again_for_each_epoch, trained,
 ]  # fmt: skip
 RANDOM = [noisy, noisy_in_workers]
+NAMED = [spawned_workers]
 
 if __name__ == "__main__":
     chosen = sys.argv[1:]
-    for case in (*EXACT, *RANDOM):
-        if not chosen or case.__name__ in chosen:
+    for case in (*EXACT, *RANDOM, *NAMED):
+        if case.__name__ in chosen or not (chosen or case in NAMED):
             torch.manual_seed(0)
             random.seed(0)
             kind = "RANDOM" if case in RANDOM else "LOADER"

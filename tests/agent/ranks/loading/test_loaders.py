@@ -95,6 +95,16 @@ def test_a_rank_that_rehearses_alone_reads_its_own_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_workers_that_are_not_forked(tmp_path: Path) -> None:
+    words = [str(SCRIPT), "spawned_workers"]
+    alone, together = (ranked.run(tmp_path, words, size, 120.0) for size in (1, 2))
+    assert together.codes == (0, 0), (together.refused, together.faults, together.errors)
+    assert together.outputs == alone.outputs * 2
+    assert loaders(together)["Spawned"].shared
+    assert loaders(together)["Spawned"].batches
+
+
+@pytest.mark.thorough
 def test_three_ranks(tmp_path: Path) -> None:
     alone = ranked.run(tmp_path, [str(SCRIPT)], 1, 200.0)
     together = ranked.run(tmp_path, [str(SCRIPT)], 3, 200.0)
