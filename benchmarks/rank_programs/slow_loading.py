@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=16)
-parser.add_argument("--steps", type=int, default=40)
+parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--augment", action="store_true", help="cut each photograph at random")
 args = parser.parse_args()
