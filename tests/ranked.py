@@ -42,6 +42,11 @@ def run(folder: Path, words: list[str], size: int = 2, timeout_s: float = 120.0)
     return _run(folder, words, range(size), size, timeout_s)
 
 
+def disturbed(folder: Path, words: list[str], share: float) -> Ranked:
+    """Run `python *words` alone, its gradients disturbed by such a share."""
+    return _run(folder, words, range(1), 1, 120.0, rounding=share)
+
+
 def alone(folder: Path, words: list[str], rank: int, size: int) -> Ranked:
     """Run `python *words` as one of so many ranks that rehearses without the others."""
     return _run(folder, words, range(rank, rank + 1), size, 120.0, rehearsal=True)
@@ -54,10 +59,13 @@ def _run(
     size: int,
     timeout_s: float,
     rehearsal: bool = False,
+    rounding: float = 0.0,
 ) -> Ranked:
     records = folder / f"{'alone' if rehearsal else 'records'}-{size}"
     records.mkdir(parents=True)
-    processes = [_start(folder, records, words, rank, size, timeout_s, rehearsal) for rank in ranks]
+    processes = [
+        _start(folder, records, words, rank, size, timeout_s, rehearsal, rounding) for rank in ranks
+    ]
     return ended(processes, records, timeout_s)
 
 
@@ -85,6 +93,7 @@ def _start(
     size: int,
     timeout_s: float,
     rehearsal: bool,
+    rounding: float,
 ) -> subprocess.Popen[str]:
     ranks = wire.RankOrders(
         rank,
@@ -96,6 +105,7 @@ def _start(
         protect=str(folder),
         timeout_s=timeout_s,
         rehearsal=rehearsal,
+        rounding=rounding,
     )
     pulse = folder / f"pulse-{size}"
     pulse.mkdir(exist_ok=True)
