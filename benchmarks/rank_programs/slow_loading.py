@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=16)
-parser.add_argument("--steps", type=int, default=24)
+parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--augment", action="store_true", help="cut each photograph at random")
 args = parser.parse_args()
@@ -29,8 +29,7 @@ class Photographs(Dataset):
 
     def encoded(self, array):
         file = io.BytesIO()
-        large = Image.fromarray(array).resize((1280, 854))  # what a small camera takes
-        large.save(file, "JPEG", quality=90)
+        Image.fromarray(array).save(file, "JPEG", quality=90)
         return file.getvalue()
 
     def __len__(self):
@@ -39,7 +38,7 @@ class Photographs(Dataset):
     def __getitem__(self, index):
         image = Image.open(io.BytesIO(self.files[index % 2])).convert("RGB")
         left = int(torch.randint(200, ())) if self.augment else index % 200
-        image = image.crop((left, index % 17, left + 800, 800 + index % 17)).resize((64, 64))
+        image = image.crop((left, index % 17, left + 400, 400 + index % 17)).resize((64, 64))
         pixels = torch.from_numpy(numpy.array(image)).permute(2, 0, 1)
         return pixels.float() / 255 - 0.5, index % 2
 
