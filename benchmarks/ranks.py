@@ -258,8 +258,13 @@ def step_ms(output: str) -> float:
 
 
 def on_ranks(model: str) -> float:
+    return ranks_ms(words_of("one_device.py", model))
+
+
+def ranks_ms(words: list[str]) -> float:
+    """A step of a program on two ranks, as it prints it."""
     with tempfile.TemporaryDirectory() as folder:
-        done = ranked.run(Path(folder), words_of("one_device.py", model), 2, LIMIT_S)
+        done = ranked.run(Path(folder), words, 2, LIMIT_S)
     assert done.codes == (0, 0), (done.refused, done.faults, done.errors)
     return step_ms(done.outputs[0])
 

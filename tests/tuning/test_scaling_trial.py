@@ -102,6 +102,29 @@ def test_what_does_not_pay_is_refused_with_what_limits_it() -> None:
     assert "--no-trial" in (error.next_step or "")
 
 
+def with_loader(loader: wire.LoaderSeen, losses: tuple[float | None, ...] = LOSSES) -> ScalingRow:
+    done = outcome(38.0, losses)
+    assert done.ranks is not None
+    seen = dataclasses.replace(done.ranks, loaders=(loader,))
+    return scaling_trial.compared(2, measured(40.0), dataclasses.replace(done, ranks=seen))
+
+
+def test_loading_that_is_not_shared_is_named_with_the_reason() -> None:
+    alone = wire.LoaderSeen("Stream", False, "its dataset is not asked by index")
+    told = scaling_trial.chosen(2, 40.0, [with_loader(alone)]).refusal
+    assert told.endswith("every rank reads all of Stream: its dataset is not asked by index")
+    shared = wire.LoaderSeen("Faces", True, rows=8, exchange_s=0.001, batches=20)
+    assert "Faces" not in scaling_trial.chosen(2, 40.0, [with_loader(shared)]).refusal
+
+
+def test_rows_that_each_rank_reads_with_its_own_random_numbers() -> None:
+    noise = random.Random(1)
+    other = tuple(loss * noise.uniform(0.999, 1.001) for loss in LOSSES)
+    drawn = wire.LoaderSeen("Faces", True, random=True)
+    assert with_loader(drawn, other).losses == "noise"
+    assert with_loader(dataclasses.replace(drawn, random=False), other).losses == "different"
+
+
 def test_a_gain_within_the_noise_does_not_pay() -> None:
     noisy = dataclasses.replace(row(30.0), interval=(0.9, 1.9))
     assert scaling_trial.chosen(2, 40.0, [noisy]).count is None

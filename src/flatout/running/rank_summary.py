@@ -8,7 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flatout.nouns.errors import UserError
-from flatout.nouns.ranks import RANKS_TRIAL, ModelCut, RankFailure, RanksEnd, Scaling
+from flatout.nouns.ranks import (
+    RANKS_TRIAL,
+    LoadingShared,
+    ModelCut,
+    RankFailure,
+    RanksEnd,
+    Scaling,
+)
 from flatout.running.processes import Processes
 from flatout_agent import wire
 
@@ -39,6 +46,7 @@ def ranks_end(
         scaling=scaling,
         failure=failure,
         native=native,
+        loaders=loaders(seen),
     )
 
 
@@ -56,6 +64,11 @@ def models(seen: wire.RanksSeen) -> tuple[ModelCut, ...]:
         ModelCut(part.model, part.cut, part.reason, part.rows, part.error, part.random)
         for part in seen.regions
     )
+
+
+def loaders(seen: wire.RanksSeen) -> tuple[LoadingShared, ...]:
+    """Which data sets' batches are shared, and why the others are not."""
+    return tuple(LoadingShared(**vars(loader)) for loader in seen.loaders)
 
 
 def check_refusal(records: Iterable[tuple[int, wire.Record]]) -> None:

@@ -280,7 +280,9 @@ def compared(
     if ranks is None:
         return ScalingRow(size, predicted=predicted, error=f"{outcome.error} (log: {outcome.log})")
     models = rank_summary.models(seen) if seen is not None else ()
-    random_numbers = drawn or any(model.random for model in models)
+    loaders = rank_summary.loaders(seen) if seen is not None else ()
+    told = [*(model.random for model in models), *(loader.random for loader in loaders)]
+    random_numbers = drawn or any(told)
     verdict, reason = losses_agree(written.losses, ranks.losses, random_numbers)
     return ScalingRow(
         size=size,
@@ -294,6 +296,7 @@ def compared(
         exchange_s=seen.exchange_s if seen is not None else None,
         region_s=seen.region_s if seen is not None else None,
         wait_s=_wait_s(ranks),
+        loaders=loaders,
     )
 
 
@@ -373,7 +376,9 @@ def _too_slow(row: ScalingRow) -> str:
     limits = f"; of {units.milliseconds(row.step_ms)} a step, {spent}" if spent else ""
     whole = [model for model in row.models if not model.cut]
     uncut = f"; every rank computes all of {whole[0].model}: {whole[0].reason}" if whole else ""
-    return f"{row.size} ranks are {speed}{limits}{uncut}"
+    alone = [loader for loader in row.loaders if not loader.shared] if row.wait_s else []
+    unshared = f"; every rank reads all of {alone[0].dataset}: {alone[0].reason}" if alone else ""
+    return f"{row.size} ranks are {speed}{limits}{uncut}{unshared}"
 
 
 def _wait_s(measured: Measurement) -> float | None:

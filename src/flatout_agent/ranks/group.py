@@ -147,10 +147,8 @@ class RankGroup:
     def _joined_in_memory(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor | None:
         """The same through shared memory; None: it is not for that."""
         width = rows.shape[1:].numel()
-        largest = (
-            max(counts) * width * rows.element_size()
-        )  # all ranks know it, and go the same way
-        memory = self._memory_for(rows.device, largest) if largest <= BUFFER_BYTES else None
+        # All ranks know the largest part, and go the same way.
+        memory = self._memory_for(rows.device, max(counts) * width * rows.element_size())
         if memory is None:
             return None
         self.sent.messages += 1

@@ -15,6 +15,8 @@ LOST_WORDS = ("Connection", "connection", "Timed out", "timed out", "timeout", "
 """In the errors of gloo and NCCL where another rank is gone, or does not answer."""
 
 
+WORKER_WORDS = "DataLoader worker (pid"
+"""Torch's error where a loader's worker is gone begins so."""
 SPARSE = "its model has sparse gradients (an embedding with sparse=True)"
 
 
@@ -52,6 +54,8 @@ def guarding(recorder: Recorder) -> Callable[..., Any]:
         except Refused as refused:
             refuse(recorder, refused.reason, refused.next_step)
         except Exception as error:
+            if isinstance(error, RuntimeError) and str(error).startswith(WORKER_WORDS):
+                raise  # by a signal, wherever the program is: it is the program's own
             losing(recorder)(error)
             recorder.fault("ranks", error)
             refuse(recorder, f"an error of flatout's: {type(error).__name__}: {error}")

@@ -12,11 +12,15 @@ from typing import Any
 
 from flatout_agent.importing import Callback
 
+of_the_system: list[random.Random] = []
+"""What gives numbers in place of the system."""
+
 
 def before_torch(seed: int) -> Mapping[str, Callback]:
     """Seed Python's numbers now; what to do once NumPy and torch are imported."""
     random.seed(seed)
     entropy = random.Random(seed)
+    of_the_system.append(entropy)
 
     def getrandbits(self: Any, k: int) -> int:
         return entropy.getrandbits(k)
@@ -34,6 +38,7 @@ def after_torch(torch: Any, seed: int) -> None:
     """Seed torch's numbers; `torch.seed()` and `Generator.seed()` give the same in all ranks."""
     torch.manual_seed(seed)
     numbers = random.Random(seed + 1)
+    of_the_system.append(numbers)
 
     def seed_again() -> int:
         chosen = numbers.getrandbits(63)

@@ -83,12 +83,21 @@ class SharedMemory:
     def joined(
         self, rows: torch.Tensor, lengths: Sequence[int], meet: Callable[[], None]
     ) -> torch.Tensor:
-        """All ranks' values one after the other; lengths: how many each has, BUFFER_BYTES at most.
+        """All ranks' values one after the other; lengths: how many each has.
 
         rows: this rank's own, contiguous and flat.
         """
-        written = self._written(rows, meet, lengths)
-        return torch.cat(written)
+        most = BUFFER_BYTES // rows.element_size()
+        if max(lengths) <= most:
+            return torch.cat(self._written(rows, meet, lengths))
+        whole = rows.new_empty(sum(lengths))
+        of_ranks = torch.split(whole, list(lengths))
+        for begin in range(0, max(lengths), most):
+            counts = [min(most, max(0, length - begin)) for length in lengths]
+            parts = self._written(rows[begin : begin + most], meet, counts)
+            for own, part in zip(of_ranks, parts, strict=True):
+                own[begin : begin + most].copy_(part)
+        return whole
 
     def _written(
         self, own: torch.Tensor, meet: Callable[[], None], lengths: Sequence[int] = ()

@@ -55,6 +55,11 @@ for dtype in (torch.float32, torch.bool, torch.int64, torch.complex64):
         joined = group.joined(ranks[rank].transpose(0, dim), dim, counts)
         if not torch.equal(joined, whole.transpose(0, dim)) or not joined.is_contiguous():
             wrong.append(["join", dim, str(dtype)])
+# More than a buffer holds, and one rank has nothing left in the last piece.
+counts = [2**21 + 11 - (2**20 + 5) * (each % 2) for each in range(size)]
+ranks = [torch.arange(count) + rank for rank, count in enumerate(counts)]
+if not torch.equal(group.joined(ranks[rank], 0, counts), torch.cat(ranks)):
+    wrong.append(["join in pieces"])
 print(json.dumps({"wrong": wrong, "memory": group._memory is not None}))
 group.agreed(True)
 """

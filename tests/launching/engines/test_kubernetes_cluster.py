@@ -15,7 +15,7 @@ import pytest
 import cluster_jobs
 import kubed
 from running import resuming
-from running.real_nodes import SHORT, ended, said, start
+from running.two_nodes import ended, said, start
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 IMAGE = ("--image", "registry/none:1", "--yes")
@@ -153,7 +153,8 @@ def test_training_goes_on_to_the_last_digit_where_pods_are_taken_away(
     """First a pod is evicted; then the machine of the other one, node 0, is lost at once."""
     text = resuming.program(5, dropout=0.3)
     (tmp_path / "train.py").write_text(text)
-    ended([start(tmp_path, "--nodes", "auto", "--ranks", "2", "train.py", *SHORT)], [0])
+    words = ("--no-trial", "--nodes", "auto", "--ranks", "2", "train.py", "40", "0")
+    ended([start(tmp_path, *words)], [0])
     undisturbed = resuming.losses(said(tmp_path))
     assert len(undisturbed) == 40
 
