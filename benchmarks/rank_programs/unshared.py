@@ -6,6 +6,8 @@ python unshared.py slow_loading.py --steps 60
 import runpy
 import sys
 
+import torch  # noqa: F401 - first: the agent makes this process a rank when torch is imported
+
 from flatout_agent.ranks.loading import plans
 
 plans.MARGIN = float("inf")  # sharing never pays
