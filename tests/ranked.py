@@ -1,13 +1,17 @@
-"""Programs on several ranks, started as the host starts them, without the host."""
+"""Programs on several ranks, started as the host starts them, without the host.
+
+Each is a fork of a process that has imported torch (`forked`). For ranks that import it themselves
+see tests/running/test_ranks.py.
+"""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import forked
 from agent_paths import INJECT
 from flatout_agent import wire
 
@@ -61,7 +65,7 @@ def _run(
     return ended(processes, records, timeout_s)
 
 
-def ended(processes: list[subprocess.Popen[str]], records: Path, timeout_s: float) -> Ranked:
+def ended(processes: Sequence[forked.Started], records: Path, timeout_s: float) -> Ranked:
     """What became of these ranks, whose records are in that folder."""
     try:
         done = [process.communicate(timeout=timeout_s) for process in processes]
@@ -70,7 +74,7 @@ def ended(processes: list[subprocess.Popen[str]], records: Path, timeout_s: floa
             process.kill()  # those that a limit of time has left
     lines = [line for path in sorted(records.iterdir()) for line in path.read_text().splitlines()]
     return Ranked(
-        tuple(process.returncode for process in processes),
+        tuple(process.wait() for process in processes),
         tuple(out for out, _ in done),
         tuple(err for _, err in done),
         tuple(wire.record(line) for line in lines),
@@ -85,7 +89,7 @@ def _start(
     size: int,
     timeout_s: float,
     rehearsal: bool,
-) -> subprocess.Popen[str]:
+) -> forked.Started:
     ranks = wire.RankOrders(
         rank,
         size,
@@ -106,15 +110,7 @@ def _start(
     path.write_text(wire.dump(orders))
     environ = dict(os.environ, PYTHONPATH=str(INJECT), OMP_NUM_THREADS="1", PYTHONHASHSEED="0")
     environ.update({wire.ORDERS_ENV: str(path), wire.RANK_ENV: str(rank), wire.SIZE_ENV: str(size)})
-    return subprocess.Popen(
-        [sys.executable, *words],
-        cwd=folder,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return forked.start(words, folder, environ)
 
 
 def losses(output: str) -> list[float]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from commands.called import Flatout
 
 pytestmark = pytest.mark.slow
@@ -48,9 +49,13 @@ def argv(*words: str) -> list[str]:
 
 def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        argv(*words), cwd=folder, capture_output=True, text=True, timeout=240,
+        argv("--python", forked.python(), *words),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
         env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **env},
-    )  # fmt: skip
+    )
 
 
 def steps_recorded(folder: Path) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+import forked
 from commands.called import Flatout
 from flatout_agent import wire
 from measuring.programs import PAUSED, PLAIN, SLOW_UNLESS_PAUSED, at_each_step
@@ -58,7 +59,7 @@ def words(*arguments: str) -> list[str]:
 def tune(folder: Path, *arguments: str, **variables: str) -> Told:
     environment = {**os.environ, **variables}
     done = subprocess.run(
-        words(*arguments),
+        words("--python", forked.python(), *arguments),
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import forked
 from flatout.exporting import capturing
 from flatout.nouns.captured import Capture, CaptureRequest
 from flatout.nouns.errors import UserError
@@ -46,7 +46,7 @@ def warned(line: str) -> None:
 
 
 def captured(request: CaptureRequest, script: str = "train.py") -> Capture:
-    return capturing.capture(resolve([script], None, sys.executable), request, warned)
+    return capturing.capture(resolve([script], None, forked.python()), request, warned)
 
 
 def facts(found: Capture) -> dict[str, Any]:

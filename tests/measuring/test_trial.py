@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import forked
 from flatout.measuring import trial
 from flatout.measuring.outcome import Outcome
 from flatout.measuring.trial import Bench
@@ -45,7 +46,8 @@ class HangClock:
 def bench(folder: Path, text: str) -> Bench:
     script = folder / "train.py"
     script.write_text(text)
-    command = Command((sys.executable, str(script)), script, sys.executable, (str(script),))
+    python = forked.python()
+    command = Command((python, str(script)), script, python, (str(script),))
     return Bench(
         command,
         folder / "run",

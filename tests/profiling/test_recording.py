@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Silent
 from flatout.profiling import recording, records
 from flatout.profiling.recording import ProfileSettings
-from flatout.running.command import resolve
+from flatout.running import command
+from flatout.running.command import Command
 from flatout.running.processes import Process
 from flatout_agent import wire
 
@@ -43,6 +45,10 @@ for step, batch in enumerate(DataLoader(Data(), 10)):
         open("done", "w").close()
         break
 """
+
+
+def resolve(words: list[str]) -> Command:
+    return command.resolve(words, None, forked.python())
 
 
 class Heard(Silent):
@@ -220,12 +226,12 @@ def test_a_gpus_job_whose_trace_holds_no_gpu_is_no_job_of_the_cpu(root: Path) ->
     found = process(trace=str(TRACES / "text_cpu.json.gz"))
     version = {"torch": "2.13.0", "python": "3.11", "system": "linux"}
     found.facts = wire.JobFacts(**version, device="cuda", device_name="NVIDIA H100")
-    command = resolve([str(JOBS / "plain.py")])
+    job = resolve([str(JOBS / "plain.py")])
     with pytest.raises(UserError, match="no work of NVIDIA H100") as raised:
-        recording.profile_of(command, [found], ())
+        recording.profile_of(job, [found], ())
     assert "CUPTI" in (raised.value.next_step or "")
     found.facts = wire.JobFacts(**version, device="cpu")
-    profile = recording.profile_of(command, [found], ())
+    profile = recording.profile_of(job, [found], ())
     assert profile is not None
     assert profile.anatomy.device == "cpu"
 
