@@ -6,6 +6,7 @@ What the agent sees of a loop is tested in tests/agent/watch/profile/test_watch.
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,8 @@ for step, batch in enumerate(DataLoader(Data(), 10)):
 """
 
 
-def resolve(words: list[str]) -> Command:
-    return command.resolve(words, None, forked.python())
+def resolve(words: list[str], python: str | None = None) -> Command:
+    return command.resolve(words, None, python or forked.python())
 
 
 class Heard(Silent):
@@ -147,8 +148,10 @@ def test_a_short_program_is_run_again_with_what_it_saves_kept_apart(work: Path) 
     ],
 )
 def test_what_is_said_without_a_window(work: Path, name: str, says: str) -> None:
+    python = sys.executable if name == "no_torch" else None
+    job = resolve([str(JOBS / f"{name}.py")], python)
     with pytest.raises(UserError, match=says) as raised:
-        recording.profile(resolve([str(JOBS / f"{name}.py")]), ProfileSettings(bench=False))
+        recording.profile(job, ProfileSettings(bench=False))
     assert raised.value.exit_code == 1
     assert raised.value.next_step
 
