@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import flatout
+import forked
 from running import resuming
 from running.networks import Network, network
 from running.waiting import until
@@ -39,6 +40,7 @@ def start(
             [
                 *(before or []),
                 *(sys.executable, "-m", "flatout", "run", "--no-plan", "--no-trial"),
+                *("--python", forked.python()),
                 *words,
             ],
             cwd=folder,
@@ -85,17 +87,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """Losses of one process that was not disturbed."""
     folder = tmp_path_factory.mktemp("alone")
     (folder / "train.py").write_text(resuming.program())
-    done = subprocess.run(
-        [sys.executable, "train.py", *SHORT],
-        cwd=folder,
-        env=environ(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=240,
-    )
-    losses = resuming.losses(done.stdout)
-    assert len(losses) == 40
+    out, err = forked.start(["train.py", *SHORT], folder, environ()).communicate(timeout=240)
+    losses = resuming.losses(out)
+    assert len(losses) == 40, err
     return losses
 
 

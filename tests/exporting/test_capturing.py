@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def warned(line: str) -> None:
 
 
 def captured(request: CaptureRequest, script: str = "train.py") -> Capture:
-    return capturing.capture(resolve([script], None, forked.python()), request, warned)
+    python = forked.python() if "torch" in Path(script).read_text() else sys.executable
+    return capturing.capture(resolve([script], None, python), request, warned)
 
 
 def facts(found: Capture) -> dict[str, Any]:
