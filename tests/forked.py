@@ -91,23 +91,31 @@ Started = ForkedProcess | subprocess.Popen[str]
 
 
 def start(argv: list[str], folder: Path, variables: Mapping[str, str]) -> Started:
-    """Start the script `argv`, or `-m` and a module's name; variables: the whole environment."""
+    """Start the script `argv`, or `-m` and a module's name; variables: the whole environment.
+
+    Where there are no forks it is a process of its own.
+    """
     return _started(argv, folder, variables, tempfile.TemporaryFile(), tempfile.TemporaryFile())
+
+
+def start_own(argv: list[str], folder: Path, variables: Mapping[str, str]) -> Started:
+    """As `start`, in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, *argv],
+        cwd=folder,
+        env=dict(variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def _started(
     argv: list[str], folder: Path, variables: Mapping[str, str], out: IO[bytes], err: IO[bytes]
 ) -> Started:
     if not POSSIBLE:
-        return subprocess.Popen(
-            [sys.executable, *argv],
-            cwd=folder,
-            env=dict(variables),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return start_own(argv, folder, variables)
     order = ProgramOrder(argv, str(folder), dict(variables))
     return ForkedProcess(order, out, err)
 

@@ -113,7 +113,8 @@ def run(script: str) -> None:
     main = types.ModuleType("__main__")
     main.__file__ = script
     sys.modules["__main__"] = main
-    exec(compile(Path(script).read_bytes(), script, "exec"), main.__dict__)
+    code = compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Programs on several ranks, started as the host starts them, without the host.
 
-Each is a fork of a process that has imported torch (`forked`). For ranks that import it themselves
-see tests/running/test_ranks.py.
+Each is a fork of a process that has imported torch (`forked`), unless it is asked for one of its
+own: in that the agent comes before all others, as it must for what draws numbers of the system.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ class Ranked:
         return [record for record in self.records if isinstance(record, wire.Fault)]
 
 
-def run(folder: Path, words: list[str], size: int = 2, timeout_s: float = 120.0) -> Ranked:
+def run(
+    folder: Path, words: list[str], size: int = 2, timeout_s: float = 120.0, fork: bool = True
+) -> Ranked:
     """Run `python *words` as so many ranks; 1: alone, with the same random numbers."""
-    return _run(folder, words, range(size), size, timeout_s)
+    return _run(folder, words, range(size), size, timeout_s, fork=fork)
 
 
 def alone(folder: Path, words: list[str], rank: int, size: int) -> Ranked:
@@ -58,10 +60,15 @@ def _run(
     size: int,
     timeout_s: float,
     rehearsal: bool = False,
+    fork: bool = True,
 ) -> Ranked:
     records = folder / f"{'alone' if rehearsal else 'records'}-{size}"
     records.mkdir(parents=True)
-    processes = [_start(folder, records, words, rank, size, timeout_s, rehearsal) for rank in ranks]
+    start = forked.start if fork else forked.start_own
+    processes = [
+        start(words, folder, _environment(folder, records, rank, size, timeout_s, rehearsal))
+        for rank in ranks
+    ]
     return ended(processes, records, timeout_s)
 
 
@@ -81,15 +88,9 @@ def ended(processes: Sequence[forked.Started], records: Path, timeout_s: float) 
     )
 
 
-def _start(
-    folder: Path,
-    records: Path,
-    words: list[str],
-    rank: int,
-    size: int,
-    timeout_s: float,
-    rehearsal: bool,
-) -> forked.Started:
+def _environment(
+    folder: Path, records: Path, rank: int, size: int, timeout_s: float, rehearsal: bool
+) -> dict[str, str]:
     ranks = wire.RankOrders(
         rank,
         size,
@@ -110,7 +111,7 @@ def _start(
     path.write_text(wire.dump(orders))
     environ = dict(os.environ, PYTHONPATH=str(INJECT), OMP_NUM_THREADS="1", PYTHONHASHSEED="0")
     environ.update({wire.ORDERS_ENV: str(path), wire.RANK_ENV: str(rank), wire.SIZE_ENV: str(size)})
-    return forked.start(words, folder, environ)
+    return environ
 
 
 def losses(output: str) -> list[float]:
