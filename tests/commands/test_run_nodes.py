@@ -33,14 +33,17 @@ def environ(**more: str) -> dict[str, str]:
 def start(
     folder: Path, *words: str, before: list[str] | None = None, **more: str
 ) -> subprocess.Popen[str]:
-    """`flatout run ... train.py`. before: words that begin the command."""
+    """`flatout run ... train.py`.
+
+    before: words that begin the command; a fork would know nothing of them.
+    """
     output = (folder / f"out-{more.get('FLATOUT_NODE', '0')}").open("a+")
     with output:
         return subprocess.Popen(
             [
                 *(before or []),
                 *(sys.executable, "-m", "flatout", "run", "--no-plan", "--no-trial"),
-                *("--python", forked.python()),
+                *("--python", sys.executable if before else forked.python()),
                 *words,
             ],
             cwd=folder,
