@@ -218,7 +218,8 @@ def trial_of(words: list[str], environ: dict[str, str], folder: str) -> dict[str
         return no_trial(f"no trial within {LIMIT_S:.0f} s" if late else last_message(said))
     scaling = json.loads(new.pop().read_text(encoding="utf-8"))
     row = scaling["rows"][-1]
-    figures = {key: row[key] for key in ("step_ms", "speedup", "interval", "predicted", "losses")}
+    keys = ("step_ms", "speedup", "interval", "predicted", "losses", "losses_reason")
+    figures = {key: row[key] for key in keys}
     return {**figures, "written_ms": scaling["written_ms"], "error": row["error"] or None}
 
 

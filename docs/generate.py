@@ -121,8 +121,9 @@ def ranks(results: dict[str, Any]) -> str:
         " each rank draws its own, and losses differ as with another seed; the gradient is then"
         " compared without them. *Gradient*: the relative error of the ranks' gradient together"
         " against that of the whole batch. *Speed-up*: of the trial before `flatout run --ranks 2`,"
-        " against one process on as many cores, with its 95 % interval; below 1.1x, and where no"
-        " speed-up stands, it is not trained on ranks.",
+        " against one process on as many cores, with its 95 % interval. Below 1.1x, without a"
+        " speed-up, and with other losses (the reason says how far off) a script is not trained on"
+        " ranks.",
         "",
         "| script | mode | steps | difference | random | gradient | speed-up | reason |",
         "|---|---|---|---|---|---|---|---|",
@@ -132,14 +133,16 @@ def ranks(results: dict[str, Any]) -> str:
 
 def _ranks_row(name: str, row: dict[str, Any]) -> str:
     difference, gradient = row.get("difference"), row.get("gradient_error")
+    trial = row.get("trial") or {}
     figures = [
         str(row.get("steps", "")),
         "" if difference is None else f"{difference:.0e}",
         "yes" if row.get("random") else "",
         "" if gradient is None else f"{gradient:.0e}",
-        _trial_speedup(row.get("trial") or {}),
+        _trial_speedup(trial),
     ]
-    why = [row["reason"], (row.get("trial") or {}).get("error") or ""]
+    other = trial.get("losses_reason", "") if trial.get("losses") == "different" else ""
+    why = [row["reason"], trial.get("error") or "", other]
     reason = "; ".join(dict.fromkeys(filter(None, why))).replace("|", "\\|").replace("\n", " ")
     return f"| `{name}` | {row['outcome']} | {' | '.join(figures)} | {reason} |"
 

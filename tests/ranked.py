@@ -6,6 +6,7 @@ own: in that the agent comes before all others, as it must for what draws number
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +49,11 @@ def run(
     return _run(folder, words, range(size), size, timeout_s, fork=fork)
 
 
+def disturbed(folder: Path, words: list[str], share: float) -> Ranked:
+    """Run `python *words` alone, its gradients disturbed by such a share."""
+    return _run(folder, words, range(1), 1, 120.0, rounding=share)
+
+
 def alone(folder: Path, words: list[str], rank: int, size: int) -> Ranked:
     """Run `python *words` as one of so many ranks that rehearses without the others."""
     return _run(folder, words, range(rank, rank + 1), size, 120.0, rehearsal=True)
@@ -60,14 +66,15 @@ def _run(
     size: int,
     timeout_s: float,
     rehearsal: bool = False,
+    rounding: float = 0.0,
     fork: bool = True,
 ) -> Ranked:
     records = folder / f"{'alone' if rehearsal else 'records'}-{size}"
     records.mkdir(parents=True)
     start = forked.start if fork else forked.start_own
+    orders = functools.partial(_environment, folder, records)
     processes = [
-        start(words, folder, _environment(folder, records, rank, size, timeout_s, rehearsal))
-        for rank in ranks
+        start(words, folder, orders(rank, size, timeout_s, rehearsal, rounding)) for rank in ranks
     ]
     return ended(processes, records, timeout_s)
 
@@ -89,7 +96,13 @@ def ended(processes: Sequence[forked.Started], records: Path, timeout_s: float) 
 
 
 def _environment(
-    folder: Path, records: Path, rank: int, size: int, timeout_s: float, rehearsal: bool
+    folder: Path,
+    records: Path,
+    rank: int,
+    size: int,
+    timeout_s: float,
+    rehearsal: bool,
+    rounding: float,
 ) -> dict[str, str]:
     ranks = wire.RankOrders(
         rank,
@@ -101,6 +114,7 @@ def _environment(
         protect=str(folder),
         timeout_s=timeout_s,
         rehearsal=rehearsal,
+        rounding=rounding,
     )
     pulse = folder / f"pulse-{size}"
     pulse.mkdir(exist_ok=True)

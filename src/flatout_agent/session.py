@@ -113,6 +113,11 @@ def _ranks(orders: wire.Orders, job: Job, recorder: Recorder) -> RankRuntime | N
         from flatout_agent.watch.native_spotter import NativeSpotter
 
         recorder.safely("ranks", NativeSpotter(job, recorder).install)
+        if orders.ranks.rounding:
+            from flatout_agent.ranks import rounding
+            from flatout_agent.ranks.refusal import guarding
+
+            rounding.disturb(orders.ranks, guarding(recorder))
         return None
     if orders.ranks.native:
         from flatout_agent.ranks.native import NativeRuntime

@@ -59,6 +59,28 @@ def test_losses(several: tuple[float | None, ...], drawn: bool, verdict: str | N
     assert reason
 
 
+def off_by(share: float) -> tuple[float, ...]:
+    """Losses that move away from LOSSES, by so much at the fifth step."""
+    return tuple(loss * (1 + share * step / 4) for step, loss in enumerate(LOSSES))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "disturbed", "within"),
+    [
+        (off_by(2e-3), off_by(-1e-3), True),
+        (off_by(2e-3), off_by(1e-5), False),  # rounding takes this program nowhere
+        ((LOSSES[0] * 1.001, *off_by(2e-3)[1:]), off_by(1e-3), False),  # before any gradient
+        (tuple(loss + 0.5 * (step > 4) for step, loss in enumerate(LOSSES)), off_by(1e-3), False),
+        ((*LOSSES[:3], None, *LOSSES[4:]), off_by(1e-3), False),
+        (off_by(2e-3), (), False),
+    ],
+)
+def test_what_rounding_does_to_the_losses(
+    ranks: tuple[float | None, ...], disturbed: tuple[float | None, ...], within: bool
+) -> None:
+    assert scaling_trial.within_rounding(LOSSES, ranks, disturbed) is within
+
+
 def test_speedup_and_its_interval() -> None:
     fast = row(20.0)
     assert fast.speedup == 2.0

@@ -57,6 +57,7 @@ def run(
     """The trial from start to end. A crash, a hang, a refusal is an outcome too."""
     layout = layout.begun()
     kind = "rehearsal" if rehearsal else "native" if layout.native is not None else "ranks"
+    kind = "rounding" if layout.rounding else kind
     folder = bench.folder / f"{kind}-{layout.size}"
     count = 1 if rehearsal and layout.gpus else layout.size
     deadline = time.monotonic() + limit_s

@@ -9,8 +9,9 @@ RANKS_TRIAL = "ranks-trial.json"
 """In the folder of a run: the Scaling before it."""
 RankEnding = Literal["error", "early", "hang", "gone"]
 """early: it ended in order while the others still trained; gone: its machine, or flatout there."""
-LossesAgree = Literal["exact", "noise", "different"]
-"""noise: within what other random numbers do to the losses."""
+LossesAgree = Literal["exact", "rounding", "noise", "different"]
+"""rounding: as far off as those of one process whose gradients are rounded otherwise; noise: within
+what other random numbers do to the losses."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 OURS = {
     "exact": "the same losses",
+    "rounding": "losses within what rounding does to them",
     "noise": "losses within the noise of random numbers",
     "different": "other losses",
 }

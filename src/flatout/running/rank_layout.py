@@ -51,6 +51,8 @@ class RankLayout:
     """None: there are no ranks on other machines."""
     native: NativeStart | None = None
     """The program divides its work itself, with torchrun's variables; None: rows are cut."""
+    rounding: float = 0.0
+    """Of one process, for comparison: its gradients are disturbed by this share of them."""
 
     @property
     def first(self) -> int:
@@ -73,7 +75,7 @@ class RankLayout:
                 native=self.native.framework,
                 scale_batch=self.native.scale_batch,
             )
-        orders = wire.RankOrders(*own, scratch, protect)
+        orders = wire.RankOrders(*own, scratch, protect, rounding=self.rounding)
         if self.place is None:
             return orders
         return replace(orders, address=self.place.store, host=self.place.host)

@@ -39,6 +39,10 @@ LIMIT_S = 300.0
 FIRST_STEPS = 5
 TOLERANCE = 1e-4
 """Relative difference of a loss that rounding explains, in the first steps."""
+LEAST_ROUNDING = 1e-7
+"""Of gradients, relative: what adding float32 numbers in another order does at least."""
+ROUNDINGS = 10.0
+"""Times as far as disturbed gradients take the losses, those of ranks may be off."""
 LEAST_SPEEDUP = 1.1
 MEMORY_SHARE = 0.8
 """Of the main memory: what the copies of a program on CPU cores may take together."""
@@ -115,9 +119,14 @@ class _Asked(NamedTuple):
         return self.run(1, native=self.native).measured
 
     def run(
-        self, size: int, rehearsal: bool = False, native: NativeStart | None = None
+        self,
+        size: int,
+        rehearsal: bool = False,
+        native: NativeStart | None = None,
+        rounding: float = 0.0,
     ) -> RankOutcome:
-        part = replace(fewer(self.layout, size, self.machine.cores), native=native)
+        part = fewer(self.layout, size, self.machine.cores)
+        part = replace(part, native=native, rounding=rounding)
         settings = part, self.boosts, self.facts, LIMIT_S
         return rank_trial.run(self.bench, *settings, rehearsal=rehearsal)
 
@@ -152,10 +161,54 @@ def _rows(asked: _Asked, written: Measurement, drawn: bool = False) -> list[Scal
         asked.tell(f"trial: {size} ranks")
         outcome = asked.run(size)
         _check_refusal(outcome, size)
-        rows.append(compared(size, written, outcome, predicted))
+        row = compared(size, written, outcome, predicted)
+        if row.losses == "different" and outcome.measured is not None:
+            row = _beside_rounding(asked, row, written, outcome)
+        rows.append(row)
         if outcome.measured is None or rows[-1].losses == "different":
             break
     return rows
+
+
+def _beside_rounding(
+    asked: _Asked, row: ScalingRow, written: Measurement, outcome: RankOutcome
+) -> ScalingRow:
+    """The row, judged by what gradients as far off as the ranks' do in one process."""
+    seen, ranks = outcome.ranks, outcome.measured
+    if seen is None or seen.gradient_error is None or ranks is None:
+        return row
+    if any(model.random for model in row.models):
+        return row
+    share = max(seen.gradient_error, LEAST_ROUNDING)
+    asked.tell("trial: one process whose gradients are rounded otherwise")
+    disturbed = asked.run(1, rounding=share).measured
+    if disturbed is None or not within_rounding(written.losses, ranks.losses, disturbed.losses):
+        return row
+    reason = f"as those of one process whose gradients are disturbed by {share:.0e} of their value"
+    return replace(row, losses="rounding", losses_reason=reason)
+
+
+def within_rounding(
+    one: Sequence[float | None], ranks: Sequence[float | None], disturbed: Sequence[float | None]
+) -> bool:
+    """Whether the ranks' losses are about as far from one process's as those of a disturbed one."""
+    off, off_disturbed = _first_errors(one, ranks), _first_errors(one, disturbed)
+    sigma = loss_sigma(tuple(ranks), tuple(one), 0)
+    sigma_disturbed = loss_sigma(tuple(disturbed), tuple(one), 0)
+    if not off or not off_disturbed or sigma is None or sigma_disturbed is None:
+        return False
+    # The first loss comes before any gradient: nothing has grown there.
+    grown = max(off) <= max(TOLERANCE, ROUNDINGS * max(off_disturbed)) and off[0] <= TOLERANCE
+    return grown and abs(sigma) <= max(SIGMAS, SIGMAS * abs(sigma_disturbed))
+
+
+def _first_errors(one: Sequence[float | None], other: Sequence[float | None]) -> list[float]:
+    """Relative, of the first steps that both have a loss of; empty: one has a NaN."""
+    pairs = list(zip(one, other, strict=False))
+    if any(a is not None and b is None for a, b in pairs):
+        return []
+    both = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return [abs(a - b) / max(abs(a), 1e-12) for a, b in both[:FIRST_STEPS]]
 
 
 def _native_row(
@@ -251,7 +304,7 @@ def losses_agree(
         return "different", "NaN or Inf where one process has a number"
     if len(both) < LEAST_STEPS:
         return None, "the program shows too few losses"
-    errors = [abs(a - b) / max(abs(a), 1e-12) for a, b in both[:FIRST_STEPS]]
+    errors = _first_errors(one, several)
     if not drawn and max(errors) > TOLERANCE:
         return "different", f"a loss of the first steps is off by {max(errors):.1e} of its value"
     sigma = loss_sigma(tuple(several), tuple(one), 0)

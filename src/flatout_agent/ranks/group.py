@@ -101,10 +101,10 @@ class RankGroup:
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Make `tensor` (contiguous) the sum over the ranks, in place."""
         sent_bytes = tensor.numel() * tensor.element_size()
-        memory = self._memory_for(tensor, sent_bytes)
+        memory = self._memory_for(tensor.device, sent_bytes)
         if memory is None:
             return self._reduce(tensor, dist.ReduceOp.SUM)
-        memory.sum_(tensor, self._meet)
+        memory.sum_(tensor, self.meet)
         self.sent.messages += 1
         self.sent.summed_bytes += sent_bytes
         return tensor
@@ -150,17 +150,33 @@ class RankGroup:
         largest = (
             max(counts) * width * rows.element_size()
         )  # all ranks know it, and go the same way
-        memory = self._memory_for(rows, largest) if largest <= BUFFER_BYTES else None
+        memory = self._memory_for(rows.device, largest) if largest <= BUFFER_BYTES else None
         if memory is None:
             return None
         self.sent.messages += 1
         self.sent.joined_bytes += rows.numel() * rows.element_size()
-        flat = memory.joined(rows.view(-1), [count * width for count in counts], self._meet)
+        flat = memory.joined(rows.view(-1), [count * width for count in counts], self.meet)
         return flat.view(sum(counts), *rows.shape[1:])
 
-    def _memory_for(self, tensor: torch.Tensor, message_bytes: int) -> SharedMemory | None:
+    def parts(
+        self, dtype: torch.dtype, count: int, device: torch.device
+    ) -> list[torch.Tensor] | None:
+        """Each rank's place in shared memory for so many values; None: it is not for that.
+
+        This rank writes its own, and reads all of them after `meet`, before the next message but
+        one. What is made there needs no copy before it is sent, and none after.
+        """
+        sent_bytes = count * dtype.itemsize
+        memory = self._memory_for(device, sent_bytes) if sent_bytes <= BUFFER_BYTES else None
+        if memory is None:
+            return None
+        self.sent.messages += 1
+        self.sent.summed_bytes += sent_bytes
+        return memory.parts(dtype, [count] * self.size)
+
+    def _memory_for(self, device: torch.device, message_bytes: int) -> SharedMemory | None:
         """Shared memory for a large message on CPUs; all ranks ask for it at the same message."""
-        if tensor.device.type != "cpu" or message_bytes < shared_memory.LEAST_BYTES:
+        if device.type != "cpu" or message_bytes < shared_memory.LEAST_BYTES:
             return None
         if not self._asked_for_memory:
             self._asked_for_memory = True
@@ -183,7 +199,7 @@ class RankGroup:
             memory.unlink()
         return memory if everywhere else None
 
-    def _meet(self) -> None:
+    def meet(self) -> None:
         """All ranks have come here."""
         self._exchange(self._gloo.barrier)
 

@@ -12,24 +12,22 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from flatout_agent.ranks.buckets import BUCKET_BYTES, GradientBucket, ParameterKind
 from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.refusal import SPARSE, Refused
 from flatout_agent.ranks.rows import mean_gradient
+from flatout_agent.ranks.shared_memory import BUFFER_BYTES
 from flatout_agent.replacing import Undo, in_reverse, replaced
 
 MARK = "_flatout_version"
 """Attribute of a gradient that all ranks have alike: its version then. Not its identity: Python
 gives that of a gradient that is gone to the next one.
 """
-BUCKET_BYTES = 64 * 2**20
-"""Gradients are exchanged in pieces of this size: a copy of all of them would cost their memory."""
-REAL = (torch.float32, torch.float64)
-"""Types that flags can travel in."""
 
 
 class Reducer:
@@ -44,8 +42,8 @@ class Reducer:
         self._numbers: Any = WeakIdKeyDictionary()
         self.paused = False
         """Gradients are asked for by ourselves."""
-        self._kinds: list[_Kind] = []
-        self._layouts: dict[tuple[int, ...], list[_Bucket]] = {}
+        self._kinds: list[ParameterKind] = []
+        self._layouts: dict[tuple[int, ...], list[GradientBucket]] = {}
         self._usual: dict[Any, tuple[int, ...]] = {}
         """Place of a backward pass in the program -> parameters whose gradients it changes."""
 
@@ -55,7 +53,9 @@ class Reducer:
             if isinstance(parameter, torch.Tensor) and parameter not in self._numbers:
                 self._numbers[parameter] = len(self._parameters)
                 self._parameters.append(weakref.ref(parameter))
-                self._kinds.append(_Kind(parameter.shape, parameter.dtype, parameter.device))
+                self._kinds.append(
+                    ParameterKind(parameter.shape, parameter.dtype, parameter.device)
+                )
 
     def knows(self, tensor: Any) -> bool:
         """Whether this is one of the parameters."""
@@ -85,7 +85,7 @@ class Reducer:
         """A backward pass that began at this place of the program has ended."""
         began = time.perf_counter()
         parameters = self.parameters()
-        changed = {number for number, each in enumerate(parameters) if _is_changed(each)}
+        changed = {number for number, each in enumerate(parameters) if is_changed(each)}
         usual = self._usual.get(place, ())
         self.last_bytes = 0
         if self._exchange(usual, parameters, changed, more=not changed <= set(usual)):
@@ -111,112 +111,63 @@ class Reducer:
         a device would have to be waited for before they can be read.
         """
         flags = [*(float(number in changed) for number in numbers), float(more)]
-        layouts = self._layout(numbers)
-        tail = bool(layouts) and layouts[0].device.type == "cpu" and layouts[0].dtype in REAL
-        seen = [] if tail else self.group.sum_(torch.tensor(flags)).tolist()
-        waiting = []
-        for layout in layouts:
-            extra = flags if tail and layout is layouts[0] else []
-            flat = self._filled(layout, parameters, extra)
-            self.group.sum_(torch.view_as_real(flat) if flat.is_complex() else flat)
-            self.last_bytes += flat.numel() * flat.element_size()
-            seen = flat[-len(extra) :].tolist() if extra else seen
-            waiting.append((layout, flat))
+        buckets = self._layout(numbers)
+        travel = bool(buckets) and buckets[0].carries_flags
+        seen = [] if travel else self.group.sum_(torch.tensor(flags)).tolist()
         of_number = dict(zip(numbers, seen, strict=False))
-        for layout, flat in waiting:
-            flat /= self.group.size
-            self._write(layout, flat, parameters, of_number)
+        for bucket in buckets:
+            message = bucket.message(self.group, [] if seen else flags)
+            owners = [parameters[number] for number in bucket.numbers]
+            sums = message.send([_gradient(owner) for owner in owners])
+            if not seen:
+                seen, of_number = sums, dict(zip(numbers, sums, strict=False))
+            used = [index for index, number in enumerate(bucket.numbers) if of_number[number]]
+            targets = {index: self._target(owners[index], bucket, index) for index in used}
+            message.write(targets)
+            for target in targets.values():
+                setattr(target, MARK, target._version)
+            self.last_bytes += message.bytes
         return bool(seen[-1])
 
-    def _layout(self, numbers: tuple[int, ...]) -> list[_Bucket]:
-        """Parameters of one type and device together, BUCKET_BYTES of them at most."""
+    def _layout(self, numbers: tuple[int, ...]) -> list[GradientBucket]:
+        """Parameters of one type and device together, as many as one message holds."""
         if numbers in self._layouts:
             return self._layouts[numbers]
-        buckets: dict[Any, _Bucket] = {}
-        done: list[_Bucket] = []
+        flags_bytes = 8 * (len(numbers) + 1)
+        buckets: dict[Any, GradientBucket] = {}
+        done: list[GradientBucket] = []
         for number in numbers:
             kind = self._kinds[number]
             key = (kind.dtype, kind.device)
-            if key in buckets and buckets[key].bytes > BUCKET_BYTES:
+            limit = BUFFER_BYTES - flags_bytes if kind.device.type == "cpu" else BUCKET_BYTES
+            if key in buckets and buckets[key].bytes + kind.bytes > limit:
                 done.append(buckets.pop(key))
-            bucket = buckets.setdefault(key, _Bucket(kind.dtype, kind.device))
-            bucket.numbers.append(number)
-            bucket.sizes.append(kind.shape.numel())
+            buckets.setdefault(key, GradientBucket(kind.dtype, kind.device)).add(number, kind.shape)
         done += buckets.values()
-        done.sort(key=lambda bucket: bucket.dtype not in REAL)
+        done.sort(key=lambda bucket: not bucket.carries_flags)
         self._layouts[numbers] = done
         return done
 
-    def _filled(
-        self, layout: _Bucket, parameters: list[torch.Tensor | None], extra: list[float]
+    def _target(
+        self, owner: torch.Tensor | None, bucket: GradientBucket, index: int
     ) -> torch.Tensor:
-        """The bucket's gradients one after the other; zeros where this rank has none."""
-        total = sum(layout.sizes) + len(extra)
-        flat = torch.empty(total, dtype=layout.dtype, device=layout.device)
-        views, gradients = [], []
-        for number, view in zip(layout.numbers, layout.parts(flat), strict=True):
-            parameter = parameters[number]
-            gradient = None if parameter is None else parameter.grad
-            if gradient is None:
-                view.zero_()
-                continue
-            if gradient.layout is not torch.strided:
-                raise Refused(SPARSE)
-            views.append(view.view(gradient.shape))
-            gradients.append(gradient)
-        if views:
-            torch._foreach_copy_(views, gradients)
-        if extra:
-            flat[-len(extra) :] = torch.tensor(extra, dtype=layout.dtype)
-        return flat
-
-    def _write(
-        self,
-        layout: _Bucket,
-        flat: torch.Tensor,
-        parameters: list[torch.Tensor | None],
-        changed: dict[int, float],
-    ) -> None:
-        views, gradients = [], []
-        for number, view in zip(layout.numbers, layout.parts(flat), strict=True):
-            parameter = parameters[number]
-            if parameter is None or not changed[number]:
-                continue
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            gradients.append(parameter.grad)
-            views.append(view.view(parameter.shape))
-        if gradients:
-            torch._foreach_copy_(gradients, views)
-        for gradient in gradients:
-            setattr(gradient, MARK, gradient._version)
+        """The gradient that is to become the average."""
+        if owner is None:  # gone here, in use in another rank
+            return torch.zeros(bucket.shapes[index], dtype=bucket.dtype, device=bucket.device)
+        if owner.grad is None:
+            owner.grad = torch.zeros_like(owner)
+        return owner.grad
 
 
-class _Kind(NamedTuple):
-    """What a parameter's gradient looks like, also when the parameter is gone."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-
-
-class _Bucket:
-    """Gradients that are exchanged as one tensor."""
-
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self.dtype, self.device = dtype, device
-        self.numbers: list[int] = []
-        self.sizes: list[int] = []
-
-    @property
-    def bytes(self) -> int:
-        return sum(self.sizes) * self.dtype.itemsize
-
-    def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        return list(torch.split(flat[: sum(self.sizes)], self.sizes))
+def _gradient(owner: torch.Tensor | None) -> torch.Tensor | None:
+    gradient = None if owner is None else owner.grad
+    if gradient is not None and gradient.layout is not torch.strided:
+        raise Refused(SPARSE)
+    return gradient
 
 
-def _is_changed(parameter: torch.Tensor | None) -> bool:
+def is_changed(parameter: torch.Tensor | None) -> bool:
+    """Whether its gradient has changed since all ranks had it alike."""
     gradient = None if parameter is None else parameter.grad
     return gradient is not None and getattr(gradient, MARK, None) != gradient._version
 

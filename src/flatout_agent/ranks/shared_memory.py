@@ -94,12 +94,19 @@ class SharedMemory:
         self, own: torch.Tensor, meet: Callable[[], None], lengths: Sequence[int] = ()
     ) -> list[torch.Tensor]:
         """What each rank has written this time, to be read before the next time but one."""
-        turn, self._turn = self._turn, 1 - self._turn
-        counts = lengths or [own.numel()] * self.size
-        views = [
-            buffers[turn][: count * own.element_size()].view(own.dtype)
-            for buffers, count in zip(self._buffers, counts, strict=True)
-        ]
-        views[self.rank].copy_(own)
+        parts = self.parts(own.dtype, lengths or [own.numel()] * self.size)
+        parts[self.rank].copy_(own)
         meet()
-        return views
+        return parts
+
+    def parts(self, dtype: torch.dtype, lengths: Sequence[int]) -> list[torch.Tensor]:
+        """Each rank's next buffer for so many values, BUFFER_BYTES at most.
+
+        This rank writes its own, and reads all when the ranks have met: before the next time but
+        one.
+        """
+        turn, self._turn = self._turn, 1 - self._turn
+        return [
+            buffers[turn][: length * dtype.itemsize].view(dtype)
+            for buffers, length in zip(self._buffers, lengths, strict=True)
+        ]

@@ -49,6 +49,8 @@ class RankOrders:
     """Address of this machine that ranks on other machines reach; empty: there are none."""
     rehearsal: bool = False
     """There are no others: it computes its own rows, and what they would send is made up."""
+    rounding: float = 0.0
+    """Of a single process, for comparison: its gradients are disturbed by this share of them."""
     native: str = ""
     """The framework that divides the work itself, with torchrun's variables; empty: rows are cut
     here."""
