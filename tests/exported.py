@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+import forked
+
 QUICK = str(Path(__file__).with_name("quick_export.py"))
 """A program: the command line, with exports of two builds that take seconds."""
 BARE = """
@@ -29,10 +31,10 @@ assert not any(name.startswith("flatout") for name in sys.modules)
 """
 
 
-def quick(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def quick(folder: Path, command: str, *words: str) -> subprocess.CompletedProcess[str]:
     """The command line in that folder, with exports of two builds."""
     return subprocess.run(
-        [sys.executable, "-P", QUICK, *words],
+        [sys.executable, "-P", QUICK, command, "--python", forked.python(), *words],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import forked
+
 LIMIT_S = 150.0
 PROGRAM = """
 import os, sys, time
@@ -65,16 +67,10 @@ class LaunchCalls:
 
     def alone(self, *words: str) -> dict[int, float]:
         """The losses of the program as one process."""
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=self.folder,
-            env=self._env,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-        )
-        assert done.returncode == 0, done.stderr
-        return losses(done.stdout)
+        program = forked.start(list(words), self.folder, self._env)
+        out, err = program.communicate(timeout=LIMIT_S)
+        assert program.returncode == 0, err
+        return losses(out)
 
     def _command(self, words: tuple[str, ...]) -> list[str]:
         return [sys.executable, "-m", "flatout", "launch", *words]

@@ -1,12 +1,11 @@
-"""Programs that know ranks themselves, started as the host starts them, without the host."""
+"""Programs that know ranks themselves, started as `ranked` starts others."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import ranked
 from agent_paths import INJECT
 from flatout.running.native_ranks import NativeStart
@@ -33,17 +32,11 @@ def run(
 
 def _start(
     folder: Path, records: Path, words: list[str], layout: RankLayout, rank: int
-) -> subprocess.Popen[str]:
+) -> forked.Started:
     orders = wire.Orders(str(records), ranks=layout.orders(rank, Path(), "", str(folder)))
     path = folder / f"native-{layout.size}-{rank}.json"
     path.write_text(wire.dump(orders))
     base = dict(os.environ, PYTHONPATH=str(INJECT), PYTHONHASHSEED="0")
-    return subprocess.Popen(
-        [sys.executable, *words],
-        cwd=folder,
-        env={**layout.environment(rank, base), wire.ORDERS_ENV: str(path)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    return forked.start(
+        words, folder, {**layout.environment(rank, base), wire.ORDERS_ENV: str(path)}
     )

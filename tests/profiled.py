@@ -10,6 +10,8 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+import forked
+
 HERE = Path(__file__).parent / "profiling/faults"
 
 
@@ -17,8 +19,9 @@ def run(script: str, folder: Path, *args: str) -> dict[str, Any]:
     """The JSON document; the script runs in `folder`, on one thread."""
     shutil.copy(HERE / script, folder)
     program = Path(sysconfig.get_path("scripts")) / "flatout"
+    options = ["--json", "--stop", "--no-bench", "--python", forked.python()]
     done = subprocess.run(
-        [str(program), "profile", "--json", "--stop", "--no-bench", script, *args],
+        [str(program), "profile", *options, script, *args],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

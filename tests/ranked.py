@@ -1,13 +1,18 @@
-"""Programs on several ranks, started as the host starts them, without the host."""
+"""Programs on several ranks, started as the host starts them, without the host.
+
+Each is a fork of a process that has imported torch (`forked`), unless it is asked for one of its
+own: in that the agent comes before all others, as it must for what draws numbers of the system.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
-import subprocess
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import forked
 from agent_paths import INJECT
 from flatout_agent import wire
 
@@ -37,9 +42,11 @@ class Ranked:
         return [record for record in self.records if isinstance(record, wire.Fault)]
 
 
-def run(folder: Path, words: list[str], size: int = 2, timeout_s: float = 120.0) -> Ranked:
+def run(
+    folder: Path, words: list[str], size: int = 2, timeout_s: float = 120.0, fork: bool = True
+) -> Ranked:
     """Run `python *words` as so many ranks; 1: alone, with the same random numbers."""
-    return _run(folder, words, range(size), size, timeout_s)
+    return _run(folder, words, range(size), size, timeout_s, fork=fork)
 
 
 def disturbed(folder: Path, words: list[str], share: float) -> Ranked:
@@ -60,16 +67,19 @@ def _run(
     timeout_s: float,
     rehearsal: bool = False,
     rounding: float = 0.0,
+    fork: bool = True,
 ) -> Ranked:
     records = folder / f"{'alone' if rehearsal else 'records'}-{size}"
     records.mkdir(parents=True)
+    start = forked.start if fork else forked.start_own
+    orders = functools.partial(_environment, folder, records)
     processes = [
-        _start(folder, records, words, rank, size, timeout_s, rehearsal, rounding) for rank in ranks
+        start(words, folder, orders(rank, size, timeout_s, rehearsal, rounding)) for rank in ranks
     ]
     return ended(processes, records, timeout_s)
 
 
-def ended(processes: list[subprocess.Popen[str]], records: Path, timeout_s: float) -> Ranked:
+def ended(processes: Sequence[forked.Started], records: Path, timeout_s: float) -> Ranked:
     """What became of these ranks, whose records are in that folder."""
     try:
         done = [process.communicate(timeout=timeout_s) for process in processes]
@@ -78,23 +88,22 @@ def ended(processes: list[subprocess.Popen[str]], records: Path, timeout_s: floa
             process.kill()  # those that a limit of time has left
     lines = [line for path in sorted(records.iterdir()) for line in path.read_text().splitlines()]
     return Ranked(
-        tuple(process.returncode for process in processes),
+        tuple(process.wait() for process in processes),
         tuple(out for out, _ in done),
         tuple(err for _, err in done),
         tuple(wire.record(line) for line in lines),
     )
 
 
-def _start(
+def _environment(
     folder: Path,
     records: Path,
-    words: list[str],
     rank: int,
     size: int,
     timeout_s: float,
     rehearsal: bool,
     rounding: float,
-) -> subprocess.Popen[str]:
+) -> dict[str, str]:
     ranks = wire.RankOrders(
         rank,
         size,
@@ -116,15 +125,7 @@ def _start(
     path.write_text(wire.dump(orders))
     environ = dict(os.environ, PYTHONPATH=str(INJECT), OMP_NUM_THREADS="1", PYTHONHASHSEED="0")
     environ.update({wire.ORDERS_ENV: str(path), wire.RANK_ENV: str(rank), wire.SIZE_ENV: str(size)})
-    return subprocess.Popen(
-        [sys.executable, *words],
-        cwd=folder,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return environ
 
 
 def losses(output: str) -> list[float]:

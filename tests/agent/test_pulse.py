@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from agent_paths import INJECT
 from flatout.running import stacks
 from flatout.running.ring import Ring, rings
@@ -84,13 +85,11 @@ def environment(tmp_path: Path, with_pulse: bool = True) -> dict[str, str]:
 def output(tmp_path: Path, text: str, with_pulse: bool = True) -> str:
     script = tmp_path / "train.py"
     script.write_text(text)
-    command = [sys.executable, str(script), str(tmp_path / "model.pt")]
-    done = subprocess.run(
-        command, env=environment(tmp_path, with_pulse), capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
+    words = [str(script), str(tmp_path / "model.pt")]
+    program = forked.start(words, tmp_path, environment(tmp_path, with_pulse))
+    out, err = program.communicate(timeout=240)
+    assert (program.returncode, err) == (0, "")
+    return out
 
 
 def faults(tmp_path: Path) -> list[str]:

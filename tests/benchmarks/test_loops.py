@@ -50,6 +50,7 @@ def uncompiled() -> dict[str, str]:
     return {**os.environ, "TORCHDYNAMO_DISABLE": "1"}
 
 
+@pytest.mark.thorough
 def test_all_loops_learn_the_same_from_the_same_batches(benchmarks: Path) -> None:
     rungs = ["ladder:loader", "ladder:step", "ladder:precision"]
     done = subprocess.run(
@@ -132,6 +133,7 @@ def test_a_contender_runs_in_its_turns_only(benchmarks: Path, tmp_path: Path) ->
     assert not one.own.is_running()
 
 
+@pytest.mark.thorough
 def test_a_loop_that_fails_is_told(benchmarks: Path, tmp_path: Path) -> None:
     from loops import arena
 

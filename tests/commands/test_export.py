@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import exported
+import forked
 from commands.called import Flatout
 
 
@@ -36,6 +37,7 @@ def test_wrong_usage(flat: Flatout, tmp_path: Path, words: list[str], message: s
 def test_from_a_capture(flat: Flatout, tmp_path: Path) -> None:
     exported.capture(tmp_path / "capture", exported.small_cnn(), exported.images(32, 7))
     words = ["export", "--capture", "capture", "--only", "eager", "--threads", "1"]
+    words += ["--python", forked.python()]
     done = flat(*words, "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

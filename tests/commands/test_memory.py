@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from commands.called import Flatout
 
 pytestmark = pytest.mark.slow
@@ -32,7 +33,7 @@ for _ in range(4):
 
 def test_a_script_that_fits_and_one_that_does_not(flat: Flatout, tmp_path: Path) -> None:
     shutil.copy(JOBS / "plain.py", tmp_path / "train.py")
-    words = ["memory", "--gpus", "8", "--memory"]
+    words = ["memory", "--python", forked.python(), "--gpus", "8", "--memory"]
     done = flat(*words, "80GB", "--json", "train.py", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -47,7 +48,8 @@ def test_a_script_that_fits_and_one_that_does_not(flat: Flatout, tmp_path: Path)
 
 def test_a_script_that_needs_its_whole_batch(flat: Flatout, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FIXED, encoding="utf-8")
-    done = flat("memory", "--gpus", "1", "--memory", "1GB", "--json", "train.py", folder=tmp_path)
+    words = ["--python", forked.python(), "--gpus", "1", "--memory", "1GB", "--json", "train.py"]
+    done = flat("memory", *words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["measured_rows"], found["batch_rows"]) == ([32], 32)

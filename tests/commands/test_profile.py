@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from commands.called import Flatout
 
 pytestmark = pytest.mark.slow
@@ -48,9 +49,13 @@ def argv(*words: str) -> list[str]:
 
 def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        argv(*words), cwd=folder, capture_output=True, text=True, timeout=240,
+        argv(*words),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
         env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **env},
-    )  # fmt: skip
+    )
 
 
 def steps_recorded(folder: Path) -> int:
@@ -90,7 +95,8 @@ def test_json_findings_files_and_exit_code(flat: Flatout, tmp_path: Path) -> Non
 
 def test_stop_says_so_and_a_high_bar_passes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(COLLECTS.format(steps=5000))
-    done = run(tmp_path, "--no-bench", "--stop", "--steps", "2", "--fail-above", "100%", "train.py")
+    done = run(tmp_path, "--no-bench", "--stop", "--steps", "2", "--fail-above", "100%",
+               "--python", forked.python(), "train.py")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "the program was ended (--stop)" in done.stderr
     assert "ended by itself" not in done.stdout

@@ -192,7 +192,8 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=8):
     options = {"cwd": tmp_path, "capture_output": True, "timeout": 120}
     plain = forked.bare([str(tmp_path / "train.py")], tmp_path, tmp_path)
     run = [sys.executable, "-m", "flatout", "run"]
-    watched = subprocess.run([*run, "--no-plan", "train.py"], **options)
+    in_a_fork = ["--python", forked.python()]
+    watched = subprocess.run([*run, "--no-plan", *in_a_fork, "train.py"], **options)
     assert watched.stdout.decode() == plain.stdout
     assert watched.returncode == 0
     assert watched.stderr.startswith(b"flatout: 8 steps, ")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from commands.called import Flatout
 from measuring.programs import WITHOUT_COMPILER
 
@@ -216,7 +217,7 @@ while True:
     ],
 )
 def test_what_the_run_knows_of_its_crash(tmp_path: Path, script: str, known: list[str]) -> None:
-    done = run(tmp_path, script, "--json")
+    done = run(tmp_path, script, "--json", "--python", forked.python())
     document = json.loads(done.stdout.splitlines()[-1])
     said = " ".join(document["observations"])
     assert [words for words in known if words not in said] == [], said

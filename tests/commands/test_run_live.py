@@ -35,7 +35,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def live(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return run(folder, "-m", "flatout", "run", "--live", *options)
+    return run(folder, "-m", "flatout", "run", "--live", "--python", forked.python(), *options)
 
 
 def test_what_is_faster_is_told_kept_and_written(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import signal
 import subprocess
@@ -12,10 +13,14 @@ import pytest
 
 import ranked
 from running import resuming
+from running import two_nodes as nodes_here
 from running.networks import network
-from running.two_nodes import ended, environ, said, start, two_nodes
+from running.two_nodes import ended, environ, said
 from running.waiting import until
 
+# Each in a process of its own: frameworks read what is there when torch is imported.
+start = functools.partial(nodes_here.start, fork=False)
+two_nodes = functools.partial(nodes_here.two_nodes, fork=False)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="signals, /proc"),

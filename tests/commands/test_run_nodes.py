@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import forked
 from running import resuming
 from running.networks import network
 from running.two_nodes import ended, environ, said, start, two_nodes
@@ -26,17 +26,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """Losses of one process that was not disturbed."""
     folder = tmp_path_factory.mktemp("alone")
     (folder / "train.py").write_text(resuming.program())
-    done = subprocess.run(
-        [sys.executable, "train.py", *SHORT],
-        cwd=folder,
-        env=environ(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=240,
-    )
-    losses = resuming.losses(done.stdout)
-    assert len(losses) == 40
+    out, err = forked.start(["train.py", *SHORT], folder, environ()).communicate(timeout=240)
+    losses = resuming.losses(out)
+    assert len(losses) == 40, err
     return losses
 
 

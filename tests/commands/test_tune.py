@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+import forked
 from commands.called import Flatout
 from flatout_agent import wire
 from measuring.programs import PAUSED, PLAIN, SLOW_UNLESS_PAUSED, at_each_step
@@ -55,10 +56,10 @@ def words(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "flatout", "tune", *arguments]
 
 
-def tune(folder: Path, *arguments: str, **variables: str) -> Told:
+def tune(folder: Path, *arguments: str, python: str = "", **variables: str) -> Told:
     environment = {**os.environ, **variables}
     done = subprocess.run(
-        words(*arguments),
+        words("--python", python or forked.python(), *arguments),
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -148,7 +149,9 @@ def test_wrong_usage_is_told_before_anything_runs(
 def test_a_program_that_gives_no_measurement(
     tmp_path: Path, script: str, options: list[str], told: list[str]
 ) -> None:
-    done = tune(tmp_path, "--json", "--budget", "60s", job(script), *options)
+    python = sys.executable if script == "no_torch" else ""
+    words = ("--json", "--budget", "60s", job(script), *options)
+    done = tune(tmp_path, *words, python=python)
     assert (done.code, done.out) == (1, "")
     for text in told:
         assert text in done.err

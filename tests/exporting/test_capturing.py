@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from flatout.exporting import capturing
 from flatout.nouns.captured import Capture, CaptureRequest
 from flatout.nouns.errors import UserError
@@ -46,7 +47,8 @@ def warned(line: str) -> None:
 
 
 def captured(request: CaptureRequest, script: str = "train.py") -> Capture:
-    return capturing.capture(resolve([script], None, sys.executable), request, warned)
+    python = forked.python() if "torch" in Path(script).read_text() else sys.executable
+    return capturing.capture(resolve([script], None, python), request, warned)
 
 
 def facts(found: Capture) -> dict[str, Any]:

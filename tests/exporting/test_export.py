@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import exported
+import forked
 from flatout.exporting import export
 from flatout.nouns.errors import UserError
 from flatout.nouns.exported import BuildState, ExportResult, ExportSettings, Goal
@@ -45,7 +46,7 @@ print("torch" in sys.modules)
 
 def settings(folder: Path, **options: object) -> ExportSettings:
     values = {"only": QUICK, "measure_s": 0.3, "threads": 1, **options}
-    return ExportSettings(sys.executable, folder / "artefact", **values)  # type: ignore[arg-type]
+    return ExportSettings(forked.python(), folder / "artefact", **values)  # type: ignore[arg-type]
 
 
 def run_bare(folder: Path, model: nn.Module) -> str:

@@ -1,4 +1,5 @@
-"""Tests hold their own ground: what they start can be interrupted, and ends when they fail."""
+"""Tests hold their own ground: what they start can be interrupted, and ends when they fail; and a
+program in a fork (`forked`) is as one with a process of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import forked
 from every import for_every
 
 FAILS = """
@@ -66,6 +68,69 @@ def test_what_tests_start_can_be_interrupted_and_ends_with_them(tmp_path: Path, 
     finally:
         mine.kill()
         mine.wait()
+
+
+PROGRAM = """
+import atexit, os, signal, sys
+atexit.register(print, "cleaned up")
+print(sys.argv, os.getcwd(), os.environ["WORD"], "PYTEST_CURRENT_TEST" in os.environ)
+print(__name__, __file__, sys.path[0], sys.stdin.read(), flush=True)
+print("an error", file=sys.stderr)
+if sys.argv[1] == "raises":
+    raise ValueError(sys.argv[2])
+if sys.argv[1] == "terminates":
+    os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not forked.POSSIBLE, reason="there are no forks")
+def test_a_program_in_a_fork_is_as_one_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    for words in (["0"], ["3"], ["raises", "on purpose"], ["terminates"]):
+        own, fork = (
+            subprocess.run(
+                [python, "train.py", *words],
+                cwd=tmp_path,
+                env={**os.environ, "WORD": "given"},
+                input="typed",
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            for python in (sys.executable, forked.python())
+        )
+        assert (fork.returncode, fork.stdout) == (own.returncode, own.stdout), fork.stderr
+        assert fork.stderr.splitlines()[-1] == own.stderr.splitlines()[-1]
+    code = [forked.python(), "-c", "import sys; print('torch' in sys.modules)"]
+    assert subprocess.run(code, capture_output=True, text=True).stdout == "False\n"
+
+
+WAITS = """
+import os, signal, time
+signal.signal(signal.SIGUSR1, lambda *_: print("warned", flush=True))
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not forked.POSSIBLE, reason="there are no forks")
+def test_a_program_in_a_fork_hears_signals_and_ends_with_its_starter(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WAITS)
+    command = [forked.python(), "train.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        program = psutil.Process(int(starter.stdout.readline()))
+        starter.send_signal(signal.SIGUSR1)
+        assert starter.stdout.readline() == "warned\n"
+        starter.kill()
+    assert psutil.wait_procs([program], timeout=60)[1] == []
+    process = forked.start(["train.py"], tmp_path, os.environ)
+    program = psutil.Process(process.pid)
+    process.kill()
+    assert psutil.wait_procs([program], timeout=60)[1] == []
 
 
 def test_a_law_names_all_that_break_it() -> None:

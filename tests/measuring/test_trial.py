@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import forked
 from flatout.measuring import trial
 from flatout.measuring.outcome import Outcome
 from flatout.measuring.trial import Bench
@@ -42,10 +43,11 @@ class HangClock:
         time.sleep(seconds)
 
 
-def bench(folder: Path, text: str) -> Bench:
+def bench(folder: Path, text: str, python: str | None = None) -> Bench:
     script = folder / "train.py"
     script.write_text(text)
-    command = Command((sys.executable, str(script)), script, sys.executable, (str(script),))
+    python = python or forked.python()
+    command = Command((python, str(script)), script, python, (str(script),))
     return Bench(
         command,
         folder / "run",
@@ -136,7 +138,8 @@ def test_a_hang_ends_at_the_limit_with_all_that_was_started(
 
 
 def test_a_program_without_torch(tmp_path: Path) -> None:
-    outcome = run(tmp_path, "print('done')")
+    table = bench(tmp_path, "print('done')", sys.executable)
+    outcome = trial.run(table, trial.FIRST, (), None, LIMIT_S)
     assert (outcome.agent_seen, outcome.torch_seen, outcome.process) == (True, False, None)
     assert outcome.error == "the program ended by itself after 0 steps: too few to measure"
     assert Path(outcome.log).read_text() == "done\n"

@@ -6,16 +6,19 @@ What the agent sees of a loop is tested in tests/agent/watch/profile/test_watch.
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+import forked
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Silent
 from flatout.profiling import recording, records
 from flatout.profiling.recording import ProfileSettings
-from flatout.running.command import resolve
+from flatout.running import command
+from flatout.running.command import Command
 from flatout.running.processes import Process
 from flatout_agent import wire
 
@@ -43,6 +46,10 @@ for step, batch in enumerate(DataLoader(Data(), 10)):
         open("done", "w").close()
         break
 """
+
+
+def resolve(words: list[str], python: str | None = None) -> Command:
+    return command.resolve(words, None, python or forked.python())
 
 
 class Heard(Silent):
@@ -141,8 +148,10 @@ def test_a_short_program_is_run_again_with_what_it_saves_kept_apart(work: Path) 
     ],
 )
 def test_what_is_said_without_a_window(work: Path, name: str, says: str) -> None:
+    python = sys.executable if name == "no_torch" else None
+    job = resolve([str(JOBS / f"{name}.py")], python)
     with pytest.raises(UserError, match=says) as raised:
-        recording.profile(resolve([str(JOBS / f"{name}.py")]), ProfileSettings(bench=False))
+        recording.profile(job, ProfileSettings(bench=False))
     assert raised.value.exit_code == 1
     assert raised.value.next_step
 
@@ -220,12 +229,12 @@ def test_a_gpus_job_whose_trace_holds_no_gpu_is_no_job_of_the_cpu(root: Path) ->
     found = process(trace=str(TRACES / "text_cpu.json.gz"))
     version = {"torch": "2.13.0", "python": "3.11", "system": "linux"}
     found.facts = wire.JobFacts(**version, device="cuda", device_name="NVIDIA H100")
-    command = resolve([str(JOBS / "plain.py")])
+    job = resolve([str(JOBS / "plain.py")])
     with pytest.raises(UserError, match="no work of NVIDIA H100") as raised:
-        recording.profile_of(command, [found], ())
+        recording.profile_of(job, [found], ())
     assert "CUPTI" in (raised.value.next_step or "")
     found.facts = wire.JobFacts(**version, device="cpu")
-    profile = recording.profile_of(command, [found], ())
+    profile = recording.profile_of(job, [found], ())
     assert profile is not None
     assert profile.anatomy.device == "cpu"
 

@@ -99,6 +99,7 @@ def test_resnet_trains(recipes: Path) -> None:
     assert losses(printed)[50] < 2.4  # 10 classes: guessing costs 2.30, wild weights far more
 
 
+@pytest.mark.thorough
 def test_bert_learns(recipes: Path) -> None:
     accuracy, printed = train(recipes, "bert_large", 100)
     found = losses(printed)

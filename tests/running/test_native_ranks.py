@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 import ranked
 from flatout.nouns.plan import Plan, PlannedRanks
 from flatout.probing.identity import identity
@@ -53,7 +54,7 @@ def test_a_remembered_framework_prints_what_one_process_prints(root: Path, tmp_p
     script = root / "tests" / "jobs" / "accelerate_loop.py"
     remember(tmp_path, script)
     words = [str(script), "--steps", "20"]
-    done = run(tmp_path, "--", *words)
+    done = run(tmp_path, "--python", forked.python(), "--", *words)
     assert done.returncode == 0, done.stderr
     assert "trial" not in done.stderr
     assert "started as torchrun would; Accelerate divided the work" in done.stderr

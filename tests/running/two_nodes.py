@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import flatout
+import forked
 from running.networks import Network
 
 SOURCES = str(Path(flatout.__file__).parents[1])
@@ -32,14 +33,20 @@ def start(
     *words: str,
     before: list[str] | None = None,
     quick: bool = False,
+    fork: bool = True,
     **more: str,
 ) -> subprocess.Popen[str]:
-    """`flatout run ...`. before: words that begin the command; quick: with short limits."""
+    """`flatout run ...`.
+
+    before: words that begin the command: a fork would know nothing of them; quick: with short
+    limits; fork: the ranks are forks of a process that has imported torch.
+    """
     program = ("-c", QUICK) if quick else ("-m", "flatout")
+    python = ("--python", forked.python()) if fork and not before else ()
     output = (folder / f"out-{more.get('FLATOUT_NODE', '0')}").open("a+")
     with output:
         return subprocess.Popen(
-            [*(before or []), sys.executable, *program, "run", "--no-plan", *words],
+            [*(before or []), sys.executable, *program, "run", "--no-plan", *python, *words],
             cwd=folder,
             env=environ(**more),
             stdin=subprocess.DEVNULL,
@@ -60,6 +67,7 @@ def two_nodes(
     network: Network | None = None,
     trial: bool = False,
     quick: bool = False,
+    fork: bool = True,
     **more: str,
 ) -> list[subprocess.Popen[str]]:
     """Both nodes, started with `words` for `script`. more: variables of both."""
@@ -75,7 +83,7 @@ def two_nodes(
         before = network.inside(index) if network is not None else None
         names = {"FLATOUT_NODE": str(index), "FLATOUT_NODE_NAME": f"gpu-{index:02d}"}
         variables = {**names, **own, **more}
-        started.append(start(folder, *options, before=before, quick=quick, **variables))
+        started.append(start(folder, *options, before=before, quick=quick, fork=fork, **variables))
     return started
 
 

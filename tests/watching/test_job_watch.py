@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from flatout.nouns.frame import Frame
 from flatout.nouns.machine_sample import MachineSample
 from flatout.probing.live.sampler import MachineSampler
@@ -57,7 +58,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "flatout", "run", "--no-plan", "train.py", *arguments]
+    words = ["run", "--no-plan", "--python", forked.python(), "train.py", *arguments]
+    command = [sys.executable, "-m", "flatout", *words]
     environ = dict(os.environ, OMP_NUM_THREADS="1")
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ

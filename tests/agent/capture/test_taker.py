@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from agent.conftest import AgentRun, bare
 from flatout_agent import wire
 
@@ -126,7 +127,7 @@ def test_ways_to_end_and_to_evaluate(
     run = exported("\n" + code)
     facts = taken(run)
     assert (facts["model"], facts["source"]) == ("Net", "evaluation")
-    plain = bare([script(HEAD + "\n" + code)], tmp_path)
+    plain = forked.bare([script(HEAD + "\n" + code)], tmp_path, tmp_path)
     assert (run.stdout, run.returncode) == (plain.stdout, plain.returncode)
 
 
@@ -266,7 +267,7 @@ def test_every_style_of_training(run_agent: Any, name: str) -> None:
 )  # fmt: skip
 def test_frameworks(run_agent: Any, name: str) -> None:
     argv = [str(JOBS / f"{name}.py"), "--steps", "6"]
-    facts = taken(run_agent(argv, export=wire.ExportOrders()))
+    facts = taken(run_agent(argv, export=wire.ExportOrders(), light=True))
     assert facts["batch_dynamic"]
     if name == "hf_trainer":
         assert [row["name"] for row in facts["inputs"]] == ["input_ids"]

@@ -236,7 +236,7 @@ def folder() -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @example([(0, "a"), (11, "a"), (11, "a")])
 @given(st.lists(operations, max_size=14))
 def test_any_sequence_shows_the_same_and_leaves_the_user_files_alone(

@@ -27,7 +27,7 @@ def figures(output: str) -> Figures:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, ranked.Ranked]:
     folder = tmp_path_factory.mktemp("ranks")
-    return {size: ranked.run(folder, [str(SCRIPT)], size, 250.0) for size in (1, 2)}
+    return {size: ranked.run(folder, [str(SCRIPT)], size, 250.0, fork=False) for size in (1, 2)}
 
 
 @pytest.mark.slow
@@ -72,8 +72,8 @@ def test_what_can_be_cut_is(runs: dict[int, ranked.Ranked]) -> None:
 @pytest.mark.thorough
 @for_every([3, 4], str)
 def test_more_ranks(size: int, tmp_path: Path) -> None:
-    alone = ranked.run(tmp_path, [str(SCRIPT)], 1, 250.0)
-    together = ranked.run(tmp_path, [str(SCRIPT)], size, 250.0)
+    alone = ranked.run(tmp_path, [str(SCRIPT)], 1, 250.0, fork=False)
+    together = ranked.run(tmp_path, [str(SCRIPT)], size, 250.0, fork=False)
     assert together.codes == (0,) * size, (together.refused, together.faults, together.errors)
     for name, losses in figures(alone.outputs[0]).items():
         bound = COARSE.get(name, TOLERANCE)

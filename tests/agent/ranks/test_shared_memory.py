@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import forked
 from agent_paths import INJECT
 from flatout_agent.ranks import shared_memory
 
@@ -70,12 +69,9 @@ def run(tmp_path: Path, size: int, folder: str = shared_memory.FOLDER) -> list[d
     store = str(tmp_path / "store")
     environ = dict(os.environ, PYTHONPATH=str(INJECT.parent.parent), OMP_NUM_THREADS="1")
     processes = [
-        subprocess.Popen(
-            [sys.executable, "program.py", str(rank), str(size), store, folder],
-            cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True,
-        )
+        forked.start(["program.py", str(rank), str(size), store, folder], tmp_path, environ)
         for rank in range(size)
-    ]  # fmt: skip
+    ]
     answers = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * size
     return [json.loads(answer) for answer in answers]

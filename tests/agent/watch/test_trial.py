@@ -66,9 +66,13 @@ def test_what_is_seen_of_each_style(run_agent, name, expected):
 
 @pytest.mark.parametrize(
     ("name", "framework"),
-    [("hf_trainer", "transformers"), ("lightning_fit", "lightning"),
-     ("accelerate_loop", "accelerate"), ("own_compile", None)],
-)  # fmt: skip
+    [
+        ("hf_trainer", "transformers"),
+        pytest.param("lightning_fit", "lightning", marks=pytest.mark.thorough),
+        pytest.param("accelerate_loop", "accelerate", marks=pytest.mark.thorough),
+        ("own_compile", None),
+    ],
+)
 def test_frameworks_are_understood(run_agent, tmp_path, name, framework):
     run = run_agent(job(name), trial=trial(), cwd=tmp_path, light=True)
     facts = run.one(wire.JobSeen).facts

@@ -20,7 +20,11 @@ def findings(folder: Path, fault: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "words"), [("average", "averaging the weights with copy.deepcopy"), ("hook", "hooks")]
+    ("fault", "words"),
+    [
+        ("average", "averaging the weights with copy.deepcopy"),
+        pytest.param("hook", "hooks", marks=pytest.mark.thorough),
+    ],
 )
 def test_the_work_is_named_with_its_line(fault: str, words: str, tmp_path: Path) -> None:
     (finding,) = findings(tmp_path, fault)
@@ -29,5 +33,6 @@ def test_the_work_is_named_with_its_line(fault: str, words: str, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_augmentation_and_loss_are_the_training(tmp_path: Path) -> None:
     assert findings(tmp_path, "") == []

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import forked
+
 pytest.importorskip("torch")
 HERE = Path(__file__).parent
 
@@ -18,7 +20,7 @@ HERE = Path(__file__).parent
 def test_a_closure_is_forward_and_backward(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flatout", "profile", "--json", "--stop", "--no-bench"]
     ended = subprocess.run(
-        [*command, str(HERE / "closure_step.py")],
+        [*command, "--python", forked.python(), str(HERE / "closure_step.py")],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -32,7 +32,12 @@ def places(folder: Path, *faults: str) -> dict[str, list[Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "faults", [("unread", "mask", "float64"), ("anomaly", "kept"), ("channels", "often")]
+    "faults",
+    [
+        ("unread", "mask", "float64"),
+        ("anomaly", "kept"),
+        pytest.param(("channels", "often"), marks=pytest.mark.thorough),
+    ],
 )
 def test_faults_are_named_with_their_lines(faults: tuple[str, ...], tmp_path: Path) -> None:
     expected = {CODES[fault]: [profiled.line(SCRIPT, fault)] for fault in faults}
@@ -40,5 +45,6 @@ def test_faults_are_named_with_their_lines(faults: tuple[str, ...], tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_sound_script_has_none_of_them(tmp_path: Path) -> None:
     assert places(tmp_path, "") == {}

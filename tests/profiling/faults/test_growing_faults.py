@@ -39,6 +39,7 @@ def test_faults_are_named_with_their_lines(args: tuple[str, ...], tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_slices_that_a_loop_takes_are_named(tmp_path: Path) -> None:
     named = places(tmp_path, "--fault", "slices")
     assert list(named) == ["KERN024"]
@@ -49,6 +50,7 @@ def test_slices_that_a_loop_takes_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("args", [(), ("--field",)])
 def test_sound_scripts_have_none_of_them(args: tuple[str, ...], tmp_path: Path) -> None:
     assert places(tmp_path, *args) == {}

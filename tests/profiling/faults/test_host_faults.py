@@ -53,7 +53,7 @@ def part(document: dict[str, Any], name: str) -> float:
     [
         (("metrics", "clip", "mask"), "30"),  # a short program: it is run again
         (("jpeg", "sleep", "process"), "600"),
-        (("thread",), "600"),
+        pytest.param(("thread",), "600", marks=pytest.mark.thorough),
         pytest.param(("elements",), "600", marks=pytest.mark.thorough),
         pytest.param(("constant",), "600", marks=pytest.mark.thorough),
     ],
@@ -77,6 +77,7 @@ def test_a_closure_is_no_update(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_sound_script_has_none_of_them(tmp_path: Path) -> None:
     codes = dict(findings(profiled.run(SCRIPT, tmp_path)))
     assert not set(codes) & OF_THE_SCRIPT

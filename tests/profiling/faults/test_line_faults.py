@@ -27,7 +27,10 @@ def named(document: dict[str, Any]) -> set[tuple[str, str, str | None]]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 knows no columns")
-@pytest.mark.parametrize("fault", ["search", "growing", "text"])
+@pytest.mark.parametrize(
+    "fault",
+    [*(pytest.param(name, marks=pytest.mark.thorough) for name in ("search", "growing")), "text"],
+)
 def test_the_fault_is_named_at_its_line(fault: str, tmp_path: Path) -> None:
     document = profiled.run(SCRIPT, tmp_path, "--fault", fault)
     assert named(document) == {(fault, CODES[fault], profiled.line(SCRIPT, fault))}
@@ -35,5 +38,6 @@ def test_the_fault_is_named_at_its_line(fault: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_its_sound_twin_has_none_of_them(tmp_path: Path) -> None:
     assert named(profiled.run(SCRIPT, tmp_path)) == set()

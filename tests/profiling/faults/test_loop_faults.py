@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import forked
+
 HERE = Path(__file__).parent
 SCRIPT = HERE / "loop_faults.py"
 OURS = ("KERN", "MEM", "LOOP")
@@ -49,7 +51,7 @@ def profiled(*faults: str, half: bool = True) -> Told:
     given = ["--half"] if half and native_bf16() else []
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
-        [*command, SCRIPT.name, *given, *options],
+        [*command, "--python", forked.python(), SCRIPT.name, *given, *options],
         cwd=HERE,
         env=environment,
         capture_output=True,

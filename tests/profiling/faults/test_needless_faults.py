@@ -28,12 +28,19 @@ def places(folder: Path, *faults: str) -> dict[str, list[Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("faults", [("frozen", "checkpoint", "padding"), ("singles",)])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ("frozen", "checkpoint", "padding"),
+        pytest.param(("singles",), marks=pytest.mark.thorough),
+    ],
+)
 def test_faults_are_named_with_their_lines(faults: tuple[str, ...], tmp_path: Path) -> None:
     expected = {CODES[fault]: [profiled.line(SCRIPT, fault)] for fault in faults}
     assert places(tmp_path, *faults) == expected
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_sound_script_has_none_of_them(tmp_path: Path) -> None:
     assert places(tmp_path, "") == {}

@@ -26,5 +26,6 @@ def test_needless_rows_are_named_with_their_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_sound_script_has_none_of_them(tmp_path: Path) -> None:
     assert places(tmp_path, "") == {}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 import profiled
 
 pytest.importorskip("torch")
@@ -34,7 +35,10 @@ def test_the_update_is_named_with_its_line_and_cure(tmp_path: Path) -> None:
 def test_it_runs_and_its_steps_are_counted(tmp_path: Path) -> None:
     script = Path(__file__).parent / "update_by_hand.py"
     done = subprocess.run(
-        [sys.executable, "-m", "flatout", "run", "--no-plan", str(script)],
+        [
+            *(sys.executable, "-m", "flatout", "run", "--no-plan"),
+            *("--python", forked.python(), str(script)),
+        ],
         cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -20,12 +20,16 @@ def places(folder: Path, *faults: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("faults", [("onehot", "ignored"), ("embedding",)])
+@pytest.mark.parametrize(
+    "faults",
+    [("onehot", "ignored"), pytest.param(("embedding",), marks=pytest.mark.thorough)],
+)
 def test_value_faults_are_named_with_their_lines(faults: tuple[str, ...], tmp_path: Path) -> None:
     expected = {CODES[fault]: profiled.line(SCRIPT, fault) for fault in faults}
     assert places(tmp_path, *faults) == expected
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_sound_script_has_no_value_faults(tmp_path: Path) -> None:
     assert places(tmp_path, "") == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import forked
 from flatout.exporting import artefact
 from served import WEIGHTS, finished, linear, serving_process, tensor
 
@@ -44,9 +45,10 @@ with torch.no_grad():
 
 def exported(folder: Path, backend: str) -> tuple[Path, Any]:
     folder.mkdir(parents=True)
-    command = [sys.executable, "-c", SCRIPT, str(folder), backend]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
+    (folder.parent / "export.py").write_text(SCRIPT)
+    program = forked.start(["export.py", str(folder), backend], folder.parent, os.environ)
+    _, err = program.communicate(timeout=240)
+    assert program.returncode == 0, err
     (folder / "load.py").write_text(artefact.program(backend))
     finished(
         folder,

@@ -298,7 +298,7 @@ for between in (1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 40):
 
 def test_the_scripts_own_profiler_comes_first(tmp_path: Path) -> None:
     """It starts over and over, also while ours records: it sees its own steps, ours gives way."""
-    run = profile(OWN_PROFILER, tmp_path, light=False)
+    run = profile(OWN_PROFILER, tmp_path)
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == ["2"] * 11
     assert run.of(wire.Fault) == []
