@@ -128,6 +128,7 @@ class Checkpoint:
         if newest is None:
             return 0
         self._load(newest, ranks)
+        ranks.wait_for_all()
         self._broken = newest.broken
         self._done = self._look_at = newest.entry.step
         return self._done

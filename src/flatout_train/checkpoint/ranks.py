@@ -93,6 +93,11 @@ class CheckpointRanks:
         """Take that over; returns what goes on differently than without the interruption."""
         return going_on.resume(states.get(CARRIED)) if self._regions else ""
 
+    def wait_for_all(self) -> None:
+        """Until all ranks have read: rank 0 might already save the same step anew."""
+        if self._maxima is not None:
+            self._maxima(torch.tensor([0]))()
+
     def check_alike(self, step: int, folder: object) -> None:
         """Raise CheckpointError where ranks that each look into the folder see other checkpoints.
 
