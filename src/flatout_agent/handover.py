@@ -182,7 +182,7 @@ class Handover:
         self._following.append(following)
 
     def _has_indices(self) -> bool:
-        """One of PyTorch's own iterators, over a dataset that is asked by index."""
+        """One of PyTorch's own iterators, over a map-style dataset."""
         from torch.utils.data import dataloader  # the host loads this module without torch
 
         kinds = (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)

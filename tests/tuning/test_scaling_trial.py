@@ -110,9 +110,9 @@ def with_loader(loader: wire.LoaderSeen, losses: tuple[float | None, ...] = LOSS
 
 
 def test_loading_that_is_not_shared_is_named_with_the_reason() -> None:
-    alone = wire.LoaderSeen("Stream", False, "its dataset is not asked by index")
+    alone = wire.LoaderSeen("Stream", False, "it is not a map-style dataset")
     told = scaling_trial.chosen(2, 40.0, [with_loader(alone)]).refusal
-    assert told.endswith("every rank reads all of Stream: its dataset is not asked by index")
+    assert told.endswith("every rank reads all of Stream: it is not a map-style dataset")
     shared = wire.LoaderSeen("Faces", True, rows=8, exchange_s=0.001, batches=20)
     assert "Faces" not in scaling_trial.chosen(2, 40.0, [with_loader(shared)]).refusal
 

@@ -1,6 +1,6 @@
 """Ranks share the loading: each reads its own rows of a batch, and all get the whole batch.
 
-For a `DataLoader` over a dataset that is asked by index. What goes to the dataset, in this process
+For a `DataLoader` over a map-style dataset. What goes to the dataset, in this process
 or in a worker, is a `Task` in place of a list of indices (`tasks`): this rank's part of it, once
 the loader's first batches have shown that the parts put together are the batch (`proof`, `forms`)
 and that reading takes longer than the exchange (`plans`). What comes back is joined (`joining`)

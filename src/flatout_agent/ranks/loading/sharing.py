@@ -34,7 +34,7 @@ from flatout_agent.speedups.samples import samples
 NAME = "_flatout_sharing"
 """Attribute of an iterator whose batches are shared, or may be."""
 MAP_STYLE = 0
-"""torch's number of datasets that are asked by index."""
+"""torch's number of map-style datasets."""
 MOST_NOTES = 50
 OTHER_ROWS = "the ranks do not read the same rows of it"
 OTHER_RANK = "another rank's rows could not be read, or did not fit"
@@ -156,7 +156,7 @@ def _why_never(iterator: Any) -> str:
     """Why such batches cannot be shared; empty: they may be."""
     kinds = (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
     if iterator._dataset_kind != MAP_STYLE:
-        return "its dataset is not asked by index"
+        return "it is not a map-style dataset"
     if not iterator._auto_collation:
         return "it gives single samples, or its dataset makes the batches"
     if type(iterator) not in kinds:

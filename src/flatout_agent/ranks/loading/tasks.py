@@ -100,7 +100,7 @@ apart: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 def watch_fetching() -> None:
-    """Let torch's fetcher of datasets that are asked by index do tasks as well."""
+    """Let torch's fetcher of map-style datasets do tasks as well."""
     fetcher: Any = torch.utils.data._utils.fetch._MapDatasetFetcher
     original = fetcher.fetch
     if hasattr(original, MARK):

@@ -25,7 +25,7 @@ SAMPLES = {
 ALL = {
     "Unbatched": "single samples",
     "Counting": "counts what is read (dataset.read)",
-    "Stream": "not asked by index",
+    "Stream": "not a map-style dataset",
     "Bad": "read",
     "BadWorking": "read",
     "Threaded": "in a thread",

@@ -66,7 +66,7 @@ def test_a_trial_knows_when_it_is_decided() -> None:
     assert told(plan, [0.01] * (plan.looks - 1), Group()) == "looking"
     plan.waited(0.01, plan.looks - 1, Group())  # type: ignore[arg-type]
     assert plan.status == "shared"
-    assert LoadingPlan("Stream", 4, "its dataset is not asked by index").looks == 0
+    assert LoadingPlan("Stream", 4, "it is not a map-style dataset").looks == 0
 
 
 def test_whole_batches_in_between() -> None:
