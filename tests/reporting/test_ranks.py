@@ -80,13 +80,13 @@ def test_how_they_trained() -> None:
 
 
 def test_who_read_the_data() -> None:
-    shared = LoadingShared("Faces", True, rows=8, whole_s=0.04, exchange_s=0.0021, random=True)
+    shared = LoadingShared("Faces", True, rows=8, whole_s=0.04, exchange_s=0.0021)
     padded = LoadingShared("Texts", True, samples="its batches are padded")
     alone = LoadingShared("Stream", False, "it is not a map-style dataset")
     _, *told = ranks.ended_lines(RanksEnd(2, loaders=(shared, padded, alone, alone)))
     assert told == [
         "each rank read its own rows of Faces: a batch exchanged in 2.10 ms, whole batches were "
-        "waited for 40.0 ms, each drew its own random numbers",
+        "waited for 40.0 ms",
         "each rank read its own rows of Texts: each collated all of them (its batches are padded)",
         "every rank read all of Stream: it is not a map-style dataset",
     ]

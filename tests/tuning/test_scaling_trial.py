@@ -117,14 +117,6 @@ def test_loading_that_is_not_shared_is_named_with_the_reason() -> None:
     assert "Faces" not in scaling_trial.chosen(2, 40.0, [with_loader(shared)]).refusal
 
 
-def test_rows_that_each_rank_reads_with_its_own_random_numbers() -> None:
-    noise = random.Random(1)
-    other = tuple(loss * noise.uniform(0.999, 1.001) for loss in LOSSES)
-    drawn = wire.LoaderSeen("Faces", True, random=True)
-    assert with_loader(drawn, other).losses == "noise"
-    assert with_loader(dataclasses.replace(drawn, random=False), other).losses == "different"
-
-
 def test_a_gain_within_the_noise_does_not_pay() -> None:
     noisy = dataclasses.replace(row(30.0), interval=(0.9, 1.9))
     assert scaling_trial.chosen(2, 40.0, [noisy]).count is None

@@ -40,8 +40,6 @@ class LoadingShared:
     reason: str = ""
     """Why not, or no longer: each rank reads all of it."""
     rows: int | None = None
-    random: bool = False
-    """Its rows are read with random numbers: each rank draws its own."""
     whole_s: float | None = None
     """How long a batch that is read whole is waited for."""
     exchange_s: float | None = None

@@ -129,8 +129,6 @@ def loading_line(loader: LoadingShared) -> str:
         figures.append(f"a batch exchanged in {_ms(loader.exchange_s)}")
     if loader.whole_s is not None:
         figures.append(f"whole batches were waited for {_ms(loader.whole_s)}")
-    if loader.random:
-        figures.append("each drew its own random numbers")
     if loader.samples:
         figures.append(f"each collated all of them ({loader.samples})")
     told = f": {', '.join(figures)}" if figures else ""

@@ -281,8 +281,7 @@ def compared(
         return ScalingRow(size, predicted=predicted, error=f"{outcome.error} (log: {outcome.log})")
     models = rank_summary.models(seen) if seen is not None else ()
     loaders = rank_summary.loaders(seen) if seen is not None else ()
-    told = [*(model.random for model in models), *(loader.random for loader in loaders)]
-    random_numbers = drawn or any(told)
+    random_numbers = drawn or any(model.random for model in models)
     verdict, reason = losses_agree(written.losses, ranks.losses, random_numbers)
     return ScalingRow(
         size=size,

@@ -95,8 +95,6 @@ class LoaderSeen:
     """Why it is not, or no longer: each rank reads all of it."""
     rows: int | None = None
     """Rows of the batch that this was found out on."""
-    random: bool = False
-    """Its rows are read with random numbers: each rank draws its own."""
     whole_s: float | None = None
     """How long a batch that is read whole is waited for."""
     exchange_s: float | None = None

@@ -41,7 +41,6 @@ class LoadingPlan:
         """What the ranks read may be collated by each of them."""
         self.uncut = ""
         """Why they send each other samples."""
-        self.random = False
         self.proofs = 0
         self.rows: int | None = None
         self.whole_s: list[float] = []
@@ -87,10 +86,9 @@ class LoadingPlan:
         if len(self.whole_s) >= max(TIMED, self.workers):
             self._decide(group)
 
-    def looked(self, form: BatchForm, uncut: str, rows: int, random: bool) -> None:
+    def looked(self, form: BatchForm, uncut: str, rows: int) -> None:
         """A batch was put together so, and it was the one that each rank has read."""
         self.form, self.uncut, self.rows = form, self.uncut or uncut, rows
-        self.random |= random
         self.proofs += 1
 
     def exchanged(self, seconds: float) -> None:
@@ -126,7 +124,6 @@ class LoadingPlan:
             shared=self.status == "shared",
             reason=UNDECIDED if looking else self.reason,
             rows=self.rows,
-            random=self.random and self.shared > 0,
             whole_s=statistics.fmean(self.whole_s) if self.whole_s else None,
             exchange_s=statistics.fmean(self.exchanges_s) if self.exchanges_s else None,
             batches=self.shared,

@@ -36,6 +36,7 @@ NAME = "_flatout_sharing"
 MAP_STYLE = 0
 """torch's number of map-style datasets."""
 MOST_NOTES = 50
+DRAWS = "reading it draws random numbers: each rank would draw others than one process"
 OTHER_ROWS = "the ranks do not read the same rows of it"
 OTHER_RANK = "another rank's rows could not be read, or did not fit"
 
@@ -258,11 +259,13 @@ class SharedEpoch:
                 "the batches differ between the ranks: their loaders have chosen other rows",
                 "seed what the order is drawn from at the script's start",
             )
+        if said.random:
+            plan.leave(DRAWS)  # its streams were put back: what is drawn now is one process's
+            return None, [task.whole]
         if said.state != joining.FITS:
             gives_up = plan.leave if said.state == joining.UNREAD else plan.look_again
             gives_up(part.failed or OTHER_RANK)
             return None, [task.whole]
-        plan.random |= said.random
         plan.shared += 1
         began = time.perf_counter()
         batch = joining.whole_of(self.group, form, part, task.counts, said.lengths)
@@ -301,6 +304,9 @@ class SharedEpoch:
         group.agreed(True)  # from here on it is an exchange alone that takes time
         began = time.perf_counter()
         said = joining.met(group, task.whole, part, fetched.random)
+        if said.random:
+            plan.leave(DRAWS)
+            return
         if said.state != joining.FITS or not said.same_indices or form is None:
             plan.leave(part.failed or (OTHER_RANK if said.same_indices else OTHER_ROWS))
             return
@@ -317,7 +323,7 @@ class SharedEpoch:
         if form == SAMPLES:
             exchange_s += self._collating_s(iterator, whole)
         plan.exchanged(exchange_s)
-        plan.looked(form, found.uncut, len(task.whole), said.random)
+        plan.looked(form, found.uncut, len(task.whole))
 
     def _collating_s(self, iterator: Any, rows: list[Any]) -> float:
         """How long it takes to collate these samples, which leaves nothing behind."""

@@ -43,7 +43,7 @@ def run(folder: Path, program: str) -> ranked.Ranked:
     script = folder / "train.py"
     script.write_text(START + program)
     began = time.monotonic()
-    done = ranked.run(folder, [str(script)], 2, 120.0)
+    done = ranked.run(folder, [str(script)], 2, 120.0, fork=False)
     assert time.monotonic() - began < ENDS_S
     return done
 
