@@ -91,8 +91,8 @@ def same(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         words = [str(script(name)), "--steps", str(STEPS)]
         try:
-            alone = ranked.run(Path(folder), words, 1, LIMIT_S)
-            together = ranked.run(Path(folder), words, 2, LIMIT_S)
+            alone = ranked.run(Path(folder), words, 1, LIMIT_S, fork=False)
+            together = ranked.run(Path(folder), words, 2, LIMIT_S, fork=False)
         except subprocess.TimeoutExpired:
             return {"outcome": "no end", "reason": f"more than {LIMIT_S:.0f} s"}
     if any(together.codes):
@@ -264,7 +264,7 @@ def on_ranks(model: str) -> float:
 def ranks_ms(words: list[str]) -> float:
     """A step of a program on two ranks, as it prints it."""
     with tempfile.TemporaryDirectory() as folder:
-        done = ranked.run(Path(folder), words, 2, LIMIT_S)
+        done = ranked.run(Path(folder), words, 2, LIMIT_S, fork=False)
     assert done.codes == (0, 0), (done.refused, done.faults, done.errors)
     return step_ms(done.outputs[0])
 
