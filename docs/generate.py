@@ -149,7 +149,8 @@ def loading(results: dict[str, Any]) -> str:
         " resizes photographs and trains a small network on them, on two ranks of one thread each:"
         " each reads its own rows, or everything; and as one process with one thread or two,"
         " whichever is faster. Milliseconds of a whole step, medians of"
-        f" {pairs} runs in turn; ratios with their 95 % intervals.",
+        f" {pairs} runs in turn; ratios with their 95 % intervals. Rows that are cut at random are"
+        " not shared: both columns are then of ranks that read everything, and differ by noise.",
         "",
         "| | shared | every rank reads everything | one process | against everything |"
         " against one process |",
