@@ -72,8 +72,9 @@ def test_what_can_be_cut_is(runs: dict[int, ranked.Ranked]) -> None:
 @pytest.mark.thorough
 @for_every([3, 4], str)
 def test_more_ranks(size: int, tmp_path: Path) -> None:
-    alone = ranked.run(tmp_path, [str(SCRIPT)], 1, 250.0, fork=False)
-    together = ranked.run(tmp_path, [str(SCRIPT)], size, 250.0, fork=False)
+    folder = tmp_path / str(size)
+    alone = ranked.run(folder, [str(SCRIPT)], 1, 250.0, fork=False)
+    together = ranked.run(folder, [str(SCRIPT)], size, 250.0, fork=False)
     assert together.codes == (0,) * size, (together.refused, together.faults, together.errors)
     for name, losses in figures(alone.outputs[0]).items():
         bound = COARSE.get(name, TOLERANCE)
