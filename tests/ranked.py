@@ -7,10 +7,12 @@ own: in that the agent comes before all others, as it must for what draws number
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import forked
 from agent_paths import INJECT
@@ -47,6 +49,20 @@ def run(
 ) -> Ranked:
     """Run `python *words` as so many ranks; 1: alone, with the same random numbers."""
     return _run(folder, words, range(size), size, timeout_s, fork=fork)
+
+
+def exchanging(folder: Path, program: str, size: int, *words: str) -> list[Any]:
+    """What each rank answers (JSON) of a program called with RANK SIZE STORE and `words`."""
+    (folder / "program.py").write_text(program)
+    environ = dict(os.environ, PYTHONPATH=str(INJECT.parent.parent), OMP_NUM_THREADS="1")
+    own = str(size), str(folder / "store")
+    processes = [
+        forked.start(["program.py", str(rank), *own, *words], folder, environ)
+        for rank in range(size)
+    ]
+    answers = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * size
+    return [json.loads(answer) for answer in answers]
 
 
 def disturbed(folder: Path, words: list[str], share: float) -> Ranked:

@@ -56,9 +56,7 @@ def run(
 ) -> RankOutcome:
     """The trial from start to end. A crash, a hang, a refusal is an outcome too."""
     layout = layout.begun()
-    kind = "rehearsal" if rehearsal else "native" if layout.native is not None else "ranks"
-    kind = "rounding" if layout.rounding else kind
-    folder = bench.folder / f"{kind}-{layout.size}"
+    folder = bench.folder / f"{_kind(layout, rehearsal)}-{layout.size}"
     count = 1 if rehearsal and layout.gpus else layout.size
     deadline = time.monotonic() + limit_s
     processes = Processes()
@@ -86,6 +84,15 @@ def run(
         error=None if figures is not None else refused.reason if refused else error,
         log=str(first.log),
     )
+
+
+def _kind(layout: RankLayout, rehearsal: bool) -> str:
+    """Of the trial: no two of one program share a folder."""
+    if rehearsal:
+        return "rehearsal"
+    if layout.rounding:
+        return "rounding"
+    return "native" if layout.native is not None else "ranks"
 
 
 def _started(

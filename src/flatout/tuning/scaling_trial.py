@@ -165,7 +165,7 @@ def _rows(asked: _Asked, written: Measurement, drawn: bool = False) -> list[Scal
         outcome = asked.run(size)
         _check_refusal(outcome, size)
         row = compared(size, written, outcome, predicted)
-        if row.losses == "different" and outcome.measured is not None:
+        if row.losses == "different":
             row = _beside_rounding(asked, row, written, outcome)
         rows.append(row)
         if outcome.measured is None or rows[-1].losses == "different":
@@ -206,12 +206,19 @@ def within_rounding(
 
 
 def _first_errors(one: Sequence[float | None], other: Sequence[float | None]) -> list[float]:
-    """Relative, of the first steps that both have a loss of; empty: one has a NaN."""
+    """Relative, of the first steps that both have a loss of; empty: there are none."""
+    both = _both(one, other) or []
+    return [abs(a - b) / max(abs(a), 1e-12) for a, b in both[:FIRST_STEPS]]
+
+
+def _both(
+    one: Sequence[float | None], other: Sequence[float | None]
+) -> list[tuple[float, float]] | None:
+    """The losses of steps that both have one of; None: NaN or Inf where `one` has a number."""
     pairs = list(zip(one, other, strict=False))
     if any(a is not None and b is None for a, b in pairs):
-        return []
-    both = [(a, b) for a, b in pairs if a is not None and b is not None]
-    return [abs(a - b) / max(abs(a), 1e-12) for a, b in both[:FIRST_STEPS]]
+        return None
+    return [(a, b) for a, b in pairs if a is not None and b is not None]
 
 
 def _native_row(
@@ -306,9 +313,8 @@ def losses_agree(
 
     drawn: each rank draws random numbers of its own, so that no two losses are equal.
     """
-    pairs = list(zip(one, several, strict=False))
-    both = [(a, b) for a, b in pairs if a is not None and b is not None]
-    if any(a is not None and b is None for a, b in pairs):
+    both = _both(one, several)
+    if both is None:
         return "different", "NaN or Inf where one process has a number"
     if len(both) < LEAST_STEPS:
         return None, "the program shows too few losses"

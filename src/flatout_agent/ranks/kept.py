@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from flatout_agent.speedups.samples.samples import Randomness
 
 Random = list[tuple[Any, torch.Tensor]]
 
@@ -26,19 +25,6 @@ def set_random(states: Random) -> None:
         put(state)
 
 
-def _plain_random() -> Callable[[], None]:
-    """What puts the random numbers of Python and NumPy back to where they are now."""
-    python, numpy = random.getstate(), sys.modules.get("numpy.random")
-    of_numpy = None if numpy is None else numpy.get_state(legacy=False)
-
-    def put_back() -> None:
-        random.setstate(python)
-        if numpy is not None:
-            numpy.set_state(of_numpy)
-
-    return put_back
-
-
 class Kept:
     """Buffers, plain attributes and random numbers as they are now."""
 
@@ -49,7 +35,7 @@ class Kept:
             for module in model.modules()
         ]
         self._random = random_states()
-        self._put_plain_back = _plain_random()
+        self._of_the_process = Randomness()
 
     def put_back(self) -> None:
         """Make everything as it was."""
@@ -65,8 +51,8 @@ class Kept:
                 if len(container) != len(values):
                     container.clear()
                     (container.extend if isinstance(container, list) else container.update)(values)
+        self._of_the_process.put_back()
         set_random(self._random)
-        self._put_plain_back()
 
     def written(self) -> dict[tuple[str, str], int]:
         """Attributes that hold another tensor than before, or more values: their identity now."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from agent_paths import INJECT
+import ranked
 from flatout_agent.ranks import shared_memory
 
 pytestmark = pytest.mark.slow
@@ -104,14 +100,5 @@ group.agreed(True)
 def test_every_kind_of_gradient_is_averaged(size: int, way: str, tmp_path: Path) -> None:
     if way == "memory" and not Path(shared_memory.FOLDER).is_dir():
         pytest.skip("no /dev/shm here")
-    (tmp_path / "program.py").write_text(PROGRAM)
-    environ = dict(os.environ, PYTHONPATH=str(INJECT.parent.parent), OMP_NUM_THREADS="1")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "program.py", str(rank), str(size), str(tmp_path / "store"), way],
-            cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True,
-        )
-        for rank in range(size)
-    ]  # fmt: skip
-    answers = [json.loads(process.communicate(timeout=120)[0]) for process in processes]
+    answers = ranked.exchanging(tmp_path, PROGRAM, size, way)
     assert answers == [{"wrong": [], "memory": way == "memory"}] * size

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 from pathlib import Path
 
 import pytest
 
-import forked
-from agent_paths import INJECT
+import ranked
 from flatout_agent.ranks import shared_memory
 
 pytestmark = [
@@ -65,16 +62,7 @@ group.agreed(True)
 
 
 def run(tmp_path: Path, size: int, folder: str = shared_memory.FOLDER) -> list[dict[str, object]]:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    store = str(tmp_path / "store")
-    environ = dict(os.environ, PYTHONPATH=str(INJECT.parent.parent), OMP_NUM_THREADS="1")
-    processes = [
-        forked.start(["program.py", str(rank), str(size), store, folder], tmp_path, environ)
-        for rank in range(size)
-    ]
-    answers = [process.communicate(timeout=120)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * size
-    return [json.loads(answer) for answer in answers]
+    return ranked.exchanging(tmp_path, PROGRAM, size, folder)
 
 
 @pytest.mark.parametrize("size", [2, 3])
