@@ -3,7 +3,7 @@
 python benchmarks/live_decisions.py                  # about 4 minutes; nothing else should run
 python benchmarks/live_decisions.py --real 3 --simulated 100
 
-Simulated: streams of log-ratios with noise of many kinds go through `paired.answer` as a session
+Simulated: streams of log-ratios with noise of many kinds go through `decide.answer` as a tuning
 asks it. Real: programs run under live orders in processes of their own, and may try boosts whose
 `apply` does nothing. Any that is kept is a wrong decision.
 """
@@ -25,7 +25,7 @@ import record
 
 import flatout_agent
 from flatout_agent import wire
-from flatout_agent.live import paired
+from flatout_agent.live import decide
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))  # the noise is that of the tests
@@ -45,9 +45,9 @@ def nothing():
         promise=lambda facts, params: 10.0, apply=lambda job, target, params: Applied(int))
 
 boosts = {f"nothing-{number}": nothing() for number in range(int(sys.argv[2]))}
-for name in ("candidates", "session", "checks"):
+for name in ("candidates", "recipe", "checks"):
     sys.modules[f"flatout_agent.live.{name}"].load = boosts.__getitem__
-for name in ("live.candidates", "watch.live"):
+for name in ("live.candidates", "live.run"):
     sys.modules[f"flatout_agent.{name}"].names = lambda: sorted(boosts)
 sys.modules["flatout_agent.booster"].load = boosts.__getitem__
 
@@ -85,7 +85,7 @@ def main() -> None:
     record.write(
         "live_decisions",
         {
-            "goal": {"false_keeps": paired.ALPHA},
+            "goal": {"false_keeps": decide.ALPHA},
             "simulated": simulated(arguments.simulated),
             "real": programs,
             "real_decisions": sum(found["decisions"] for found in programs.values()),
@@ -97,25 +97,26 @@ def main() -> None:
 
 def simulated(count: int) -> dict[str, Any]:
     """Share of false keeps and of gains found, and pairs that a decision takes, by noise."""
-    from live_noise import MODELS, decide
+    from live_noise import MODELS
+    from live_noise import answer as decided
 
     rows = {}
     for name, noise in MODELS.items():
         rng = random.Random(name)
-        answers = [decide(noise(rng)) for _ in range(count)]
+        answers = [decided(noise(rng)) for _ in range(count)]
         rows[name] = {
             "decisions": count,
             "false_keeps": share(answers),
             "pairs": round(statistics.fmean(answer.pairs for answer in answers), 1),
             "found": {
-                str(gain): share([decide(noise(rng), gain) for _ in range(max(1, count // 10))])
+                str(gain): share([decided(noise(rng), gain) for _ in range(max(1, count // 10))])
                 for gain in GAINS
             },
         }
     return rows
 
 
-def share(answers: list[paired.Answer]) -> float:
+def share(answers: list[decide.Answer]) -> float:
     """Share of decisions to keep."""
     return round(sum(answer.verdict == "faster" for answer in answers) / len(answers), 4)
 

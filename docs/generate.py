@@ -367,8 +367,6 @@ def page(boost: KnownBoost) -> str:
         facts.append(f"- Gains nothing beside {_links(sorted(boost.covered_by))}")
     if boost.conflicts:
         facts.append(f"- Never together with {_links(sorted(boost.conflicts))}")
-    if boost.retry_after:
-        facts.append(f"- Tried again once one of these was kept: {_links(boost.retry_after)}")
     file = f"flatout_agent/boosts/{boost.id.replace('-', '_')}"
     head = [MADE.format(file=file), f"# {boost.id}", title]
     return "\n\n".join([*head, "\n".join(facts), text.strip()]) + "\n"

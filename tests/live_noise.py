@@ -10,10 +10,12 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from flatout_agent.live import paired
-from flatout_agent.live.pairs import REMEMBERED, TELLING
-from flatout_agent.live.session import NOISE_PAIRS
+from flatout_agent.live import decide
+from flatout_agent.live.measure import REMEMBERED, TELLING
+from flatout_agent.live.recipe import SURE_PAIRS
 
+FIRST_PAIRS = 4
+"""In `calm_first` and `restless_first`: so many pairs are unlike the later ones."""
 Ratios = Iterator[float]
 """Log-ratios of neighbouring blocks, as one program gives them."""
 
@@ -54,14 +56,14 @@ def bursts(rng: random.Random) -> Ratios:
 
 def calm_first(rng: random.Random) -> Ratios:
     """Measured against itself the program was ten times as calm as it is later."""
-    for _ in range(NOISE_PAIRS):
+    for _ in range(FIRST_PAIRS):
         yield rng.gauss(0, 0.003)
     yield from gauss(0.03)(rng)
 
 
 def restless_first(rng: random.Random) -> Ratios:
     """The first steps, as most programs have them: ten times as restless as the later ones."""
-    for _ in range(NOISE_PAIRS):
+    for _ in range(FIRST_PAIRS):
         yield rng.gauss(0, 0.2)
     while True:
         yield rng.gauss(0, 0.02)
@@ -79,17 +81,22 @@ MODELS = {
 }
 
 
-def decide(stream: Ratios, gain: float = 1.0) -> paired.Answer:
-    """One decision as a session takes it: between two pairs are two blocks that are alike."""
-    own = paired.noise([next(stream) for _ in range(NOISE_PAIRS)])
-    ratios: list[float] = []
+def answer(stream: Ratios, gain: float = 1.0) -> decide.Answer:
+    """One decision as a tuning takes it: what few pairs have kept is compared once more."""
     alike: deque[float] = deque(maxlen=REMEMBERED)
+    found = _once(stream, gain, alike)
+    few = found.verdict == "faster" and found.pairs < SURE_PAIRS
+    return _once(stream, gain, alike) if few else found
+
+
+def _once(stream: Ratios, gain: float, alike: deque[float]) -> decide.Answer:
+    """Between two pairs are two blocks that are alike."""
+    ratios: list[float] = []
     while True:
         if ratios:
             alike.append(next(stream))
         ratios.append(next(stream) + math.log(gain))
-        if len(alike) >= TELLING:
-            own = paired.noise(list(alike))
-        answer = paired.answer(ratios, own)
-        if answer.verdict != "unclear":
-            return answer
+        own = decide.noise(list(alike)) if len(alike) >= TELLING else decide.PRIOR
+        found = decide.answer(ratios, own)
+        if found.verdict != "unclear":
+            return found

@@ -15,9 +15,9 @@ from flatout_agent.booster import Booster
 from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.live import checks, looks
-from flatout_agent.live.blocks import Tick
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.guard import GuardVerdict
+from flatout_agent.live.state import Tick
 from flatout_agent.recorder import Recorder
 from guarded import cross_entropy, mlp, vectors
 
@@ -34,7 +34,7 @@ def planted(layer: Layer, risk: Risk = Risk.EXACT, moment: Moment = Moment.MODEL
 
 
 class Program:
-    """A training loop with the guard around its calls, as `watch.live` has it."""
+    """A training loop with the guard around its calls, as `live.run` has it."""
 
     def __init__(self, folder: Path, model: nn.Module, data: Any, **boosts: Any) -> None:
         self.model, self.data, self.boosts = model, data, boosts
@@ -102,7 +102,7 @@ class Program:
         for callback in self.job.step_callbacks:
             callback()
 
-    def ask(self, story: Any, step: Callable[[], None] | None = None) -> GuardVerdict:
+    def ask(self, story: Any, step: Callable[[], None] | None = None) -> Any:
         next(story)
         for _ in range(checks.WAIT_UNITS):
             (step or self.step)()
@@ -113,7 +113,15 @@ class Program:
         raise AssertionError("no verdict")
 
     def check(self, name: str, step: Callable[[], None] | None = None) -> GuardVerdict:
-        return self.ask(self.checks.check(self.candidate(name)), step)
+        """The verdict on one boost alone."""
+        checked = self.check_all(name, step=step)
+        return checked.refused.get(name, checked.verdict)
+
+    def check_all(self, *names: str, step: Callable[[], None] | None = None) -> checks.Checked:
+        """What the guard says of several at once."""
+        group = [self.candidate(name) for name in names]
+        checked: checks.Checked = self.ask(self.checks.check(group), step)
+        return checked
 
 
 def times(factor: float) -> Layer:

@@ -62,14 +62,16 @@ class Boost:
     """Boosts that cannot be on together with this one (naming it on one side is enough)."""
     covered_by: tuple[str, ...] = ()
     """Boosts that leave nothing for this one to gain: beside one of these it is not tried."""
-    retry_after: tuple[str, ...] = ()
-    """If dropped, worth a second try once one of these was kept."""
     redraws: bool = False
     """The program draws other random numbers under it (augmentation, dropout)."""
     evaluates: bool = False
     """It makes evaluation faster, not the steps."""
     compiles: bool = False
     """Its first steps are slow because something is compiled or captured."""
+    records: bool = False
+    """Of that: calls are only recorded, which takes a second or two."""
+    fills: bool = False
+    """It gains nothing until what it keeps has been filled."""
     rounds_by: float = 0.0
     """Largest error, as a share, of rounding the factors of products under it; 0: not rounded."""
 

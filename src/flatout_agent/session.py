@@ -69,7 +69,7 @@ def _watcher(orders: wire.Orders, job: Job, booster: Booster, recorder: Recorder
         seed_everything(orders.trial.seed if orders.trial is not None else 0)
         watcher = MemoryWatch(job, recorder, orders.memory)
     elif orders.live is not None:
-        from flatout_agent.watch.live import LiveWatch
+        from flatout_agent.live.run import LiveWatch
 
         if orders.trial is not None:  # tuned with all that it saves kept off the user's files
             seed_everything(orders.trial.seed)

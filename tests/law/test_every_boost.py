@@ -121,7 +121,7 @@ def test_shape(boost_id: str) -> None:
 @each_boost
 def test_names_only_boosts_that_exist(boost_id: str) -> None:
     boost = boosts.load(boost_id).BOOST
-    named = {*boost.conflicts, *boost.covered_by, *boost.retry_after}
+    named = {*boost.conflicts, *boost.covered_by}
     assert named - set(NAMES) == set()
     assert boost_id not in named
 

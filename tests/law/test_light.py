@@ -46,7 +46,7 @@ WITH_TORCH = (
     "watch",
 )
 """Rooms and modules of the agent below `session.begin`."""
-WITHOUT_TORCH = "flatout_agent.live.paired"
+WITHOUT_TORCH = "flatout_agent.live.decide"
 """Within them: the rule of decision that the host shares."""
 
 IMPORT_EVERYTHING = """

@@ -25,8 +25,15 @@ def test_a_single_pair_is_as_uncertain_as_two_runs_of_one_program() -> None:
     low, high = interval((2.0,))
     assert low == pytest.approx(2.0 * math.exp(-0.196), rel=1e-3)
     assert low * high == pytest.approx(4.0)
-    assert unclear((1.1,)), "within what two runs of one program differ by"
-    assert not unclear((1.5,))
+    assert unclear((1.5,))
+
+
+def test_two_pairs_are_enough_where_both_show_it() -> None:
+    assert not unclear((1.5, 1.3))
+    assert not unclear((0.8, 0.7))
+    assert unclear((1.5, 1.05))
+    assert unclear((1.04, 1.05, 1.06))
+    assert not unclear((1.04, 1.05, 1.06, 1.05, 1.04))
 
 
 def test_more_pairs_that_agree_make_it_narrow() -> None:

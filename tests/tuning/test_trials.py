@@ -91,8 +91,8 @@ def test_what_one_process_decides_is_found(find):
 def test_a_short_program_goes_on_where_it_stood(find):
     def second(orders: wire.LiveOrders, on: tuple[str, ...]) -> list[wire.Record]:
         assert on == ("bf16-autocast",)
-        assert set(orders.settled) >= {"bf16-autocast"}
         assert "allocator" not in orders.settled
+        assert (orders.written_s, orders.gain, orders.measured) == (0.1, 2.0, ("bf16-autocast",))
         assert orders.steps == 80, "the length of a whole run is known by now"
         return [
             wire.JobSeen(FACTS),
@@ -123,7 +123,7 @@ def test_a_short_program_goes_on_where_it_stood(find):
     assert search.run_steps == 80
 
 
-def test_a_process_that_decides_nothing_is_the_last(find):
+def test_two_processes_that_decide_nothing_are_the_last(find):
     nothing = [
         wire.JobSeen(FACTS),
         wire.BlockRun(1, 4, 100.0),
@@ -131,8 +131,8 @@ def test_a_process_that_decides_nothing_is_the_last(find):
         summary(settled=False),
         ended(),
     ]
-    search, orders_given = find(lambda orders, on: nothing)
-    assert len(orders_given) == 1
+    search, orders_given = find(lambda orders, on: nothing, lambda orders, on: nothing)
+    assert len(orders_given) == 2
     assert not search.tried, "nothing was tried fairly"
     assert search.kept == ()
 

@@ -31,7 +31,6 @@ class KnownBoost:
     """Boosts that cannot be combined with this one, whichever of the two declares it."""
     covered_by: tuple[str, ...]
     """Boosts that leave nothing for this one to gain."""
-    retry_after: tuple[str, ...]
     redraws: bool
     compiles: bool
 
@@ -105,7 +104,6 @@ def _known_boost(boost_id: str, module: agent.BoostModule, conflicts: frozenset[
         params=dict(boost.params),
         conflicts=conflicts,
         covered_by=boost.covered_by,
-        retry_after=boost.retry_after,
         redraws=boost.redraws,
         compiles=boost.compiles,
     )

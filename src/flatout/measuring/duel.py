@@ -6,7 +6,6 @@ suspended, and the other way round. What drifts (clocks, neighbours, temperature
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from flatout.running.processes import Process, Processes
 from flatout_agent import wire
 
 PairDone = Callable[[int, float | None], None]
+Unclear = Callable[[tuple[float, ...]], bool]
 
 
 class DuelFailedError(Exception):
@@ -128,7 +128,7 @@ def fight(
     on_pair: PairDone = lambda pair, ratio: None,
     against: tuple[PlannedBoost, ...] = (),
     most: int | None = None,
-    unclear: Callable[[tuple[float, ...]], bool] = lambda ratios: False,
+    unclear: Unclear = lambda ratios: False,
     name: str = "duel",
 ) -> tuple[Side, Side]:
     """The program under `against` (nothing: as written) and under `boosts`, `pairs` windows each.
@@ -154,8 +154,8 @@ def fight(
             player.program.suspend()
         try:
             _windows(players, ratios, pairs, most, deadline, on_pair, unclear)
-        except EndedEarlyError:
-            if len(ratios) < pairs:
+        except DuelFailedError as error:
+            if not ratios or (isinstance(error, EndedEarlyError) and len(ratios) < pairs):
                 raise
         return players[0].side(len(ratios)), players[1].side(len(ratios))
 
@@ -167,7 +167,7 @@ def _windows(
     most: int,
     deadline: float,
     on_pair: PairDone,
-    unclear: Callable[[tuple[float, ...]], bool],
+    unclear: Unclear,
 ) -> None:
     """Add the ratio of each pair of windows, until there are enough."""
     for number in range(most):
@@ -192,16 +192,17 @@ def whole_runs(
     pairs: int,
     limit_s: float,
     on_pair: PairDone = lambda pair, ratio: None,
-    enough_s: float = math.inf,
+    most: int | None = None,
+    unclear: Unclear = lambda ratios: False,
 ) -> tuple[Side, Side]:
-    """For programs too short for windows: whole runs in turn, as many pairs as `enough_s` holds.
+    """For programs too short for windows: whole runs in turn, as many pairs as `limit_s` holds.
 
-    What is compared is the mean step of each run beyond its warm-up. limit_s: what the first pair
-    may take (it may compile). Raises DuelFailedError.
+    What is compared is the mean step of each run beyond its warm-up. While the ratios of the pairs
+    are `unclear`, up to `most` pairs. Raises DuelFailedError.
     """
     plans = (), boosts
     return _one_after_another(
-        bench, "whole", plans, facts, pairs, limit_s, on_pair, WHOLE, enough_s
+        bench, "whole", plans, facts, pairs, limit_s, on_pair, WHOLE, most, unclear
     )
 
 
@@ -214,13 +215,14 @@ def _one_after_another(
     limit_s: float,
     on_pair: PairDone,
     orders: dict[str, Any],
-    enough_s: float = math.inf,
+    most: int | None = None,
+    unclear: Unclear = lambda ratios: False,
 ) -> tuple[Side, Side]:
     """One process after the other, each measured once; as many pairs as the time allows."""
     deadline = time.monotonic() + limit_s
-    stop_at = time.monotonic() + min(limit_s, enough_s)
     sides: tuple[list[Outcome], list[Outcome]] = ([], [])
-    for number in range(pairs):
+    ratios: list[float] = []
+    for number in range(max(pairs, most or pairs)):
         began = time.monotonic()
         on_pair(number + 1, None)
         for outcomes, side, plan in zip(sides, ("without", "with"), plans, strict=True):
@@ -230,9 +232,10 @@ def _one_after_another(
             if outcome.measured is None:
                 raise DuelFailedError(outcome.error or "no step was measured")
             outcomes.append(outcome)
-        ratio = _step_ms(sides[0][-1]) / _step_ms(sides[1][-1])
-        on_pair(number + 1, ratio)
-        if stop_at - time.monotonic() < 1.2 * (time.monotonic() - began):
+        ratios.append(_step_ms(sides[0][-1]) / _step_ms(sides[1][-1]))
+        on_pair(number + 1, ratios[-1])
+        out_of_time = deadline - time.monotonic() < 1.2 * (time.monotonic() - began)
+        if out_of_time or (number + 1 >= pairs and not unclear(tuple(ratios))):
             break
     return _combined(sides[0]), _combined(sides[1])
 

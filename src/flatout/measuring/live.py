@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flatout.knowledge import boosts as known
 from flatout.measuring.trial import (
@@ -95,27 +95,30 @@ def of(records: Iterable[tuple[int, wire.Record]]) -> LiveRun:
 
 
 def planned(run: LiveRun, before: Sequence[PlannedBoost] = ()) -> tuple[PlannedBoost, ...]:
-    """The boosts that are kept, with the gain that each was measured to bring.
+    """The boosts that are kept, each with its gain beside the others where it was measured alone.
 
-    before: those that were kept in earlier processes of the same tuning.
+    before: those that were kept when this process started.
     """
-    boosts_by_id = {boost.id: boost for boost in before}
+    boosts = {boost.id: boost for boost in before}
     for decision in run.decisions:
-        earlier = (
-            boosts_by_id.pop(decision.id, None) if decision.verdict in ("kept", "dropped") else None
-        )
-        if decision.verdict == "kept":
-            gain = decision.gain or (earlier.gain if earlier is not None else None)
+        if decision.verdict == "dropped":
+            boosts.pop(decision.id, None)
+        elif decision.verdict == "kept":
+            earlier = boosts.pop(decision.id, None)
+            gain = None if decision.together else decision.gain
+            gain = gain or (earlier.gain if earlier is not None else None)
             risk = known.get(decision.id).risk.value
-            boosts_by_id[decision.id] = PlannedBoost(decision.id, decision.params, gain, risk)
-    if (
-        run.summary is not None and run.summary.settled
-    ):  # a plan that no longer holds is not recorded
-        kept_ids = {order.id for order in run.summary.kept}
-        boosts_by_id = {
-            boost_id: boost for boost_id, boost in boosts_by_id.items() if boost_id in kept_ids
-        }
-    return tuple(boosts_by_id.values())
+            boosts[decision.id] = PlannedBoost(decision.id, decision.params, gain, risk)
+    summary = run.summary
+    if summary is not None and summary.settled:  # a plan that no longer holds is not recorded
+        kept_ids = {order.id for order in summary.kept}
+        boosts = {boost_id: boost for boost_id, boost in boosts.items() if boost_id in kept_ids}
+    return tuple(boosts.values())
+
+
+def measured_alone(run: LiveRun) -> tuple[str, ...]:
+    """Of the boosts that are kept, those that were compared alone."""
+    return tuple(d.id for d in run.decisions if d.verdict == "kept" and not d.together)
 
 
 def trial(decision: wire.Decided, on: Sequence[str]) -> Trial:
@@ -132,7 +135,9 @@ def trial(decision: wire.Decided, on: Sequence[str]) -> Trial:
     measured = None
     if decision.step_ms is not None:
         measured = Measurement(decision.step_ms, None, (), (), compile_s=decision.compile_s)
-    has_interval = decision.low is not None and decision.high is not None
+    interval = None
+    if decision.low is not None and decision.high is not None:
+        interval = decision.low, decision.high
     return Trial(
         boosts=(*(boost for boost in on if boost != decision.id), decision.id),
         tried=decision.id,
@@ -140,27 +145,61 @@ def trial(decision: wire.Decided, on: Sequence[str]) -> Trial:
         verdict=VERDICTS.get(decision.verdict, Verdict.SKIPPED),
         reason=decision.reason,
         measured=measured,
-        gain=decision.gain,
+        gain=None if decision.together else decision.gain,
         guard=guard,
         wall_s=decision.cost_s,
         retried=decision.again,
-        interval=(decision.low or 0.0, decision.high or 0.0) if has_interval else None,
+        interval=interval if not decision.together else None,
         pairs=decision.pairs,
         why_untried=decision.why_untried,
     )
 
 
+def whole(decision: wire.Decided, on: Sequence[str]) -> Trial:
+    """The row of several boosts that were kept together. on: what was kept before."""
+    row = trial(decision, on)
+    names = ", ".join(decision.together)
+    return replace(
+        row,
+        boosts=(*on, *decision.together),
+        tried=None,
+        params={},
+        reason=f"{names}; {decision.reason}",
+        gain=decision.gain,
+        interval=None
+        if decision.low is None or decision.high is None
+        else (decision.low, decision.high),
+    )
+
+
 def rows(run: LiveRun, before: Sequence[str] = ()) -> list[Trial]:
-    """A row for each decision, in the order in which they fell."""
+    """A row for each decision, in the order in which they fell.
+
+    Where several boosts were kept together, a row for all of them comes before theirs.
+    """
     on = list(before)
     trials = []
+    group: tuple[str, ...] = ()
     for decision in run.decisions:
+        if decision.together and decision.together != group:
+            trials.append(whole(decision, on))
+        group = decision.together
         trials.append(trial(decision, on))
         if decision.verdict == "kept" and decision.id not in on:
             on.append(decision.id)
         if decision.verdict == "dropped" and decision.id in on:
             on.remove(decision.id)
     return trials
+
+
+def last_word(trials: Sequence[Trial]) -> list[Trial]:
+    """Of rows on the same boost with the same parameters the last one."""
+    words: dict[str, Trial] = {}
+    for row in trials:
+        key = f"{row.tried or row.boosts} {row.params}"
+        words.pop(key, None)
+        words[key] = row
+    return list(words.values())
 
 
 def guard(run: LiveRun) -> Guard | None:

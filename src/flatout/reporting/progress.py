@@ -175,7 +175,7 @@ class TuneView:
 def _name(trial: Trial) -> str:
     if outcome.is_untouched(trial):
         return plain.last_line(trial.reason) or "as written"
-    whole = "the whole plan" if trial.boosts else "as written"
+    whole = "the recipe" if trial.boosts else "as written"
     return plain.named(trial.tried or whole, trial.params if trial.tried else {})
 
 

@@ -55,8 +55,18 @@ def _with_losses(guard: Guard, untouched: Side, plan: Side) -> Guard:
     return dataclasses.replace(guard, loss_sigma=sigma, reason=reason)
 
 
+CLEAR = 1.1
+"""Two pairs are enough where each of them shows a difference like this."""
+ENOUGH = 5
+"""So many pairs are, where they agree on which is faster."""
+
+
 def unclear(ratios: tuple[float, ...]) -> bool:
-    """Whether more pairs may settle it: the median is faster, but the interval includes 1."""
+    """Whether more pairs may settle it."""
+    if len(ratios) < 2:
+        return True
+    if len(ratios) < ENOUGH:
+        return min(ratios) < CLEAR and max(ratios) > 1 / CLEAR
     return statistics.median(ratios) > 1.01 and interval(ratios)[0] <= 1.0
 
 

@@ -14,7 +14,7 @@ from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Measurement, Trial, Verdict, WhyUntried
 from flatout.tuning.candidates import Allowance, ApplicableBoost, candidates, skip
 from flatout.tuning.trials import Found
-from flatout_agent.live import paired
+from flatout_agent.live import decide
 
 PAIRS = 4
 WORTH = 1.03
@@ -30,9 +30,8 @@ def try_starts(
     choice: Allowance,
     observer: Observer,
     deadline: float,
-    limit_s: float,
 ) -> tuple[list[Trial], tuple[PlannedBoost, ...]]:
-    """(a row for each, the boosts kept now). Each may take at most `limit_s`.
+    """(a row for each, the boosts kept now).
 
     bench: with the windows of a duel.
     """
@@ -47,7 +46,7 @@ def try_starts(
             rows.append(skip(boosts, candidate.boost.id, reason, "no_time"))
         else:
             observer.started(candidate.boost.id, {}, len(rows) + 1, cost_s)
-            row = _duel(bench, search, boosts, candidate.variants[0], min(left_s, limit_s))
+            row = _duel(bench, search, boosts, candidate.variants[0], left_s)
             rows.append(row)
             if row.verdict is Verdict.KEPT:
                 boosts = (*boosts, _with_gain(candidate.variants[0], row.gain))
@@ -105,7 +104,7 @@ def _duel(
         return _with(row, Verdict.SKIPPED, note.reason)
     pairs = zip(before.windows_ms, after.windows_ms, strict=True)
     ratios = [math.log(old_ms / new_ms) + _more_samples(boost) for old_ms, new_ms in pairs]
-    answer = paired.answer(ratios, paired.Noise(search.noise, 3), most=PAIRS)
+    answer = decide.answer(ratios, decide.Noise(search.noise, 3), most=PAIRS)
     faster = answer.verdict == "faster"
     return Trial(
         boosts=row.boosts,

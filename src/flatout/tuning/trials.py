@@ -1,8 +1,8 @@
 """Try boosts in throw-away processes that are tuned while they train, and collect the results.
 
 One process tries all boosts that can be switched in a running program. A program that ends too
-early is started again with the boosts kept so far, until each boost has its verdict, the budget is
-used up, or a whole run decides nothing more.
+early is begun again, with all that is known by then, until each boost has its verdict or the time
+is over. The deadline is a promise: each process knows it, and what the confirmation needs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ from flatout.tuning import unmeasurable
 from flatout.tuning.candidates import Allowance, skip
 from flatout_agent import wire
 
-CONFIRM_SHARE = 0.25
-"""Share of the budget that is held back for the confirmation, but at most ..."""
-CONFIRM_S = 60.0
-"""... this many seconds."""
-HANG_S = 120.0
-"""A process may outlive its own budget by at most this (a compilation, a long step)."""
+LAST_S = 1.0
+"""Seconds before the deadline at which a process that has not ended by itself is ended."""
+IDLE_RUNS = 2
+"""So many processes in a row that decide nothing: another would not either."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,9 @@ class Found:
     @property
     def speedup(self) -> float | None:
         """Step time as written over step time with the kept boosts, by neighbouring blocks."""
-        gains = [boost.gain for boost in self.kept if boost.gain]
-        product = 1.0
-        for gain in gains:
-            product *= gain
-        return product if gains else None
+        if not self.kept or not self.now_ms:
+            return None
+        return self.written.step_ms / self.now_ms
 
     @property
     def tried(self) -> bool:
@@ -77,9 +73,13 @@ class _Search:
 
     kept: tuple[PlannedBoost, ...] = ()
     rows: list[Trial] = field(default_factory=list)
+    measured: set[str] = field(default_factory=set)
+    """Kept boosts that were compared alone."""
     blocks: list[StepBlock] = field(default_factory=list)
     runs: list[FinishedTuning] = field(default_factory=list)
     first: LiveRun | None = None
+    summary: wire.LiveSummary | None = None
+    """Where the last process that measured anything stood at its end."""
     interrupted: bool = False
 
 
@@ -88,10 +88,13 @@ def find(
 ) -> Found:
     """Raises UserError where the program as written cannot be measured, KeyboardInterrupt where
     it was interrupted before that.
+
+    deadline: by `time.monotonic`; the processes leave what a confirmation needs.
     """
     allowed, refusals = _allowed(choice)
     search = _Search()
     observer.phase("switching boosts on and off in a running program")
+    idle = 0
     while True:
         try:
             attempt = _run_process(bench, search, allowed, observer, deadline, steps_left)
@@ -100,7 +103,8 @@ def find(
                 raise
             search.interrupted = True
             break
-        if search.first is None or not attempt.run.blocks or _over(attempt, search, deadline):
+        idle = 0 if any(map(_measured, attempt.run.decisions)) else idle + 1
+        if idle >= IDLE_RUNS or _over(attempt, search, deadline):
             break
         steps_left = steps_left or live.steps_of(attempt)
     for row in refusals:
@@ -124,15 +128,7 @@ def _run_process(
 ) -> FinishedTuning:
     """One more process; raises UserError where the first one gives no measurement."""
     left_s = max(0.0, deadline - time.monotonic())
-    budget_s = left_s - min(CONFIRM_S, CONFIRM_SHARE * left_s)
-    orders = wire.LiveOrders(
-        allowed=allowed,
-        settled=tuple(row.tried for row in search.rows if row.tried and not row.left),
-        steps=steps_left,
-        budget_s=budget_s,
-        stop=True,
-        seed=bench.seed + len(search.runs),
-    )
+    orders = _orders(search, allowed, left_s, steps_left, bench.seed + len(search.runs))
     run = LiveRun()
     on = [boost.id for boost in search.kept]
     relay = _Relay(observer, run, on, search.first is not None)
@@ -142,33 +138,70 @@ def _run_process(
     if search.first is None:
         search.first = run
     try:
-        limit_s = left_s + HANG_S if budget_s > 30 else left_s
-        attempt = live.run(bench, name, search.kept, facts, orders, limit_s, run, relay)
+        attempt = live.run(bench, name, search.kept, facts, orders, left_s - LAST_S, run, relay)
     finally:
         _add(search, run)
     search.runs.append(attempt)
-    if run.facts is None or live.written(run) is None:
-        if len(search.runs) == 1:
-            raise unmeasurable.why(attempt)
-        search.runs.pop()
+    if len(search.runs) == 1 and (run.facts is None or live.written(run) is None):
+        raise unmeasurable.why(attempt)
     return attempt
 
 
+def _orders(
+    search: _Search,
+    allowed: tuple[str, ...],
+    left_s: float,
+    steps_left: int | None,
+    seed: int,
+) -> wire.LiveOrders:
+    now = time.time()
+    summary = search.summary
+    orders = wire.LiveOrders(
+        allowed=allowed,
+        settled=tuple(row.tried for row in search.rows if row.tried and not row.left),
+        steps=steps_left,
+        ends_at=now + left_s - LAST_S,
+        started_at=now,
+        stop=True,
+        seed=seed,
+    )
+    if summary is None or summary.written_ms is None or not search.kept:
+        return orders
+    return dataclasses.replace(
+        orders,
+        written_s=summary.written_ms / 1000,
+        gain=summary.written_ms / summary.now_ms if summary.now_ms else 1.0,
+        pairs=summary.pairs,
+        measured=tuple(search.measured),
+    )
+
+
 def _add(search: _Search, run: LiveRun) -> None:
-    on = [boost.id for boost in search.kept]
-    rows = live.rows(run, on)
-    search.rows = [row for row in search.rows if row.verdict is not Verdict.SKIPPED or not row.left]
-    search.rows += [row for row in rows if row.tried not in on or row.verdict is not Verdict.KEPT]
+    rows = live.rows(run, [boost.id for boost in search.kept])
+    earlier = [row for row in search.rows if row.verdict is not Verdict.SKIPPED or not row.left]
+    search.rows = live.last_word([*earlier, *rows])
     search.kept = live.planned(run, search.kept)
+    search.measured |= set(live.measured_alone(run))
+    if run.summary is not None and run.summary.written_ms is not None:
+        search.summary = run.summary
     last = search.blocks[-1].step if search.blocks else 0
     search.blocks += [dataclasses.replace(block, step=last + block.step) for block in run.blocks]
 
 
+def _measured(decision: wire.Decided) -> bool:
+    return bool(decision.pairs) or decision.gradient_error is not None
+
+
 def _over(attempt: FinishedTuning, search: _Search, deadline: float) -> bool:
-    """Whether another process would bring nothing."""
-    decisions = [d for d in attempt.run.decisions if d.pairs or d.gradient_error is not None]
-    unfinished = [row for row in search.rows if row.why_untried == "program_ended"]
-    return not unfinished or not decisions or deadline - time.monotonic() < 2 * attempt.wall_s
+    """Whether another process would bring nothing, or the time is over."""
+    summary = attempt.run.summary
+    if (summary is not None and summary.settled) or attempt.returncode:
+        return True
+    step_s = attempt.wall_s if summary is None else (summary.written_ms or 0.0) / 1000
+    needed_s = attempt.start_s + wire.confirmation_s(
+        attempt.start_s, step_s, live.steps_of(attempt)
+    )
+    return deadline - time.monotonic() < needed_s + min(attempt.wall_s - attempt.start_s, 2.0)
 
 
 class _Relay:
@@ -180,12 +213,7 @@ class _Relay:
 
     def __call__(self, record: wire.Record) -> None:
         if isinstance(record, wire.Decided):
-            row = live.trial(record, self.on)
-            if record.verdict == "kept" and record.id in self.on:
-                return
-            self.observer.finished(row)
-            if record.verdict == "kept":
-                self.on.append(record.id)
+            self._decided(record)
         elif isinstance(record, wire.LiveSummary) and not self.written:
             self.written = True
             for row in _row_as_written(self.run):
@@ -193,6 +221,16 @@ class _Relay:
         elif isinstance(record, wire.BlockRun):
             phase = " + ".join(record.on) or "as written"
             self.observer.step(record.step, phase, record.ms / 1000)
+
+    def _decided(self, record: wire.Decided) -> None:
+        if record.together and record.together[0] == record.id:
+            self.observer.finished(live.whole(record, self.on))
+        elif not record.together:
+            self.observer.finished(live.trial(record, self.on))
+        if record.verdict == "kept" and record.id not in self.on:
+            self.on.append(record.id)
+        elif record.verdict == "dropped" and record.id in self.on:
+            self.on.remove(record.id)
 
 
 def _row_as_written(run: LiveRun) -> tuple[Trial, ...]:
@@ -204,12 +242,13 @@ def _result(search: _Search, refusals: list[Trial]) -> Found:
     first = search.first
     assert first is not None
     assert first.facts is not None
+    summary = search.summary or first.summary
     baseline = live.written(first)
     assert baseline is not None
+    if summary is not None and summary.written_ms is not None:  # as last measured
+        baseline = dataclasses.replace(baseline, step_ms=summary.written_ms)
     last = search.runs[-1] if search.runs else None
-    summary = first.summary
     run_lengths = [steps for steps in map(live.steps_of, search.runs) if steps]
-    last_summary = last.run.summary if last is not None else summary
     return Found(
         facts=first.facts,
         written=baseline,
@@ -218,7 +257,7 @@ def _result(search: _Search, refusals: list[Trial]) -> Found:
         blocks=tuple(search.blocks),
         guard=live.guard(last.run) if last is not None else None,
         noise=summary.noise or 0.0 if summary is not None else 0.0,
-        now_ms=last_summary.now_ms if last_summary is not None else None,
+        now_ms=summary.now_ms if summary is not None else None,
         run_steps=min(run_lengths, default=None),
         run_s=max((attempt.wall_s for attempt in search.runs), default=0.0),
         start_s=max((attempt.start_s for attempt in search.runs), default=0.0),

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from flatout.knowledge import boosts as known
 from flatout.measuring import duel
 from flatout.measuring.outcome import measured
 from flatout.measuring.trial import Bench
@@ -24,19 +23,18 @@ from flatout.tuning import planning, starts, trials
 from flatout.tuning.candidates import Allowance, highest_risk
 from flatout.tuning.confirm import confirmation, unclear
 from flatout.tuning.trials import Found
+from flatout_agent import wire
 
-PAIRS, MOST_PAIRS = 5, 11
-WHOLE_PAIRS = 3
-FIRST_BOOST_STEPS = 30
-"""Steps that the guard and the fewest pairs of blocks of one boost take, where steps are long."""
+PAIRS, MOST_PAIRS = 2, 11
+MARGIN_S = 0.7
+"""Of the budget, for writing the report and ending: the budget is a promise."""
+SHORT_S = 10.0
+"""A run that trains for less than this has no room for the windows of a duel."""
 NOISY = 0.25
 """Noise of the program against itself above which the user is warned."""
 CROWDED_SHARE = 0.4
 """Share of a GPU's memory: tensors of that size and the overhead of a process fill half of it."""
-LEAST_CONFIRM_S = 60.0
-"""The confirmation may overrun the budget by this much ..."""
-COMPILE_S = 600.0
-"""... and by this much more where the plan compiles."""
+UNCONFIRMED = "measured between steps, not confirmed in fresh processes"
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def tune(
 ) -> Tuned:
     """Find the plan. Raises UserError when the program itself cannot be measured."""
     began = time.monotonic()
-    deadline = began + settings.budget_s
+    deadline = began + settings.budget_s - MARGIN_S
     files = footprint.take(Path.cwd())
     bench = _bench(command, settings, folder)
     notes: list[str] = []
@@ -87,7 +85,6 @@ def tune(
         blocks=search.blocks,
         live_guard=search.guard,
         tried=search.tried,
-        needed_s=None if search.tried else _needed_s(search),
         run_folder=str(folder),
         micro_steps=search.micro_steps,
     )
@@ -110,12 +107,14 @@ def _finish(
         return search, None, best
     try:
         search = planning.paying(search, settings.steps_left or search.run_steps)
-        limit_s = max(LEAST_CONFIRM_S, deadline - time.monotonic())
         bench = _windows(bench, search, settings)
-        rows, boosts = starts.try_starts(bench, search, choice, observer, deadline, limit_s)
+        spare_s = deadline - _confirmation_s(search)
+        rows, boosts = starts.try_starts(bench, search, choice, observer, spare_s)
         tried_ids = {row.tried for row in rows}
         others = tuple(row for row in search.trials if row.tried not in tried_ids)
-        search = dataclasses.replace(search, trials=(*others, *rows), kept=boosts)
+        gains = [boost.gain or 1.0 for boost in boosts if boost not in search.kept]
+        now_ms = search.now_ms / math.prod(gains) if search.now_ms else None
+        search = dataclasses.replace(search, trials=(*others, *rows), kept=boosts, now_ms=now_ms)
         if not boosts:
             return search, None, None
         return search, *_confirm(bench, search, settings, observer, deadline, notes)
@@ -141,23 +140,29 @@ def _confirm(
     notes: list[str],
 ) -> tuple[Confirmation | None, Measurement | None]:
     """A duel, or whole runs of a program too short for one; failing both, the pairs' own gains."""
+    best = Measurement(search.now_ms, None, (), ()) if search.now_ms else None
+    if deadline - time.monotonic() < _confirmation_s(search):
+        notes.append(f"{UNCONFIRMED}: the budget left no time for it")
+        return None, best
     observer.phase("confirming: runs as written and with the plan, in turn")
-    plan, limit_s = search.kept, _confirm_limit_s(search, deadline)
+    plan = search.kept
 
     def on_pair(pair: int, ratio: float | None) -> None:
         observer.confirming(pair, max(pair, settings.pairs), ratio)
 
-    best = Measurement(search.now_ms, None, (), ()) if search.now_ms else None
     try:
-        untouched, planned = _duel(bench, search, settings, limit_s, deadline, on_pair, notes)
+        untouched, planned = _duel(bench, search, settings, deadline, on_pair, notes)
     except duel.DuelFailedError as error:
-        notes.append(
-            f"not confirmed in fresh processes ({error}): the gains are those of a single run"
-        )
+        notes.append(f"{UNCONFIRMED}: {error}")
         return None, best
     guard = search.guard or _last_guard(search)
     result = confirmation(untouched, planned, guard, highest_risk(plan) == "semantics")
     return result, measured(planned.process, None) or best
+
+
+def _confirmation_s(search: Found) -> float:
+    """Seconds that the confirmation takes at least."""
+    return wire.confirmation_s(search.start_s, search.written.step_ms / 1000, search.run_steps)
 
 
 def _last_guard(search: Found) -> Guard:
@@ -174,12 +179,12 @@ def _duel(
     bench: Bench,
     search: Found,
     settings: TuneSettings,
-    limit_s: float,
     deadline: float,
     on_pair: duel.PairDone,
     notes: list[str],
 ) -> tuple[duel.Side, duel.Side]:
     """Windows in turn; whole runs in turn where the program is too short for them."""
+    most = max(MOST_PAIRS, settings.pairs)
     if not _too_short(search):
         try:
             return duel.fight(
@@ -187,30 +192,25 @@ def _duel(
                 search.kept,
                 search.facts,
                 settings.pairs,
-                limit_s,
+                deadline - time.monotonic(),
                 on_pair,
-                most=max(MOST_PAIRS, settings.pairs),
+                most=most,
                 unclear=unclear,
             )
         except duel.EndedEarlyError:
             pass
     notes.append("the program is short: whole runs were compared")
-    pairs = min(WHOLE_PAIRS, settings.pairs)
-    pairs_s = max(LEAST_CONFIRM_S, deadline - time.monotonic())
-    return duel.whole_runs(bench, search.kept, search.facts, pairs, limit_s, on_pair, pairs_s)
+    left_s = deadline - time.monotonic()
+    return duel.whole_runs(
+        bench, search.kept, search.facts, settings.pairs, left_s, on_pair, most, unclear
+    )
 
 
 def _too_short(search: Found) -> bool:
     """Whether a whole run of the program has no room for the windows of a duel."""
     if search.run_steps is None or search.now_ms is None:
         return False
-    return search.run_steps * search.now_ms / 1000 < 2 * PAIRS
-
-
-def _confirm_limit_s(search: Found, deadline: float) -> float:
-    compiles = any(known.get(boost.id).compiles for boost in search.kept)
-    least_s = max(LEAST_CONFIRM_S, 3 * search.run_s) + (COMPILE_S if compiles else 0.0)
-    return max(deadline - time.monotonic(), least_s)
+    return search.run_steps * search.now_ms / 1000 < SHORT_S
 
 
 def _windows(bench: Bench, search: Found, settings: TuneSettings) -> Bench:
@@ -220,7 +220,7 @@ def _windows(bench: Bench, search: Found, settings: TuneSettings) -> Bench:
         return dataclasses.replace(
             bench, min_steps=steps, max_steps=steps, window_s=0.0, crowded=_crowded(search)
         )
-    steps = max(3, math.ceil(0.5 / (search.written.step_ms / 1000)))
+    steps = max(2, math.ceil(0.5 / (search.written.step_ms / 1000)))
     return dataclasses.replace(
         bench, min_steps=min(bench.min_steps, steps), window_s=1.0, crowded=_crowded(search)
     )
@@ -238,12 +238,6 @@ def _baseline(search: Found, confirmed: Confirmation | None) -> Measurement:
     """The program as written; its losses are those of the confirmation, where there is one."""
     losses = confirmed.untouched_losses if confirmed is not None else ()
     return dataclasses.replace(search.written, losses=losses)
-
-
-def _needed_s(search: Found) -> float:
-    """Time to look at the program, to measure one boost with the fewest pairs, and to confirm."""
-    steps = FIRST_BOOST_STEPS if search.written.step_ms > 500 else 1.5 * FIRST_BOOST_STEPS
-    return (search.start_s + steps * search.written.step_ms / 1000) / (1 - trials.CONFIRM_SHARE)
 
 
 def _notes(search: Found, settings: TuneSettings) -> list[str]:

@@ -58,7 +58,6 @@ BOOST = Boost(
     risk=Risk.ROUNDING,
     moment=Moment.MODEL,
     conflicts=("fp16-autocast", "cpu-bf16"),
-    retry_after=("bf16-autocast", "compile"),
 )
 LEAST_PROMISE = 1.02
 DEVICES = ("cpu", "cuda", "mps", "xpu")

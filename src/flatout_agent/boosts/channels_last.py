@@ -58,7 +58,6 @@ BOOST = Boost(
     since="0.1.0",
     risk=Risk.EXACT,
     moment=Moment.MODEL,
-    retry_after=("bf16-autocast", "fp16-autocast"),
 )
 
 

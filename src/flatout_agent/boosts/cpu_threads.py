@@ -45,7 +45,6 @@ BOOST = Boost(
     risk=Risk.EXACT,
     moment=Moment.MODEL,
     params={"threads": ("auto", 0.75, 0.5, 0.25)},
-    retry_after=("loader-workers",),
 )
 RESTLESS = 0.15
 """Noise of neighbouring steps that indicates a machine that others use."""

@@ -68,9 +68,9 @@ BOOST = Boost(
     risk=Risk.EXACT,
     moment=Moment.MODEL,
     conflicts=("compile",),
-    retry_after=("bf16-autocast", "fp16-autocast"),
     redraws=True,
     compiles=True,
+    records=True,
 )
 
 

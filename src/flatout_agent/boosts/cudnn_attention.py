@@ -47,7 +47,6 @@ BOOST = Boost(
     since="0.2.0",
     risk=Risk.ROUNDING,
     moment=Moment.START,
-    retry_after=("bf16-autocast", "fp16-autocast", "sdpa-attention"),
 )
 HOPPER = (9, 0)
 

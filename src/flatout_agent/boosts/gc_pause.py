@@ -134,11 +134,11 @@ class _Pause:
             self.froze = False
         self.active = False
 
-    def engagement(self) -> tuple[bool, str]:
+    def engagement(self) -> tuple[bool, str] | None:
         if not self.active:
             return False, "the script sets the collector itself"
         if self.steps < YOUNG_EVERY:
-            return False, f"only {self.steps} steps: nothing was collected between them"
+            return None  # nothing was due by now
         return True, f"collected after every {YOUNG_EVERY} steps"
 
     def _ours(self) -> bool:

@@ -71,9 +71,9 @@ BOOST = Boost(
     risk=Risk.EXACT,
     moment=Moment.LOADER,
     switch=Switch.ITERATOR,
+    fills=True,
     conflicts=("scaled-jpeg",),
     covered_by=("sample-cache",),
-    retry_after=("loader-workers",),
 )
 LEAST_ROOM = 64 << 20
 PATIENCE = 20

@@ -43,7 +43,6 @@ BOOST = Boost(
     risk=Risk.EXACT,
     moment=Moment.LOADER,
     switch=Switch.ITERATOR,
-    retry_after=("loader-workers",),
 )
 
 

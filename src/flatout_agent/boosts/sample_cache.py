@@ -56,7 +56,13 @@ if TYPE_CHECKING:
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, LoaderFacts, Params
 
-BOOST = Boost(since="0.2.0", risk=Risk.EXACT, moment=Moment.LOADER, conflicts=("loader-workers",))
+BOOST = Boost(
+    since="0.2.0",
+    risk=Risk.EXACT,
+    moment=Moment.LOADER,
+    conflicts=("loader-workers",),
+    fills=True,
+)
 LEAST_WAIT = 0.05
 
 

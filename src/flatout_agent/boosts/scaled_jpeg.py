@@ -67,7 +67,6 @@ BOOST = Boost(
     switch=Switch.ITERATOR,
     params={"margin": (2.0, 1.5)},
     covered_by=("sample-cache",),
-    retry_after=("loader-workers",),
 )
 
 

@@ -1,5 +1,6 @@
 """Live tuning: boosts are switched between the steps of one running program, and compared.
 
-`session` tells the story; `blocks` measures pairs of neighbouring blocks, `paired` decides on them,
-`guard` repeats recorded calls both ways, `switches` puts boosts on and takes them off.
+One decision, from its start to its end: `run` hands the program's steps to the story in `recipe`,
+`checks` lets the Guard repeat recorded calls both ways, `measure` takes pairs of neighbouring
+blocks of steps, and `decide` says what they show. What is kept is written in `state` alone.
 """

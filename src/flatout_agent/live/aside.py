@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator
 import torch
 
 from flatout_agent.limits import spare_memory, usable_cores
-from flatout_agent.live.blocks import Tick
+from flatout_agent.live.state import Tick
 from flatout_agent.speedups.memory_counters import resident_bytes
 
 MOST_S = 300.0

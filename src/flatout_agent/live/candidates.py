@@ -32,6 +32,10 @@ class Candidate:
         """As the booster takes it."""
         return wire.BoostOrder(self.id, self.params)
 
+    def excludes(self, other: Candidate) -> bool:
+        """Whether both cannot be on."""
+        return self.id in other.boost.conflicts or other.id in self.boost.conflicts
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -109,22 +113,3 @@ def _refusal(module: BoostModule, facts: wire.JobFacts, params: wire.Params) -> 
     if module.BOOST.switch is Switch.START or (environment and environment(facts, params)):
         return Refusal(NEEDS_START, "needs_start")
     return None
-
-
-def retries(dropped: Iterable[tuple[Candidate, int]], kept_ids: list[str]) -> list[Candidate]:
-    """Those dropped that a boost kept since then may have made worth another try.
-
-    dropped: each with the number of boosts that were kept then.
-    """
-    return [
-        Candidate(
-            candidate.id,
-            candidate.params,
-            candidate.boost,
-            candidate.promise,
-            candidate.variant,
-            again=True,
-        )
-        for candidate, kept_before in dropped
-        if set(kept_ids[kept_before:]) & set(candidate.boost.retry_after)
-    ]

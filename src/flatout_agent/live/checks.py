@@ -1,29 +1,34 @@
 """When the Guard checks a running program, and how it gets what it compares.
 
 The calls of one unit of work give the noise between batches; those of the next are repeated, each
-model's when its gradients are available and the weights are still those of the call.
+model's when its gradients are available and the weights are still those of the call. Boosts are
+checked together. Where the Guard refuses them, halves of them are repeated on the same call until
+those that it refuses are known, so that none waits for another unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from flatout_agent.boost import Declined, Moment
+from flatout_agent.boost import Declined, Moment, Risk
 from flatout_agent.booster import Booster
 from flatout_agent.boosts import load
 from flatout_agent.job import Job
 from flatout_agent.live import calls as replays
 from flatout_agent.live import guard, headroom
-from flatout_agent.live.blocks import Tick
 from flatout_agent.live.calls import RecordedCall, RepeatedCall, again, begin, finish
 from flatout_agent.live.candidates import Candidate, highest_risk
 from flatout_agent.live.fence import CALLED, Fence, Unsound, first_line
 from flatout_agent.live.guard import GuardVerdict
+from flatout_agent.live.state import Tick
 from flatout_agent.live.updates import WeightsBefore
-from flatout_agent.live.yardsticks import Yardsticks, purpose_of
+from flatout_agent.live.yardsticks import YardstickPurpose, Yardsticks, purpose_of
 
 WAIT_UNITS = 12
 """Units for which a check waits for calls that it can compare."""
@@ -33,6 +38,20 @@ NOT_COMPARED = "the gradient was not compared: "
 BATCH, COMPARE, GIVE = 1, 2, 3
 """What a unit's calls are recorded for."""
 Use = Callable[[list[RecordedCall]], None]
+
+
+@dataclass
+class Checked:
+    """What the Guard says of some boosts."""
+
+    sound: list[Candidate]
+    """Those that may go on, together."""
+    refused: dict[str, GuardVerdict]
+    """The others, by id."""
+    verdict: GuardVerdict
+    """On the sound ones together, with the numbers of the worst call."""
+    idle: dict[str, str] = field(default_factory=dict)
+    """Of the sound ones: those that did not take hold, and why."""
 
 
 class Checks:
@@ -45,19 +64,24 @@ class Checks:
         self._replaying = False
         self.on = False
         """Some boost is on: a call that raises is repeated as written."""
-        self.idle: str | None = None
+        self.own_s = 0.0
+        """Seconds that repeating calls has taken since someone set this to zero."""
         self._recording = 0
-        self._candidates: Sequence[Candidate] = ()
-        """The boosts in question ..."""
+        self._group: list[Candidate] = []
+        """The boosts in question that act on calls and have not been refused ..."""
+        self._refused: dict[str, GuardVerdict] = {}
+        self._idle: dict[str, str] = {}
         self._calls_boosted = False
         """... and whether they are on in the calls that are recorded."""
-        self._updates = False
-        """They act on the optimizers: updates are compared, not calls."""
+        self._update: Candidate | None = None
+        """A boost in question that acts on the optimizers: updates are compared, not calls."""
         self._calls: list[RecordedCall] = []
         self._earlier: dict[int, RecordedCall] = {}
         """A call on another batch, by model."""
         self._verdicts: dict[int, GuardVerdict] = {}
-        """By model or optimizer."""
+        """By model."""
+        self._updates: dict[int, GuardVerdict] = {}
+        """By optimizer."""
         self._not_compared: dict[int, str] = {}
         self._declined = ""
         self._yardsticks = Yardsticks()
@@ -73,109 +97,181 @@ class Checks:
         """A call is being repeated: it is not one of the program's."""
         return self._replaying or self._fence.replaying
 
+    @contextmanager
+    def _repeating(self) -> Iterator[None]:
+        began, self._replaying = time.perf_counter(), True
+        try:
+            yield
+        finally:
+            self._replaying = False
+            self.own_s += time.perf_counter() - began
+
     def give_calls(self, use: Use) -> Generator[None, Tick, None]:
-        """Hand the calls of one unit to `use`, each as soon as its gradient is available."""
+        """Hand the calls of one unit to `use`, each as soon as its gradient is available.
+
+        They stay as the other batch of the check that comes next.
+        """
         if self.job.device != "cpu":
             return  # nothing uses them there, and they hold memory
-        self._begin((), False)
+        self._begin([], None, False)
         self._recording, self._use, self._delivered = GIVE, use, False
         for _ in range(WAIT_UNITS):
             yield
             if self._delivered:
                 break
             self._calls = []
-        self._end()
+        earlier = self._earlier
+        self._begin([], None, False)
+        self._earlier = earlier
 
     def _give(self, calls: list[RecordedCall]) -> None:
         if calls:
-            self._delivered = self._replaying = True
-            self.booster.recorder.safely("give calls", self._use, calls)
-            self._replaying = False
+            self._delivered = True
+            with self._repeating():
+                self.booster.recorder.safely("give calls", self._use, calls)
+            self._earlier.update({id(recorded.model): recorded for recorded in calls})
 
-    # Before a boost's first real step -----------------------------------------------------------
+    # Before the first real step under boosts ----------------------------------------------------
 
-    def check(self, candidate: Candidate) -> Generator[None, Tick, GuardVerdict]:
-        """The verdict on one boost; waits for calls that can be compared."""
-        self.idle = None
-        moment = candidate.boost.moment
-        if moment is Moment.LOADER:
-            return self._switches(candidate)
-        return (yield from self._ask([candidate], False))
+    def check(self, group: Sequence[Candidate]) -> Generator[None, Tick, Checked]:
+        """Which of these boosts are sound together; waits for calls that can be compared."""
+        called = [candidate for candidate in group if candidate.boost.moment in CALLED]
+        update = next((c for c in group if c.boost.moment is Moment.OPTIMIZER), None)
+        checked = yield from self._ask(called, update)
+        for candidate in group:
+            if candidate.boost.moment is Moment.LOADER:
+                refusal = self._possible(candidate)
+                if refusal is not None:
+                    checked.refused[candidate.id] = refusal
+        checked.sound = [candidate for candidate in group if candidate.id not in checked.refused]
+        if not called and update is None:
+            checked.verdict = GuardVerdict(True, "the same samples, in the same order")
+        return checked
 
     def check_together(self, kept: Sequence[Candidate]) -> Generator[None, Tick, GuardVerdict]:
         """The verdict on all that is kept, against the program as written."""
-        model_boosts = [candidate for candidate in kept if candidate.boost.moment in CALLED]
-        if not model_boosts:
+        called = [candidate for candidate in kept if candidate.boost.moment in CALLED]
+        if not called:
             return GuardVerdict(True, "nothing that is on acts on the model's calls")
-        return (yield from self._ask(model_boosts, True))
-
-    def _ask(
-        self, candidates: Sequence[Candidate], on: bool
-    ) -> Generator[None, Tick, GuardVerdict]:
-        verdict = yield from self._look(candidates, on)
-        if not verdict.passed and verdict.yardstick is not None and self._yardsticks.reused:
-            self._yardsticks.forget()  # no refusal on the strength of an old measurement
-            verdict = yield from self._look(candidates, on)
+        for second in (False, True):
+            yield from self._look(called, None, True)
+            verdict = self._worst(called)
+            if verdict.passed or second or not self._stale(verdict):
+                break
+        self._end()
         return verdict
 
+    def _ask(
+        self, called: list[Candidate], update: Candidate | None
+    ) -> Generator[None, Tick, Checked]:
+        if not called and update is None:
+            return Checked([], {}, GuardVerdict(True, ""))
+        for second in (False, True):
+            yield from self._look(called, update, False)
+            refused = [*self._refused.values()]
+            if second or not any(map(self._stale, refused)):
+                break
+        checked = self._answer(called, update)
+        self._end()
+        return checked
+
+    def _stale(self, verdict: GuardVerdict) -> bool:
+        """No refusal on the strength of an old measurement: it is measured anew."""
+        if verdict.passed or verdict.yardstick is None or not self._yardsticks.reused:
+            return False
+        self._yardsticks.forget()
+        return True
+
     def _look(
-        self, candidates: Sequence[Candidate], on: bool
-    ) -> Generator[None, Tick, GuardVerdict]:
-        self._begin(candidates, on)
+        self, called: list[Candidate], update: Candidate | None, on: bool
+    ) -> Generator[None, Tick, None]:
+        self._begin(called, update, on)
         for _ in range(WAIT_UNITS):
             yield
             if self._unit_ended():
                 break
-        verdict = self._together()
-        self._end()
-        return verdict
 
-    def _begin(self, candidates: Sequence[Candidate], on: bool) -> None:
-        purpose = purpose_of(candidates, self.booster.active())
-        measured = bool(candidates) and self._yardsticks.cover(
-            self.job.models, purpose, self.job.steps
-        )
-        self._candidates, self._calls_boosted = candidates, on
-        self._updates = bool(candidates) and candidates[0].boost.moment is Moment.OPTIMIZER
-        compares = bool(candidates) and not self._updates
-        self._recording = 0 if not compares else COMPARE if measured else BATCH
-        self._calls, self._earlier, self._verdicts, self._not_compared = [], {}, {}, {}
-        self._declined, self._looking, self._wrong = "", False, ([], "")
+    def _begin(self, called: Sequence[Candidate], update: Candidate | None, on: bool) -> None:
+        self._group, self._calls_boosted, self._update = list(called), on, update
+        known = bool(called) and self._has_other_batch()
+        self._recording = 0 if not called else COMPARE if known else BATCH
+        if not known:
+            self._earlier = {}
+        self._calls, self._verdicts, self._updates, self._not_compared = [], {}, {}, {}
+        self._refused, self._idle, self._declined = {}, {}, ""
+        self._looking, self._wrong = False, ([], "")
+
+    def _has_other_batch(self) -> bool:
+        """Whether nothing but the calls themselves is needed: another batch's, or its noise."""
+        models, purpose = list(self.job.models), self._purpose(self._group)
+        given = [self._earlier.get(id(model)) for model in models]
+        if models and all(call is not None and call.complete for call in given):
+            return True
+        return self._yardsticks.cover(models, purpose, self.job.steps)
 
     def _end(self) -> None:
-        self._begin((), False)
+        self._earlier = {}
+        self._begin((), None, False)
 
     def _unit_ended(self) -> bool:
         """Whether there is an answer."""
-        if self._verdicts or self._declined:
+        update_known = self._update is None or bool(self._updates or self._declined)
+        if update_known and (not self._recording or self._verdicts):
             return True
         self._calls = []
         if self._recording == BATCH and self._earlier:
             self._recording = COMPARE
         return False
 
-    def _together(self) -> GuardVerdict:
+    def _answer(self, called: list[Candidate], update: Candidate | None) -> Checked:
+        refused = dict(self._refused)
+        sound = [candidate for candidate in called if candidate.id not in refused]
+        verdict = self._worst(sound)
+        if not verdict.passed:  # it could not be compared: only exact boosts may go on
+            risky = [c for c in sound if c.boost.risk is not Risk.EXACT]
+            refused.update({candidate.id: verdict for candidate in risky})
+            sound = [candidate for candidate in sound if candidate.id not in refused]
+            verdict = GuardVerdict(True, verdict.reason)
+        if update is not None:
+            told = self._of_update()
+            if not told.passed:
+                refused[update.id] = told
+            elif not called:
+                verdict = told
+        return Checked(sound, refused, verdict, dict(self._idle))
+
+    def _of_update(self) -> GuardVerdict:
+        verdicts = list(self._updates.values())
+        failed = next((verdict for verdict in verdicts if not verdict.passed), None)
+        if failed is not None:
+            return failed
+        if self._declined and not verdicts:  # one optimizer that takes it is enough
+            return GuardVerdict(False, self._declined)
+        if verdicts:
+            return max(verdicts, key=lambda verdict: verdict.error or 0.0)
+        reason = next(iter(self._not_compared.values()), "no update of an optimizer was seen")
+        return GuardVerdict(True, f"{NOT_COMPARED}{reason}")
+
+    def _worst(self, group: Sequence[Candidate]) -> GuardVerdict:
         """The worst verdict on any model; what could not be compared must be exact."""
-        risk = highest_risk(self._candidates)
+        risk = highest_risk(group)
         verdicts = list(self._verdicts.values())
         failed = next((verdict for verdict in verdicts if not verdict.passed), None)
         if failed is not None:
             return failed
-        if self._declined and not verdicts:  # one optimizer or model that takes it is enough
-            return GuardVerdict(False, self._declined)
         reason = next(
             (why for key, why in self._not_compared.items() if key not in self._verdicts), ""
         )
         if verdicts and (risk == "exact" or not reason):
             return max(verdicts, key=lambda verdict: verdict.error or 0.0)
-        return _not_compared(risk, reason or "no call of a model with a backward pass was seen")
+        reason = reason or "no call of a model with a backward pass was seen"
+        return GuardVerdict(risk == "exact", f"{NOT_COMPARED}{reason}")
 
-    def _switches(self, candidate: Candidate) -> GuardVerdict:
+    def _possible(self, candidate: Candidate) -> GuardVerdict | None:
         """Boosts of loading keep the samples by their own rules: one must only be possible here."""
-        refusal = self._all_on([candidate])
-        if refusal is None:
-            self.booster.off(candidate.id)
-        return refusal or GuardVerdict(True, "the same samples, in the same order")
+        refused = self._all_on([candidate])
+        self.booster.off(candidate.id)
+        return refused.get(candidate.id)
 
     # Calls --------------------------------------------------------------------------------------
 
@@ -191,21 +287,21 @@ class Checks:
         try:
             reason = replays.not_repeatable(model)
             reason = reason or headroom.lack_for_call(model)
-            if not self._refused(model, reason):
+            if not self._refused_call(model, reason):
                 return begin(model, args, kwargs)
         except Exception as error:
             self.booster.recorder.fault("guard", error)
-            self._refused(model, first_line(error))
+            self._refused_call(model, first_line(error))
         return None
 
     def _finish(self, recorded: RecordedCall, output: Any) -> None:
         """Keep the call for its backward pass, where there is room for it."""
         reason = headroom.lack_for_call(recorded.model, output, self._calls)
-        if not self._refused(recorded.model, reason):
+        if not self._refused_call(recorded.model, reason):
             finish(recorded, output, values=self._recording == COMPARE)
             self._calls = [*self._calls[-MOST_WAITING:], recorded]
 
-    def _refused(self, target: object, reason: str | None) -> bool:
+    def _refused_call(self, target: object, reason: str | None) -> bool:
         """Whether there is a reason not to compare this model or optimizer; note it."""
         if reason is not None:
             self._not_compared[id(target)] = reason
@@ -217,7 +313,7 @@ class Checks:
             return
         finished = [recorded for recorded in self._calls if recorded.used]
         self._calls = [recorded for recorded in self._calls if not recorded.used]
-        ready = [call for call in finished if not self._refused(call.model, call.refusal)]
+        ready = [call for call in finished if not self._refused_call(call.model, call.refusal)]
         if self._recording == GIVE:
             self._give(ready)
             return
@@ -228,13 +324,10 @@ class Checks:
         ready = [recorded for recorded in ready if id(recorded.model) not in self._verdicts]
         if not ready:
             return
-        self._replaying = True
-        try:
+        with self._repeating():
             verdict = self._judge(ready)
             if self._looking and verdict is not None and not verdict.passed:
                 self._find_wrong(ready, verdict)
-        finally:
-            self._replaying = False
         if verdict is not None:
             self._verdicts.update({id(recorded.model): verdict for recorded in ready})
 
@@ -243,11 +336,13 @@ class Checks:
 
         None: they cannot be compared.
         """
-        risk = highest_risk(self._candidates)
         worst: GuardVerdict | None = None
         for recorded in calls:
-            if recorded.twice and risk != "exact":
-                return GuardVerdict(False, f"{NOT_COMPARED}the loss takes gradients of gradients")
+            if recorded.twice:
+                refusal = GuardVerdict(
+                    False, f"{NOT_COMPARED}the loss takes gradients of gradients"
+                )
+                self._refuse([c for c in self._group if c.boost.risk is not Risk.EXACT], refusal)
             try:
                 verdict = self._judge_call(recorded)
             except Exception as error:
@@ -263,22 +358,79 @@ class Checks:
                 break
         return worst
 
+    def _refuse(self, group: Sequence[Candidate], verdict: GuardVerdict) -> None:
+        self._refused.update({candidate.id: verdict for candidate in group})
+        self._group = [candidate for candidate in self._group if candidate.id not in self._refused]
+
     def _judge_call(self, recorded: RecordedCall) -> GuardVerdict | None:
         """None: the call does not give the same again."""
         as_run = guard.reference(recorded)
         if as_run is None:
             return None
         if not self._calls_boosted:
-            return self._compared(recorded, self._candidates, as_run, None)
-        self._all_off(self._candidates)
+            return self._narrow(recorded, as_run)
+        self._all_off(self._group)
         try:
             written = again(recorded)
-            return self._compared(recorded, self._candidates, written, as_run)
+            return self._compared(recorded, self._group, written, as_run)
         finally:
-            reason = self._all_on(self._candidates)
-            if reason is not None:
-                ids = [candidate.id for candidate in self._candidates]
+            refused = self._all_on(self._group)
+            if refused:
+                reason = next(iter(refused.values())).reason
+                ids = [candidate.id for candidate in self._group]
                 self._unsound(ids, f"it does not come back: {reason}")
+
+    def _narrow(self, recorded: RecordedCall, written: RepeatedCall) -> GuardVerdict:
+        """Refuse what this call shows to be wrong; the verdict on the rest.
+
+        First the exact boosts, by the rule for exact ones; then what rounds beside them; last what
+        draws other random numbers, beside all these: that rule sees less.
+        """
+        sound: list[Candidate] = []
+        verdict = GuardVerdict(True, "nothing acts on the model's calls", 0.0)
+        for tier in _tiers(self._group):
+            if tier[0].boost.redraws and highest_risk(sound) != "exact":
+                boosted = self._boosted(recorded, sound)
+                written = boosted if isinstance(boosted, RepeatedCall) else written
+            passed, told = self._passing(recorded, sound, tier, written)
+            sound += passed
+            if told is not None and (told.error or 0.0) >= (verdict.error or 0.0):
+                verdict = told
+        return verdict
+
+    def _passing(
+        self,
+        recorded: RecordedCall,
+        base: list[Candidate],
+        group: list[Candidate],
+        written: RepeatedCall,
+    ) -> tuple[list[Candidate], GuardVerdict | None]:
+        """(those of the group that pass beside the base, the verdict on them)."""
+        group = self._that_apply(group)
+        if not group:
+            return [], None
+        verdict = self._compared(recorded, [*base, *group], written, None, group)
+        if verdict.passed:
+            return group, verdict
+        if len(group) == 1:
+            self._refuse(group, verdict)
+            return [], None
+        passed: list[Candidate] = []
+        worst: GuardVerdict | None = None
+        for half in (group[: len(group) // 2], group[len(group) // 2 :]):
+            more, told = self._passing(recorded, [*base, *passed], half, written)
+            passed += more
+            worst = told or worst
+        return passed, worst
+
+    def _that_apply(self, group: list[Candidate]) -> list[Candidate]:
+        """Those that can be switched on here; the others are refused with their own words."""
+        refused = self._all_on(group)
+        self._all_off([candidate for candidate in group if candidate.id not in refused])
+        for candidate in group:
+            if candidate.id in refused:
+                self._refuse([candidate], refused[candidate.id])
+        return [candidate for candidate in group if candidate.id not in refused]
 
     def _compared(
         self,
@@ -286,14 +438,20 @@ class Checks:
         candidates: Sequence[Candidate],
         written: RepeatedCall,
         boosted: RepeatedCall | GuardVerdict | None,
+        judged: Sequence[Candidate] | None = None,
     ) -> GuardVerdict:
-        """Compare the call as written with the one under these boosts (None: make it here)."""
-        purpose, risk = purpose_of(candidates, self.booster.active()), highest_risk(candidates)
+        """Compare the call as written with the one under these boosts (None: make it here).
+
+        judged: those of them by whose rules; None: all.
+        """
+        judged = candidates if judged is None else judged
+        purpose, risk = self._purpose(judged), highest_risk(judged)
         model, steps = recorded.model, self.job.steps
         yardstick = self._yardsticks.get(model, purpose, steps)
         if yardstick is None:
             other_batch = self._earlier.get(id(model))
-            yardstick = guard.yardstick(recorded, written, other_batch, *purpose)
+            known = self._yardsticks.known(model, purpose, steps)
+            yardstick = guard.yardstick(recorded, written, other_batch, *purpose, known=known)
             self._yardsticks.add(model, purpose, steps, yardstick)
         if boosted is None:
             boosted = self._boosted(recorded, candidates)
@@ -302,34 +460,43 @@ class Checks:
         comparison = guard.compare(written, boosted, yardstick.tensor_noise)
         return guard.judge(comparison, yardstick, risk, purpose.redraws)
 
+    def _purpose(self, candidates: Sequence[Candidate]) -> YardstickPurpose:
+        in_question = [*candidates, *self._group]
+        return purpose_of(candidates, in_question, self.booster.active())
+
     def _boosted(
         self, recorded: RecordedCall, candidates: Sequence[Candidate]
     ) -> RepeatedCall | GuardVerdict:
         """The call under these boosts, or why there is none."""
-        refusal = self._all_on(candidates)
-        if refusal is not None:
-            return refusal
+        refused = self._all_on(candidates)
+        if refused:
+            self._all_off(candidates)
+            return next(iter(refused.values()))
         try:
             for _ in range(4):  # a boost that needs some calls to start is compared after them
                 if not any(self.booster.steps_to_ready(candidate.id) for candidate in candidates):
                     break
                 again(recorded)
             boosted = again(recorded)
-            self.idle = self.booster.idle(candidates[0].id)
+            # What does not act on the model's calls cannot tell after one of them.
+            called = [c for c in candidates if c.boost.moment is Moment.MODEL]
+            idle = {c.id: self.booster.idle(c.id) for c in called}
+            self._idle = {name: why for name, why in idle.items() if why is not None}
             return boosted
         except Exception as error:
             return GuardVerdict(False, first_line(error), failed=True)
         finally:
             self._all_off(candidates)
 
-    def _all_on(self, candidates: Sequence[Candidate]) -> GuardVerdict | None:
-        answers = [self.booster.on(candidate.order) for candidate in candidates]
-        notes = [note for note in answers if note is not None]
-        return (
-            GuardVerdict(False, notes[0].reason, failed=notes[0].state == "failed")
-            if notes
-            else None
-        )
+    def _all_on(self, candidates: Sequence[Candidate]) -> dict[str, GuardVerdict]:
+        """Switch these on; those that did not take hold, with their own words."""
+        refused = {}
+        for candidate in candidates:
+            note = self.booster.on(candidate.order)
+            if note is not None:
+                failed = note.state == "failed"
+                refused[candidate.id] = GuardVerdict(False, note.reason, failed=failed)
+        return refused
 
     def _all_off(self, candidates: Sequence[Candidate]) -> None:
         for candidate in reversed(candidates):
@@ -339,17 +506,17 @@ class Checks:
 
     def optimizer_starts(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep the weights where a boost of the update is to be checked."""
-        if self._updates:
+        if self._update is not None:
             reason = headroom.lack_for_update(optimizer)
-            if not self._refused(optimizer, reason):
+            if not self._refused_call(optimizer, reason):
                 self._before = WeightsBefore(optimizer)
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """The program's own update is done: repeat it under the boost, and compare."""
         before, self._before = self._before, None
-        if before is None or before.optimizer is not optimizer or not self._candidates:
+        if before is None or before.optimizer is not optimizer or self._update is None:
             return
-        candidate = self._candidates[0]
+        candidate, began = self._update, time.perf_counter()
 
         def apply() -> Callable[[], None]:
             return load(candidate.id).apply(self.job, optimizer, dict(candidate.params)).undo
@@ -361,15 +528,17 @@ class Checks:
             return
         except Exception as error:
             verdict = GuardVerdict(False, first_line(error), failed=True)
+        finally:
+            self.own_s += time.perf_counter() - began
         if verdict is not None:
-            self._verdicts[id(optimizer)] = verdict
+            self._updates[id(optimizer)] = verdict
 
     # Looking after a run ------------------------------------------------------------------------
 
     def look_at(self, kept: Sequence[Candidate]) -> None:
         """Compare the next calls, made under all of these, with the program as written."""
         self._yardsticks.forget()
-        self._begin(kept, True)
+        self._begin(kept, None, True)
         self._looking = bool(kept)
 
     def answered(self) -> bool:
@@ -388,7 +557,7 @@ class Checks:
         """What is kept is no longer sound together: find the boosts that are wrong alone."""
         if verdict.error is None:
             return
-        kept = list(self._candidates)
+        kept = list(self._group)
         wrong: list[str] = []
         self._all_off(kept)
         try:
@@ -405,6 +574,10 @@ class Checks:
         )
 
 
-def _not_compared(risk: str, reason: str) -> GuardVerdict:
-    """No call could be compared: only exact boosts may go on."""
-    return GuardVerdict(risk == "exact", f"{NOT_COMPARED}{reason}")
+def _tiers(group: Sequence[Candidate]) -> list[list[Candidate]]:
+    """By what each may change: exact, rounding, other random numbers."""
+    redraw = [candidate for candidate in group if candidate.boost.redraws]
+    others = [candidate for candidate in group if not candidate.boost.redraws]
+    exact = [candidate for candidate in others if candidate.boost.risk is Risk.EXACT]
+    rounding = [candidate for candidate in others if candidate.boost.risk is not Risk.EXACT]
+    return [tier for tier in (exact, rounding, redraw) if tier]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Generator
 
 from flatout_agent import wire
-from flatout_agent.live import paired
-from flatout_agent.live.blocks import Tick
+from flatout_agent.live import decide
 from flatout_agent.live.budget import Budget
-from flatout_agent.live.pairs import Pairs
+from flatout_agent.live.measure import Measure
+from flatout_agent.live.state import Tick
 
 PASSES = 2
 """Passes needed: the first one under a boost may only be watched."""
@@ -19,25 +18,22 @@ WAIT_S = 20.0
 
 
 def compare(
-    pairs: Pairs, budget: Budget, order: wire.BoostOrder
-) -> Generator[None, Tick, paired.Answer | None]:
+    measure: Measure, budget: Budget, order: wire.BoostOrder
+) -> Generator[None, Tick, decide.Answer | None]:
     """Evaluation beside all that is kept, without and with this boost; None: there was none."""
-    on = pairs.state.on
-    pairs.switch(on)
-    before = pairs.machinery.evaluations()
-    began = time.perf_counter()
+    machinery, on = measure.machinery, measure.state.on
+    measure.switch(on)
+    before = machinery.evaluations()
+    began = budget.now()
     if before:
-        pairs.switch([*on, order])
-    while pairs.agreed(bool(before) and _wait(pairs, budget, len(before), began)):
+        measure.switch([*on, order])
+    while before and len(machinery.evaluations()) < len(before) + PASSES:
+        if budget.throw_away and budget.now() - began > WAIT_S:
+            break
         yield
-    after = pairs.machinery.evaluations()[len(before) + 1 :]
+    after = machinery.evaluations()[len(before) + 1 :]
     if not before or not after:
         return None
     gain = statistics.median(before) / statistics.median(after)
-    verdict: paired.PairVerdict = "faster" if gain > 1 + paired.MATTERS else "same"
-    return paired.Answer(verdict, gain, gain, gain, len(after))
-
-
-def _wait(pairs: Pairs, budget: Budget, before: int, began: float) -> bool:
-    waited_s = time.perf_counter() - began if budget.throw_away else 0.0
-    return len(pairs.machinery.evaluations()) < before + PASSES and waited_s < WAIT_S
+    verdict: decide.PairVerdict = "faster" if gain > 1 + decide.MATTERS else "same"
+    return decide.Answer(verdict, gain, gain, gain, len(after))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 
 import torch
@@ -73,6 +73,8 @@ class Yardstick:
     more than what rounding does to it."""
     rounded: float | None = None
     """Distance after rounding the weights to 16 bits; None: not asked for."""
+    by_tensor: tuple[float, ...] = ()
+    """Batch noise of each gradient, whatever the boost may change."""
 
 
 @dataclass(frozen=True)
@@ -130,24 +132,17 @@ def yardstick(
     redraws: bool,
     rounds: bool = False,
     rounded_by: float = 0.0,
+    known: Yardstick | None = None,
 ) -> Yardstick:
     """Measure how far the program differs from itself.
 
     other_batch: a call on another batch. rounded_by: what factors are rounded by as the call is
-    made now; a reordering does no less.
+    made now; a reordering does no less. known: of the same program, for another purpose.
     """
-    rounded_by = max(rounded_by, _rounded_by(recorded))
-    unit = max(UNITS * ULP, rounded_by)
-    with _other_order(recorded.model, unit):
-        reordered = distance(again(recorded).gradients, written.gradients)[0] / REORDERED
-    noise: float | None = None
-    tensor_noise: tuple[float, ...] = ()
-    twin = _twin(recorded, other_batch)
-    if twin is not None and len(twin.gradients) == len(written.gradients):
-        noise = distance(twin.gradients, written.gradients)[0]
-        tensor_noise = _by_tensor(twin, written)
-    redrawn = rounded = None
-    if redraws and recorded.drew:
+    if known is None:
+        known = _own_noise(recorded, written, other_batch, rounded_by)
+    redrawn, rounded, tensor_noise = known.redrawn, known.rounded, known.by_tensor
+    if redraws and redrawn is None and recorded.drew:
         redrawn = distance(again(recorded, OTHER_SEED).gradients, written.gradients)[0]
     if rounds:
         with _weights_off(recorded.model, HALF):
@@ -155,7 +150,31 @@ def yardstick(
         rounded = distance(rounded_rerun.gradients, written.gradients)[0]
         pairs = zip(tensor_noise or repeat(1.0), _by_tensor(rounded_rerun, written))  # noqa: B905
         tensor_noise = tuple(min(n, max(LEAST_TENSOR, ROUNDED * r)) for n, r in pairs)
-    return Yardstick(max(reordered, LEAST_REORDERED), noise, redrawn, tensor_noise, rounded)
+    return replace(
+        known,
+        redrawn=redrawn if redraws else None,
+        tensor_noise=tensor_noise,
+        rounded=rounded if rounds else None,
+    )
+
+
+def _own_noise(
+    recorded: RecordedCall,
+    written: RepeatedCall,
+    other_batch: RecordedCall | None,
+    rounded_by: float,
+) -> Yardstick:
+    """What every boost is measured by: a reordering, and another batch."""
+    unit = max(UNITS * ULP, rounded_by, _rounded_by(recorded))
+    with _other_order(recorded.model, unit):
+        reordered = distance(again(recorded).gradients, written.gradients)[0] / REORDERED
+    noise: float | None = None
+    by_tensor: tuple[float, ...] = ()
+    twin = _twin(recorded, other_batch)
+    if twin is not None and len(twin.gradients) == len(written.gradients):
+        noise = distance(twin.gradients, written.gradients)[0]
+        by_tensor = _by_tensor(twin, written)
+    return Yardstick(max(reordered, LEAST_REORDERED), noise, None, by_tensor, by_tensor=by_tensor)
 
 
 def _by_tensor(rerun: RepeatedCall, written: RepeatedCall) -> tuple[float, ...]:

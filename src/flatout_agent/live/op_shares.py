@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flatout_agent.chain import compiled_by_user
 from flatout_agent.live import calls
-from flatout_agent.live.blocks import Tick
 from flatout_agent.live.checks import Checks
+from flatout_agent.live.state import Tick
 
 KINDS = {
     "attention": r"_?scaled_dot_product|_flash_attention|_efficient_attention",

@@ -28,17 +28,15 @@ class YardstickPurpose(NamedTuple):
     """What factors are rounded by already, by boosts that are on; 0: they are not."""
 
 
-def purpose_of(candidates: Sequence[Candidate], active: Mapping[str, Boost]) -> YardstickPurpose:
-    """Of a yardstick for these boosts, in a program under the active ones."""
-    others = [
-        boost
-        for name, boost in active.items()
-        if name not in {candidate.id for candidate in candidates}
-    ]
+def purpose_of(
+    judged: Sequence[Candidate], in_question: Sequence[Candidate], active: Mapping[str, Boost]
+) -> YardstickPurpose:
+    """For a verdict on `judged`, in a program under the active ones but those in question."""
+    names = {candidate.id for candidate in in_question}
     return YardstickPurpose(
-        any(candidate.boost.redraws for candidate in candidates),
-        highest_risk(candidates) != "exact",
-        max((boost.rounds_by for boost in others), default=0.0),
+        any(candidate.boost.redraws for candidate in judged),
+        highest_risk(judged) != "exact",
+        max((boost.rounds_by for name, boost in active.items() if name not in names), default=0.0),
     )
 
 
@@ -64,6 +62,17 @@ class Yardsticks:
         yardstick = self._good(model, purpose, step)
         self.reused = self.reused or yardstick is not None
         return yardstick
+
+    def known(
+        self, model: torch.nn.Module, purpose: YardstickPurpose, step: int
+    ) -> Yardstick | None:
+        """What is known of this model for another purpose, and holds for this one as well."""
+        for other in self._yardsticks.get(model, {}):
+            if other.rounded_by == purpose.rounded_by:
+                yardstick = self._good(model, other, step)
+                if yardstick is not None:
+                    return yardstick
+        return None
 
     def cover(
         self, models: Iterable[torch.nn.Module], purpose: YardstickPurpose, step: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -34,11 +35,35 @@ class LiveOrders:
     steps: int | None = None
     """Steps that the whole run takes, where the user knows."""
     budget_s: float | None = None
-    """Most seconds for all of the tuning; None: as much as the run can repay."""
+    """Most seconds for all of the tuning, from the first step on; None: as much as the run can
+    repay."""
+    ends_at: float | None = None
+    """When all must be over, the confirmation included, in seconds since the epoch ..."""
+    started_at: float | None = None
+    """... and when this process was started."""
+    written_s: float | None = None
+    """Seconds of a unit as written, as an earlier process of the same tuning measured it, ..."""
+    gain: float = 1.0
+    """... the speed with `Orders.boosts` over that, ..."""
+    pairs: int = 0
+    """... the pairs that this rests on, ..."""
+    measured: tuple[str, ...] = ()
+    """... and those of them that were compared alone."""
     stop: bool = False
     """End the program when everything is decided: it was started for the answer alone."""
     seed: int = 0
     """Seed of the random order of the blocks."""
+
+
+def confirmation_s(start_s: float, step_s: float, run_steps: int | None) -> float:
+    """Seconds that two fresh processes need to confirm what was found, at least.
+
+    start_s: from a process's start to its first step. run_steps: of the whole run; where it is
+    short, whole runs are compared.
+    """
+    run_s = math.inf if run_steps is None else run_steps * step_s
+    windows_s = 1.4 * start_s + 12 * step_s + 3.0
+    return min(windows_s, 2 * (start_s + run_s) + 1.0)
 
 
 @dataclass(frozen=True)
@@ -70,6 +95,8 @@ class Decided:
     """A second look at this boost."""
     why_untried: WhyUntried | None = None
     """Why another process may still try it; None: it was decided here."""
+    together: tuple[str, ...] = ()
+    """The boosts whose gain this is, where several were measured together."""
     kind: str = "decided"
 
 
@@ -100,7 +127,8 @@ class LiveSummary:
     """Step time with what is kept."""
     noise: float | None = None
     """Standard deviation of the log-ratio of two neighbouring blocks as written."""
-    noise_pairs: int = 0
+    pairs: int = 0
+    """The fewest pairs of blocks that anything that is kept rests on."""
     saved_s: float = 0.0
     """Against the program as written, over the steps of this run; negative: it cost time."""
     lost_s: float = 0.0

@@ -32,9 +32,9 @@ from flatout_agent.booster import Booster
 from flatout_agent.boosts import sample_cache as boost
 from flatout_agent.job import Job
 from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.run import LiveWatch
 from flatout_agent.recorder import Recorder
 from flatout_agent.speedups.samples import kept_samples, samples
-from flatout_agent.watch.live import LiveWatch
 from flatout_agent.wire import BoostOrder, Decided, JobFacts, LiveOrders, LoaderFacts
 
 LOADER = LoaderFacts("Photos", False, 4, 100, 0, False, False, "fork", False)
@@ -441,9 +441,9 @@ def test_the_tuning_forgets_what_it_does_not_keep(recorder: Recorder) -> None:
     try:
         assert kept_through(lambda: watch.tell(Decided("gc-pause", "same", "")))
         assert not kept_through(lambda: watch.tell(Decided("sample-cache", "same", "")))
-        watch.session.state.kept.append(item)
+        watch.tuning.state.kept.append(item)
         assert kept_through(lambda: watch.tell(Decided("sample-cache", "kept", "")))
-        watch.session.state.kept.clear()
+        watch.tuning.state.kept.clear()
         assert watch.steps_to_ready("sample-cache") == 0
         watch._settled()  # with no word on it: a fault of our own ended the tuning
         assert _no_samples()

@@ -15,7 +15,7 @@ import torch
 import forked
 from flatout_agent.live import aside
 from flatout_agent.live.aside import SideProcesses
-from flatout_agent.live.blocks import Tick
+from flatout_agent.live.state import Tick
 
 SOURCE = Path(__file__).parents[3] / "src"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="copies are made on Linux alone")

@@ -451,7 +451,7 @@ def apply(job, target, params):
     return Applied(undo)
 boost = types.SimpleNamespace(BOOST=Boost("0", Risk.EXACT, Moment.MODEL), apply=apply,
     applies=lambda facts, params: None, promise=lambda facts, params: 2.0)
-for name in ("flatout_agent.live.candidates", "flatout_agent.live.session",
+for name in ("flatout_agent.live.candidates", "flatout_agent.live.recipe",
              "flatout_agent.live.checks", "flatout_agent.booster"):
     module = sys.modules.get(name)
     if module is not None:
@@ -531,7 +531,7 @@ fault = Fails.apply
 """
 WATCH = """
 import gc
-from flatout_agent.watch.live import LiveWatch
+from flatout_agent.live.run import LiveWatch
 watch = next(item for item in gc.get_objects() if isinstance(item, LiveWatch))
 """
 WRONG_LATER = """

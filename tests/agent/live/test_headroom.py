@@ -17,7 +17,7 @@ from flatout_agent import wire
 from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.job import Job
 from flatout_agent.live import checks, headroom
-from flatout_agent.watch.live import LiveWatch
+from flatout_agent.live.run import LiveWatch
 from guarded import mlp, record, vectors
 from planted import Program, assert_unharmed, planted, times
 

@@ -26,17 +26,19 @@ def on(*boosts: str) -> dict[str, Boost]:
 
 def test_what_it_is_for() -> None:
     bf16, layout = candidate("bf16-autocast"), candidate("channels-last")
-    assert purpose_of([layout], on("gc-pause")) == EXACT
-    assert purpose_of([bf16], {}) == ROUNDS
-    assert purpose_of([candidate("fast-dropout")], {}).redraws
+    assert purpose_of([layout], [layout], on("gc-pause")) == EXACT
+    assert purpose_of([bf16], [bf16], {}) == ROUNDS
+    assert purpose_of([candidate("fast-dropout")], [], {}).redraws
     # An exact boost on top of one that rounds reorders what is rounded; its own rounding is what
     # is asked about.
-    assert purpose_of([layout], on("bf16-autocast", "tf32")) == YardstickPurpose(
+    assert purpose_of([layout], [layout], on("bf16-autocast", "tf32")) == YardstickPurpose(
         False, False, 2.0**-9
     )
-    assert purpose_of([layout, bf16], on("bf16-autocast", "tf32")) == YardstickPurpose(
-        False, True, 2.0**-12
-    )
+    assert purpose_of(
+        [layout, bf16], [layout, bf16], on("bf16-autocast", "tf32")
+    ) == YardstickPurpose(False, True, 2.0**-12)
+    # Of several in question one is judged by its own rule, the others being off for the yardstick.
+    assert purpose_of([layout], [layout, bf16], on("bf16-autocast")) == EXACT
 
 
 def test_it_is_known_for_the_same_model_and_question() -> None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 
 import pytest
 
-from flatout_agent.live import blocks
-from flatout_agent.live.blocks import Block, Sizes, Tick
+from flatout_agent.live import measure
+from flatout_agent.live.measure import Block, Sizes
+from flatout_agent.live.state import Tick
 
 
 def run(waiting: Generator[None, Tick, Block], ticks: Iterable[Tick]) -> tuple[Block, int]:
@@ -30,7 +31,7 @@ def collect(
     sizes: Sizes | None = None,
     clock: Callable[[], float] | None = None,
 ) -> tuple[Block, int]:
-    return run(blocks.collect(units, skip, sizes or Sizes(), clock), ticks)
+    return run(measure.collect(units, skip, sizes or Sizes(), clock), ticks)
 
 
 def steady(count: int, seconds: float = 0.1, size: int = 32, clean: bool = True) -> list[Tick]:
@@ -60,7 +61,7 @@ def learnt(ticks: Iterable[Tick]) -> Sizes:
     ],
 )
 def test_length(unit_s, floor_s, units):
-    assert blocks.length(unit_s, floor_s) == units
+    assert measure.length(unit_s, floor_s) == units
 
 
 def test_the_mean_of_its_units():
@@ -219,7 +220,7 @@ def test_on_a_device_an_epoch_ends_in_a_small_batch():
         for number, tick in enumerate(device.ticks()):
             yield dataclasses.replace(tick, size=7) if number % 12 == 11 else tick
 
-    waiting = blocks.collect(20, 0, sizes, device.clock)
+    waiting = measure.collect(20, 0, sizes, device.clock)
     block, _ = run(waiting, itertools.islice(ticks(), 80))
     assert block.seconds == pytest.approx(0.010, rel=0.05)
     assert (block.units, block.disturbed) == (20, False)

@@ -1,4 +1,4 @@
-"""Watch a run that is tuned while it trains: hand each step to the session, do what it asks for."""
+"""A run that is tuned while it trains: hand each step to the tuning, do what it asks for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,15 +19,15 @@ from flatout_agent.boosts import names
 from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.job_facts import JobNotes
-from flatout_agent.live import checks, looks, op_shares, peers, run_length
+from flatout_agent.live import checks, decide, looks, op_shares, peers, run_length
 from flatout_agent.live.aside import SideProcesses
-from flatout_agent.live.blocks import Tick
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.calls import RecordedCall, again
 from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.checks import Checked
 from flatout_agent.live.guard import GuardVerdict
-from flatout_agent.live.session import Session
-from flatout_agent.live.summary import Spent, summarise
+from flatout_agent.live.recipe import Tuning
+from flatout_agent.live.state import Story, Tick
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch.interruptions import Evaluations, watch_saving
 from flatout_agent.watch.run import RunWatch, compile_counters
@@ -44,7 +45,7 @@ JOB_STEPS = 2
 
 
 class LiveWatch(RunWatch):
-    """Hands steps to a `Session` and is its `Machinery`. It counts what a run counts as well."""
+    """Hands steps to a `Tuning` and is its `Machinery`. It counts what a run counts as well."""
 
     light = False
 
@@ -61,12 +62,12 @@ class LiveWatch(RunWatch):
         self.orders = orders
         self._scratch = scratch
         self.notes = JobNotes()
-        self.budget = Budget(orders.budget_s, orders.steps, orders.stop)
-        self._on = [order for order, _ in booster.orders]
-        self.session = Session(self, orders, self.budget)
-        self.story: Generator[None, Tick, None] | None = self.session.run(tuple(self._on))
-        self.checks = checks.Checks(job, booster, self._unsound)
         self.peers = peers.Peers()
+        self.budget = Budget(orders, self.now)
+        self._on = [order for order, _ in booster.orders]
+        self.tuning = Tuning(self, orders, self.budget)
+        self.story: Story | None = self.tuning.run(tuple(self._on))
+        self.checks = checks.Checks(job, booster, self._unsound)
         self.looks = looks.Looks(job, self.checks, self.agree, self._unsound)
         self.recompiles = 0
         self._by_call = False
@@ -79,7 +80,6 @@ class LiveWatch(RunWatch):
         self._shares: dict[str, float] = {}
         self._updates = op_shares.Updates()
         self.aside = SideProcesses()
-        self._idle: str | None = None
         self._raised = False
         self._settled_at: int | None = None
         self._spent = Spent()
@@ -214,14 +214,15 @@ class LiveWatch(RunWatch):
         if self._last is not None:
             clean = self._clean and recompiles == self.recompiles
             self.recompiles = recompiles
-            tick = Tick(now - self._last, self._size, clean)
+            wall_s = now - self._last
+            tick = Tick(max(1e-9, wall_s - self.checks.own_s), self._size, clean)
             if self._clean:
-                self._spent.add(tick.seconds, self.session.state.written_s)
+                self._spent.add(wall_s, self.tuning.state.written_s)
             self._step_s = [*self._step_s[-19:], tick.seconds]
             self._send(tick)
         elif self.story is not None:
             next(self.story)
-        self._clean, self._size = True, 0
+        self._clean, self._size, self.checks.own_s = True, 0, 0.0
         self._last = time.perf_counter()
 
     def _send(self, tick: Tick) -> None:
@@ -232,12 +233,15 @@ class LiveWatch(RunWatch):
             self._settled()
         except Exception as error:
             self.recorder.fault("live tuning", error)
-            self.switch(self.session.state.on)
+            self.switch(self.tuning.state.on)
             self._settled()
 
     def _settled(self) -> None:
         """Every decision is made: from now on the guard only looks after the run."""
         self.story = None
+        if self._settled_at is not None:  # something was taken out since, and the rest measured
+            self.tell(self.summary())
+            return
         self._finite, self._evaluations.timed = {}, False
         self._unwatch_saving()
         self.notes.close()
@@ -246,12 +250,12 @@ class LiveWatch(RunWatch):
         self.tell(self.summary())
         if self.orders.stop:
             self.end_at_once()
-        self.looks.begin(self.session.state.kept)
+        self.looks.begin(self.tuning.state.kept)
 
     def program_ends(self) -> None:
         self.aside.end()
         if self.story is not None:
-            self.session.left_over("the program ended before it could be tried")
+            self.tuning.left_over("the program ended before it could be tried")
         if self.job.steps:
             self.tell(self.summary())
         super().program_ends()
@@ -269,7 +273,7 @@ class LiveWatch(RunWatch):
 
     def facts(self) -> wire.JobFacts:
         unit_s = sum(self._step_s) / max(1, len(self._step_s))
-        if self.job.device != "cpu" and math.isfinite(written_s := self.session.state.written_s):
+        if self.job.device != "cpu" and math.isfinite(written_s := self.tuning.state.written_s):
             unit_s = written_s  # the host's own times are those of queueing the work
         step_s = self.units_per_step() * unit_s
         trained_s = self.ended - self.began if self.began is not None else 0.0
@@ -282,18 +286,24 @@ class LiveWatch(RunWatch):
             step_s=self.agree(step_s, "max") or None,
             wait_share=self.agree(wait_share, "max"),
             shares=self._shares,
-            noise=self.agree(self.session.state.noise or 0.0, "max") or None,
+            noise=self._noise(),
         )
+
+    def _noise(self) -> float | None:
+        noise = self.tuning.state.noise
+        return None if noise is decide.PRIOR else noise.deviation
 
     def tell(self, record: wire.Record) -> None:
         if isinstance(record, wire.Decided):
             self._forget([record.id])
         if self.peers.first:
             self.recorder.write(record)
+            if isinstance(record, wire.Decided) and record.verdict in ("kept", "dropped"):
+                self.recorder.write(self.summary())  # the program may be ended at any time
 
     def _forget(self, boosts: Sequence[str]) -> None:
         """Free what those of these boosts that are not kept hold for another time."""
-        kept_ids = {candidate.id for candidate in self.session.state.kept}
+        kept_ids = {candidate.id for candidate in self.tuning.state.kept}
         for boost in boosts:
             if boost not in kept_ids:
                 self.recorder.safely(f"forget {boost}", self.booster.forget, boost)
@@ -307,9 +317,11 @@ class LiveWatch(RunWatch):
         return self.job.steps
 
     def planned_steps(self) -> int | None:
-        """Of the whole run; it is asked within a step, under the trainer that makes it."""
+        """Of the whole run; it is asked within a step, under the loop that makes it."""
         left = run_length.steps_left(sys._getframe())
-        return self.job.steps + left if left is not None else None
+        steps = self.job.steps + left if left is not None else -1
+        agreed = self.agree(float(steps), "first")
+        return int(agreed) if agreed > 0 else None
 
     def units_per_step(self) -> float:
         """Units that make a step: its micro-steps, where those are measured."""
@@ -342,12 +354,21 @@ class LiveWatch(RunWatch):
         yield from self.checks.give_calls(lambda calls: self.aside.begin(lambda: compiled(calls)))
         return (yield from self.aside.wait())
 
-    def check(self, candidate: Candidate) -> Generator[None, Tick, GuardVerdict]:
-        """Let the guard check this boost before its first real step."""
-        self._idle = None
-        verdict = yield from self.checks.check(candidate)
-        self._idle = self.checks.idle
-        return self._agreed(verdict)
+    def check(self, group: Sequence[Candidate]) -> Generator[None, Tick, Checked]:
+        """Let the Guard check these boosts before their first real step, on every rank."""
+        checked = yield from self.checks.check(group)
+        for candidate in group:
+            passed = candidate.id not in checked.refused
+            if passed and not self.agree(float(passed), "min"):
+                refusal = GuardVerdict(False, "another rank's guard refuses it", 0.0)
+                checked.refused[candidate.id] = refusal
+            elif not passed:
+                self.agree(0.0, "min")
+            if not self.agree(float(candidate.id not in checked.idle), "max"):
+                continue
+            checked.idle.pop(candidate.id, None)  # it took hold on some rank
+        checked.sound = [c for c in checked.sound if c.id not in checked.refused]
+        return checked
 
     def _agreed(self, verdict: GuardVerdict) -> GuardVerdict:
         """A boost must pass on every rank."""
@@ -359,11 +380,13 @@ class LiveWatch(RunWatch):
         """Let the guard compare all that is kept with the program as written."""
         return self._agreed((yield from self.checks.check_together(kept)))
 
-    def idle(self) -> str | None:
-        return self._idle
+    def idle(self, boost: str) -> str | None:
+        """Why it has not taken hold on any rank, as far as can be told."""
+        reason = self.booster.idle(boost)
+        return reason if self.agree(float(reason is None), "max") == 0.0 else None
 
     def steps_to_ready(self, boost: str) -> int:
-        return self.booster.steps_to_ready(boost)
+        return int(self.agree(self.booster.steps_to_ready(boost), "max"))
 
     def buffered(self) -> int:
         """Batches that workers may have ready: the steps that they make look fast."""
@@ -372,41 +395,110 @@ class LiveWatch(RunWatch):
         )
 
     def evaluations(self) -> list[float]:
-        return list(self._evaluations.means_s)
+        means_s = list(self._evaluations.means_s)
+        count = int(self.agree(len(means_s), "min"))
+        return [self.agree(seconds, "max") for seconds in means_s[:count]]
 
     def sound(self) -> bool:
         """Whether since the last question no loss was NaN or Inf, and no call raised."""
         finite, self._finite = self._finite, {}
         raised, self._raised = self._raised, False
-        return not raised and all(map(bool, finite.values()))
+        sound = not raised and all(map(bool, finite.values()))
+        return bool(self.agree(float(sound), "first"))
 
     def synchronized_clock(self) -> float:
         began = time.perf_counter()
         synchronize(self.job)
         now = time.perf_counter()
-        self._spent.waited(now - began, self.session.state.written_s)
+        self._spent.waited(now - began, self.tuning.state.written_s)
         return now
 
+    def now(self) -> float:
+        """The time, in seconds since the epoch."""
+        return self.agree(time.time(), "first")
+
     def agree(self, value: float, how: str) -> float:
+        """One value for all ranks; how: see `Peers.agree`."""
         return self.peers.agree(value, how)
 
     # Looking after the run ----------------------------------------------------------------------
 
     def _unsound(self, boosts: Sequence[str], reason: str) -> None:
-        """The guard no longer holds for these boosts: take them out and say so."""
-        state, self._raised = self.session.state, True
-        for candidate in [kept for kept in state.kept if kept.id in boosts]:
-            state.kept.remove(candidate)
+        """The guard no longer holds for these boosts: take them out and say so.
+
+        Where one that is being tried is among them, it is to blame, and not what is kept.
+        """
+        state, self._raised = self.tuning.state, True
+        tried = set(boosts) - set(state.kept_ids)
+        for candidate in [kept for kept in state.kept if kept.id in boosts and not tried]:
+            state.drop(candidate, None)
             step = self.job.steps
             self.tell(
                 wire.Decided(candidate.id, "dropped", reason, params=candidate.params, step=step)
             )
         self.switch(state.on)
-        self.tell(self.summary())
+        if self.story is None and state.kept:
+            self.story = self._measure_again()
+            self._last = None
+
+    def _measure_again(self) -> Story:
+        """What is left after something was taken out: how fast is it?"""
+        state = self.tuning.state
+        yield
+        block = yield from self.tuning.measure.block(state.on)
+        state.gain, state.pairs = state.written_s / block.seconds, 1
 
     def summary(self) -> wire.LiveSummary:
-        """Where the tuning stands now."""
-        trained_s = self.ended - self.began if self.began is not None else 0.0
-        rate = self.samples / trained_s if trained_s and self.samples else None
+        """Where the tuning stands now. Step times are those of units."""
+        state = self.tuning.state
         since = self.job.steps - self._settled_at if self._settled_at is not None else 0
-        return summarise(self.session, self._spent, since, rate, self._by_call)
+        written_s, measured = state.written_s, math.isfinite(state.written_s)
+        now_s = state.now_s if state.pairs or not state.kept else math.nan
+        saved_s = 0.0
+        if measured:
+            saved_s = self._spent.units * written_s - self._spent.seconds
+            if math.isfinite(now_s):
+                saved_s += since * self.units_per_step() * (written_s - now_s)
+        verdict = state.verdict
+        yardstick = verdict.yardstick if verdict is not None else None
+        trained_s = self.ended - self.began if self.began is not None else 0.0
+        return wire.LiveSummary(
+            kept=tuple(state.on),
+            settled=state.settled,
+            steps=self.job.steps,
+            written_ms=1000 * written_s if measured else None,
+            now_ms=1000 * now_s if math.isfinite(now_s) else None,
+            noise=self._noise(),
+            pairs=state.pairs,
+            saved_s=saved_s,
+            lost_s=self.budget.lost_s,
+            lost_late_s=self.budget.lost_late_s,
+            samples_per_s=self.samples / trained_s if trained_s and self.samples else None,
+            micro_steps=self._by_call,
+            guard=verdict.summary if verdict is not None else "",
+            guard_passed=verdict.passed if verdict is not None else None,
+            gradient_error=verdict.error if verdict is not None else None,
+            batch_noise=yardstick.batch_noise if yardstick is not None else None,
+        )
+
+
+@dataclass
+class Spent:
+    """What the units took while boosts were tried, all that the tuning did in them included.
+
+    Those with evaluation, saving or a new epoch in them are left out: they say nothing.
+    """
+
+    units: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float, written_s: float) -> None:
+        """One unit; `written_s`: what it takes as written, NaN as long as that is not known."""
+        if math.isfinite(written_s):
+            self.units += 1
+            self.seconds += seconds
+
+    def waited(self, seconds: float, written_s: float) -> None:
+        """For an accelerator, between two units: it is their work that was waited for."""
+        if math.isfinite(written_s):
+            self.seconds += seconds

@@ -1,18 +1,20 @@
 """Decide between two ways of running from paired blocks, after any number of pairs.
 
-Each pair gives one log-ratio, time as it was over time with the boost, of two neighbouring blocks.
+Each pair gives one log-ratio, time as it was over time with the boosts, of two neighbouring blocks.
 Drift (clock, temperature, other programs) is common to both and cancels. One may look after every
 pair and stop when the answer is clear: the interval is a confidence sequence, which holds at all
 times at once. Ours is the asymptotic one of Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas,
 "Time-uniform central limit theory and asymptotic confidence sequences", Annals of Statistics 52(6),
 2024, theorem 2.2, https://arxiv.org/abs/2103.06476. With few pairs its standard deviation is not
-known well: it is pooled with that of the program measured against itself, and widened as Student's
-t widens. `benchmarks/live_decisions.py` counts how often it is wrong.
+known well: it is pooled with that of pairs of like blocks, at first with what is usual, and widened
+as Student's t widens. So one pair decides where the difference is large, and only there.
+`benchmarks/live_decisions.py` counts how often it is wrong.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,10 +24,9 @@ TIGHTEST_AT = 8
 """The confidence sequence is tuned to be tightest after so many pairs."""
 FEWEST = 4
 """No answer from fewer pairs than this ..."""
-CLEAR_AT = 2
-"""... but from so many where each of them shows ..."""
-CLEAR = math.log(1.3)
-"""... a difference like this: bursts of other programs have both signs."""
+CLEAR = (math.log(1.5), math.log(1.3), math.log(1.2))
+"""... but from one, two or three, where each shows a difference like this: bursts of other programs
+have both signs."""
 MOST = 24
 """After so many pairs a difference that still cannot be seen is not worth more."""
 MATTERS = math.log(1.01)
@@ -37,6 +38,9 @@ ENOUGH = 10
 are often restless."""
 ALONE = 2.3
 """By how much a deviation of few pairs is widened where it is larger than the program's own."""
+FAR, FAR_SHARE = 10.0, 0.2
+"""A pair so many times as far from the middle one as usual was disturbed from outside; at most this
+share of them are left out."""
 HOPELESS = 1.7
 """Standard errors below what matters at which more pairs are given up. It costs power, never a
 false keep, so it need not hold at all times at once."""
@@ -49,6 +53,10 @@ class Noise:
     deviation: float
     freedom: int
     """Degrees of freedom behind it: pairs less one."""
+
+
+PRIOR = Noise(0.05, 2)
+"""Taken until pairs of like blocks have been seen."""
 
 
 PairVerdict = Literal["faster", "slower", "same", "unclear", "broken", "nonfinite"]
@@ -100,8 +108,19 @@ def deviation(ratios: list[float], own: Noise) -> float:
     return max(widened, alone * (1 + ALONE / (len(ratios) - 1)))
 
 
+def undisturbed(ratios: list[float]) -> list[float]:
+    """These log-ratios without those that are far from all others: something else was busy then."""
+    if len(ratios) <= FEWEST:
+        return ratios
+    middle = statistics.median(ratios)
+    spread = max(LEAST_NOISE, statistics.median(abs(ratio - middle) for ratio in ratios))
+    near = [ratio for ratio in ratios if abs(ratio - middle) <= FAR * spread]
+    return near if len(near) >= (1 - FAR_SHARE) * len(ratios) else ratios
+
+
 def answer(ratios: list[float], own: Noise, most: int = MOST) -> Answer:
     """The verdict on these log-ratios; `unclear` until `most` pairs."""
+    ratios = undisturbed(ratios)
     count = len(ratios)
     if not count:
         return Answer("unclear", 1.0, 0.0, math.inf, 0)
@@ -110,11 +129,12 @@ def answer(ratios: list[float], own: Noise, most: int = MOST) -> Answer:
     half = half_width(count, spread)
     low, high = mean - half, mean + half
     verdict: PairVerdict = "unclear"
-    if count >= CLEAR_AT and low > 0 and min(ratios) > CLEAR:
-        verdict = "faster"
-    elif count >= CLEAR_AT and high < 0 and max(ratios) < -CLEAR:
-        verdict = "slower"
-    elif count >= FEWEST:
+    if count < FEWEST:
+        if low > 0 and min(ratios) > CLEAR[count - 1]:
+            verdict = "faster"
+        elif high < 0 and max(ratios) < -CLEAR[count - 1]:
+            verdict = "slower"
+    else:
         if low > 0 and mean >= MATTERS:
             verdict = "faster"
         elif high < 0:
@@ -124,3 +144,23 @@ def answer(ratios: list[float], own: Noise, most: int = MOST) -> Answer:
         elif count >= most:
             verdict = "same"
     return Answer(verdict, math.exp(mean), math.exp(low), math.exp(high), count)
+
+
+WIDE = 1.2
+"""An interval whose ends are so many times apart says little."""
+
+
+def so_far(answer: Answer) -> str:
+    """What the pairs say of a boost on which more of them would decide."""
+    return f"{answer.gain:.2f}x so far [{answer.low:.2f}-{answer.high:.2f}]"
+
+
+def why_not(answer: Answer) -> str:
+    """What the pairs say of a boost that is not kept, in one line."""
+    spread = f"{answer.low:.2f}-{answer.high:.2f}"
+    if answer.low < 1 < answer.high and answer.high > WIDE * answer.low:
+        pairs = "1 pair" if answer.pairs == 1 else f"{answer.pairs} pairs"
+        return f"no clear answer in {pairs}: {answer.gain:.2f}x [{spread}]"
+    if answer.verdict == "slower":
+        return f"slower: {answer.gain:.2f}x [{spread}]"
+    return f"no difference that matters: {answer.gain:.2f}x [{spread}]"

@@ -1,0 +1,364 @@
+"""Measure the running program in blocks: neighbouring steps under one set of boosts.
+
+Two neighbouring blocks make a pair: one without and one with what is compared.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+
+from flatout_agent import wire
+from flatout_agent.live import decide
+from flatout_agent.live.state import Machinery, State, Tick
+
+LEAST_STEPS = 4
+LEAST_S, SHORTEST_S = 0.15, 0.03
+"""Seconds that a block takes at least; the second where the run is over before long ..."""
+RUN_SHARE = 1 / 30
+"""... so that this share of what is left of it is enough."""
+LONG_STEP_S = 0.15
+"""Of steps this long two make a block: one alone is longer than most of what disturbs it."""
+SKIP, NO_SKIP_S = 1, 0.4
+"""Units not counted after a switch: caches are cold. Of units this long that is a small part."""
+SETTLE_MOST = 12
+"""The same where something was compiled meanwhile."""
+LOADER_BLOCK_S = 0.8
+"""Blocks of a boost that switches loading are longer: what workers have ready looks fast."""
+REMEMBERED, TELLING = 8, 3
+"""Pairs of like neighbouring blocks that give the noise: the last ones, at most and at least."""
+AT_MOST_STEPS = 400
+MOST_LOST = 6
+"""Stretches in a row that are broken off on a device: the small last batch of an epoch breaks one
+off, and the first of the next epoch another."""
+FEWEST_OF = 10
+"""A stretch there has at least this part of a block: the device stands still at its ends."""
+DISTURBED = 2.0
+"""A step that takes so many times the block's median ..."""
+DISTURBED_SHARE = 0.2
+"""... and makes up this share of the block was disturbed from outside."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """seconds: per unit, as a unit of the program's usual size would take."""
+
+    seconds: float
+    units: int
+    disturbed: bool
+    wall_s: float
+
+
+class Sizes:
+    """How the time of a unit grows with the size of its inputs, learnt as the program runs.
+
+    One usual size: units of other sizes (the last batch of an epoch) are left out. Many sizes:
+    log time is taken to grow in a straight line with log size.
+    """
+
+    MOST_SEEN = 512
+
+    def __init__(self) -> None:
+        self.count: Counter[int] = Counter()
+        self._points: list[tuple[float, float]] = []
+        self.slope = 0.0
+
+    def add(self, tick: Tick) -> None:
+        """Learn from a clean unit of the program as written."""
+        if tick.size <= 0 or tick.seconds <= 0 or len(self._points) >= self.MOST_SEEN:
+            return
+        self.count[tick.size] += 1
+        self._points.append((math.log(tick.size), math.log(tick.seconds)))
+        self.slope = self._fit() if self.vary else 0.0
+
+    @property
+    def vary(self) -> bool:
+        """Whether there is no usual size."""
+        if not self.count:
+            return False
+        return self.count.most_common(1)[0][1] < 0.7 * sum(self.count.values())
+
+    @property
+    def usual(self) -> int:
+        """The most frequent size; 0: none was seen."""
+        return self.count.most_common(1)[0][0] if self.count else 0
+
+    def fits(self, tick: Tick) -> bool:
+        """Whether the unit can stand beside the others."""
+        return self.vary or not self.count or tick.size == self.usual
+
+    def even(self, tick: Tick) -> float:
+        """Seconds that a unit of the usual size would have taken."""
+        if not self.slope or tick.size <= 0:
+            return tick.seconds
+        return tick.seconds * math.exp(self.slope * (math.log(self.usual) - math.log(tick.size)))
+
+    def _fit(self) -> float:
+        if len(self._points) < 8:
+            return 0.0
+        xs, ys = zip(*self._points, strict=True)
+        mean_x, mean_y = statistics.fmean(xs), statistics.fmean(ys)
+        square = sum((x - mean_x) ** 2 for x in xs)
+        if square < 1e-6:
+            return 0.0
+        slope = sum((x - mean_x) * (y - mean_y) for x, y in self._points) / square
+        return float(min(2.0, max(0.0, slope)))
+
+
+def length(unit_s: float, floor_s: float = LEAST_S) -> int:
+    """Units that make a block, where one takes so many seconds."""
+    least = 2 if unit_s >= LONG_STEP_S else LEAST_STEPS
+    return min(AT_MOST_STEPS, max(least, math.ceil(floor_s / max(unit_s, 1e-6))))
+
+
+def collect(
+    units: int, skip: int, sizes: Sizes, clock: Callable[[], float] | None = None
+) -> Generator[None, Tick, Block]:
+    """Wait for `skip` units, then for so many that count.
+
+    Where hardly a unit is clean (a program that saves or evaluates at each step) all of them count.
+
+    `clock`: waits for the accelerator and tells the time; never asked at each unit.
+    """
+    wall_s = 0.0
+    for _ in range(skip):
+        wall_s += (yield).seconds
+    collection = _on_host(units, sizes) if clock is None else _on_device(units, sizes, clock)
+    block = yield from collection
+    return replace(block, wall_s=wall_s + block.wall_s)
+
+
+def _on_host(units: int, sizes: Sizes) -> Generator[None, Tick, Block]:
+    seconds: list[float] = []
+    other_seconds: list[float] = []
+    wall_s = 0.0
+    while len(seconds) < units and len(other_seconds) < 3 * units + 8:
+        tick = yield
+        wall_s += tick.seconds
+        (seconds if _counts(tick, sizes) else other_seconds).append(sizes.even(tick))
+    if len(seconds) < units / 2:
+        seconds += other_seconds
+    return Block(statistics.fmean(seconds), len(seconds), _disturbed(seconds), wall_s)
+
+
+def _on_device(
+    units: int, sizes: Sizes, clock: Callable[[], float]
+) -> Generator[None, Tick, Block]:
+    """Stretches of units that count, each between two questions of the clock.
+
+    The host runs ahead of a device. A unit that does not count (with an evaluation, a save) is the
+    one that waits for all that is queued, so that its share cannot be told by the host's time: the
+    stretch that it breaks off is lost. Where epochs are shorter than a block, the next stretch ends
+    before it comes.
+    """
+    timed: list[Tick] = []
+    run: list[Tick] = []
+    device_s = wall_s = 0.0
+    stretch, lost, whole = units, 0, False
+    began = clock()
+    while len(timed) < units and lost <= MOST_LOST:
+        tick = yield
+        wall_s += tick.seconds
+        counts = _counts(tick, sizes)
+        if counts:
+            run.append(tick)
+            if len(run) < stretch:
+                continue
+        elif whole and run:  # all that stands between two units that do not count
+            least = min(units, max(LEAST_STEPS, units // FEWEST_OF))
+            stretch = max(least, min(stretch, len(run)))
+        now = clock()
+        if counts:
+            device_s += now - began
+            timed += run
+        lost, whole = (0, False) if counts else (lost + 1, True)
+        began, run = now, []
+    if len(timed) >= units / 2:
+        return _block(timed, sizes, device_s, lost > MOST_LOST, wall_s)
+    block = yield from _all(units, sizes, clock, began)
+    return replace(block, wall_s=wall_s + block.wall_s)
+
+
+def _all(
+    units: int, sizes: Sizes, clock: Callable[[], float], began: float
+) -> Generator[None, Tick, Block]:
+    """Units of all kinds; disturbed where most would count, and another try may find them alone."""
+    ticks: list[Tick] = []
+    while len(ticks) < units:
+        ticks.append((yield))
+    most = sum(_counts(tick, sizes) for tick in ticks) > units / 2
+    wall_s = sum(tick.seconds for tick in ticks)
+    return _block(ticks, sizes, clock() - began, most, wall_s)
+
+
+def _block(
+    ticks: list[Tick], sizes: Sizes, device_s: float, disturbed: bool, wall_s: float
+) -> Block:
+    """`device_s` is of all these units together."""
+    host_s = sum(tick.seconds for tick in ticks)
+    even = sum(map(sizes.even, ticks)) / host_s if host_s > 0 else 1.0
+    return Block(even * device_s / len(ticks), len(ticks), disturbed, wall_s)
+
+
+def _counts(tick: Tick, sizes: Sizes) -> bool:
+    return tick.clean and sizes.fits(tick)
+
+
+def _disturbed(seconds: list[float]) -> bool:
+    usual = statistics.median(seconds)
+    late = sum(value - usual for value in seconds if value > DISTURBED * usual)
+    return late > DISTURBED_SHARE * usual * len(seconds)
+
+
+class Measure:
+    """Switches the program between two sets of boosts and times the blocks."""
+
+    def __init__(
+        self, machinery: Machinery, state: State, lose: Callable[[float], None], seed: int
+    ) -> None:
+        """lose: called with the seconds that a pair took longer than without what was tried."""
+        self.machinery, self.state, self._lose = machinery, state, lose
+        self.sizes = Sizes()
+        self.accelerated = False
+        """The device runs behind the host, which waits for it at both ends of a block."""
+        self.left_s: float | None = None
+        """Seconds that the run is going to train yet; None: nobody knows."""
+        self.broken_by_trial = False
+        self._was_sound = True
+        self._before: tuple[list[wire.BoostOrder], float] | None = None
+        """The block that has just ended: its boosts, and seconds of a unit."""
+        self._alike: deque[float] = deque(maxlen=REMEMBERED)
+        """Log-ratios of neighbouring blocks under the same boosts."""
+        self._random = random.Random(seed)
+        self._flip = False
+
+    def begin(self) -> None:
+        """Before the first step under another boost: what is unsound by now is not its fault."""
+        self._was_sound = self.machinery.sound()
+
+    def floor_s(self, loads: bool = False) -> float:
+        """Seconds that a block takes at least."""
+        if loads:
+            return LOADER_BLOCK_S
+        if self.left_s is None:
+            return LEAST_S
+        return min(LEAST_S, max(SHORTEST_S, RUN_SHARE * self.left_s))
+
+    def pair_s(self, loads: bool = False) -> float:
+        """Seconds that one pair takes at the present speed."""
+        unit_s = self.state.now_s
+        skip = SKIP if unit_s < NO_SKIP_S else 0
+        return 2 * (length(unit_s, self.floor_s(loads)) + skip / 2) * unit_s
+
+    def pair(
+        self, base: list[wire.BoostOrder], trial: list[wire.BoostOrder], loads: bool = False
+    ) -> Generator[None, Tick, float]:
+        """Log-ratio of two neighbouring blocks; A B B A, so that every other needs no switch.
+
+        NaN where a loss was not finite or a call raised: `broken_by_trial` tells in which of them.
+        """
+        self.broken_by_trial = self._was_sound and self.last_on(trial)
+        if not self.machinery.sound():
+            return math.nan
+        if self._flip:
+            order = [trial, base] if self.last_on(trial) else [base, trial]
+        else:
+            order = [base, trial] if self._random.random() < 0.5 else [trial, base]
+        self._flip = not self._flip
+        seconds: dict[int, float] = {}
+        for on in order:
+            block = yield from self.block(on, loads)
+            seconds[id(on)] = block.seconds
+            if not self.machinery.sound():
+                self.broken_by_trial = self._was_sound and on is trial
+                return math.nan
+        return self._ratio(base, seconds[id(base)], seconds[id(trial)], loads)
+
+    def first_pair(
+        self, base: list[wire.BoostOrder], trial: list[wire.BoostOrder], written: list[float]
+    ) -> Generator[None, Tick, float]:
+        """Like `pair`, where units as written have just gone by: they are its first block.
+
+        written: the seconds of these. Only of long ones: short ones are cheap to take anew.
+        """
+        unit_s = self.state.written_s
+        if base or unit_s < NO_SKIP_S or self.accelerated or len(written) < 2:
+            return (yield from self.pair(base, trial))
+        self.broken_by_trial = False
+        if not self.machinery.sound():
+            return math.nan
+        base_s = self.machinery.agree(statistics.fmean(written), "max")
+        block = yield from self.block(trial)
+        if not self.machinery.sound():
+            self.broken_by_trial = self._was_sound
+            return math.nan
+        self._flip = True
+        return self._ratio(base, base_s, block.seconds, False)
+
+    def _ratio(
+        self, base: list[wire.BoostOrder], base_s: float, trial_s: float, loads: bool
+    ) -> float:
+        if not base:
+            self.state.written_s = base_s
+        self._lose(length(self.state.now_s, self.floor_s(loads)) * (trial_s - base_s))
+        return math.log(base_s / trial_s) if base_s > 0 and trial_s > 0 else math.nan
+
+    def last_on(self, orders: Sequence[wire.BoostOrder]) -> bool:
+        """Whether exactly these are on."""
+        return self.machinery.on() == list(orders)
+
+    def block(
+        self, on: Sequence[wire.BoostOrder], loads: bool = False
+    ) -> Generator[None, Tick, Block]:
+        """One block under these boosts; one that was disturbed is taken again, once."""
+        skip = self.switch(on)
+        if skip:
+            self._before = None
+        if loads and skip:
+            skip += 2 + self.machinery.buffered()
+        elif self.state.now_s >= NO_SKIP_S:
+            skip = 0
+        units = length(self.state.now_s, self.floor_s(loads))
+        clock = self.machinery.synchronized_clock if self.accelerated else None
+        for last in (False, True):
+            recompiles = self.machinery.recompiles
+            block = yield from collect(units, skip, self.sizes, clock)
+            compiled = self.machinery.recompiles != recompiles
+            disturbed = not loads and (block.disturbed or compiled)
+            if last or not self.machinery.agree(float(disturbed), "first"):
+                break
+            skip = SETTLE_MOST if compiled else 0
+        block = replace(block, seconds=self.machinery.agree(block.seconds, "max"))
+        self._compare_alike(on, block.seconds)
+        step = self.machinery.steps()
+        self.machinery.tell(
+            wire.BlockRun(
+                max(1, step - block.units + 1),
+                block.units,
+                1000 * block.seconds,
+                tuple(order.id for order in on),
+            )
+        )
+        return block
+
+    def _compare_alike(self, on: Sequence[wire.BoostOrder], seconds: float) -> None:
+        """Of two pairs in turn (A B, B A) the middle blocks are alike: what differs is noise.
+
+        The machine may have been restless at the program's start, or be so only now.
+        """
+        before, self._before = self._before, (list(on), seconds)
+        if before is not None and before[0] == list(on) and min(seconds, before[1]) > 0:
+            self._alike.append(math.log(before[1] / seconds))
+        if len(self._alike) >= TELLING:
+            self.state.noise = decide.noise(list(self._alike))
+
+    def switch(self, on: Sequence[wire.BoostOrder]) -> int:
+        """Switch to exactly these boosts; returns how many units to leave out of the count."""
+        if self.last_on(on):
+            return 0
+        self.machinery.switch(on)
+        return SKIP

@@ -1,0 +1,716 @@
+"""A live tuning from its first step to its last decision: the whole recipe first, then refined.
+
+A generator: each `yield` hands the program its next unit of work (a step, or a micro-step where
+steps are made of many) and comes back with the `Tick` that says how long it took. So the whole
+reads as a story although the program's own loop is in charge.
+
+All boosts that are likely to help go on together. The Guard takes out what it refuses, one pair of
+blocks compares the rest with the program as written, and what is faster stays. Only then is it
+refined: what could hurt is taken out once, alternatives and what takes long to compile are added.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+
+from flatout_agent import wire
+from flatout_agent.boost import Moment, Risk, Switch
+from flatout_agent.boosts import load
+from flatout_agent.live import candidates, decide, evaluation, expected, measure
+from flatout_agent.live.budget import Budget
+from flatout_agent.live.candidates import Candidate, Refusal
+from flatout_agent.live.guard import GuardVerdict
+from flatout_agent.live.measure import Measure
+from flatout_agent.live.state import Machinery, State, Story, Tick
+
+Orders = list[wire.BoostOrder]
+Compared = Generator[None, Tick, decide.Answer]
+
+WARM_UNITS = 5
+WARM_MOST_S = 10.0
+GUARD_UNITS = 6
+"""Units of work that the Guard takes: it repeats a call both ways."""
+DATA_BOUND = 0.3
+"""Share of the step spent waiting for data from which on the loader comes first."""
+SHARE, AHEAD_SHARE, RECIPE_SHARE = 0.1, 0.25, 0.5
+"""Share of the time that is left which the pairs of one boost may take, of one that seems faster,
+and of the recipe."""
+LITTLE_S, MOST_S = 5.0, 15.0
+"""Seconds that these pairs take at most all the same: where little is promised, and much."""
+AGAIN = 0.05
+"""What stayed unclear, and other parameters, are worth this part of what a first try is."""
+READY_S, LIVE_READY_S = 20.0, 300.0
+"""How long a boost may take until it can show its gain: in a throw-away run, and in a real one,
+where waiting costs nothing."""
+LIKELY = 0.05
+"""A gain that looks this large gets a second turn even where no time limit is given, and is
+believed where there is no more time to look."""
+NEAR_AGAIN_STEPS = 30
+"""Steps until a boost that the Guard refused near its limit gets a second look: a deep network
+amplifies errors in its first steps, and soon much less."""
+FAR_SLOWER = math.log(0.8)
+"""What is slower by this much in two pairs gets no third: it costs the run too much, and to drop
+it wrongly costs a gain, never a result."""
+SURE_PAIRS = 3
+"""What rests on fewer pairs is compared once more, with the program as written."""
+STAYS = "neither clearly faster nor slower"
+IN_THE_PLAN = "in the plan, and one pair does not speak against it"
+
+
+@dataclass
+class NextTry:
+    """Something to try next."""
+
+    worth: float
+    """Expected seconds saved in each second of the run, for each second of trial."""
+    cost_s: float
+    compile_s: float
+    gain: float
+    """Likely speed-up."""
+    candidate: Candidate
+    begin: Callable[[], Story]
+
+
+class Tuning:
+    """One live tuning. `run` is the story; the rest are its chapters."""
+
+    def __init__(self, machinery: Machinery, orders: wire.LiveOrders, budget: Budget) -> None:
+        self.machinery, self.orders, self.budget = machinery, orders, budget
+        self.state = State()
+        self.measure = Measure(machinery, self.state, budget.lose, orders.seed)
+        self.untried: list[Candidate] = []
+        self.near: list[tuple[Candidate, int]] = []
+        """Refused near the Guard's limit, and the step from which they are looked at again."""
+        self.open: dict[str, tuple[Candidate, decide.Answer]] = {}
+        """Tried, without a clear answer in their share of the time."""
+        self.trying: list[Candidate] = []
+        self._ratios: dict[str, tuple[list[str], list[float]]] = {}
+        """For the open ones: what was kept then, and the log-ratios so far."""
+        self._measured: set[str] = set(orders.measured)
+        """Members of what is kept that were compared alone."""
+        self._small: list[Candidate] = []
+        """Boosts that may have gained a little, too little to be measured alone."""
+        self._written: deque[float] = deque(maxlen=8)
+        """Seconds of the last units, if they were as written and nothing happened beside them."""
+
+    def run(self, planned: Sequence[wire.BoostOrder]) -> Story:
+        """Decide on every boost that may be tried."""
+        story = self._story(planned)
+        next(story)
+        while True:
+            tick = yield
+            if self.machinery.on():
+                self._written.clear()
+            elif tick.clean:
+                self._written.append(tick.seconds)
+                self.measure.sizes.add(tick)
+            try:
+                story.send(tick)
+            except StopIteration:
+                return
+
+    def _story(self, planned: Sequence[wire.BoostOrder]) -> Story:
+        plan = [Candidate(o.id, o.params, load(o.id).BOOST, 1.0) for o in planned]
+        if plan:
+            self.state.keep(plan, self.orders.gain, self.orders.pairs)
+        yield from self._look()
+        if plan and self.orders.written_s is None:
+            yield from self._check_plan()
+        kept_ids = set(self.state.kept_ids)
+        self.untried = [c for c in self.untried if c.id not in kept_ids or c.variant]
+        loaders = [c for c in self.untried if c.boost.moment is Moment.LOADER and not c.variant]
+        if loaders and (self.machinery.facts().wait_share or 0.0) > DATA_BOUND:
+            yield from self._try([max(loaders, key=lambda c: c.promise)])
+        yield from self._try_recipe()
+        while (turn := self._next()) is not None:
+            yield from self._when_ready(turn)
+        yield from self._try_small_ones()
+        for candidate in [c for c in self.untried if c.boost.evaluates]:
+            yield from self._try_in_evaluation(candidate)
+        yield from self._check_together()
+        yield from self._verify()
+        self._drop_idle()
+        self.state.settled = True
+        self.measure.switch(self.state.on)
+
+    def left_over(self, reason: str) -> None:
+        """The program ends: report what was not tried, with the reason."""
+        waiting = [*self.trying, *(candidate for candidate, _ in self.near), *self.untried]
+        for candidate in waiting:
+            if candidate.variant == 0 and candidate.id not in {*self.open, *self.state.kept_ids}:
+                self.tell(candidate, "untried", reason, why="program_ended")
+        for candidate, answer in list(self.open.values()):
+            unclear = f"the program ended: {decide.so_far(answer)}"
+            self.tell(candidate, "untried", unclear, answer, why="program_ended")
+
+    # The program as written ---------------------------------------------------------------------
+
+    def _look(self) -> Story:
+        """How long a unit takes, where its time goes, and which boosts apply."""
+        machinery, budget = self.machinery, self.budget
+        budget.begin()
+        self.measure.accelerated = machinery.facts().device != "cpu"
+        if self.orders.written_s is None and self.measure.switch(()):
+            yield
+        unit_s = yield from self._warm()
+        # An earlier process of this tuning may have measured it.
+        self.state.written_s = self.orders.written_s or unit_s
+        if self.measure.accelerated and self.orders.written_s is None:
+            block = yield from self.measure.block(())
+            self.state.written_s = block.seconds
+        if budget.steps is None:
+            budget.steps = machinery.planned_steps()
+        budget.reserved_s = self._reserved_s()
+        yield from machinery.look_inside()
+        facts = machinery.facts()
+        budget.layers = sum(model.conv2d + model.matmul for model in facts.models)
+        eligible, declined = candidates.candidates(facts, self.orders.allowed)
+        settled = set(self.orders.settled)
+        self.untried = [candidate for candidate in eligible if candidate.id not in settled]
+        for row in declined:
+            if row.id not in settled:
+                machinery.tell(row)
+        machinery.report()
+
+    def _warm(self) -> Generator[None, Tick, float]:
+        """Wait until units take about the same time; returns how long one takes."""
+        ticks: list[Tick] = []
+        began = self.machinery.now()
+        while True:
+            ticks.append((yield))
+            last = [tick.seconds for tick in ticks[-WARM_UNITS:]]
+            unit_s = self.machinery.agree(statistics.median(last), "max")
+            long = min(last) >= measure.NO_SKIP_S and not self.measure.accelerated
+            steady = len(ticks) > WARM_UNITS and max(last) <= 1.5 * statistics.median(last)
+            if self.machinery.agree(float(steady or long), "min"):
+                return unit_s
+            if self.machinery.now() - began > WARM_MOST_S:
+                return unit_s
+
+    def _reserved_s(self) -> float:
+        if self.orders.started_at is None:
+            return 0.0
+        start_s = self.budget.began - self.orders.started_at
+        step_s = self.state.written_s * self.machinery.units_per_step()
+        return wire.confirmation_s(start_s, step_s, self.budget.steps)
+
+    def _check_plan(self) -> Story:
+        """A plan's boosts are taken as they are, unless a pair speaks against them."""
+        plan = list(self.state.kept)
+        ratio = yield from self.measure.pair([], self.state.on)
+        if ratio > -2 * self.state.noise.deviation:
+            self.state.gain, self.state.pairs = math.exp(ratio), 1
+            yield from self._check_together()
+            for candidate in self.state.kept:
+                self.tell(candidate, "kept", IN_THE_PLAN)
+        else:
+            for candidate in plan:
+                self.state.drop(candidate, None)
+
+    # The recipe ---------------------------------------------------------------------------------
+
+    def _recipe(self) -> list[Candidate]:
+        """What goes on together first: of alternatives the likelier one, nothing that compiles."""
+        chosen: list[Candidate] = []
+        for candidate in sorted(self.untried, key=lambda c: (-c.promise, c.id)):
+            boost = candidate.boost
+            later = boost.compiles or boost.evaluates or boost.fills or candidate.variant
+            if later or boost.switch is Switch.ITERATOR:
+                continue
+            beside = [*self.state.kept, *chosen]
+            if any(c.excludes(candidate) or c.id in boost.covered_by for c in beside):
+                continue
+            chosen.append(candidate)
+        return chosen
+
+    def _try_recipe(self) -> Story:
+        group = self._recipe()
+        if not group:
+            return
+        refusal = self._refusal(self._cost_s(group), math.prod(c.promise for c in group), 0.0)
+        if refusal is not None and refusal.why == "no_time":
+            group = [max(group, key=expected.gain)]
+            if self._refusal(self._cost_s(group), group[0].promise, 0.0) is not None:
+                return  # told by `_next`
+        yield from self._try(group)
+
+    # What to try next ---------------------------------------------------------------------------
+
+    def _next(self) -> NextTry | None:
+        """What is worth most for its time; None: all that can be tried was tried."""
+        near = [c for c, step in self.near if step <= self.machinery.steps()]
+        turns = [self._addition(candidate, 1.0) for candidate in near]
+        turns += [self._addition(candidate, 1.0) for candidate in self._first_tries()]
+        turns += [self._removal(candidate) for candidate in self._removable()]
+        if not turns:
+            turns += [self._addition(c, AGAIN) for c, _ in self.open.values() if not c.again]
+            turns += [self._addition(candidate, AGAIN) for candidate in self._variants()]
+            turns += [self._wait_for_near(candidate, step) for candidate, step in self.near[:1]]
+        possible = []
+        for turn in turns:
+            refusal = self._refusal(turn.cost_s, turn.gain, turn.compile_s)
+            if refusal is None:
+                possible.append(turn)
+            else:
+                self._not_now(turn.candidate, refusal)
+        if turns and not possible:
+            return self._next()  # these were told; others may be left
+        return max(possible, key=lambda turn: turn.worth, default=None)
+
+    def _first_tries(self) -> list[Candidate]:
+        found = []
+        for candidate in [c for c in self.untried if not c.variant and not c.boost.evaluates]:
+            cover = next((c for c in self.state.kept if c.id in candidate.boost.covered_by), None)
+            if cover is None:
+                found.append(candidate)
+            else:
+                self._not_now(candidate, Refusal(f"{cover.id} is on and leaves nothing for it"))
+        return found
+
+    def _variants(self) -> list[Candidate]:
+        """Other parameters: of what runs; if it compiles, of what is kept."""
+        return [c for c in self.untried if c.variant and not self._hopeless(c)]
+
+    def _hopeless(self, candidate: Candidate) -> bool:
+        if candidate.id in self.state.kept_ids:
+            return False
+        return candidate.boost.compiles or candidate.id not in self._measured
+
+    def _removable(self) -> list[Candidate]:
+        if len(self.state.kept) < 2:
+            return []
+        return [c for c in self.state.kept if c.id not in self._measured]
+
+    def _addition(self, candidate: Candidate, part: float) -> NextTry:
+        again = candidate.id in self.open or any(near is candidate for near, _ in self.near)
+        tried = replace(candidate, again=again)
+        compile_s = self.budget.compile_s(candidate)
+        cost_s = self._cost_s([candidate]) + compile_s
+        replaced = [other.promise for other in self.state.kept if other.id == candidate.id]
+        gain = candidate.promise / max(replaced, default=1.0)
+        worth = part * expected.gain(replace(candidate, promise=gain)) / cost_s
+        return NextTry(worth, cost_s, compile_s, gain, candidate, lambda: self._try([tried]))
+
+    def _removal(self, member: Candidate) -> NextTry:
+        cost_s = 2 * self.measure.pair_s()
+        harm = expected.harm(member)
+        return NextTry(harm / cost_s, cost_s, 0.0, 1 + harm, member, lambda: self._take_out(member))
+
+    def _wait_for_near(self, candidate: Candidate, step: int) -> NextTry:
+        def wait() -> Story:
+            yield from self._train_on(max(1, step - self.machinery.steps()))
+
+        steps = max(0, step - self.machinery.steps())
+        wait_s = steps * self._step_s() if self.budget.throw_away else 0.0
+        return NextTry(
+            0.0, wait_s + self._cost_s([candidate]), 0.0, candidate.promise, candidate, wait
+        )
+
+    def _cost_s(self, group: Sequence[Candidate]) -> float:
+        """Seconds of a try at least: the Guard, and one pair."""
+        loads = group[0].boost.switch is Switch.ITERATOR
+        guard_s = 0.0 if group[0].boost.moment is Moment.LOADER else GUARD_UNITS * self.state.now_s
+        return guard_s + self.measure.pair_s(loads)
+
+    def _refusal(self, cost_s: float, gain: float, compile_s: float) -> Refusal | None:
+        now = self.machinery.steps(), self._step_s()
+        return self.budget.refuses(cost_s, gain, compile_s, *now)
+
+    def _when_ready(self, turn: NextTry) -> Story:
+        if self.budget.ready(turn.cost_s, turn.compile_s):
+            yield from turn.begin()
+        else:
+            yield from self._train_on(1)
+
+    def _not_now(self, candidate: Candidate, refusal: Refusal) -> None:
+        """It gets no turn any more."""
+        if candidate.id in self.state.kept_ids and not candidate.variant:
+            self._measured.add(candidate.id)  # it stays as it is
+            return
+        self.near = [(near, step) for near, step in self.near if near.id != candidate.id]
+        if candidate in self.untried:
+            self.untried.remove(candidate)
+        if candidate.variant:
+            return
+        if candidate.id in self.open:
+            _, answer = self.open.pop(candidate.id)
+            self.tell(candidate, "same", decide.why_not(answer), answer)
+            return
+        kind: wire.LiveVerdict = "declined" if refusal.why is None else "untried"
+        self.tell(candidate, kind, refusal.reason, why=refusal.why)
+
+    # Trying -------------------------------------------------------------------------------------
+
+    def _try(self, group: list[Candidate]) -> Story:
+        """These on top of what is kept: first the Guard, then pairs."""
+        ids = {candidate.id for candidate in group}
+        self.trying = group
+        self.untried = [c for c in self.untried if c.variant or c.id not in ids]
+        self.untried = [c for c in self.untried if c not in group]
+        self.near = [(near, step) for near, step in self.near if near.id not in ids]
+        self.measure.switch(self._base(group))
+        began, steps = self.machinery.now(), self.machinery.steps()
+        if group[0].boost.compiles and not self.budget.throw_away:
+            yield from self.machinery.compile_aside(group[0])
+        checked = yield from self.machinery.check(group)
+        guard_s = self.machinery.now() - began
+        trained_s = (self.machinery.steps() - steps) * self._step_s()
+        self.budget.lose(max(0.0, guard_s - trained_s))
+        for candidate in group:
+            if candidate.id in checked.refused:
+                self._refused(candidate, checked.refused[candidate.id], began)
+        sound = checked.sound
+        if len(sound) > 1:
+            for candidate in [c for c in sound if c.id in checked.idle]:
+                reason = f"did not engage: {checked.idle[candidate.id]}"
+                self.tell(candidate, "declined", reason, began=began)
+            sound = [candidate for candidate in sound if candidate.id not in checked.idle]
+        start_s = guard_s if group[0].boost.compiles else 0.0
+        if sound:
+            idle = checked.idle.get(sound[0].id) if len(sound) == 1 else None
+            yield from self._compare(sound, checked.verdict, began, start_s, idle)
+        self.trying = []
+        self.measure.switch(self.state.on)
+
+    def _compare(
+        self,
+        group: list[Candidate],
+        verdict: GuardVerdict,
+        began: float,
+        start_s: float,
+        idle: str | None,
+    ) -> Story:
+        """Pairs without and with these, all found sound; where they are slower, halves of them."""
+        trial = [*self._base(group), *(candidate.order for candidate in group)]
+        if len(group) == 1 and not (yield from self._ready(group[0], trial)):
+            return
+        answer = yield from self.compare(group, self.state.on, trial)
+        alone = group[0]
+        if answer.verdict == "faster" and not self._pays(answer, start_s):
+            reason = f"{answer.gain:.2f}x, but the run is too short to win its start-up back"
+            self.tell(alone, "untried", reason, answer, began, verdict)
+        elif answer.verdict == "faster":
+            self._keep(group, answer, verdict, began, start_s)
+        elif len(group) > 1:
+            for half in _halves(group):
+                self.measure.switch(self.state.on)
+                if not self.budget.over or answer.verdict == "broken":
+                    yield from self._compare(half, verdict, began, start_s, None)
+                else:
+                    for candidate in half:
+                        self.tell(candidate, "untried", "no time left", why="no_time")
+        elif self._stays_open(alone, answer):
+            self.open[alone.id] = alone, answer
+        else:
+            self._drop(alone, answer, verdict, began, idle)
+
+    def compare(self, group: Sequence[Candidate], base: Orders, trial: Orders) -> Compared:
+        """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up."""
+        key, kept_ids = _key(group), self.state.kept_ids
+        kept_then, ratios = self._ratios.pop(key, ([], []))
+        ratios = list(ratios) if kept_then == kept_ids else []
+        began, left_s = self.machinery.now(), self.budget.left_s
+        loads = any(candidate.boost.switch is Switch.ITERATOR for candidate in group)
+        self.measure.begin()
+        self.measure.left_s = self._run_left_s()
+        while True:
+            if ratios or loads:
+                ratio = yield from self.measure.pair(base, trial, loads)
+            else:
+                ratio = yield from self.measure.first_pair(base, trial, list(self._written))
+            if not math.isfinite(ratio):
+                broken: decide.PairVerdict = (
+                    "broken" if self.measure.broken_by_trial else "nonfinite"
+                )
+                return replace(decide.answer(ratios, self.state.noise), verdict=broken)
+            ratios.append(ratio)
+            answer = decide.answer(ratios, self.state.noise)
+            if answer.verdict != "unclear":
+                return answer
+            clearly = min(FAR_SLOWER, -2 * self.state.noise.deviation)
+            if len(ratios) > 1 and max(ratios) < clearly:
+                return replace(answer, verdict="slower")
+            spent_s = self.machinery.now() - began
+            if spent_s + self.measure.pair_s(loads) > self._most_s(group, answer, left_s):
+                self._ratios[key] = kept_ids, ratios
+                return answer
+
+    def _most_s(
+        self, group: Sequence[Candidate], answer: decide.Answer, left_s: float | None
+    ) -> float:
+        """Seconds for all pairs of these: a small gain is not worth minutes of long steps."""
+        recipe, promise = len(group) > 1, group[0].promise
+        most_s = math.inf if recipe else min(MOST_S, LITTLE_S + 100 * (promise - 1))
+        if left_s is None:
+            return min(MOST_S, most_s)
+        ahead = answer.gain > 1 + decide.MATTERS
+        share = RECIPE_SHARE if recipe else AHEAD_SHARE if ahead else SHARE
+        return min(most_s, share * left_s)
+
+    def _ready(self, candidate: Candidate, trial: Orders) -> Generator[None, Tick, bool]:
+        """Train for a while under a boost that gains nothing at first (a cache that fills).
+
+        In a run that is not thrown away this costs nothing, so it may take its time. False: it
+        cannot show its gain in this time.
+        """
+        if not candidate.boost.fills and self.machinery.steps_to_ready(candidate.id) <= 0:
+            return True
+        self.measure.begin()
+        self.measure.switch(trial)
+        while self._may_get_ready(candidate):
+            yield
+        steps = self.machinery.steps_to_ready(candidate.id)
+        if steps <= 0:
+            return True
+        self.measure.switch(self.state.on)
+        reason = f"it gains nothing before another {steps:,} steps"
+        self._not_now(candidate, Refusal(reason, "no_time"))
+        return False
+
+    def _may_get_ready(self, candidate: Candidate) -> bool:
+        steps = self.machinery.steps_to_ready(candidate.id)
+        wait_s = steps * self._step_s()
+        if self.budget.throw_away:
+            left_s = self.budget.left_s
+            return 0 < wait_s < min(READY_S, READY_S if left_s is None else left_s / 2)
+        left = None if self.budget.steps is None else self.budget.steps - self.machinery.steps()
+        return 0 < wait_s < LIVE_READY_S and (left is None or steps < left / 2)
+
+    def _take_out(self, member: Candidate) -> Story:
+        """One member of what was kept together: what does it bring beside the others?"""
+        self._measured.add(member.id)
+        began = self.machinery.now()
+        others = [order for order in self.state.on if order.id != member.id]
+        answer = yield from self.compare([member], others, self.state.on)
+        exact = member.boost.risk is Risk.EXACT
+        if answer.verdict == "faster":
+            self.tell(member, "kept", "beside all others", answer, began)
+        elif (
+            answer.verdict == "slower"
+            or answer.gain < 0.99
+            or (answer.verdict == "same" and (answer.gain < 1.0 or not exact))
+        ):
+            self.state.drop(member, answer.gain)
+            self.tell(
+                member, "dropped", f"beside the others: {decide.why_not(answer)}", answer, began
+            )
+        self.measure.switch(self.state.on)
+
+    def _try_small_ones(self) -> Story:
+        """Switch on together exact boosts with small gains: the sum may be beyond doubt."""
+        group: list[Candidate] = []
+        for candidate in self._small:
+            beside = [*self.state.kept, *group]
+            covered = any(other.id in candidate.boost.covered_by for other in beside)
+            if not covered and not any(candidate.excludes(other) for other in beside):
+                group.append(candidate)
+        if len(group) < 2 or self._refusal(2 * self.measure.pair_s(), 1.01, 0.0) is not None:
+            return
+        began = self.machinery.now()
+        answer = yield from self.compare(
+            group, self.state.on, [*self.state.on, *(candidate.order for candidate in group)]
+        )
+        if answer.verdict == "faster":
+            self._keep(group, answer, None, began, 0.0)
+        self.measure.switch(self.state.on)
+
+    def _try_in_evaluation(self, candidate: Candidate) -> Story:
+        self.untried.remove(candidate)
+        began = self.machinery.now()
+        answer = yield from evaluation.compare(self.measure, self.budget, candidate.order)
+        self.measure.switch(self.state.on)
+        if answer is None:
+            reason = "the program did not evaluate again in time"
+            self.tell(candidate, "untried", reason, began=began)
+        elif answer.verdict == "faster":
+            self.state.keep([candidate], 1.0, SURE_PAIRS)  # steps stay as they are
+            self.measure.switch(self.state.on)
+            self.tell(candidate, "kept", f"{answer.gain:.2f}x in evaluation", answer, began)
+        else:
+            self.tell(candidate, "same", f"{answer.gain:.2f}x in evaluation", answer, began)
+
+    def _verify(self) -> Story:
+        """What rests on few pairs, or on none, is compared with the program as written."""
+        sure = self.state.pairs >= SURE_PAIRS or not self.state.kept
+        if sure or self._refusal(self.measure.pair_s(), 2.0, 0.0) is not None:
+            return
+        group = list(self.state.kept)
+        self._ratios.pop(_key(group), None)
+        answer = yield from self.compare(group, [], self.state.on)
+        if answer.verdict == "faster" or (answer.verdict == "unclear" and answer.gain > 1 + LIKELY):
+            self.state.measured(answer)
+            return
+        for candidate in group:
+            self.state.drop(candidate, None)
+            reason = f"all together, once more: {decide.why_not(answer)}"
+            self.tell(candidate, "dropped", reason, answer)
+
+    def _check_together(self) -> Story:
+        """All that is kept against the program as written: errors may add up."""
+        state = self.state
+        while state.kept:
+            self.measure.switch(state.on)
+            verdict = yield from self.machinery.check_together(state.kept)
+            state.verdict = verdict
+            if verdict.passed or verdict.error is None:
+                return
+            risky = [member for member in state.kept if member.boost.risk is not Risk.EXACT]
+            candidate = (risky or state.kept)[-1]
+            state.drop(candidate, None)
+            self.tell(candidate, "dropped", f"together with the others: {verdict.summary}")
+
+    def _drop_idle(self) -> None:
+        """What never took hold beside the others has no place in a plan."""
+        for candidate in list(self.state.kept):
+            idle = self.machinery.idle(candidate.id)
+            if idle is not None:
+                self.state.drop(candidate, 1.0)
+                self.tell(candidate, "declined", f"did not engage: {idle}")
+
+    # Deciding -----------------------------------------------------------------------------------
+
+    def _refused(self, candidate: Candidate, verdict: GuardVerdict, began: float) -> None:
+        if verdict.near and not candidate.again:
+            self.near.append((candidate, self.machinery.steps() + NEAR_AGAIN_STEPS))
+            return
+        kind: wire.LiveVerdict = "different" if verdict.error is not None else "declined"
+        if verdict.failed:
+            kind = "failed"
+        self.tell(candidate, kind, verdict.reason, began=began, guarded=verdict)
+
+    def _keep(
+        self,
+        group: list[Candidate],
+        answer: decide.Answer,
+        verdict: GuardVerdict | None,
+        began: float,
+        start_s: float,
+    ) -> None:
+        replaced = self.state.keep(group, answer.gain, answer.pairs)
+        self.measure.switch(self.state.on)
+        if len(group) == 1:
+            self._measured.add(group[0].id)
+        ids = {candidate.id for candidate in group}
+        for other in replaced:
+            if other.id not in ids:
+                self.tell(other, "dropped", f"{group[0].id} is faster in its place")
+        together = tuple(candidate.id for candidate in group) if len(group) > 1 else ()
+        for candidate in group:
+            reason = verdict.reason if verdict is not None else "too small to be seen alone"
+            self.tell(candidate, "kept", reason, answer, began, verdict, start_s, together=together)
+
+    def _drop(
+        self,
+        candidate: Candidate,
+        answer: decide.Answer,
+        verdict: GuardVerdict,
+        began: float,
+        idle: str | None,
+    ) -> None:
+        kind: wire.LiveVerdict
+        if answer.verdict == "broken":
+            kind, reason = "different", "the loss is NaN or Inf under it, or a call failed"
+        elif answer.verdict == "nonfinite":
+            kind, reason = "declined", "the loss is NaN or Inf without it as well"
+        elif idle is not None:
+            kind, reason = "declined", f"did not engage: {idle}"
+        else:
+            kind = "slower" if answer.verdict == "slower" else "same"
+            reason = decide.why_not(answer)
+            self._measured.add(candidate.id)
+        if kind == "same" and answer.gain > 1 and candidate.boost.risk is Risk.EXACT:
+            self._small.append(candidate)
+        self.tell(candidate, kind, reason, answer, began, verdict)
+
+    def _stays_open(self, candidate: Candidate, answer: decide.Answer) -> bool:
+        """Whether more pairs are worth it once all others have had their turn."""
+        return (
+            answer.verdict == "unclear"
+            and answer.pairs < decide.MOST
+            and answer.gain > 1 + decide.MATTERS
+            and not candidate.again
+            and (self.budget.left_s is not None or answer.gain > 1 + LIKELY)
+        )
+
+    def _pays(self, answer: decide.Answer, start_s: float) -> bool:
+        """Whether a boost that is compiled at every start wins that time back over a whole run."""
+        if self.budget.steps is None or start_s < 2.0:
+            return True
+        return self.budget.steps * self._step_s() * (1 - 1 / answer.gain) > start_s
+
+    def _base(self, group: Sequence[Candidate]) -> Orders:
+        """What is kept and can be on beside these."""
+        return [
+            other.order
+            for other in self.state.kept
+            if not any(other.id == new.id or other.excludes(new) for new in group)
+        ]
+
+    def _train_on(self, units: int) -> Story:
+        self.measure.switch(self.state.on)
+        for _ in range(units):
+            yield
+
+    def _step_s(self) -> float:
+        return self.state.now_s * self.machinery.units_per_step()
+
+    def _run_left_s(self) -> float | None:
+        if self.budget.steps is None:
+            return None
+        return max(0, self.budget.steps - self.machinery.steps()) * self._step_s()
+
+    def tell(
+        self,
+        candidate: Candidate,
+        kind: wire.LiveVerdict,
+        reason: str,
+        answer: decide.Answer | None = None,
+        began: float | None = None,
+        guarded: GuardVerdict | None = None,
+        compile_s: float = 0.0,
+        why: wire.WhyUntried | None = None,
+        together: tuple[str, ...] = (),
+    ) -> None:
+        """Record a decision, with what the pairs and the Guard found."""
+        self.open.pop(candidate.id, None)
+        yardstick = guarded.yardstick if guarded is not None else None
+        compared = answer if answer is not None and answer.pairs else None
+        self.machinery.tell(
+            wire.Decided(
+                candidate.id,
+                kind,
+                reason,
+                params=candidate.params,
+                gain=compared.gain if compared is not None else None,
+                low=compared.low if compared is not None else None,
+                high=compared.high if compared is not None else None,
+                pairs=compared.pairs if compared is not None else 0,
+                step=self.machinery.steps(),
+                cost_s=self.machinery.now() - began if began is not None else 0.0,
+                compile_s=compile_s,
+                step_ms=1000 * self.state.now_s if kind == "kept" else None,
+                gradient_error=guarded.error if guarded is not None else None,
+                batch_noise=yardstick.batch_noise if yardstick is not None else None,
+                own_noise=yardstick.redrawn if yardstick is not None else None,
+                again=candidate.again,
+                why_untried=why,
+                together=together,
+            )
+        )
+
+
+def _halves(group: list[Candidate]) -> list[list[Candidate]]:
+    """By risk first: the exact ones, then the others; else in the middle."""
+    exact = [candidate for candidate in group if candidate.boost.risk is Risk.EXACT]
+    others = [candidate for candidate in group if candidate.boost.risk is not Risk.EXACT]
+    if exact and others:
+        return [others, exact]
+    return [group[: len(group) // 2], group[len(group) // 2 :]]
+
+
+def _key(group: Sequence[Candidate]) -> str:
+    return " ".join(f"{candidate.id}{candidate.params}" for candidate in group)

@@ -1,0 +1,502 @@
+"""The story of a live tuning, told to a stand-in for the program: its speeds are given, and its
+clock runs with its steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Generator, Sequence
+
+import pytest
+
+from flatout_agent import wire
+from flatout_agent.boosts import load
+from flatout_agent.live import decide
+from flatout_agent.live.budget import Budget
+from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.checks import Checked
+from flatout_agent.live.guard import GuardVerdict
+from flatout_agent.live.recipe import IN_THE_PLAN, Tuning
+from flatout_agent.live.state import Tick
+
+FACTS = wire.JobFacts(
+    torch="2.13.0",
+    python="3.11.7",
+    system="linux",
+    device="cpu",
+    bf16=True,
+    cores=2,
+    threads=2,
+    models=(wire.ModelFacts("Net", 1_000_000, "float32", "cpu", conv2d=20, matmul=1),),
+    optimizers=(wire.OptimizerFacts("AdamW", True, 1_000_000, 40, "float32", None, None),),
+    compiler=True,
+    step_s=0.05,
+    wait_share=0.0,
+)
+STEP_S = 0.05
+Speeds = dict[str, float | Callable[[frozenset[str]], float]]
+
+
+class Program:
+    """Trains at the speed that its boosts give it; the tuning's `Machinery`."""
+
+    recompiles = 0
+
+    def __init__(self, speeds: Speeds, noise: float = 0.01, **verdicts: GuardVerdict) -> None:
+        self.speeds, self.noise = speeds, noise
+        self.verdicts = {name.replace("_", "-"): verdict for name, verdict in verdicts.items()}
+        self.records: list[wire.Record] = []
+        self.taken = 0
+        self.clock = 1_000.0
+        self.compile_s: dict[str, float] = {}
+        """Seconds that the first call under a boost takes."""
+        self.planned: int | None = None
+        """Steps of the whole run, by its trainer."""
+        self.unsound = ""
+        """Under this boost the loss is not finite; "always": also without one."""
+        self.unready: dict[str, int] = {}
+        """Boost -> the step from which it can show what it gains."""
+        self.passes: list[float] = []
+        self.checked: list[tuple[str, int]] = []
+        self._on: list[wire.BoostOrder] = []
+        self._random = random.Random(0)
+
+    def now(self) -> float:
+        return self.clock
+
+    def tick(self) -> Tick:
+        self.taken += 1
+        seconds = self.step_s(frozenset(order.id for order in self._on))
+        seconds *= 1 + self._random.gauss(0, self.noise)
+        self.clock += seconds
+        return Tick(seconds, 32, True)
+
+    def step_s(self, ids: frozenset[str]) -> float:
+        seconds = STEP_S
+        for boost in ids:
+            speed = self.speeds.get(boost, 1.0)
+            seconds /= speed(ids) if callable(speed) else speed
+        return seconds
+
+    def look_inside(self) -> Generator[None, Tick, None]:
+        yield
+
+    def compile_aside(self, item: Candidate) -> Generator[None, Tick, tuple[int, float]]:
+        yield
+        return 1, STEP_S
+
+    def facts(self) -> wire.JobFacts:
+        return FACTS
+
+    def tell(self, record: wire.Record) -> None:
+        self.records.append(record)
+
+    def report(self) -> None: ...
+
+    def steps(self) -> int:
+        return self.taken
+
+    def planned_steps(self) -> int | None:
+        return self.planned
+
+    def units_per_step(self) -> float:
+        return 1.0
+
+    def on(self) -> list[wire.BoostOrder]:
+        return self._on
+
+    def switch(self, on: Sequence[wire.BoostOrder]) -> None:
+        self._on = list(on)
+
+    def check(self, group: Sequence[Candidate]):
+        yield
+        yield
+        self.checked += [(candidate.id, self.taken) for candidate in group]
+        refused: dict[str, GuardVerdict] = {}
+        for candidate in group:
+            self.clock += self.compile_s.pop(candidate.id, 0.0)
+            verdict = self.verdicts.get(candidate.id, GuardVerdict(True, "the same", 1e-6))
+            if not verdict.passed and not (verdict.near and candidate.again):
+                refused[candidate.id] = verdict
+        sound = [candidate for candidate in group if candidate.id not in refused]
+        return Checked(sound, refused, GuardVerdict(True, "the same", 1e-6))
+
+    def check_together(self, kept: Sequence[Candidate]):
+        yield
+        bad = self.verdicts.get("together")
+        if bad is not None and any(item.boost.risk.value != "exact" for item in kept):
+            return bad
+        return GuardVerdict(True, "together the same", 1e-6)
+
+    def idle(self, boost: str) -> str | None:
+        return None
+
+    def steps_to_ready(self, boost: str) -> int:
+        return max(0, self.unready.get(boost, 0) - self.taken)
+
+    def buffered(self) -> int:
+        return 0
+
+    def evaluations(self) -> list[float]:
+        return list(self.passes)
+
+    def sound(self) -> bool:
+        return self.unsound not in {"always", *(order.id for order in self._on)}
+
+    def synchronized_clock(self) -> float:
+        return 0.0
+
+    def agree(self, value: float, how: str) -> float:
+        return value
+
+    # What came of it
+
+    def decided(self) -> dict[str, wire.Decided]:
+        """The last word on each boost."""
+        return {r.id: r for r in self.records if isinstance(r, wire.Decided)}
+
+
+def tune(
+    program: Program,
+    *allowed: str,
+    steps: int = 20_000,
+    planned: Sequence[wire.BoostOrder] = (),
+    **orders: object,
+) -> Tuning:
+    """Let the tuning go through, at most so many steps."""
+    asked = wire.LiveOrders(allowed=allowed, **{"stop": True, **orders})  # type: ignore[arg-type]
+    tuning = Tuning(program, asked, Budget(asked, program.now))
+    story = tuning.run(planned)
+    next(story)
+    for _ in range(steps):
+        try:
+            story.send(program.tick())
+        except StopIteration:
+            return tuning
+    tuning.left_over("the program ended before it could be tried")
+    return tuning
+
+
+def kept(tuning: Tuning) -> list[str]:
+    return tuning.state.kept_ids
+
+
+def test_all_that_helps_goes_on_at_once_and_what_hurts_is_taken_out() -> None:
+    program = Program({"bf16-autocast": 1.8, "channels-last": 1.3, "fused-optimizer": 0.9})
+    tuning = tune(program, "bf16-autocast", "channels-last", "fused-optimizer")
+    assert set(kept(tuning)) == {"bf16-autocast", "channels-last"}
+    first = next(r for r in program.records if isinstance(r, wire.BlockRun) and r.on)
+    assert len(first.on) == 3, "the whole recipe comes first"
+    together = next(r for r in program.records if isinstance(r, wire.Decided))
+    assert (together.verdict, len(together.together)) == ("kept", 3)
+    assert together.gain == pytest.approx(1.8 * 1.3 * 0.9, rel=0.1)
+    decided = program.decided()
+    assert decided["fused-optimizer"].verdict == "dropped"
+    assert decided["bf16-autocast"].gain == pytest.approx(1.8, rel=0.05), "measured beside the rest"
+    assert {order.id for order in program.on()} == {"bf16-autocast", "channels-last"}
+    assert tuning.state.settled
+    assert tuning.state.gain == pytest.approx(1.8 * 1.3, rel=0.1)
+
+
+def test_of_long_steps_the_first_verdict_is_there_after_eight() -> None:
+    program = Program({"bf16-autocast": 0.05 * 2.0, "channels-last": 1.2}, noise=0.05)
+    tune(program, "bf16-autocast", "channels-last", budget_s=60.0)
+    (first, *_) = [r for r in program.records if isinstance(r, wire.Decided)]
+    assert (first.verdict, first.together) != ("kept", ()), "slow here: halves"
+    program = Program({"bf16-autocast": 2.0, "channels-last": 1.2}, noise=0.05)
+    program.step_s = lambda ids: 20 * Program.step_s(program, ids)  # type: ignore[method-assign]
+    tune(program, "bf16-autocast", "channels-last", budget_s=60.0)
+    (first, *_) = [r for r in program.records if isinstance(r, wire.Decided)]
+    assert first.verdict == "kept"
+    assert first.step <= 8
+
+
+def test_a_boost_that_learns_otherwise_is_never_switched_on() -> None:
+    refused = GuardVerdict(False, "gradient error 90 % of batch noise", 0.9)
+    program = Program({"bf16-autocast": 2.0, "channels-last": 1.5}, bf16_autocast=refused)
+    assert kept(tune(program, "bf16-autocast", "channels-last")) == ["channels-last"]
+    assert program.decided()["bf16-autocast"].verdict == "different"
+    assert not any("bf16-autocast" in r.on for r in program.records if isinstance(r, wire.BlockRun))
+
+
+@pytest.mark.parametrize("others", [(), ("channels-last",)])
+def test_what_is_near_its_limit_gets_a_second_look_some_steps_later(others: tuple[str]) -> None:
+    near = GuardVerdict(False, "gradient error 80 % of batch noise", 0.8, near=True)
+    program = Program({"bf16-autocast": 2.0}, bf16_autocast=near)
+    assert "bf16-autocast" in kept(tune(program, "bf16-autocast", *others))
+    first, second = (step for name, step in program.checked if name == "bf16-autocast")
+    assert second - first >= 30
+
+
+def test_an_error_under_a_boost_drops_it_alone() -> None:
+    program = Program({"bf16-autocast": 2.0, "channels-last": 1.5})
+    program.unsound = "bf16-autocast"
+    assert kept(tune(program, "bf16-autocast", "channels-last")) == ["channels-last"]
+    assert program.decided()["bf16-autocast"].verdict == "different"
+
+
+def test_a_program_whose_own_loss_is_nan_is_no_boosts_fault() -> None:
+    program = Program({"bf16-autocast": 2.0})
+    program.unsound = "always"
+    assert kept(tune(program, "bf16-autocast")) == []
+    decided = program.decided()["bf16-autocast"]
+    assert (decided.verdict, decided.reason) == (
+        "declined",
+        "the loss is NaN or Inf without it as well",
+    )
+
+
+def test_what_adds_up_to_too_much_loses_its_last_rounding_part() -> None:
+    together = GuardVerdict(False, "gradient error 75 % of batch noise", 0.9)
+    program = Program({"bf16-autocast": 2.0, "channels-last": 1.3}, together=together)
+    tuning = tune(program, "bf16-autocast", "channels-last")
+    assert kept(tuning) == ["channels-last"]
+    assert program.decided()["bf16-autocast"].verdict == "dropped"
+    assert tuning.state.gain == pytest.approx(1.3, rel=0.1), "it no longer counts"
+
+
+def test_a_recipe_that_is_slower_is_halved_until_what_helps_is_found() -> None:
+    names = ("bf16-autocast", "channels-last", "fused-optimizer", "gc-pause", "allocator")
+    program = Program({"bf16-autocast": 0.4, "channels-last": 1.5})
+    tuning = tune(program, *names)
+    assert "channels-last" in kept(tuning)
+    assert "bf16-autocast" not in kept(tuning)
+    assert program.decided()["bf16-autocast"].verdict == "slower"
+
+
+def test_what_is_too_small_to_be_seen_alone_stays_in_the_recipe() -> None:
+    every = ("gc-pause", "fused-optimizer", "allocator", "clip-grad")
+    program = Program(dict.fromkeys(every, 1.02), noise=0.02)
+    tuning = tune(program, *every)
+    assert len(kept(tuning)) >= 3
+    assert 1.03 < tuning.state.gain < 1.15
+
+
+class Restless(Program):
+    """Others are busy on the machine while it starts."""
+
+    def tick(self) -> Tick:
+        tick = super().tick()
+        return dataclasses.replace(tick, seconds=tick.seconds * (20 if self.taken < 12 else 1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_restless_start_is_forgotten(seed: int) -> None:
+    program = Restless({"bf16-autocast": 1.25}, noise=0.02)
+    program._random = random.Random(seed)
+    tuning = tune(program, "bf16-autocast")
+    assert kept(tuning) == ["bf16-autocast"]
+    assert tuning.state.gain == pytest.approx(1.25, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_one_disturbed_pair_showed_is_not_told(seed: int) -> None:
+    """A burst of other programs in a block of the program as written looks like a gain of 3x."""
+    program = Program({}, noise=0.02)
+    program._random = random.Random(seed)
+    usual = program.tick
+
+    def disturbed() -> Tick:
+        tick = usual()
+        slow = 3.0 if program.taken in range(7, 13) and not program.on() else 1.0
+        return dataclasses.replace(tick, seconds=tick.seconds * slow)
+
+    program.tick = disturbed  # type: ignore[method-assign]
+    tuning = tune(program, "bf16-autocast")
+    assert kept(tuning) == []
+    assert tuning.state.gain == 1.0
+    told = [r.verdict for r in program.records if isinstance(r, wire.Decided)]
+    assert told in (["kept", "dropped"], ["slower"], ["same"])
+
+
+def test_two_pairs_of_a_restless_program_do_not_damn_a_boost() -> None:
+    for seed in range(8):
+        program = Program({"bf16-autocast": 1.6}, noise=0.35)
+        program._random = random.Random(seed)
+        tuning = tune(program, "bf16-autocast")
+        told = program.decided()["bf16-autocast"]
+        assert kept(tuning) == ["bf16-autocast"] or told.pairs > 2, seed
+
+
+@pytest.mark.parametrize(("better", "worse"), [("bf16-autocast", "cpu-bf16"),
+                                               ("cpu-bf16", "bf16-autocast")])  # fmt: skip
+def test_of_alternatives_the_faster_one_is_kept(better: str, worse: str) -> None:
+    facts = dataclasses.replace(FACTS, bf16_inside_float32=True)
+    program = Program({better: 2.0, worse: 1.4})
+    program.facts = lambda: facts  # type: ignore[method-assign]
+    assert kept(tune(program, better, worse)) == [better]
+    assert not any(
+        {better, worse} <= set(r.on) for r in program.records if isinstance(r, wire.BlockRun)
+    )
+
+
+def test_what_another_leaves_nothing_for_is_not_tried() -> None:
+    facts = dataclasses.replace(FACTS, models=(dataclasses.replace(FACTS.models[0], matmul=4),))
+    program = Program({"bf16-autocast": 1.5, "onednn-matmul": 1.5})
+    program.facts = lambda: facts  # type: ignore[method-assign]
+    assert kept(tune(program, "bf16-autocast", "onednn-matmul")) == ["bf16-autocast"]
+    row = program.decided()["onednn-matmul"]
+    assert (row.verdict, row.pairs) == ("declined", 0)
+    assert row.reason == "bf16-autocast is on and leaves nothing for it"
+
+
+def test_a_boost_that_gains_later_trains_until_it_can_show_it() -> None:
+    program = Program({})
+    program.speeds["fused-optimizer"] = lambda ids: 1.5 if program.taken > 200 else 1.0
+    program.unready = {"fused-optimizer": 200}
+    assert kept(tune(program, "fused-optimizer")) == ["fused-optimizer"]
+    first = next(
+        r for r in program.records if isinstance(r, wire.BlockRun) and "fused-optimizer" in r.on
+    )
+    assert first.step > 200
+
+
+def test_nobody_waits_for_a_boost_longer_than_the_time_allows() -> None:
+    program = Program({})
+    program.unready = {"fused-optimizer": 10**9}
+    tuning = tune(program, "fused-optimizer", budget_s=60.0)
+    assert tuning.state.settled
+    row = program.decided()["fused-optimizer"]
+    assert (row.verdict, row.why_untried) == ("untried", "no_time"), "slower was not measured"
+    assert "steps" in row.reason
+    assert program.on() == []
+
+
+def test_a_program_that_ends_early_keeps_what_was_found() -> None:
+    program = Program({"bf16-autocast": 1.8, "compile": 1.2})
+    tuning = tune(program, "bf16-autocast", "compile", "gc-pause", steps=24)
+    assert "bf16-autocast" in kept(tuning)
+    assert not tuning.state.settled
+    untried = [row.id for row in program.decided().values() if row.verdict == "untried"]
+    assert "compile" in untried
+
+
+def test_a_program_begun_again_goes_on_from_what_is_known() -> None:
+    program = Program({"bf16-autocast": 1.8, "compile": 1.4})
+    on = wire.BoostOrder("bf16-autocast")
+    program.switch([on])
+    tuning = tune(
+        program, "bf16-autocast", "compile", planned=[on], written_s=STEP_S, gain=1.8, pairs=4,
+        measured=("bf16-autocast",), settled=("gc-pause",),
+    )  # fmt: skip
+    assert kept(tuning) == ["bf16-autocast", "compile"]
+    assert tuning.state.gain == pytest.approx(1.8 * 1.4, rel=0.1)
+    on_in_blocks = [set(r.on) for r in program.records if isinstance(r, wire.BlockRun)]
+    assert all("bf16-autocast" in ids for ids in on_in_blocks[:2]), "and not as written"
+
+
+def test_what_is_unclear_when_the_program_ends_is_told_as_not_tried_to_its_end() -> None:
+    """`tune` starts the program again for it."""
+    program = Program({})
+    orders = wire.LiveOrders(allowed=("gc-pause",))
+    tuning = Tuning(program, orders, Budget(orders, program.now))
+    item = Candidate("gc-pause", {}, load("gc-pause").BOOST, 1.02)
+    tuning.open["gc-pause"] = item, decide.Answer("unclear", 1.05, 0.97, 1.14, 6)
+    tuning.left_over("the program ended before it could be tried")
+    row = program.decided()["gc-pause"]
+    assert (row.verdict, row.pairs, row.why_untried) == ("untried", 6, "program_ended")
+    assert row.reason == "the program ended: 1.05x so far [0.97-1.14]"
+
+
+def test_what_cannot_pay_in_the_steps_that_are_left_is_not_tried() -> None:
+    program = Program({"compile": 1.1})
+    tune(program, "compile", steps=4000, stop=False)
+    assert program.decided()["compile"].verdict == "untried", "a run of unknown length"
+    program = Program({"compile": 1.1})
+    orders = wire.LiveOrders(allowed=("compile",), steps=300)
+    tuning = Tuning(program, orders, Budget(orders, program.now))
+    story = tuning.run(())
+    next(story)
+    with pytest.raises(StopIteration):
+        for _ in range(400):
+            story.send(program.tick())
+    assert program.decided()["compile"].why_untried == "not_worth_it"
+    assert "earn" in program.decided()["compile"].reason
+
+
+def test_the_trainers_number_of_steps_counts_where_the_user_gives_none() -> None:
+    for planned, boosts in ((300, []), (10**6, ["compile"])):
+        program = Program({"compile": 1.5})
+        program.planned = planned
+        assert kept(tune(program, "compile", stop=True)) == boosts
+
+
+def test_no_budget_left_is_told_as_not_tried() -> None:
+    program = Program({"bf16-autocast": 2.0})
+    tune(program, "bf16-autocast", budget_s=0.1)
+    decided = program.decided()["bf16-autocast"]
+    assert decided.verdict == "untried"
+    assert decided.why_untried == "no_time"
+    assert decided.reason.startswith("no time left")
+
+
+@pytest.mark.parametrize("budget_s", [5.0, 20.0, 60.0])
+@pytest.mark.parametrize("step_s", [0.01, 0.3, 1.5])
+def test_the_time_is_kept(budget_s: float, step_s: float) -> None:
+    every = (
+        "bf16-autocast",
+        "channels-last",
+        "fused-optimizer",
+        "gc-pause",
+        "allocator",
+        "compile",
+    )
+    program = Program({"bf16-autocast": 1.5, "compile": 1.2}, noise=0.1)
+    program.step_s = lambda ids: (  # type: ignore[method-assign]
+        step_s / STEP_S * Program.step_s(program, ids)
+    )
+    began = program.clock
+    tune(program, *every, budget_s=budget_s)
+    assert program.clock - began <= budget_s + 8 * step_s
+
+
+def test_a_plan_is_taken_as_it_is_and_looked_at_once() -> None:
+    program = Program({"bf16-autocast": 1.6})
+    program.switch([wire.BoostOrder("bf16-autocast")])
+    tuning = tune(program, "bf16-autocast", planned=[wire.BoostOrder("bf16-autocast")])
+    assert kept(tuning) == ["bf16-autocast"]
+    assert program.decided()["bf16-autocast"].reason == IN_THE_PLAN
+    assert tuning.state.gain == pytest.approx(1.6, rel=0.1)
+
+
+def test_a_plan_that_is_slower_here_is_tried_like_anything_else() -> None:
+    program = Program({"bf16-autocast": 0.5})
+    program.switch([wire.BoostOrder("bf16-autocast")])
+    tuning = tune(program, "bf16-autocast", planned=[wire.BoostOrder("bf16-autocast")])
+    assert kept(tuning) == []
+    assert program.decided()["bf16-autocast"].verdict == "slower"
+
+
+def test_evaluation_is_measured_where_it_happens() -> None:
+    program = Program({})
+    facts = {"eval_seen": True, "eval_with_grad": True}
+    program.facts = lambda: dataclasses.replace(FACTS, **facts)  # type: ignore[method-assign]
+    program.passes = [0.2, 0.2]
+    orders = wire.LiveOrders(allowed=("eval-without-grad",), stop=True)
+    tuning = Tuning(program, orders, Budget(orders, program.now))
+    story = tuning.run(())
+    next(story)
+    with pytest.raises(StopIteration):
+        for _ in range(5000):
+            if program.on() and len(program.passes) < 5:
+                program.passes.append(0.2 if len(program.passes) == 2 else 0.1)
+            story.send(program.tick())
+    assert kept(tuning) == ["eval-without-grad"]
+    assert program.decided()["eval-without-grad"].gain == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_kept_where_nothing_is_faster(seed: int) -> None:
+    program = Program({}, noise=0.03)
+    program._random = random.Random(seed)
+    allowed = ("bf16-autocast", "channels-last", "fused-optimizer", "gc-pause", "allocator")
+    assert kept(tune(program, *allowed)) == []
+
+
+def test_a_boost_that_never_took_hold_is_not_in_the_plan() -> None:
+    program = Program({"bf16-autocast": 1.8})
+    program.idle = lambda boost: "no clipping" if boost == "clip-grad" else None  # type: ignore[method-assign]
+    assert kept(tune(program, "bf16-autocast", "clip-grad")) == ["bf16-autocast"]
+    row = program.decided()["clip-grad"]
+    assert (row.verdict, row.reason) == ("declined", "did not engage: no clipping")
