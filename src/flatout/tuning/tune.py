@@ -8,11 +8,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from flatout.knowledge import boosts as known
 from flatout.measuring import duel
 from flatout.measuring.outcome import measured
 from flatout.measuring.trial import Bench
 from flatout.nouns.observer import Observer
-from flatout.nouns.trial import Guard, Measurement
+from flatout.nouns.trial import Guard, Measurement, Trial
 from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.probing.identity import identity
 from flatout.running import footprint
@@ -30,6 +31,8 @@ MARGIN_S = 0.7
 """Of the budget, for writing the report and ending: the budget is a promise."""
 SHORT_S = 10.0
 """A run that trains for less than this has no room for the windows of a duel."""
+WORTH = 1.05
+"""What promises less is not named among the boosts that had no time."""
 NOISY = 0.25
 """Noise of the program against itself above which the user is warned."""
 CROWDED_SHARE = 0.4
@@ -249,10 +252,16 @@ def _notes(search: Found, settings: TuneSettings) -> list[str]:
         )
     if search.micro_steps:
         notes.append("measured per micro-step: an optimizer step of this program takes several")
-    untried = [str(row.tried) for row in search.trials if row.left]
+    untried = [str(row.tried) for row in search.trials if _worth_more_time(row, search)]
     if untried:
         notes.append(
             f"there was no time to try {', '.join(dict.fromkeys(untried))}: give a longer --budget"
-            " or let the program train longer"
         )
     return notes
+
+
+def _worth_more_time(row: Trial, search: Found) -> bool:
+    """It had no time, and it promises enough that the user should know."""
+    if row.tried is None or row.why_untried not in ("no_time", "program_ended"):
+        return False
+    return known.get(row.tried).promise(search.facts, row.params) >= WORTH

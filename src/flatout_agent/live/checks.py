@@ -386,8 +386,8 @@ class Checks:
         First the exact boosts, by the rule for exact ones; then what rounds beside them; last what
         draws other random numbers, beside all these: that rule sees less.
         """
-        sound: list[Candidate] = []
-        verdict = GuardVerdict(True, "nothing acts on the model's calls", 0.0)
+        sound = self._that_apply([c for c in self._group if _beside_calls(c)])
+        verdict = GuardVerdict(True, "nothing that is on acts on the model's calls", 0.0)
         for tier in _tiers(self._group):
             if tier[0].boost.redraws and highest_risk(sound) != "exact":
                 boosted = self._boosted(recorded, sound)
@@ -447,14 +447,18 @@ class Checks:
         judged = candidates if judged is None else judged
         purpose, risk = self._purpose(judged), highest_risk(judged)
         model, steps = recorded.model, self.job.steps
+        if boosted is None:
+            boosted = self._boosted(recorded, candidates)
+            if isinstance(boosted, RepeatedCall) and not purpose.redraws:
+                sure = guard.surely(written, boosted, risk)
+                if sure is not None:
+                    return sure
         yardstick = self._yardsticks.get(model, purpose, steps)
         if yardstick is None:
             other_batch = self._earlier.get(id(model))
             known = self._yardsticks.known(model, purpose, steps)
             yardstick = guard.yardstick(recorded, written, other_batch, *purpose, known=known)
             self._yardsticks.add(model, purpose, steps, yardstick)
-        if boosted is None:
-            boosted = self._boosted(recorded, candidates)
         if isinstance(boosted, GuardVerdict):
             return boosted
         comparison = guard.compare(written, boosted, yardstick.tensor_noise)
@@ -576,8 +580,14 @@ class Checks:
 
 def _tiers(group: Sequence[Candidate]) -> list[list[Candidate]]:
     """By what each may change: exact, rounding, other random numbers."""
-    redraw = [candidate for candidate in group if candidate.boost.redraws]
-    others = [candidate for candidate in group if not candidate.boost.redraws]
+    called = [candidate for candidate in group if not _beside_calls(candidate)]
+    redraw = [candidate for candidate in called if candidate.boost.redraws]
+    others = [candidate for candidate in called if not candidate.boost.redraws]
     exact = [candidate for candidate in others if candidate.boost.risk is Risk.EXACT]
     rounding = [candidate for candidate in others if candidate.boost.risk is not Risk.EXACT]
     return [tier for tier in (exact, rounding, redraw) if tier]
+
+
+def _beside_calls(candidate: Candidate) -> bool:
+    """Whether it changes nothing of a call's arithmetic, as an allocator or a collector does."""
+    return candidate.boost.moment is Moment.START and candidate.boost.risk is Risk.EXACT

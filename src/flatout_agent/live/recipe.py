@@ -55,8 +55,18 @@ amplifies errors in its first steps, and soon much less."""
 FAR_SLOWER = math.log(0.8)
 """What is slower by this much in two pairs gets no third: it costs the run too much, and to drop
 it wrongly costs a gain, never a result."""
-SURE_PAIRS = 3
-"""What rests on fewer pairs is compared once more, with the program as written."""
+SMALL = 0.01
+"""A boost that is expected to bring or to cost less than this is not worth pairs of its own."""
+CHANGED = 1.2
+"""After a speed-up like this the program is looked into again."""
+RISKY = 0.05
+"""What is expected to cost more than this, and more than it brings, is no part of the recipe."""
+PAIRS_ON_AVERAGE = 6
+"""That a difference of some percent takes until it is clear."""
+QUICK_GAIN = 1.3
+"""What gains more than this takes a pair or two."""
+SURE_PAIRS, SURE_GAIN = 3, 1.1
+"""What rests on fewer pairs, or gains less, is compared once more with the program as written."""
 STAYS = "neither clearly faster nor slower"
 IN_THE_PLAN = "in the plan, and one pair does not speak against it"
 
@@ -92,6 +102,10 @@ class Tuning:
         """For the open ones: what was kept then, and the log-ratios so far."""
         self._measured: set[str] = set(orders.measured)
         """Members of what is kept that were compared alone."""
+        self._looked_at = 1.0
+        """The speed-up when the program was last looked into."""
+        self._decided: set[str] = set()
+        """Boosts that were tried and have their verdict."""
         self._small: list[Candidate] = []
         """Boosts that may have gained a little, too little to be measured alone."""
         self._written: deque[float] = deque(maxlen=8)
@@ -126,8 +140,10 @@ class Tuning:
         if loaders and (self.machinery.facts().wait_share or 0.0) > DATA_BOUND:
             yield from self._try([max(loaders, key=lambda c: c.promise)])
         yield from self._try_recipe()
+        yield from self._look_again()
         while (turn := self._next()) is not None:
             yield from self._when_ready(turn)
+            yield from self._look_again()
         yield from self._try_small_ones()
         for candidate in [c for c in self.untried if c.boost.evaluates]:
             yield from self._try_in_evaluation(candidate)
@@ -198,6 +214,22 @@ class Tuning:
         step_s = self.state.written_s * self.machinery.units_per_step()
         return wire.confirmation_s(start_s, step_s, self.budget.steps)
 
+    def _look_again(self) -> Story:
+        """After a large change other things take the time, and other boosts apply."""
+        if self.state.gain < CHANGED * self._looked_at or self.budget.over:
+            return
+        self._looked_at = self.state.gain
+        self.measure.switch(self.state.on)
+        yield from self.machinery.look_inside()
+        eligible, _ = candidates.candidates(self.machinery.facts(), self.orders.allowed)
+        promises = {(c.id, c.variant): c.promise for c in eligible}
+        self.untried = [
+            replace(c, promise=promises.get((c.id, c.variant), c.promise)) for c in self.untried
+        ]
+        known = {*self._decided, *self.orders.settled, *self.state.kept_ids}
+        known |= {c.id for c in self.untried} | {c.id for c, _ in self.near} | set(self.open)
+        self.untried += [candidate for candidate in eligible if candidate.id not in known]
+
     def _check_plan(self) -> Story:
         """A plan's boosts are taken as they are, unless a pair speaks against them."""
         plan = list(self.state.kept)
@@ -221,6 +253,8 @@ class Tuning:
             later = boost.compiles or boost.evaluates or boost.fills or candidate.variant
             if later or boost.switch is Switch.ITERATOR:
                 continue
+            if expected.harm(candidate) > max(RISKY, expected.gain(candidate)):
+                continue  # it is tried alone
             beside = [*self.state.kept, *chosen]
             if any(c.excludes(candidate) or c.id in boost.covered_by for c in beside):
                 continue
@@ -245,7 +279,7 @@ class Tuning:
         near = [c for c, step in self.near if step <= self.machinery.steps()]
         turns = [self._addition(candidate, 1.0) for candidate in near]
         turns += [self._addition(candidate, 1.0) for candidate in self._first_tries()]
-        turns += [self._removal(candidate) for candidate in self._removable()]
+        turns += self._removals()
         if not turns:
             turns += [self._addition(c, AGAIN) for c, _ in self.open.values() if not c.again]
             turns += [self._addition(candidate, AGAIN) for candidate in self._variants()]
@@ -280,10 +314,15 @@ class Tuning:
             return False
         return candidate.boost.compiles or candidate.id not in self._measured
 
-    def _removable(self) -> list[Candidate]:
-        if len(self.state.kept) < 2:
+    def _removals(self) -> list[NextTry]:
+        """Members of what is kept that were not compared alone; what matters little at once."""
+        members = [c for c in self.state.kept if c.id not in self._measured]
+        if len(self.state.kept) < 2 or not members:
             return []
-        return [c for c in self.state.kept if c.id not in self._measured]
+        small = [c for c in members if expected.harm(c) < SMALL and c.promise < 1 + 3 * SMALL]
+        large = [c for c in members if c not in small]
+        groups = [[c] for c in large] + ([small] if len(small) > 1 else [[c] for c in small])
+        return [self._removal(group) for group in groups if len(group) < len(self.state.kept)]
 
     def _addition(self, candidate: Candidate, part: float) -> NextTry:
         again = candidate.id in self.open or any(near is candidate for near, _ in self.near)
@@ -292,13 +331,17 @@ class Tuning:
         cost_s = self._cost_s([candidate]) + compile_s
         replaced = [other.promise for other in self.state.kept if other.id == candidate.id]
         gain = candidate.promise / max(replaced, default=1.0)
-        worth = part * expected.gain(replace(candidate, promise=gain)) / cost_s
+        loads = candidate.boost.switch is Switch.ITERATOR
+        pairs = 1 if gain > QUICK_GAIN else PAIRS_ON_AVERAGE
+        expected_s = cost_s + (pairs - 1) * self.measure.pair_s(loads)
+        worth = part * expected.gain(replace(candidate, promise=gain)) / expected_s
         return NextTry(worth, cost_s, compile_s, gain, candidate, lambda: self._try([tried]))
 
-    def _removal(self, member: Candidate) -> NextTry:
-        cost_s = 2 * self.measure.pair_s()
-        harm = expected.harm(member)
-        return NextTry(harm / cost_s, cost_s, 0.0, 1 + harm, member, lambda: self._take_out(member))
+    def _removal(self, group: list[Candidate]) -> NextTry:
+        pair_s = self.measure.pair_s()
+        harm = sum(map(expected.harm, group))
+        worth = harm / (PAIRS_ON_AVERAGE * pair_s)
+        return NextTry(worth, pair_s, 0.0, 1 + harm, group[0], lambda: self._take_out(group))
 
     def _wait_for_near(self, candidate: Candidate, step: int) -> NextTry:
         def wait() -> Story:
@@ -318,7 +361,12 @@ class Tuning:
 
     def _refusal(self, cost_s: float, gain: float, compile_s: float) -> Refusal | None:
         now = self.machinery.steps(), self._step_s()
-        return self.budget.refuses(cost_s, gain, compile_s, *now)
+        return self.budget.refuses(cost_s + self._unsure_s(), gain, compile_s, *now)
+
+    def _unsure_s(self) -> float:
+        """Seconds that are held back to look once more at what rests on few pairs."""
+        unsure = self.state.kept and self.state.pairs < SURE_PAIRS
+        return self.measure.pair_s() if unsure else 0.0
 
     def _when_ready(self, turn: NextTry) -> Story:
         if self.budget.ready(turn.cost_s, turn.compile_s):
@@ -397,16 +445,26 @@ class Tuning:
             self._keep(group, answer, verdict, began, start_s)
         elif len(group) > 1:
             for half in _halves(group):
-                self.measure.switch(self.state.on)
-                if not self.budget.over or answer.verdict == "broken":
-                    yield from self._compare(half, verdict, began, start_s, None)
-                else:
-                    for candidate in half:
-                        self.tell(candidate, "untried", "no time left", why="no_time")
+                yield from self._compare_half(half, verdict, began, answer)
         elif self._stays_open(alone, answer):
             self.open[alone.id] = alone, answer
         else:
             self._drop(alone, answer, verdict, began, idle)
+
+    def _compare_half(
+        self, half: list[Candidate], verdict: GuardVerdict, began: float, whole: decide.Answer
+    ) -> Story:
+        self.measure.switch(self.state.on)
+        gain = math.prod(candidate.promise for candidate in half)
+        refusal = self._refusal(self.measure.pair_s(), gain, 0.0)
+        if refusal is not None:
+            for candidate in half:
+                self.tell(candidate, "untried", refusal.reason, why=refusal.why)
+        elif whole.verdict != "same" or gain > 1 + LIKELY:
+            yield from self._compare(half, verdict, began, 0.0, None)
+        else:
+            for candidate in half:
+                self.tell(candidate, "same", decide.why_not(whole), whole)
 
     def compare(self, group: Sequence[Candidate], base: Orders, trial: Orders) -> Compared:
         """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up."""
@@ -414,6 +472,8 @@ class Tuning:
         kept_then, ratios = self._ratios.pop(key, ([], []))
         ratios = list(ratios) if kept_then == kept_ids else []
         began, left_s = self.machinery.now(), self.budget.left_s
+        if left_s is not None:
+            left_s = max(0.0, left_s - self._unsure_s())
         loads = any(candidate.boost.switch is Switch.ITERATOR for candidate in group)
         self.measure.begin()
         self.measure.left_s = self._run_left_s()
@@ -448,7 +508,9 @@ class Tuning:
         if left_s is None:
             return min(MOST_S, most_s)
         ahead = answer.gain > 1 + decide.MATTERS
-        share = RECIPE_SHARE if recipe else AHEAD_SHARE if ahead else SHARE
+        share = AHEAD_SHARE if ahead else SHARE
+        if recipe and not self.state.kept:
+            share = RECIPE_SHARE if ahead else AHEAD_SHARE
         return min(most_s, share * left_s)
 
     def _ready(self, candidate: Candidate, trial: Orders) -> Generator[None, Tick, bool]:
@@ -480,25 +542,35 @@ class Tuning:
         left = None if self.budget.steps is None else self.budget.steps - self.machinery.steps()
         return 0 < wait_s < LIVE_READY_S and (left is None or steps < left / 2)
 
-    def _take_out(self, member: Candidate) -> Story:
-        """One member of what was kept together: what does it bring beside the others?"""
-        self._measured.add(member.id)
+    def _take_out(self, group: list[Candidate]) -> Story:
+        """Members of what was kept together: what do they bring beside the others?"""
         began = self.machinery.now()
-        others = [order for order in self.state.on if order.id != member.id]
-        answer = yield from self.compare([member], others, self.state.on)
-        exact = member.boost.risk is Risk.EXACT
-        if answer.verdict == "faster":
-            self.tell(member, "kept", "beside all others", answer, began)
-        elif (
-            answer.verdict == "slower"
-            or answer.gain < 0.99
-            or (answer.verdict == "same" and (answer.gain < 1.0 or not exact))
-        ):
-            self.state.drop(member, answer.gain)
-            self.tell(
-                member, "dropped", f"beside the others: {decide.why_not(answer)}", answer, began
-            )
+        ids = {member.id for member in group}
+        others = [order for order in self.state.on if order.id not in ids]
+        answer = yield from self.compare(group, others, self.state.on)
         self.measure.switch(self.state.on)
+        hurts = answer.verdict == "slower" or _leans_to_slower(answer)
+        if len(group) > 1:
+            if hurts:
+                for member in group:
+                    yield from self._take_out([member])
+            else:
+                self._measured |= ids
+            return
+        (member,) = group
+        self._measured.add(member.id)
+        rounds = member.boost.risk is not Risk.EXACT
+        useless = answer.gain < 1.0 and (rounds or answer.verdict == "same")
+        useless = useless or (rounds and answer.verdict == "same")
+        if hurts or useless:
+            # What is not beyond doubt must not make the rest look faster than it is.
+            self.state.drop(member, answer.gain if answer.verdict == "slower" else 1.0)
+            self.measure.switch(self.state.on)
+            reason = f"beside the others: {decide.why_not(answer)}"
+            self.tell(member, "dropped", reason, answer, began)
+        else:
+            stays = "" if answer.verdict == "faster" else f": {STAYS}"
+            self.tell(member, "kept", f"beside all others{stays}", answer, began)
 
     def _try_small_ones(self) -> Story:
         """Switch on together exact boosts with small gains: the sum may be beyond doubt."""
@@ -534,14 +606,17 @@ class Tuning:
             self.tell(candidate, "same", f"{answer.gain:.2f}x in evaluation", answer, began)
 
     def _verify(self) -> Story:
-        """What rests on few pairs, or on none, is compared with the program as written."""
-        sure = self.state.pairs >= SURE_PAIRS or not self.state.kept
-        if sure or self._refusal(self.measure.pair_s(), 2.0, 0.0) is not None:
+        """What is not beyond doubt is compared with the program as written once more."""
+        group = [member for member in self.state.kept if not member.boost.evaluates]
+        if not group or self.budget.over:
             return
-        group = list(self.state.kept)
+        enough = self.state.pairs >= SURE_PAIRS
+        if enough and self.state.gain >= SURE_GAIN:
+            return
         self._ratios.pop(_key(group), None)
         answer = yield from self.compare(group, [], self.state.on)
-        if answer.verdict == "faster" or (answer.verdict == "unclear" and answer.gain > 1 + LIKELY):
+        least = 1 + (decide.MATTERS if enough else LIKELY)
+        if answer.verdict == "faster" or (answer.verdict == "unclear" and answer.gain > least):
             self.state.measured(answer)
             return
         for candidate in group:
@@ -553,6 +628,8 @@ class Tuning:
         """All that is kept against the program as written: errors may add up."""
         state = self.state
         while state.kept:
+            if state.verdict is not None and self.budget.over:
+                return
             self.measure.switch(state.on)
             verdict = yield from self.machinery.check_together(state.kept)
             state.verdict = verdict
@@ -590,6 +667,8 @@ class Tuning:
         began: float,
         start_s: float,
     ) -> None:
+        if not self.state.kept:
+            self.state.verdict = verdict
         replaced = self.state.keep(group, answer.gain, answer.pairs)
         self.measure.switch(self.state.on)
         if len(group) == 1:
@@ -677,6 +756,7 @@ class Tuning:
     ) -> None:
         """Record a decision, with what the pairs and the Guard found."""
         self.open.pop(candidate.id, None)
+        self._decided.add(candidate.id)
         yardstick = guarded.yardstick if guarded is not None else None
         compared = answer if answer is not None and answer.pairs else None
         self.machinery.tell(
@@ -690,6 +770,7 @@ class Tuning:
                 high=compared.high if compared is not None else None,
                 pairs=compared.pairs if compared is not None else 0,
                 step=self.machinery.steps(),
+                elapsed_s=self.budget.elapsed_s,
                 cost_s=self.machinery.now() - began if began is not None else 0.0,
                 compile_s=compile_s,
                 step_ms=1000 * self.state.now_s if kind == "kept" else None,
@@ -710,6 +791,11 @@ def _halves(group: list[Candidate]) -> list[list[Candidate]]:
     if exact and others:
         return [others, exact]
     return [group[: len(group) // 2], group[len(group) // 2 :]]
+
+
+def _leans_to_slower(answer: decide.Answer) -> bool:
+    """By about a standard error: the interval is four of them wide on either side."""
+    return math.log(answer.gain) < -0.25 * math.log(answer.high / answer.gain)
 
 
 def _key(group: Sequence[Candidate]) -> str:

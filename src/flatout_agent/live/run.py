@@ -40,6 +40,8 @@ MICRO_STEP_S = 1.0
 NEVER = 1 << 62
 FIRST_STEPS = 8
 """Steps of a throw-away run that are recorded one by one: later ones matter only by their times."""
+WAIT_UNITS = 5
+"""Units over which the waiting for data is measured again."""
 JOB_STEPS = 2
 """The job is known after so many steps."""
 
@@ -80,6 +82,8 @@ class LiveWatch(RunWatch):
         self._shares: dict[str, float] = {}
         self._updates = op_shares.Updates()
         self.aside = SideProcesses()
+        self._waited_at: tuple[float, float] | None = None
+        """Seconds waited for data when the program was last looked into, and when that was."""
         self._raised = False
         self._settled_at: int | None = None
         self._spent = Spent()
@@ -264,7 +268,11 @@ class LiveWatch(RunWatch):
 
     def look_inside(self) -> Generator[None, Tick, None]:
         """Measure where the time of a step goes: the facts contain it from then on."""
+        if self.tuning.state.kept:  # as it is now, not as it was
+            self._waited_at = self.wait_s, time.perf_counter()
         seconds = yield from op_shares.of_a_unit(self.checks)
+        for _ in range(WAIT_UNITS if self.tuning.state.kept else 0):
+            yield
         if self.agree(float(bool(seconds)), "min"):
             unit_s = statistics.median(self._step_s)
             seconds["optimizer"] = self._updates.seconds / self.units_per_step()
@@ -276,8 +284,9 @@ class LiveWatch(RunWatch):
         if self.job.device != "cpu" and math.isfinite(written_s := self.tuning.state.written_s):
             unit_s = written_s  # the host's own times are those of queueing the work
         step_s = self.units_per_step() * unit_s
-        trained_s = self.ended - self.began if self.began is not None else 0.0
-        wait_share = min(1.0, self.wait_s / trained_s) if trained_s > 0 else 0.0
+        wait_s, since = self._waited_at or (0.0, self.began or self.ended)
+        trained_s = self.ended - since
+        wait_share = min(1.0, (self.wait_s - wait_s) / trained_s) if trained_s > 0 else 0.0
         # All ranks must try the same boosts in the same order, which the facts decide.
         self.notes.eval_with_grad = self._evaluations.with_grad
         self.notes.by_hand = self.job.by_hand

@@ -82,6 +82,8 @@ class Decided:
     pairs: int = 0
     step: int = 0
     """Steps that the program had taken by then."""
+    elapsed_s: float = 0.0
+    """Seconds since its first step by then."""
     cost_s: float = 0.0
     """From the first look at this boost to its verdict."""
     compile_s: float = 0.0
