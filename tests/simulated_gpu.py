@@ -1,4 +1,4 @@
-"""A simulated GPU: true step times for sets of boosts, as an H200 showed them, under real decisions.
+"""A simulated GPU: true step times for sets of boosts, as an H200 showed them, in real decisions.
 
 For tests/agent/live/test_simulated_gpu.py and benchmarks/search_simulation.py. The GPT of 86 M
 parameters there took 142 ms a step as written on slow host cores, 61 ms in bfloat16, 59 ms with a
@@ -42,12 +42,17 @@ FACTS = wire.JobFacts(
     threads=16,
     models=(
         wire.ModelFacts(
-            "GPT", 86_000_000, "float32", "cuda", matmul=48, embeddings=2, input_shapes=("16x512",)
+            "GPT",
+            86_000_000,
+            "float32",
+            "cuda",
+            matmul=48,
+            embeddings=2,
+            input_shapes=("16x512",),
+            blocks=12,
         ),
     ),
-    optimizers=(
-        wire.OptimizerFacts("AdamW", True, 86_000_000, 148, "float32", None, None),
-    ),
+    optimizers=(wire.OptimizerFacts("AdamW", True, 86_000_000, 148, "float32", None, None),),
     triton=True,
     compiler=True,
     step_s=WRITTEN_MS / 1000,

@@ -20,6 +20,7 @@ from flatout_agent.chain import compiled_by_user
 from flatout_agent.limits import usable_cores
 from flatout_agent.replacing import replaced
 from flatout_agent.speedups.precision import bf16_inside_float32, matmul_precision, native_bf16
+from flatout_agent.speedups.repeated_blocks import shared_blocks
 from flatout_agent.speedups.workers.main_guard import main_guard
 
 FRAMEWORKS = {
@@ -186,6 +187,7 @@ def model_facts(model: torch.nn.Module) -> wire.ModelFacts:
         wrapped=kind if kind in parallel else None,
         searches_unused=bool(getattr(model, "find_unused_parameters", False)),
         embeddings=sum(isinstance(module, nn.Embedding) for module in modules),
+        blocks=sum(map(len, shared_blocks(model))),
     )
 
 

@@ -151,7 +151,8 @@ def _step_plan(plan: WrittenPlan) -> StepPlan:
     compiled: str | bool = False
     if "compile" in planned:
         mode = planned["compile"].get("mode", "default")
-        compiled = "whole" if mode == "default" else mode
+        scope = planned["compile"].get("scope", "whole")
+        compiled = scope if mode == "default" else mode
     return StepPlan(
         precision=PRECISIONS[precise[0]] if precise else "fp32",
         compile=compiled,

@@ -67,7 +67,7 @@ def test_what_tune_writes_is_read(tmp_path_factory: pytest.TempPathFactory, plan
     assert found.fused == ("fused-optimizer" in ids)
     assert found.precision in (*precision.NAMES, precision.PLANNED)
     assert found.layout in layout.NAMES
-    assert found.compile is False or found.compile in ("whole", *compiling.MODES)
+    assert found.compile is False or found.compile in ("blocks", "whole", *compiling.MODES)
     assert (found.compile is not False) == ("compile" in ids)
     for boost in plan.boosts:
         if boost.id == "loader-workers":
@@ -93,6 +93,13 @@ def test_what_the_plan_does_not_name_was_not_faster_or_not_right(tmp_path: Path)
     found = read(planned(), tmp_path)
     assert (found.precision, found.compile, found.layout) == ("fp32", False, "contiguous")
     assert read(planned("cuda-graphs"), tmp_path).graph is True
+
+
+@pytest.mark.parametrize("scope", ["blocks", "whole"])
+def test_what_is_compiled_is_the_plans(scope: str, tmp_path: Path) -> None:
+    text = planned() + f'[boosts.compile]\nparams = {{scope = "{scope}", mode = "default"}}\n'
+    assert read(text, tmp_path).compile == scope
+    assert read(planned("compile"), tmp_path).compile == "whole"  # as older plans say it
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ from flatout.running.process import TrialProcess
 from flatout.running.processes import Process, Processes
 from flatout_agent import wire
 
+WARM_S = 3.0
+"""Each program warms up for this long at most before its first window: pairs even out the rest."""
 PairDone = Callable[[int, float | None], None]
 Unclear = Callable[[tuple[float, ...]], bool]
 
@@ -147,7 +149,8 @@ def fight(
     with ExitStack() as stack:
         players: list[_Player] = []
         for side, plan in (("without", against), ("with", boosts)):
-            program = bench.program(f"{name}-{side}", plan, facts, None, gates=most)
+            folder, warm_s = f"{name}-{side}", WARM_S
+            program = bench.program(folder, plan, facts, None, gates=most, warmup_max_s=warm_s)
             players.append(_Player(stack.enter_context(program)))
         for player in players:  # both start at once: most of a start is single-threaded
             player.reach(0, False, deadline)

@@ -117,6 +117,8 @@ def _had_fair_try(row: Trial) -> bool:
 
 def _notes(summary: wire.LiveSummary, untried: list[str]) -> list[str]:
     notes = []
+    if summary.run_basis and summary.run_steps:
+        notes.append(f"the run was taken to have {summary.run_steps:,} steps: {summary.run_basis}")
     if untried:
         notes.append(
             f"not tried, since this run was too short: {', '.join(untried)}; `flatout tune` tries"

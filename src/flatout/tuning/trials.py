@@ -84,12 +84,18 @@ class _Search:
 
 
 def find(
-    bench: Bench, choice: Allowance, observer: Observer, deadline: float, steps_left: int | None
+    bench: Bench,
+    choice: Allowance,
+    observer: Observer,
+    deadline: float,
+    steps_left: int | None,
+    whole_s: float = 0.0,
 ) -> Found:
     """Raises UserError where the program as written cannot be measured, KeyboardInterrupt where
     it was interrupted before that.
 
-    deadline: by `time.monotonic`; the processes leave what a confirmation needs.
+    deadline: by `time.monotonic`; the processes leave what a confirmation needs. whole_s: the time
+    that the user gave for all of it.
     """
     allowed, refusals = _allowed(choice)
     search = _Search()
@@ -97,14 +103,14 @@ def find(
     idle = 0
     while True:
         try:
-            attempt = _run_process(bench, search, allowed, observer, deadline, steps_left)
+            attempt = _run_process(bench, search, allowed, observer, deadline, steps_left, whole_s)
         except KeyboardInterrupt:
             if search.first is None or search.first.facts is None:
                 raise
             search.interrupted = True
             break
         idle = 0 if any(map(_measured, attempt.run.decisions)) else idle + 1
-        if idle >= IDLE_RUNS or _over(attempt, search, deadline):
+        if idle >= IDLE_RUNS or _over(attempt, bool(search.kept), deadline, whole_s):
             break
         steps_left = steps_left or live.steps_of(attempt)
     for row in refusals:
@@ -125,10 +131,12 @@ def _run_process(
     observer: Observer,
     deadline: float,
     steps_left: int | None,
+    whole_s: float,
 ) -> FinishedTuning:
     """One more process; raises UserError where the first one gives no measurement."""
     left_s = max(0.0, deadline - time.monotonic())
     orders = _orders(search, allowed, left_s, steps_left, bench.seed + len(search.runs))
+    orders = dataclasses.replace(orders, whole_s=whole_s)
     run = LiveRun()
     on = [boost.id for boost in search.kept]
     relay = _Relay(observer, run, on, search.first is not None)
@@ -192,16 +200,17 @@ def _measured(decision: wire.Decided) -> bool:
     return bool(decision.pairs) or decision.gradient_error is not None
 
 
-def _over(attempt: FinishedTuning, search: _Search, deadline: float) -> bool:
+def _over(attempt: FinishedTuning, kept: bool, deadline: float, whole_s: float) -> bool:
     """Whether another process would bring nothing, or the time is over."""
     summary = attempt.run.summary
     if (summary is not None and summary.settled) or attempt.returncode:
         return True
     step_s = attempt.wall_s if summary is None else (summary.written_ms or 0.0) / 1000
-    needed_s = attempt.start_s + wire.confirmation_s(
-        attempt.start_s, step_s, live.steps_of(attempt)
-    )
-    return deadline - time.monotonic() < needed_s + min(attempt.wall_s - attempt.start_s, 2.0)
+    start_s, steps = attempt.start_s, live.steps_of(attempt)
+    needed_s = start_s
+    if kept:
+        needed_s += wire.reserved_s(whole_s, start_s, step_s, steps)
+    return deadline - time.monotonic() < needed_s + min(attempt.wall_s - start_s, 2.0)
 
 
 class _Relay:

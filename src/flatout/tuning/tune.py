@@ -29,8 +29,8 @@ from flatout_agent import wire
 PAIRS, MOST_PAIRS = 2, 11
 MARGIN_S = 0.7
 """Of the budget, for writing the report and ending: the budget is a promise."""
-SHORT_S = 10.0
-"""A run that trains for less than this has no room for the windows of a duel."""
+ENOUGH_S = 0.8
+"""The confirmation is begun with so much of the time that it takes, about."""
 WORTH = 1.05
 """What promises less is not named among the boosts that had no time."""
 NOISY = 0.25
@@ -63,7 +63,9 @@ def tune(
     bench = _bench(command, settings, folder)
     notes: list[str] = []
     try:
-        search = trials.find(bench, choice, observer, deadline, settings.steps_left)
+        search = trials.find(
+            bench, choice, observer, deadline, settings.steps_left, settings.budget_s
+        )
     except KeyboardInterrupt:
         end_all(bench.folder)
         raise
@@ -144,7 +146,7 @@ def _confirm(
 ) -> tuple[Confirmation | None, Measurement | None]:
     """A duel, or whole runs of a program too short for one; failing both, the pairs' own gains."""
     best = Measurement(search.now_ms, None, (), ()) if search.now_ms else None
-    if deadline - time.monotonic() < _confirmation_s(search):
+    if deadline - time.monotonic() < ENOUGH_S * _confirmation_s(search):
         notes.append(f"{UNCONFIRMED}: the budget left no time for it")
         return None, best
     observer.phase("confirming: runs as written and with the plan, in turn")
@@ -211,9 +213,9 @@ def _duel(
 
 def _too_short(search: Found) -> bool:
     """Whether a whole run of the program has no room for the windows of a duel."""
-    if search.run_steps is None or search.now_ms is None:
+    if search.run_steps is None:
         return False
-    return search.run_steps * search.now_ms / 1000 < SHORT_S
+    return search.run_steps * search.written.step_ms / 1000 < wire.SHORT_S
 
 
 def _windows(bench: Bench, search: Found, settings: TuneSettings) -> Bench:

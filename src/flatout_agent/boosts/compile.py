@@ -1,13 +1,24 @@
-"""Compile the model's forward and backward pass into fused kernels.
+"""Compile the model's repeated blocks, or all of it, into fused kernels.
 
 ## What it does
 
-Runs the model's training calls through `torch.compile`, in place: the model stays the script's own
-object. Parameter `mode` is that of `torch.compile`: `default`, `reduce-overhead` (CUDA graphs),
-`max-autotune` and `max-autotune-no-cudagraphs` (each kernel the fastest of several that Inductor
-times: its options `max_autotune` and `coordinate_descent_tuning`). Where `default` was kept, tuning
-tries the other modes against it if the rest of the run can repay their compilation. Calls in
-evaluation mode or without gradients run as written, since each would be compiled anew.
+Runs the training calls through `torch.compile`, in place: the model stays the script's own object.
+Parameter `scope` says of what:
+
+- `blocks`: of the model's repeated blocks (transformer layers, residual blocks). The code of the
+  first one serves all that are alike, so that a deep model starts as soon as a shallow one. What
+  stands outside of the blocks runs as written.
+- `whole`: of the model, in one piece. It is tried first where no three blocks are alike or much of
+  the model is outside of them, and after `blocks` if the rest of the run can repay its compilation.
+
+Parameter `mode`, for `whole` alone, is that of `torch.compile`: `default`, `reduce-overhead` (CUDA
+graphs), `max-autotune` and `max-autotune-no-cudagraphs` (each kernel the fastest of several that
+Inductor times: its options `max_autotune` and `coordinate_descent_tuning`). Where `default` was
+kept, tuning tries the other modes against it if the rest of the run can repay their compilation.
+On a CPU, random numbers come from PyTorch's own generator (Inductor's option `fallback_random`):
+Inductor's take longer there than all that it saves in a model with dropout.
+
+Calls in evaluation mode or without gradients run as written, since each would be compiled anew.
 
 ## Why it is faster
 
@@ -20,6 +31,9 @@ longer launches each operation. With CUDA graphs, a whole pass is one launch.
 - The script compiles the model or a part of it itself.
 - The model is a ScriptModule, quantized, DataParallel or sharded (FSDP wants its blocks compiled
   one by one).
+- `blocks` where the model is not mostly made of blocks that are alike: of one class, with weights
+  of the same shapes, and the same rates (as of a DropPath); or with torch 2.4, which would compile
+  each block anew.
 - The compiler fails on this model: the part that failed runs as written.
 - Shapes or values change so often that torch stops recompiling.
 - `reduce-overhead` and the two `max-autotune` modes without a GPU do no more than the others.
@@ -28,30 +42,35 @@ longer launches each operation. With CUDA graphs, a whole pass is one launch.
 
 ## What it may change
 
-Fused kernels round in other places, and dropout draws other random numbers. The first steps take
-seconds to minutes while code is generated. A compiler error in a backward pass that torch compiles
-lazily would reach the script; a trial that meets one fails, and the boost is dropped.
+Fused kernels round in other places, and on a GPU dropout draws other random numbers. The first
+steps take seconds to minutes while code is generated. Blocks of Transformers that are compiled do
+not write to the empty generation cache that their models create in training too. The boost
+sdpa-attention stands aside in what is compiled: the compiler sees attention as it is written.
 
 ## How it is undone
 
-The layer around the model's call is removed: the next call runs as written.
+The layers around the calls of the model and its blocks are removed: the next call runs as written.
+While boosts are tried, what was compiled waits for its next turn; once that is decided against, it
+is dropped.
 
 ## References
 
 - https://docs.pytorch.org/docs/stable/generated/torch.compile.html
+- https://docs.pytorch.org/tutorials/recipes/regional_compilation.html
 - https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html
 - https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup, speedup_of_work
-from flatout_agent.chain import Depth
-from flatout_agent.speedups.compiling import SEVERAL, CompiledCalls, cannot, missing, traceable
+from flatout_agent.speedups.compiled_calls import SEVERAL, CompiledCalls
+from flatout_agent.speedups.compiling import GRAPH_MODES, cannot, missing
+from flatout_agent.speedups.repeated_blocks import shared_blocks
 
 if TYPE_CHECKING:
     import torch
@@ -63,20 +82,25 @@ BOOST = Boost(
     since="0.1.0",
     risk=Risk.ROUNDING,
     moment=Moment.MODEL,
-    params={"mode": ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")},
-    retry_after=("bf16-autocast", "fp16-autocast"),
+    params={
+        "scope": ("blocks", "whole"),
+        "mode": ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"),
+    },
     redraws=True,
     compiles=True,
 )
 AUTOTUNED = 1.04
 """Times what the same mode promises without timing kernels."""
+BLOCKS = 0.97
+"""Times what the whole model promises: what is outside of the blocks runs as written."""
 LEAST_PROMISE = 1.08
 """Of a model whose operations leave little to fuse: Python's part of the step goes as well."""
 MANY_SHAPES = 4
 """CUDA graphs are recorded once per shape; more than this many cost more than they save."""
-GRAPH_MODES = ("reduce-overhead", "max-autotune")
-"""Modes that record CUDA graphs, where there is a GPU."""
 ACCUMULATED = "gradients accumulate over several batches, and each run of a CUDA graph frees them"
+NO_BLOCKS = "the model is not mostly made of three or more blocks that are alike"
+TOO_OLD = "2.4."
+ANEW = "torch compiles each block anew, before version 2.5"
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
@@ -90,7 +114,19 @@ def applies(facts: JobFacts, params: Params) -> str | None:
     reasons = [_why_not(model) for model in facts.models]
     if reasons and all(reasons):
         return reasons[0]
+    if params.get("scope") == "blocks":
+        return _why_no_blocks(facts, mode)
     return _why_no_graphs(facts) if mode in GRAPH_MODES else None
+
+
+def _why_no_blocks(facts: JobFacts, mode: str) -> str | None:
+    if facts.torch.startswith(TOO_OLD):
+        return ANEW
+    if mode != "default":
+        return f"{mode} is for the whole model"
+    if facts.models and not any(model.blocks for model in facts.models):
+        return NO_BLOCKS
+    return None
 
 
 def _why_no_graphs(facts: JobFacts) -> str | None:
@@ -119,61 +155,73 @@ def _why_not(model: ModelFacts) -> str | None:
 
 def promise(facts: JobFacts, params: Params) -> float:
     """Likely speed-up, for the order of trials."""
-    more = AUTOTUNED if "autotune" in params.get("mode", "") else 1.0
-    measured = speedup(facts, others=1.6, norms=1.3, softmax=1.5, dropout=3.0)
+    factor = AUTOTUNED if "autotune" in params.get("mode", "") else 1.0
+    factor *= BLOCKS if params.get("scope") == "blocks" else 1.0
+    # On a CPU the random numbers stay PyTorch's.
+    dropout = 1.0 if facts.device == "cpu" else 3.0
+    measured = speedup(facts, others=1.6, norms=1.3, softmax=1.5, dropout=dropout)
     if measured is not None:
-        return more * max(LEAST_PROMISE, measured)
+        return factor * max(LEAST_PROMISE, measured)
     full = 1.12 if facts.device == "cpu" else 1.3
     if facts.device == "cuda" and params.get("mode") in GRAPH_MODES:
         # Graphs pay where the launches, some 10 us each, are most of a short step.
         full = 1.6 if (facts.step_s or 1.0) < 0.03 else 1.32
-    return speedup_of_work(facts, more * full)
+    return speedup_of_work(facts, factor * full)
 
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
-    """Compile the model's training calls."""
-    import torch
-
-    mode = params.get("mode", "default")
+    """Compile the model's training calls, or those of its blocks."""
+    scope, mode = params.get("scope", "whole"), params.get("mode", "default")
     device = next((p.device.type for p in target.parameters()), "cpu")
-    innermost = _innermost(job, target)
-    reason = cannot(target, innermost) or missing(device)
+    reason = cannot(target) or missing(device)
     if reason is not None:
         raise Declined(reason)
-    graphs = device == "cuda" and mode in GRAPH_MODES
-    if graphs and len(job.models) > 1:
+    if device == "cuda" and mode in GRAPH_MODES and len(job.models) > 1:
         raise Declined(SEVERAL)
-    compiled = torch.compile(traceable(target, innermost), mode=None if mode == "default" else mode)
-    calls = CompiledCalls(job, target, compiled, graphs)
-    unwrap = job.wrap_call(target, Depth.COMPILE, calls.layer)
-    stop = job.after_step(calls.step_ended) if calls.graphs else None
+    blocks = _blocks(target) if scope == "blocks" else []
+    kept = _kept.setdefault(target, {})
+    calls = kept.get((scope, mode))
+    if calls is None or calls.job is not job or len(calls.codes) != max(1, len(blocks)):
+        calls = kept[scope, mode] = CompiledCalls(job, mode, device, blocks)
+    return calls.put_on(target, blocks)
 
-    def undo() -> None:
-        unwrap()
-        calls.close()
-        if stop is not None:
-            stop()
 
-    return Applied(undo, calls.engaged)
+def forget(job: Job) -> None:
+    """Drop what was compiled, for the next time."""
+    for model in job.models:
+        _kept.pop(model, None)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
     """The same as plain PyTorch."""
     mode = params.get("mode", "default")
     argument = "" if mode == "default" else f'mode="{mode}"'
+    if params.get("scope") == "blocks":
+        return (
+            "# before training; model.blocks: the repeated blocks, wherever the model keeps them\n"
+            "# (torch passes over its own classes, such as nn.TransformerEncoderLayer: derive one\n"
+            "# whose forward calls that of super())\n"
+            "for block in model.blocks:\n"
+            "    block.compile()  # in place; the code of the first serves all\n"
+        )
     if any(model.kind == "Sequential" for model in facts.models):
-        # model.compile() makes no graph of a plain nn.Sequential: see traceable
+        # model.compile() makes no graph of a plain nn.Sequential, whose forward is torch's own
         return f"model = torch.compile({', '.join(['model', *([argument] if argument else [])])})\n"
     return f"model.compile({argument})  # in place, before training\n"
 
 
-def _innermost(job: Job, model: torch.nn.Module) -> Callable[..., Any]:
-    """The model's call without any layer: the script's own `model.compile()`, if there is one."""
-    calls: list[Callable[..., Any]] = []
+def _blocks(model: torch.nn.Module) -> list[list[torch.nn.Module]]:
+    import torch
 
-    def look(call: Callable[..., Any]) -> Callable[..., Any]:
-        calls.append(call)
-        return call
+    if torch.__version__.startswith(TOO_OLD):
+        raise Declined(ANEW)
+    blocks = shared_blocks(model)
+    if not blocks:
+        raise Declined(NO_BLOCKS)
+    return blocks
 
-    job.wrap_call(model, Depth.COMPILE, look)()
-    return calls[0]
+
+_kept: weakref.WeakKeyDictionary[Any, dict[tuple[str, str], CompiledCalls]] = (
+    weakref.WeakKeyDictionary()
+)
+"""What was compiled of each model that is still there."""

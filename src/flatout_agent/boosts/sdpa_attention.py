@@ -29,8 +29,10 @@ long as before at 64.
   learned mask (a relative bias on a CPU), dropout of the weights on a CPU, values and keys of
   different width.
 - Operations in between that it does not recognize, such as a mask of five dimensions.
-- A model or a part of it is compiled, or runs under `DataParallel`; tracing, `torch.func`, anomaly
-  detection and other modes of torch.
+- The script compiles the model or a part of it, or runs it under `DataParallel`; tracing,
+  `torch.func`, anomaly detection and other modes of torch.
+- What the boost compile compiles: the compiler sees attention as it is written, and nothing breaks
+  its graphs. Calls in evaluation are fused beside it, and Transformers stay set to `"sdpa"`.
 - A module of which three calls gave nothing to fuse, or whose weights are looked at.
 - Transformers: where the program asks for attentions, in the configuration or in a call.
 
@@ -77,7 +79,7 @@ BOOST = Boost(
     since="0.2.0",
     risk=Risk.ROUNDING,
     moment=Moment.MODEL,
-    conflicts=("compile", "cuda-graphs"),
+    conflicts=("cuda-graphs",),
     # On an accelerator, where dropout is part of the kernel. On a CPU none is drawn in it.
     redraws=True,
 )
@@ -162,7 +164,7 @@ def _switch_on(
     unwraps = [configured.switch_on(job, target)]
     for module, place in zip(modules, places, strict=True):
         layer = _layer(place)
-        unwraps.append(model_call(module).wrap(Depth.COMPILE, layer))
+        unwraps.append(model_call(module).wrap(Depth.ATTENTION, layer))
     unwraps.append(job.after_step(lambda: _learn(places)))
     guarded.hold()
 
@@ -204,8 +206,8 @@ def _engagement(
     if fused:
         return False, "the attention weights are looked at"
     calls = sum(p.calls for p in places)
-    if not calls and configured.reason:
-        return False, configured.reason
+    if not calls:
+        return False, configured.reason or "no call was made as written: compile is on"
     return False, f"nothing to fuse was seen in {calls} calls of {len(places)} modules"
 
 
@@ -245,7 +247,8 @@ class Configured:
         """Set them all; returns the undo."""
         if not self.settings:
             return lambda: None
-        unwrap = job.wrap_call(target, Depth.COMPILE, self._layer)
+        # Outside of what is compiled: it looks at each call, and at no operation.
+        unwrap = job.wrap_call(target, Depth.LAYOUT, self._layer)
         self._set("eager", "sdpa")
         self.on = True
 

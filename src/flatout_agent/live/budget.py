@@ -39,7 +39,9 @@ class Budget:
         self.throw_away = orders.stop
         """The run is there for the answer alone, so that trying loses nothing."""
         self.reserved_s = 0.0
-        """What the host needs after the search, to confirm what was found."""
+        """What the host needs after the search, to confirm what was found ..."""
+        self.found = False
+        """... once something was."""
         self.layers = 0
         """Convolution and matrix layers of the program's models."""
         self.lost_s = 0.0
@@ -63,7 +65,8 @@ class Budget:
         """Seconds left for the search; None: there is no limit."""
         if self.ends_at is None:
             return None
-        return max(0.0, self.ends_at - self.reserved_s - self.now())
+        reserved_s = self.reserved_s if self.found else 0.0
+        return max(0.0, self.ends_at - reserved_s - self.now())
 
     @property
     def over(self) -> bool:

@@ -388,15 +388,26 @@ class Checks:
         """
         sound = self._that_apply([c for c in self._group if _beside_calls(c)])
         verdict = GuardVerdict(True, "nothing that is on acts on the model's calls", 0.0)
-        for tier in _tiers(self._group):
-            if tier[0].boost.redraws and highest_risk(sound) != "exact":
+        exact, rounding, redraw = _tiers(self._group)
+        for tier in (exact, rounding, redraw):
+            if tier is rounding and rounding:  # beside these, by their rule, more may pass
+                rounding += [c for c in exact if self._only_differs(c)]
+            if tier is redraw and highest_risk(sound) != "exact":
                 boosted = self._boosted(recorded, sound)
                 written = boosted if isinstance(boosted, RepeatedCall) else written
             passed, told = self._passing(recorded, sound, tier, written)
             sound += passed
             if told is not None and (told.error or 0.0) >= (verdict.error or 0.0):
                 verdict = told
+        self._group = sound
+        for candidate in sound:
+            self._refused.pop(candidate.id, None)
         return verdict
+
+    def _only_differs(self, candidate: Candidate) -> bool:
+        """It was refused because its results differ, not because it fails."""
+        verdict = self._refused.get(candidate.id)
+        return verdict is not None and not verdict.failed and verdict.error is not None
 
     def _passing(
         self,
@@ -461,7 +472,8 @@ class Checks:
             self._yardsticks.add(model, purpose, steps, yardstick)
         if isinstance(boosted, GuardVerdict):
             return boosted
-        comparison = guard.compare(written, boosted, yardstick.tensor_noise)
+        noise, rows = yardstick.tensor_noise, yardstick.rows
+        comparison = guard.compare(written, boosted, noise, rows)
         return guard.judge(comparison, yardstick, risk, purpose.redraws)
 
     def _purpose(self, candidates: Sequence[Candidate]) -> YardstickPurpose:
@@ -579,13 +591,13 @@ class Checks:
 
 
 def _tiers(group: Sequence[Candidate]) -> list[list[Candidate]]:
-    """By what each may change: exact, rounding, other random numbers."""
+    """Those that act on calls, by what each may change: exact, rounding, other random numbers."""
     called = [candidate for candidate in group if not _beside_calls(candidate)]
     redraw = [candidate for candidate in called if candidate.boost.redraws]
     others = [candidate for candidate in called if not candidate.boost.redraws]
     exact = [candidate for candidate in others if candidate.boost.risk is Risk.EXACT]
     rounding = [candidate for candidate in others if candidate.boost.risk is not Risk.EXACT]
-    return [tier for tier in (exact, rounding, redraw) if tier]
+    return [exact, rounding, redraw]
 
 
 def _beside_calls(candidate: Candidate) -> bool:

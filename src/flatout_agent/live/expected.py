@@ -21,19 +21,22 @@ class Record:
 USUAL = Record(0.5, 0.05)
 """Of boosts that have no record."""
 RECORDS: dict[str, Record] = {
-    "allocator": Record(0.3, 0.06),
+    "allocator": Record(0.4, 0.05),
     "batch-fetch": Record(0.9, 0.02),
     "bf16-autocast": Record(0.85, 0.1),
     "bf16-residual": Record(0.4, 0.04),
     "channels-last": Record(0.7, 0.08),
+    "clip-grad": Record(0.5, 0.01),
     "compile": Record(0.6, 0.1),
     "cpu-threads": Record(0.3, 0.3),
+    "cuda-graphs": Record(0.6, 0.1),
     "fast-dropout": Record(0.9, 0.02),
     "fused-loss": Record(0.7, 0.03),
     "fused-optimizer": Record(0.9, 0.02),
     "gc-pause": Record(0.5, 0.01),
     "onednn-matmul": Record(0.5, 0.05),
-    "sdpa-attention": Record(0.7, 0.08),
+    "sdpa-attention": Record(0.5, 0.25),
+    "tf32": Record(0.8, 0.01),
 }
 
 

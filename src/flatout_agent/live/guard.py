@@ -37,6 +37,9 @@ LEAST_ROW = 0.05
 """... or by this share of an output's usual length."""
 ONE_TENSOR = 1.0
 """The same for the one parameter that differs most, beside its own batch noise."""
+NEAR = 8.0
+"""So many times the limit is near it, for an exact boost: in the first steps of a deep network the
+error may be a hundred times what it is later."""
 EXACT_TENSOR = 10.0
 """For exact boosts: times the limit of all parameters together."""
 BIAS = 0.005
@@ -75,6 +78,9 @@ class Yardstick:
     """Distance after rounding the weights to 16 bits; None: not asked for."""
     by_tensor: tuple[float, ...] = ()
     """Batch noise of each gradient, whatever the boost may change."""
+    rows: tuple[float, ...] = ()
+    """How far rounding the weights takes the output of the example that it takes farthest; of each
+    output; empty: not asked for."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,7 @@ def yardstick(
     if known is None:
         known = _own_noise(recorded, written, other_batch, rounded_by)
     redrawn, rounded, tensor_noise = known.redrawn, known.rounded, known.by_tensor
+    rows: tuple[float, ...] = ()
     if redraws and redrawn is None and recorded.drew:
         redrawn = distance(again(recorded, OTHER_SEED).gradients, written.gradients)[0]
     if rounds:
@@ -150,8 +157,12 @@ def yardstick(
         rounded = distance(rounded_rerun.gradients, written.gradients)[0]
         pairs = zip(tensor_noise or repeat(1.0), _by_tensor(rounded_rerun, written))  # noqa: B905
         tensor_noise = tuple(min(n, max(LEAST_TENSOR, ROUNDED * r)) for n, r in pairs)
+        outputs = zip(rounded_rerun.outputs, written.outputs, strict=True)
+        errors = (_row_errors(a, b) for a, b in outputs)
+        rows = tuple(0.0 if error is None else float(error.max()) for error in errors)
     return replace(
         known,
+        rows=rows,
         redrawn=redrawn if redraws else None,
         tensor_noise=tensor_noise,
         rounded=rounded if rounds else None,
@@ -245,9 +256,15 @@ def _weights_off(model: torch.nn.Module, unit: float) -> Iterator[None]:
 
 
 def compare(
-    written: RepeatedCall, boosted: RepeatedCall, noise: tuple[float, ...] = ()
+    written: RepeatedCall,
+    boosted: RepeatedCall,
+    noise: tuple[float, ...] = (),
+    rounded_rows: tuple[float, ...] = (),
 ) -> Comparison:
-    """How far `boosted` is from `written`."""
+    """How far `boosted` is from `written`.
+
+    noise: of each gradient. rounded_rows: what rounding the weights does to an example's output.
+    """
     error, projection, entries = distance(boosted.gradients, written.gradients)
     output_error, outputs, _ = distance(boosted.outputs, written.outputs)
     finite = all(
@@ -260,20 +277,34 @@ def compare(
         if tensor is not None and before is not None and bool(before.isfinite().all())
     )
     worst = _worst(written, boosted, noise)
-    rows = [_worst_row(a, b) for a, b in zip(boosted.outputs, written.outputs, strict=True)]
+    by_rounding = rounded_rows or (0.0,) * len(written.outputs)
+    rows = [
+        _worst_row(a, b, rounded)
+        for a, b, rounded in zip(boosted.outputs, written.outputs, by_rounding, strict=True)
+    ]
     row = max(rows, default=0.0)
     return Comparison(error, projection, outputs, output_error, finite, worst, entries, row)
 
 
-def _worst_row(boosted: torch.Tensor, written: torch.Tensor) -> float:
-    """How far the first dimension's worst entry is off, as a share of what is allowed for one."""
+def _row_errors(boosted: torch.Tensor, written: torch.Tensor) -> torch.Tensor | None:
+    """How far each entry of the first dimension is off; None: these are no examples."""
     boosted, written = _dense(boosted), _dense(written)
     if written.dim() < 1 or len(written) < FEWEST_ROWS or boosted.shape != written.shape:
+        return None
+    errors: torch.Tensor = (boosted - written).reshape(len(written), -1).norm(dim=1)
+    return errors
+
+
+def _worst_row(boosted: torch.Tensor, written: torch.Tensor, rounded: float) -> float:
+    """How far the worst example is off, as a share of what is allowed for one.
+
+    rounded: how far rounding the weights takes one at most: some nets amplify that in some.
+    """
+    errors = _row_errors(boosted, written)
+    if errors is None:
         return 0.0
-    rows = written.reshape(len(written), -1)
-    errors = (boosted.reshape(len(written), -1) - rows).norm(dim=1)
-    usual = float(rows.square().sum(dim=1).mean().sqrt())
-    allowed = max(ONE_ROW * float(errors.median()), LEAST_ROW * usual)
+    usual = float(_dense(written).reshape(len(written), -1).square().sum(dim=1).mean().sqrt())
+    allowed = max(ONE_ROW * float(errors.median()), LEAST_ROW * usual, ROUNDED * rounded)
     return float(errors.max()) / allowed if allowed > 0 else 0.0
 
 
@@ -372,7 +403,7 @@ def _exact(comparison: Comparison, yardstick: Yardstick) -> GuardVerdict:
     if not (error <= limit and comparison.output_error <= limit):
         output_error = "" if not error <= limit else f", output error {comparison.output_error:.1e}"
         reason = f"{summary}{output_error}: more than {limit:.1e}"
-        near = max(error, comparison.output_error) < 2 * limit
+        near = max(error, comparison.output_error) < NEAR * limit
         return GuardVerdict(False, reason, error, yardstick, near=near)
     if abs(comparison.projection - 1) > BIAS + _by_chance(error, comparison.entries):
         reason = f"{summary}; gradients {percent(comparison.projection)} as long as they were"

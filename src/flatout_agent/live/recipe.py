@@ -65,7 +65,7 @@ PAIRS_ON_AVERAGE = 6
 """That a difference of some percent takes until it is clear."""
 QUICK_GAIN = 1.3
 """What gains more than this takes a pair or two."""
-SURE_PAIRS, SURE_GAIN = 3, 1.1
+SURE_PAIRS, SURE = 3, math.log(1.1)
 """What rests on fewer pairs, or gains less, is compared once more with the program as written."""
 STAYS = "neither clearly faster nor slower"
 IN_THE_PLAN = "in the plan, and one pair does not speak against it"
@@ -131,6 +131,7 @@ class Tuning:
         plan = [Candidate(o.id, o.params, load(o.id).BOOST, 1.0) for o in planned]
         if plan:
             self.state.keep(plan, self.orders.gain, self.orders.pairs)
+            self.budget.found = True
         yield from self._look()
         if plan and self.orders.written_s is None:
             yield from self._check_plan()
@@ -212,7 +213,7 @@ class Tuning:
             return 0.0
         start_s = self.budget.began - self.orders.started_at
         step_s = self.state.written_s * self.machinery.units_per_step()
-        return wire.confirmation_s(start_s, step_s, self.budget.steps)
+        return wire.reserved_s(self.orders.whole_s, start_s, step_s, self.budget.steps)
 
     def _look_again(self) -> Story:
         """After a large change other things take the time, and other boosts apply."""
@@ -474,6 +475,8 @@ class Tuning:
         began, left_s = self.machinery.now(), self.budget.left_s
         if left_s is not None:
             left_s = max(0.0, left_s - self._unsure_s())
+            run_left_s = self._run_left_s() if len(group) > 1 else None
+            left_s = min(left_s, math.inf if run_left_s is None else run_left_s)
         loads = any(candidate.boost.switch is Switch.ITERATOR for candidate in group)
         self.measure.begin()
         self.measure.left_s = self._run_left_s()
@@ -611,7 +614,7 @@ class Tuning:
         if not group or self.budget.over:
             return
         enough = self.state.pairs >= SURE_PAIRS
-        if enough and self.state.gain >= SURE_GAIN:
+        if enough and math.log(self.state.gain) >= max(SURE, 3 * self.state.noise.deviation):
             return
         self._ratios.pop(_key(group), None)
         answer = yield from self.compare(group, [], self.state.on)
@@ -669,6 +672,7 @@ class Tuning:
     ) -> None:
         if not self.state.kept:
             self.state.verdict = verdict
+        self.budget.found = True
         replaced = self.state.keep(group, answer.gain, answer.pairs)
         self.measure.switch(self.state.on)
         if len(group) == 1:

@@ -84,6 +84,7 @@ class LiveWatch(RunWatch):
         self.aside = SideProcesses()
         self._waited_at: tuple[float, float] | None = None
         """Seconds waited for data when the program was last looked into, and when that was."""
+        self._run_basis = ""
         self._raised = False
         self._settled_at: int | None = None
         self._spent = Spent()
@@ -327,8 +328,10 @@ class LiveWatch(RunWatch):
 
     def planned_steps(self) -> int | None:
         """Of the whole run; it is asked within a step, under the loop that makes it."""
-        left = run_length.steps_left(sys._getframe())
-        steps = self.job.steps + left if left is not None else -1
+        micro_steps = self.record.mean_micro_steps()
+        found = run_length.run_length(sys._getframe(), self.job.steps, micro_steps)
+        steps = self.job.steps + found.steps_left if found is not None else -1
+        self._run_basis = found.basis if found is not None else ""
         agreed = self.agree(float(steps), "first")
         return int(agreed) if agreed > 0 else None
 
@@ -482,6 +485,8 @@ class LiveWatch(RunWatch):
             saved_s=saved_s,
             lost_s=self.budget.lost_s,
             lost_late_s=self.budget.lost_late_s,
+            run_steps=self.budget.steps,
+            run_basis=self._run_basis,
             samples_per_s=self.samples / trained_s if trained_s and self.samples else None,
             micro_steps=self._by_call,
             guard=verdict.summary if verdict is not None else "",

@@ -1,26 +1,57 @@
-"""How many steps a program has left, where the trainer that runs its loop knows."""
+"""How many steps a program takes in all, where its trainer or its own loops show it."""
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
+import linecache
 import math
+import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
+import torch
 
-def steps_left(frame: FrameType | None) -> int | None:
-    """By the trainers of transformers and Lightning, among the callers of this frame.
 
-    None: there is none, or it does not know. Never raises: trainers are other people's code.
+@dataclass(frozen=True)
+class RunLength:
+    """steps_left: optimizer steps, at most: a loop may end early. basis: what shows it."""
+
+    steps_left: int
+    basis: str
+
+
+class Unknown(Exception):  # noqa: N818 - an answer, not an error
+    """It cannot be told without running code of the program."""
+
+
+def run_length(
+    frame: FrameType | None, steps_taken: int, micro_steps: float = 1.0
+) -> RunLength | None:
+    """By the trainer or the loops among the callers of this frame, in a step.
+
+    steps_taken: so far; micro_steps: turns of the innermost loop that make a step. None: nothing
+    shows it. Never raises: all of this is other people's code.
     """
+    try:
+        return _by_trainer(frame) or _by_loops(frame, steps_taken, micro_steps)
+    except Exception:  # another version of a trainer, a source that has changed, ...
+        return None
+
+
+# Trainers ---------------------------------------------------------------------------------------
+
+
+def _by_trainer(frame: FrameType | None) -> RunLength | None:
     while frame is not None:
-        read = TRAINERS.get(frame.f_globals.get("__name__", ""))
-        if read is not None:
-            try:
-                steps = read(frame.f_locals.get("self"))
-            except Exception:  # another version of the trainer, say
-                return None
-            return int(steps) if 0 < steps < math.inf else None
+        name = frame.f_globals.get("__name__", "")
+        if name in TRAINERS:
+            steps = TRAINERS[name](frame.f_locals.get("self"))
+            return RunLength(int(steps), f"{name.split('.')[0]}'s trainer") if steps > 0 else None
         frame = frame.f_back
     return None
 
@@ -31,7 +62,8 @@ def _of_transformers(trainer: Any) -> float:
 
 
 def _of_lightning(trainer: Any) -> float:
-    return float(trainer.estimated_stepping_batches - trainer.global_step)
+    left = float(trainer.estimated_stepping_batches - trainer.global_step)
+    return left if math.isfinite(left) else 0.0
 
 
 TRAINERS: Mapping[str, Callable[[Any], float]] = {
@@ -40,3 +72,166 @@ TRAINERS: Mapping[str, Callable[[Any], float]] = {
     "pytorch_lightning.trainer.trainer": _of_lightning,
 }
 """Module of the trainer's methods -> what reads it."""
+
+# Loops ------------------------------------------------------------------------------------------
+
+OWN = (str(PurePath(torch.__path__[0])), str(PurePath(__file__).parents[1]))
+"""Loops of torch and of flatout are no loops of the program."""
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _by_loops(frame: FrameType | None, steps_taken: int, micro_steps: float) -> RunLength | None:
+    turns, lines = 1, []
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(OWN):
+            for loop in _loops_around(frame):
+                turns *= _turns(loop, frame)
+                lines.append(f"{PurePath(frame.f_code.co_filename).name}:{loop.lineno}")
+        if frame.f_code.co_name == "<module>":
+            break  # what has started the script, or the cell of a notebook, is not the run
+        frame = frame.f_back
+    steps = math.ceil(turns / max(1.0, micro_steps))
+    if not lines or steps <= steps_taken:
+        return None
+    return RunLength(steps - steps_taken, f"the loop{'s' * (len(lines) > 1)} {', '.join(lines)}")
+
+
+@functools.lru_cache(maxsize=32)
+def _tree(filename: str) -> ast.Module:
+    return ast.parse("".join(linecache.getlines(filename)))
+
+
+def _loops_around(frame: FrameType) -> list[ast.For | ast.While]:
+    """The loops of this frame's own function around its current line, the innermost first."""
+    line = frame.f_lineno
+    found: list[ast.For | ast.While] = []
+    nodes: list[ast.AST] = list(_tree(frame.f_code.co_filename).body)
+    while nodes:
+        node = nodes.pop()
+        if not isinstance(node, (ast.stmt, ast.excepthandler)):
+            continue
+        if not node.lineno <= line <= (node.end_lineno or node.lineno):
+            continue
+        if isinstance(node, FUNCTIONS):
+            found = []  # what stands around a definition does not run it
+        if isinstance(node, (ast.For, ast.While)) and line >= node.body[0].lineno:
+            found.append(node)
+        nodes = list(ast.iter_child_nodes(node))
+    return found[::-1]
+
+
+def _turns(loop: ast.For | ast.While, frame: FrameType) -> int:
+    if isinstance(loop, ast.For):
+        return _count(loop.iter, frame)
+    test = loop.test
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Lt, ast.LtE)):
+        limit = _value(test.comparators[0], frame)
+        if isinstance(limit, int):
+            return limit + isinstance(test.ops[0], ast.LtE)
+    raise Unknown
+
+
+THROUGH = ("enumerate", "reversed", "sorted", "iter", "list", "tqdm", "track", "trange", "prange")
+"""Calls that give as many as their first argument has."""
+
+
+def _count(expression: ast.expr, frame: FrameType) -> int:
+    """How many turns a `for` over this takes."""
+    if isinstance(expression, (ast.List, ast.Tuple, ast.Set)):
+        return len(expression.elts)
+    if isinstance(expression, ast.Call):
+        name = _called(expression.func)
+        given = expression.args
+        if name in ("range", "trange"):
+            return len(range(*(_whole(argument, frame) for argument in given)))
+        if name == "zip":
+            return min(_count(argument, frame) for argument in given)
+        if name in THROUGH and given:
+            return _count(given[0], frame)
+        if name in ("items", "keys", "values") and isinstance(expression.func, ast.Attribute):
+            return _count(expression.func.value, frame)
+    return _len(_value(expression, frame))
+
+
+def _called(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _len(value: Any) -> int:
+    """Of what has a length that can be asked without running code of the program."""
+    if isinstance(value, torch.utils.data.DataLoader):
+        if isinstance(value.dataset, torch.utils.data.IterableDataset):
+            raise Unknown
+        return len(value)
+    if isinstance(value, torch.Tensor) or type(value) in (range, list, tuple, dict, set, str):
+        return len(value)
+    total = vars(value).get("total") if hasattr(value, "__dict__") else None
+    if isinstance(total, (int, float)):  # a progress bar
+        return int(total)
+    if type(value).__module__.partition(".")[0] in ("accelerate", "lightning", "numpy"):
+        return len(value)
+    raise Unknown
+
+
+OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}  # fmt: skip
+
+
+def _whole(expression: ast.expr, frame: FrameType) -> int:
+    return operator.index(_value(expression, frame))
+
+
+def _value(expression: ast.expr, frame: FrameType) -> Any:
+    """The value of an expression of the program; raises Unknown where that would run its code."""
+    if isinstance(expression, ast.Constant):
+        return expression.value
+    if isinstance(expression, ast.Name):
+        for names in (frame.f_locals, frame.f_globals):
+            if expression.id in names:
+                return names[expression.id]
+    elif isinstance(expression, ast.Attribute):
+        owner = _value(expression.value, frame)
+        value = inspect.getattr_static(owner, expression.attr)
+        if not hasattr(type(value), "__get__"):
+            return value
+    elif isinstance(expression, ast.Subscript):
+        owner = _value(expression.value, frame)
+        if type(owner) in (dict, list, tuple):
+            return owner[_value(expression.slice, frame)]
+    elif isinstance(expression, ast.BinOp) and type(expression.op) in OPERATORS:
+        sides = _number(expression.left, frame), _number(expression.right, frame)
+        return OPERATORS[type(expression.op)](*sides)
+    elif isinstance(expression, ast.Call):
+        return _call(expression, frame)
+    raise Unknown
+
+
+def _number(expression: ast.expr, frame: FrameType) -> float:
+    value = _value(expression, frame)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    raise Unknown
+
+
+def _call(expression: ast.Call, frame: FrameType) -> Any:
+    name, given = _called(expression.func), expression.args
+    if name == "len" and len(given) == 1:
+        return _count(given[0], frame)
+    if name in FUNCTIONS_OF_NUMBERS and given:
+        numbers = [_number(argument, frame) for argument in given]
+        return FUNCTIONS_OF_NUMBERS[name](*numbers)
+    raise Unknown
+
+
+FUNCTIONS_OF_NUMBERS: Mapping[str, Callable[..., Any]] = {
+    "int": int,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "min": min,
+    "max": max,
+}

@@ -1,4 +1,4 @@
-"""torch.compile: whether it works here, what it reports, and the fallback where it fails.
+"""torch.compile: whether it works here, code that is compiled, and the fallback where it fails.
 
 The boost `compile` and the library's `train_step` share this.
 """
@@ -10,20 +10,21 @@ import logging
 import shutil
 import sys
 import sysconfig
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups import nests
+from flatout_agent.chain import compiled_by_user
+from flatout_agent.speedups.attention.watch import unwatched
 from flatout_agent.tracebacks import first_line
 
 if TYPE_CHECKING:
     import torch
 
-    from flatout_agent.job import Job
-
-SEVERAL = "several models train, and a CUDA graph of one frees the gradients of the others"
+GRAPH_MODES = ("reduce-overhead", "max-autotune")
+"""torch.compile's modes that capture CUDA graphs, where there is a GPU."""
 
 
 def counters() -> tuple[int, int]:
@@ -35,23 +36,10 @@ def counters() -> tuple[int, int]:
     return sum(count - 1 for count in compiled.values() if count > 1), sum(breaks.values())
 
 
-def traceable(model: torch.nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, wrapped in a function of ours where torch would skip it.
-
-    Dynamo passes over frames of torch.nn's own files and compiles what they call. A model whose
-    forward is torch's own, such as a plain nn.Sequential, has nothing else: `model.compile()`
-    makes no graph of it and says nothing.
-    """
-    if not type(model).forward.__module__.startswith("torch."):
-        return call
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
-
-    return run
+# Whether it can be compiled -----------------------------------------------------------------------
 
 
-def cannot(model: torch.nn.Module, innermost: Callable[..., Any]) -> str | None:
+def cannot(model: torch.nn.Module) -> str | None:
     """Why this model must not be compiled; None: it may be."""
     import torch
 
@@ -61,15 +49,16 @@ def cannot(model: torch.nn.Module, innermost: Callable[..., Any]) -> str | None:
     wrapped = names & {"DataParallel", "FullyShardedDataParallel", "FSDPModule"}
     if wrapped:
         return f"the model is wrapped in {wrapped.pop()}"
-    calls: list[Any] = [innermost]
     for module in model.modules():
-        calls += [module.__dict__.get("_compiled_call_impl"), getattr(module, "forward", None)]
         if ".quantized" in type(module).__module__:
             return "the model is quantized"
-        if type(module).__name__ == "OptimizedModule":
+        forward = getattr(module, "forward", None)
+        if (
+            type(module).__name__ == "OptimizedModule"
+            or compiled_by_user(module)
+            or hasattr(forward, "_torchdynamo_orig_callable")
+        ):
             return "the script compiles the model or a part of it itself"
-    if any(hasattr(call, "_torchdynamo_orig_callable") for call in calls):
-        return "the script compiles the model or a part of it itself"
     return None
 
 
@@ -110,13 +99,67 @@ def fails_at_limit(config: Any) -> bool:
     return bool(setting)
 
 
+# Compiled code ------------------------------------------------------------------------------------
+
+
+def run_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The call of a module, as a function for the compiler: what it makes serves all alike.
+
+    Dynamo passes over torch.nn's own files and compiles what they call. Without a function of ours
+    around it, a plain nn.Sequential would make no graph.
+    """
+    return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+class Code:
+    """A function for the compiler, with a code object of its own.
+
+    torch counts recompilations, and remembers which functions it gave up on, by code object.
+    """
+
+    def __init__(self, function: Callable[..., Any], mode: str, device: str) -> None:
+        self.function: Any = function
+        self.mode, self.device = mode, device
+        self.graphs = device == "cuda" and mode in GRAPH_MODES
+        """It captures CUDA graphs."""
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget what was compiled."""
+        import torch
+
+        function = self.function
+        code = function.__code__.replace()
+        fresh = types.FunctionType(code, function.__globals__, closure=function.__closure__)
+        self.compiled = torch.compile(fresh, **self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        import torch
+
+        if self.device != "cpu":
+            return {} if self.mode == "default" else {"mode": self.mode}
+        options = torch._inductor.list_mode_options(self.mode)
+        # Inductor's own random numbers are slow on a CPU; the fallback's equal those of eager mode.
+        return {"options": {**options, "fallback_random": True}}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return unwatched(self.compiled, args, kwargs)
+
+
 class Attempts(logging.Filter):
-    """Calls of compiled code; as a log filter, it collects dynamo's warnings during them."""
+    """Calls of compiled code; what the compiler cannot compile runs as written.
+
+    As a log filter, between `listen` and `close`, it collects dynamo's warnings during them.
+    """
 
     LOGGER = "torch._dynamo.convert_frame"
 
     def __init__(self) -> None:
+        import torch
+        from torch._functorch import config as functorch
+
         super().__init__()
+        self.calls = 0
         self.graphs_made = 0
         self.inside = False
         self.failed = ""
@@ -124,6 +167,15 @@ class Attempts(logging.Filter):
         self.given_up = False
         self.limit = False
         """torch has stopped recompiling."""
+        self.errors = torch._dynamo.exc.TorchDynamoException
+        self.before = counters()
+        # Reading a setting takes 10 us: once is enough.
+        self.suppressed = torch._dynamo.config.suppress_errors
+        self.suppress = not fails_at_limit(torch._dynamo.config)
+        self.lazy = hasattr(functorch, "force_non_lazy_backward_lowering")
+
+    def listen(self) -> None:
+        """Collect dynamo's warnings from now on."""
         logging.getLogger(self.LOGGER).addFilter(self)
 
     def close(self) -> None:
@@ -140,88 +192,36 @@ class Attempts(logging.Filter):
             self.limit = True
         return False
 
+    def give_up(self, error: BaseException) -> None:
+        """Run as written from now on. Few errors get this far: most are suppressed."""
+        self.given_up, self.failed = True, first_line(error)
 
-class CompiledCalls(Attempts):
-    """The layer around one model's call."""
-
-    def __init__(self, job: Job, model: torch.nn.Module, compiled: Any, graphs: bool) -> None:
-        super().__init__()
-        self.job, self.model, self.compiled, self.graphs = job, model, compiled, graphs
-        self.calls = 0
-        self.step_begins = False
-        self.refused = ""
-        """Why it is no longer compiled, although the compiler did not fail."""
-
-    def step_ended(self) -> None:
-        """The next call begins a new step."""
-        self.step_begins = True
-
-    def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, compiled in training."""
+    def run(self, compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Make a call in which the compiler's errors are suppressed."""
         import torch
 
-        errors = torch._dynamo.exc.TorchDynamoException
-
-        def compiled_call(*args: Any, **kwargs: Any) -> Any:
-            if self.given_up or not (self.model.training and torch.is_grad_enabled()):
-                return call(*args, **kwargs)
-            if self.graphs and len(self.job.models) > 1:  # another one was seen since `apply`
-                self.given_up, self.refused = True, SEVERAL
-                return call(*args, **kwargs)
-            try:
-                output = self._run(args, kwargs)
-            except errors as error:
-                # With errors suppressed, only those arrive here that cannot be recovered from.
-                self.given_up, self.failed = True, first_line(error)
-                return call(*args, **kwargs)
-            return nests.change(output, torch.clone) if self.graphs else output
-
-        return compiled_call
-
-    def _run(self, args: Any, kwargs: Any) -> Any:
-        import torch
-
-        if self.step_begins:
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-            self.step_begins = False
-        dynamo = torch._dynamo
-        stats = dynamo.utils.counters["stats"]
-        before, suppressed = stats["unique_graphs"], dynamo.config.suppress_errors
-        # What the compiler cannot handle runs as written, and nothing runs twice.
-        dynamo.config.suppress_errors = not fails_at_limit(dynamo.config)
+        counted = torch._dynamo.utils.counters["stats"]
+        before = counted["unique_graphs"]
+        # What cannot be compiled runs as written, without running twice what had begun; and the
+        # compiler must find out in the forward pass, since a backward pass cannot be abandoned.
+        torch._dynamo.config.suppress_errors = self.suppress
+        if self.lazy:
+            torch._functorch.config.force_non_lazy_backward_lowering = True
         self.inside = True
         try:
-            output = self.compiled(*args, **kwargs)
+            output = compiled(*args, **kwargs)
         finally:
             self.inside = False
-            dynamo.config.suppress_errors = suppressed
-            self.graphs_made += stats["unique_graphs"] - before
+            torch._dynamo.config.suppress_errors = self.suppressed
+            if self.lazy:
+                torch._functorch.config.force_non_lazy_backward_lowering = False
+            self.graphs_made += counted["unique_graphs"] - before
         self.calls += 1
         return output
 
-    def engaged(self) -> tuple[bool, str] | None:
-        """For `Applied.engaged`."""
-        if self.given_up:
-            return False, self.refused or f"the compiler failed: {self.failed}"
-        if not self.calls:
-            return None
-        if self.limit:
-            return (
-                False,
-                "recompiled until torch's limit, then ran as written: inputs vary too much",
-            )
-        if not self.graphs_made and self.failed:
-            return False, f"the compiler failed: {self.failed}"
-        recompiled, breaks = counters()
-        if not self.graphs_made and not self._shared():
-            return False, "no graph was compiled"
-        detail = f"{self.graphs_made} graphs, {recompiled} recompilations, {breaks} graph breaks"
-        return True, detail + (f"; a part failed: {self.failed}" if self.failed else "")
-
-    def _shared(self) -> bool:
-        """Another root model of the same class was compiled, and its code serves this one too."""
-        import torch
-
-        stats = torch._dynamo.utils.counters["stats"]
-        others = [model for model in self.job.models if model is not self.model]
-        return stats["unique_graphs"] > 0 and any(type(x) is type(self.model) for x in others)
+    def summary(self) -> str:
+        """What was compiled so far, as text."""
+        now = counters()
+        recompiled, breaks = (max(0, b - a) for a, b in zip(self.before, now, strict=True))
+        text = f"{self.graphs_made} graphs, {recompiled} recompilations, {breaks} graph breaks"
+        return f"{text}; a part failed: {self.failed}" if self.failed else text

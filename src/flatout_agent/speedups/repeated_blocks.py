@@ -1,4 +1,4 @@
-"""The repeated blocks of a model: what is recomputed, sharded and divided as a unit."""
+"""The repeated blocks of a model: what is recomputed, sharded, divided and compiled as a unit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
+
+FEWEST_ALIKE = 3
+"""With fewer blocks to serve, compiling one for all saves little."""
+MOSTLY = 0.75
+"""Of the model's layers, in the blocks: with fewer, too much of the model would not be compiled."""
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
@@ -28,6 +33,43 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
         else:
             blocks += [block for nested in inner for block in nested]
     return list(dict.fromkeys(blocks))
+
+
+def alike_blocks(model: nn.Module) -> list[list[nn.Module]]:
+    """The repeated blocks in groups, each of at least three that the same compiled code can serve.
+
+    They are of one class, with parameters and buffers of the same names, shapes and dtypes.
+    """
+    groups: dict[Any, list[nn.Module]] = {}
+    for block in repeated_blocks(model):
+        groups.setdefault(_likeness(block), []).append(block)
+    return [group for group in groups.values() if len(group) >= FEWEST_ALIKE]
+
+
+def shared_blocks(model: nn.Module) -> list[list[nn.Module]]:
+    """The groups of blocks that are alike, of a model that consists mostly of them; else none."""
+    groups = alike_blocks(model)
+    return groups if mostly_in(groups, model) else []
+
+
+def mostly_in(groups: list[list[nn.Module]], model: nn.Module) -> bool:
+    """Whether the model consists mostly of these blocks."""
+    layers = [module for module in model.modules() if not any(True for _ in module.children())]
+    inside = {id(part) for group in groups for block in group for part in block.modules()}
+    return bool(groups) and sum(id(layer) in inside for layer in layers) >= MOSTLY * len(layers)
+
+
+def _likeness(block: nn.Module) -> Any:
+    """What the compiler takes for constant in a block; rates may grow with the depth (DropPath)."""
+    tensors = [*block.named_parameters(), *block.named_buffers()]
+    fractions = [
+        (part, name, value)
+        for part, module in block.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, float)
+    ]
+    shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors]
+    return type(block), tuple(shapes), tuple(fractions)
 
 
 def _kind(module: nn.Module) -> Any:

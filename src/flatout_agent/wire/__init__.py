@@ -54,6 +54,7 @@ from flatout_agent.wire.host import CoresSeen as CoresSeen
 from flatout_agent.wire.host import FrameSeen as FrameSeen
 from flatout_agent.wire.host import HostSeen as HostSeen
 from flatout_agent.wire.host import StackSeen as StackSeen
+from flatout_agent.wire.live import SHORT_S as SHORT_S
 from flatout_agent.wire.live import BlockRun as BlockRun
 from flatout_agent.wire.live import BoostOrder as BoostOrder
 from flatout_agent.wire.live import Decided as Decided
@@ -63,6 +64,7 @@ from flatout_agent.wire.live import LiveVerdict as LiveVerdict
 from flatout_agent.wire.live import Params as Params
 from flatout_agent.wire.live import WhyUntried as WhyUntried
 from flatout_agent.wire.live import confirmation_s as confirmation_s
+from flatout_agent.wire.live import reserved_s as reserved_s
 from flatout_agent.wire.memory import MemoryAtRows as MemoryAtRows
 from flatout_agent.wire.memory import MemoryOrders as MemoryOrders
 from flatout_agent.wire.memory import MemorySeen as MemorySeen
@@ -188,6 +190,8 @@ class ModelFacts:
     """DistributedDataParallel(find_unused_parameters=True)."""
     embeddings: int = 0
     """Embedding layers."""
+    blocks: int = 0
+    """Repeated blocks, each alike two others at least; 0: most of the layers are elsewhere."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,6 +13,12 @@ LiveVerdict = Literal[
 hold; untried: no time, or would not pay; dropped: was kept, and taken out again."""
 WhyUntried = Literal["needs_start", "program_ended", "no_time", "not_worth_it"]
 """needs_start: it can only be switched when the program starts."""
+
+
+SHORT_S = 10.0
+"""A run that trains for less than this has no room for windows: whole runs are compared."""
+CONFIRM_SHARE = 0.4
+"""Share of the time that the user gave which a confirmation may take."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,9 @@ class LiveOrders:
     ends_at: float | None = None
     """When all must be over, the confirmation included, in seconds since the epoch ..."""
     started_at: float | None = None
-    """... and when this process was started."""
+    """... and when this process was started; None: nothing is confirmed afterwards."""
+    whole_s: float = 0.0
+    """The time that the user gave for all of it."""
     written_s: float | None = None
     """Seconds of a unit as written, as an earlier process of the same tuning measured it, ..."""
     gain: float = 1.0
@@ -56,14 +63,23 @@ class LiveOrders:
 
 
 def confirmation_s(start_s: float, step_s: float, run_steps: int | None) -> float:
-    """Seconds that two fresh processes need to confirm what was found, at least.
+    """Seconds that two fresh processes need to confirm what was found, about.
 
     start_s: from a process's start to its first step. run_steps: of the whole run; where it is
     short, whole runs are compared.
     """
-    run_s = math.inf if run_steps is None else run_steps * step_s
-    windows_s = 1.4 * start_s + 12 * step_s + 3.0
-    return min(windows_s, 2 * (start_s + run_s) + 1.0)
+    if run_steps is not None and run_steps * step_s < SHORT_S:
+        return 2 * (start_s + run_steps * step_s) + 1.0
+    return 1.4 * start_s + 15 * step_s + 3.0
+
+
+def reserved_s(budget_s: float, start_s: float, step_s: float, run_steps: int | None) -> float:
+    """What the search leaves of the time for the confirmation: nothing where that takes too much.
+
+    Then what was found is told as measured between steps.
+    """
+    needed_s = confirmation_s(start_s, step_s, run_steps)
+    return needed_s if needed_s <= CONFIRM_SHARE * budget_s else 0.0
 
 
 @dataclass(frozen=True)
@@ -137,6 +153,10 @@ class LiveSummary:
     """Spent on guards, compilation and blocks that were slower."""
     lost_late_s: float = 0.0
     """Of that, beyond the first minute."""
+    run_steps: int | None = None
+    """Steps that the whole run is taken to have, ..."""
+    run_basis: str = ""
+    """... and what in the program shows it."""
     samples_per_s: float | None = None
     micro_steps: bool = False
     """Measured by micro-step: a step of this program is made of many."""

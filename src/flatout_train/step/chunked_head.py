@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from flatout_agent.chain import Depth, compiled_by_user, model_call
 from flatout_agent.speedups import forward_state
+from flatout_agent.speedups.repeated_blocks import alike_blocks
 from flatout_agent.tracebacks import first_line
 from flatout_train.errors import UsageError
 from flatout_train.out_of_memory import is_out_of_memory
-from flatout_train.step import chunked_loss, compiling, ranks
+from flatout_train.step import chunked_loss, ranks
 from flatout_train.step.deferred_logits import Product, packing
 from flatout_train.step.loss_region import SMALLEST
 
@@ -139,7 +140,7 @@ def head(model: nn.Module) -> tuple[str, nn.Linear | None]:
     It is the widest linear layer outside repeated blocks, the last one of equal width. A layer that
     is not wider than its input does not count.
     """
-    blocks = compiling.repeated_blocks(model)
+    blocks = alike_blocks(model)
     inside = {id(part) for group in blocks for block in group for part in block.modules()}
     widest: tuple[str, nn.Linear | None] = "", None
     for name, module in model.named_modules():

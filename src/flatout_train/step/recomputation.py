@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from flatout_agent.speedups.compiled_blocks import is_cache
 from flatout_agent.speedups.repeated_blocks import repeated_blocks
 from flatout_train.errors import UsageError
 
@@ -134,12 +135,6 @@ def _subclass(cls: type[nn.Module], selective: bool) -> type[nn.Module]:
 def _without_cache(value: Any) -> Any:
     """None for a generation cache: the second run would write to it once more."""
     return None if is_cache(value) else value
-
-
-def is_cache(value: Any) -> bool:
-    """Whether this is a generation cache of Hugging Face's."""
-    caches = sys.modules.get("transformers.cache_utils")
-    return caches is not None and isinstance(value, caches.Cache)
 
 
 def _contexts(block: nn.Module, selective: bool) -> Contexts:

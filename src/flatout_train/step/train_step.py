@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flatout_agent.speedups.compiling import GRAPH_MODES
 from flatout_agent.watch.library_pulse import StepPulse
 from flatout_train.errors import NonfiniteError
-from flatout_train.step import compiling, loss_call, problems, ranks, step_state
+from flatout_train.step import loss_call, problems, ranks, step_state
 from flatout_train.step.accumulation import Group, Weight
 from flatout_train.step.averaging import average_of
 from flatout_train.step.buffers import Buffers
@@ -205,7 +206,7 @@ class TrainStep:
             self._graph_note = "no: fp16's loss scaler decides on the host which steps are taken"
         elif self._options.nonfinite != "stop" and not self._update.skips_on_device:
             self._graph_note = "no: the optimizer cannot skip steps on the device"
-        elif self._choices.compile in compiling.GRAPH_MODES:
+        elif self._choices.compile in GRAPH_MODES:
             self._graph_note = f"no: compile={self._choices.compile!r} records graphs of its own"
         else:
             parts = (self.model, self.optimizer, self.device, self.scheduler)

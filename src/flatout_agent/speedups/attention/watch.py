@@ -348,6 +348,8 @@ def watched(place: AttentionModule, call: Callable[..., Any]) -> Callable[..., A
     stack: Any = torch.overrides._get_current_function_mode_stack
 
     def attend(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # before anything is read that would be guarded
+            return call(*args, **kwargs)
         if place.off or (place.stored and not torch.is_grad_enabled()) or not plain():
             return call(*args, **kwargs)
         place.calls += 1
@@ -368,3 +370,19 @@ def watched(place: AttentionModule, call: Callable[..., Any]) -> Callable[..., A
         return output
 
     return attend
+
+
+def unwatched(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Make a call in which nothing is deferred: compiled code is traced as it is written."""
+    import torch
+
+    known, current = machinery(), torch.overrides._get_current_function_mode
+    outer, known.aside = known.aside, True
+    try:
+        if type(current()) is not watch_type():  # type: ignore[no-untyped-call]
+            return call(*args, **kwargs)
+        args, kwargs = known.resolved(args), known.resolved(kwargs)
+        with torch.overrides._pop_mode_temporarily():
+            return call(*args, **kwargs)
+    finally:
+        known.aside = outer

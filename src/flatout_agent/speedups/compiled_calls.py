@@ -1,0 +1,125 @@
+"""The layer around a root model's call that has it compiled, whole or block by block.
+
+It acts only between `put_on` and the undo of that; what was compiled outlasts the undo, for another
+turn, as long as somebody holds the `CompiledCalls`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent.boost import Applied
+from flatout_agent.chain import Depth, Layer
+from flatout_agent.speedups import compiled_blocks, nests
+from flatout_agent.speedups.compiling import Attempts, Code, run_module
+
+if TYPE_CHECKING:
+    import torch
+
+    from flatout_agent.job import Job
+
+SEVERAL = "several models train, and a CUDA graph of one frees the gradients of the others"
+
+
+class CompiledCalls(Attempts):
+    """What is compiled of one root model, and what became of it. It keeps no model alive.
+
+    blocks: groups of blocks to compile, one code for each group; none: the model as a whole.
+    """
+
+    def __init__(
+        self, job: Job, mode: str, device: str, blocks: list[list[torch.nn.Module]]
+    ) -> None:
+        super().__init__()
+        self.job = job
+        self.codes = [Code(run_module, mode, device) for _ in range(max(1, len(blocks)))]
+        self.graphs = any(code.graphs for code in self.codes)
+        self.what = "".join(f"{len(group)} x {type(group[0]).__name__}, " for group in blocks)
+        """The kinds of blocks, for the report."""
+        self.step_begins = False
+        self.refused = ""
+        """Why it is no longer compiled, although the compiler did not fail."""
+
+    def put_on(self, model: torch.nn.Module, blocks: list[list[torch.nn.Module]]) -> Applied:
+        """Compile this model's training calls, or those of its blocks."""
+        self.listen()
+        undos = [self.close]
+        if blocks:
+            undos.append(compiled_blocks.put_on(self, blocks, self.codes))
+        layer = self._around_blocks if blocks else self._whole
+        undos.append(self.job.wrap_call(model, Depth.COMPILE, layer(weakref.ref(model))))
+        if self.graphs:
+            undos.append(self.job.after_step(self._step_ended))
+
+        def undo() -> None:
+            for take_off in reversed(undos):
+                take_off()
+
+        return Applied(undo, self.engaged)
+
+    def _step_ended(self) -> None:
+        """The next call begins a new step."""
+        self.step_begins = True
+
+    def _around_blocks(self, model: weakref.ref[torch.nn.Module]) -> Layer:
+        """What is in force for all blocks is set once; the rest of the model runs as written."""
+
+        def layer(call: Callable[..., Any]) -> Callable[..., Any]:
+            def call_with_blocks(*args: Any, **kwargs: Any) -> Any:
+                if self.given_up or not _trains(model):
+                    return call(*args, **kwargs)
+                return self.run(call, *args, **kwargs)
+
+            return call_with_blocks
+
+        return layer
+
+    def _whole(self, model: weakref.ref[torch.nn.Module]) -> Layer:
+        def layer(call: Callable[..., Any]) -> Callable[..., Any]:
+            def compiled_call(*args: Any, **kwargs: Any) -> Any:
+                if self.graphs and len(self.job.models) > 1:  # another one was seen since
+                    self.given_up, self.refused = True, SEVERAL
+                if self.given_up or not _trains(model):
+                    return call(*args, **kwargs)
+                try:
+                    return self._run_whole(model(), args, kwargs)
+                except self.errors as error:
+                    # With errors suppressed, only those that cannot be recovered from arrive here.
+                    self.give_up(error)
+                    return call(*args, **kwargs)
+
+            return compiled_call
+
+        return layer
+
+    def _run_whole(self, model: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
+        if self.step_begins:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+            self.step_begins = False
+        output = self.run(self.codes[0], model, *args, **kwargs)
+        return nests.change(output, torch.clone) if self.graphs else output
+
+    def engaged(self) -> tuple[bool, str] | None:
+        """For `Applied.engaged`."""
+        if self.given_up:
+            return False, self.refused or f"the compiler failed: {self.failed}"
+        if not self.calls:
+            return None
+        if self.limit:
+            varies = "recompiled until torch's limit, then ran as written: inputs vary too much"
+            return False, varies
+        if not self.graphs_made:
+            reason = f"the compiler failed: {self.failed}" if self.failed else ""
+            return False, reason or "no graph was compiled"
+        return True, self.what + self.summary()
+
+
+def _trains(model: weakref.ref[torch.nn.Module]) -> bool:
+    import torch
+
+    found = model()
+    return found is not None and found.training and torch.is_grad_enabled()
