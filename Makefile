@@ -79,7 +79,7 @@ dist: .venv/.for-dist
 
 bench: .venv/.for-development
 	set -e; for file in benchmarks/*.py; do \
-	  case $$file in */record.py|*/tuning.py|*/olive_build.py|*/gpu*.py|*/mangling.py) ;; *) $(BIN)/python $$file ;; esac; done
+	  case $$file in */record.py|*/tuning.py|*/step_clock.py|*/olive_build.py|*/gpu*.py|*/mangling.py) ;; *) $(BIN)/python $$file ;; esac; done
 
 # For Python 3.12 on Linux, without what they need: typer's is named as well, torch's is there.
 GPU_PACKAGES := google-re2 msgspec plotly tomlkit typer click rich shellingham markdown-it-py mdurl \

@@ -41,7 +41,7 @@ TUNE_KEYS = {
     "schema", "answer", "command", "baseline", "best", "speedup", "speedup_interval", "boosts",
     "trials", "guard", "learning", "confirmation", "plan", "report", "run_folder",
     "pays_after_steps", "compile_s", "machine", "noise", "deterministic", "wall_s", "interrupted",
-    "redirected", "leaked", "faults", "notes", "tried", "needed_s",
+    "redirected", "leaked", "faults", "notes", "tried",
 }  # fmt: skip
 SIDE_KEYS = {
     "step_ms", "samples_per_s", "steps_ms", "losses", "wait_share", "eval_ms", "compile_s",

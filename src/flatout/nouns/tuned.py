@@ -72,8 +72,6 @@ class Tuned:
     """... and of that, beyond its first minute."""
     tried: bool = True
     """At least one boost was tried fairly, or none applies."""
-    needed_s: float | None = None
-    """Where none was: the budget that the first boost would need."""
     plan_path: str | None = None
     report_path: str | None = None
     run_folder: str | None = None

@@ -61,7 +61,6 @@ def tune_document(tuned: Tuned) -> dict[str, Any]:
         "faults": tuned.faults,
         "notes": tuned.notes,
         "tried": tuned.tried,
-        "needed_s": tuned.needed_s,
     }
     json_document: dict[str, Any] = as_json(document)
     return json_document

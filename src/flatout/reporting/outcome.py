@@ -104,8 +104,9 @@ def why_nothing(tuned: Tuned) -> str:
             return "no boost could be fully tried before the program ended"
         if tuned.live:
             return "nothing could be tried: the program ended too soon"
-        needed = units.duration(tuned.needed_s) if tuned.needed_s is not None else "more time"
-        return f"nothing could be tried in the time given; --budget {needed} would be enough"
+        if any(trial.why_untried == "program_ended" for trial in tuned.trials):
+            return "no boost could be fully tried before the program ended: let it train longer"
+        return "no boost could be fully tried in the time given: give a longer --budget"
     if (confirmation := tuned.confirmation) is not None:
         interval = units.ratios(confirmation.interval)
         result = f"{units.ratio(confirmation.speedup)}, 95% interval {interval}"

@@ -207,7 +207,8 @@ def _engagement(
         return False, "the attention weights are looked at"
     calls = sum(p.calls for p in places)
     if not calls:
-        return False, configured.reason or "no call was made as written: compile is on"
+        compiled = "its modules ran in compiled code alone, or under other modes of torch"
+        return False, configured.reason or compiled
     return False, f"nothing to fuse was seen in {calls} calls of {len(places)} modules"
 
 

@@ -66,6 +66,8 @@ class Sizes:
         self.count: Counter[int] = Counter()
         self._points: list[tuple[float, float]] = []
         self.slope = 0.0
+        self.never_clean = False
+        """In a whole block no unit was clean: the program evaluates or saves at each step."""
 
     def add(self, tick: Tick) -> None:
         """Learn from a clean unit of the program as written."""
@@ -136,11 +138,13 @@ def _on_host(units: int, sizes: Sizes) -> Generator[None, Tick, Block]:
     seconds: list[float] = []
     other_seconds: list[float] = []
     wall_s = 0.0
-    while len(seconds) < units and len(other_seconds) < 3 * units + 8:
+    most_others = units if sizes.never_clean else 3 * units + 8
+    while len(seconds) < units and len(other_seconds) < most_others:
         tick = yield
         wall_s += tick.seconds
         (seconds if _counts(tick, sizes) else other_seconds).append(sizes.even(tick))
     if len(seconds) < units / 2:
+        sizes.never_clean = sizes.never_clean or not seconds
         seconds += other_seconds
     return Block(statistics.fmean(seconds), len(seconds), _disturbed(seconds), wall_s)
 

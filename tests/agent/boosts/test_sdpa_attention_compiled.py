@@ -104,6 +104,7 @@ def fused(applied: Applied) -> int:
     return int(answer[1].split(" attentions")[0].split()[-1]) if answer[0] else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["blocks", "whole"])
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_same_gradients_whichever_is_first_on_or_off(kind: str, scope: str) -> None:

@@ -231,6 +231,84 @@ def test_all_that_is_kept_together(program):
     assert list(run.booster.applied) == ["one", "other"], "both are on as they were"
 
 
+# Several at once ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [(), ("a",), ("c",), ("b", "d")])
+def test_of_several_boosts_only_the_wrong_ones_are_refused(program, wrong):
+    names = ("a", "b", "c", "d")
+    run = program(**{n: planted(times(1.02 if n in wrong else 1.0)) for n in names})
+    checked = run.check_all(*names)
+    assert set(checked.refused) == set(wrong)
+    assert [candidate.id for candidate in checked.sound] == [n for n in names if n not in wrong]
+    assert checked.verdict.passed
+    assert not run.booster.applied
+    assert_unharmed(run)
+
+
+def test_exact_boosts_are_judged_by_their_own_rule_beside_those_that_round(program):
+    """A bias of 1 % hides in no rounding."""
+    run = program(exact=planted(times(1.01)), rounds=planted(times(1.0), Risk.ROUNDING))
+    checked = run.check_all("exact", "rounds")
+    assert list(checked.refused) == ["exact"]
+    assert [candidate.id for candidate in checked.sound] == ["rounds"]
+
+
+def test_an_exact_boost_that_reorders_much_may_pass_beside_those_that_round(program):
+    def noisy(call: Any) -> Any:
+        """Off by some 1e-4, with either sign: too much for a reordering of this small net."""
+
+        def run(x: Any) -> Any:
+            output = call(x)
+            signs = torch.ones_like(output)
+            signs.view(-1)[::2] = -1
+            return output * (1 + 2e-4 * signs)
+
+        return run
+
+    alone = program(much=planted(noisy))
+    assert not alone.check("much").passed
+    run = program(much=planted(noisy), rounds=planted(times(1.0), Risk.ROUNDING))
+    assert run.check_all("much", "rounds").refused == {}
+
+
+def test_one_that_raises_does_not_damn_the_others(program):
+    def fails(call: Any) -> Any:
+        def run(*args: Any) -> Any:
+            raise RuntimeError("no kernel")
+
+        return run
+
+    run = program(raises=planted(fails), right=planted(times(1.0)))
+    checked = run.check_all("raises", "right")
+    assert checked.refused["raises"].failed
+    assert [candidate.id for candidate in checked.sound] == ["right"]
+
+
+def test_an_update_and_a_call_are_checked_in_the_same_step(program):
+    run = program(update=load_real("fused-optimizer"), call=planted(times(1.02)))
+    checked = run.check_all("update", "call")
+    assert list(checked.refused) == ["call"]
+    assert [candidate.id for candidate in checked.sound] == ["update"]
+    assert_unharmed(run)
+
+
+def test_what_passes_by_any_yardstick_needs_none(program, monkeypatch):
+    run = program(right=planted(times(1.0)), wrong=planted(times(1.02)))
+    measured = []
+    real = checks.guard.yardstick
+
+    def yardstick(*args: Any, **kwargs: Any) -> Any:
+        measured.append(args)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(checks.guard, "yardstick", yardstick)
+    assert run.check("right").passed
+    assert measured == []
+    assert not run.check("wrong").passed
+    assert measured
+
+
 # Later looks ------------------------------------------------------------------------------------
 
 

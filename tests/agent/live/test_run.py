@@ -10,7 +10,9 @@ import torch
 
 from flatout_agent import wire
 from flatout_agent.booster import Booster
+from flatout_agent.boosts import load
 from flatout_agent.job import Job
+from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.run import LiveWatch
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch.step_calls import STEPS
@@ -61,3 +63,41 @@ def test_an_evaluation_does_not(watch: LiveWatch) -> None:
 
 def test_nor_what_a_loader_of_its_own_feeds(watch: LiveWatch) -> None:
     assert not any(clean_steps(watch, acting, epoch_each_step=True))
+
+
+def kept(watch: LiveWatch, *boosts: str) -> list[Candidate]:
+    """Keep these in the watch's tuning, as if they were twice as fast together."""
+    group = [Candidate(boost, {}, load(boost).BOOST, 1.1) for boost in boosts]
+    watch.tuning.state.written_s = 0.1
+    watch.tuning.state.keep(group, 2.0, 4)
+    return group
+
+
+def test_what_the_guard_takes_out_no_longer_counts(watch: LiveWatch) -> None:
+    kept(watch, "gc-pause", "clip-grad")
+    assert watch.summary().now_ms == pytest.approx(50.0)
+    watch._unsound(["gc-pause"], "the guard no longer holds")
+    told = watch.summary()
+    assert [order.id for order in told.kept] == ["clip-grad"]
+    assert told.now_ms is None, "nobody knows until it is measured again"
+    watch._unsound(["clip-grad"], "nor for this")
+    assert watch.summary().now_ms == pytest.approx(100.0)
+
+
+def test_after_the_last_decision_the_rest_is_measured_again(watch: LiveWatch) -> None:
+    kept(watch, "gc-pause", "clip-grad")
+    watch.story, watch._settled_at, watch.job.steps = None, 10, 10
+    watch._unsound(["gc-pause"], "the guard no longer holds")
+    for _ in range(30):
+        watch.job.steps += 1
+        if watch.story is not None:
+            watch._unit_ended()
+    assert watch.story is None
+    assert watch.summary().now_ms is not None
+
+
+def test_a_boost_that_is_tried_is_to_blame_and_not_what_is_kept(watch: LiveWatch) -> None:
+    kept(watch, "gc-pause")
+    watch._unsound(["gc-pause", "fused-loss"], "a call failed under it")
+    assert watch.tuning.state.kept_ids == ["gc-pause"]
+    assert not watch.sound()

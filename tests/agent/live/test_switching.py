@@ -323,6 +323,18 @@ class Attending(Program):
         self.optimizers = [torch.optim.SGD(model.parameters(), lr=0.05)]
 
 
+class Repeating(Program):
+    """Blocks that are alike, with attention that is written out."""
+
+    shape = (5, 32)
+
+    def build(self) -> None:
+        blocks = [nn.Sequential(nn.LayerNorm(32), NanoGPT(), nn.GELU()) for _ in range(3)]
+        model = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(160, 3))
+        self.models = [model]
+        self.optimizers = [torch.optim.SGD(model.parameters(), lr=0.05)]
+
+
 class Words(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -668,3 +680,13 @@ def test_copies_ahead_leave_every_bit(plan: Plan) -> None:
 @pytest.mark.parametrize("make", [Convolutions, pytest.param(Dropping, marks=pytest.mark.thorough)])
 def test_compiled_in_between(make: Any) -> None:
     assert_as_never_switched(make, [(), ("compile",), ("compile",), (), ("compile",), ()])
+
+
+@pytest.mark.slow
+def test_blocks_compiled_beside_fused_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ORDERS, "compile", BoostOrder("compile", {"scope": "blocks"}))
+    both = ("sdpa-attention", "compile")
+    plan: Plan = [("compile",), both, ("sdpa-attention",), both[::-1], (), both, ("compile",)]
+    assert_as_never_switched(Repeating, plan)
+    _, switches = switched(Repeating, plan)
+    assert not switches.refused
