@@ -64,6 +64,7 @@ args = TrainingArguments(
     max_steps=40,
     per_device_train_batch_size=int(os.environ.get("MB", 64)),
     gradient_accumulation_steps=64 // int(os.environ.get("MB", 64)),
+    use_cpu=True,
     bf16=os.environ.get("BF", "1") == "1",
     torch_compile=os.environ.get("CO", "0") == "1",
     per_device_eval_batch_size=16,

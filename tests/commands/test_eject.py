@@ -85,11 +85,12 @@ def test_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_parameters_of_the_plan(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     boost = boosts.get("compile")
     mode = boost.params["mode"][1]
-    plan = dataclasses.replace(PLAN, boosts=(PlannedBoost("compile", {"mode": mode}),))
+    params = {"scope": "whole", "mode": mode}
+    plan = dataclasses.replace(PLAN, boosts=(PlannedBoost("compile", params),))
     plan_file.write(plan, here / "flatout.toml")
     assert outcome(["eject"]) == 0
-    assert boost.by_hand(JOB, {"mode": mode}).strip() in capsys.readouterr().out
-    assert boost.by_hand(JOB, {"mode": mode}) != boost.by_hand(JOB)
+    assert boost.by_hand(JOB, params).strip() in capsys.readouterr().out
+    assert boost.by_hand(JOB, params) != boost.by_hand(JOB)
 
 
 def test_a_plan_by_hand_says_that_the_program_is_unknown(

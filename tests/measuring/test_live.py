@@ -110,3 +110,33 @@ def test_all_steps_are_counted_not_only_those_that_are_told_one_by_one() -> None
     ended = wire.Ended("", 40, 0, 1.0, 0.0)
     whole = wire.LiveSummary((), False, 40)
     assert error(whole, ended) == "the program ended by itself after 40 steps: too few to measure"
+
+
+TOGETHER = ("bf16-autocast", "gc-pause")
+
+
+def together(boost: str) -> wire.Decided:
+    return wire.Decided(boost, "kept", "sound", gain=2.0, low=1.8, high=2.2, pairs=1,
+                        step_ms=50.0, together=TOGETHER)  # fmt: skip
+
+
+def test_what_was_kept_together_has_a_row_of_its_own() -> None:
+    whole, first, second = live.rows(run(*map(together, TOGETHER)))
+    assert (whole.tried, whole.boosts, whole.gain) == (None, TOGETHER, 2.0)
+    assert whole.reason.startswith("bf16-autocast, gc-pause; ")
+    assert [(row.tried, row.gain, row.verdict) for row in (first, second)] == [
+        ("bf16-autocast", None, Verdict.KEPT),
+        ("gc-pause", None, Verdict.KEPT),
+    ]
+
+
+def test_a_member_that_was_compared_alone_later_has_its_own_gain() -> None:
+    alone = wire.Decided("bf16-autocast", "kept", "beside all others", gain=1.9, pairs=2)
+    live_run = run(*map(together, TOGETHER), alone, summary(*TOGETHER))
+    assert {boost.id: boost.gain for boost in live.planned(live_run)} == {
+        "bf16-autocast": 1.9,
+        "gc-pause": None,
+    }
+    assert live.measured_alone(live_run) == ("bf16-autocast",)
+    rows = live.last_word(live.rows(live_run))
+    assert [row.gain for row in rows if row.tried == "bf16-autocast"] == [1.9]

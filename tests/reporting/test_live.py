@@ -24,6 +24,10 @@ KEPT = Trial(
     [
         (KEPT, "bf16-autocast on, 1.42x [1.38-1.45], 6 pairs, 3.1 s"),
         (
+            dataclasses.replace(KEPT, boosts=("bf16-autocast", "gc-pause"), tried=None),
+            "the recipe on, 1.42x [1.38-1.45], 6 pairs, 3.1 s: bf16-autocast, gc-pause",
+        ),
+        (
             dataclasses.replace(
                 KEPT, verdict=Verdict.SLOWER, tried="allocator", gain=0.9, interval=(0.8, 0.97),
                 params={"malloc": "glibc-keep"},
@@ -56,6 +60,9 @@ def test_what_does_not_apply_gets_no_line() -> None:
     shown = io.StringIO()
     live.decision(Trial((), "tf32", reason="needs a GPU"), Console(file=shown))
     assert shown.getvalue() == ""
+    together = dataclasses.replace(KEPT, gain=None, interval=None)
+    live.decision(together, Console(file=shown))
+    assert shown.getvalue() == "", "the line of the recipe names it"
     live.decision(KEPT, Console(file=shown))
     assert shown.getvalue().startswith("flatout: bf16-autocast on")
 

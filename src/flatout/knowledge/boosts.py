@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,14 @@ class KnownBoost:
     def applies(self, facts: JobFacts, params: Params | None = None) -> str | None:
         """Why it does not apply to this job; None: it does."""
         return agent.load(self.id).applies(facts, self._all(params))
+
+    def applies_somehow(self, facts: JobFacts) -> bool:
+        """Whether it applies to this job with any choice of its parameters."""
+        choices = itertools.product(*self.params.values())
+        names = tuple(self.params)
+        return any(
+            self.applies(facts, dict(zip(names, values, strict=True))) is None for values in choices
+        )
 
     def promise(self, facts: JobFacts, params: Params | None = None) -> float:
         """Likely speed-up (1.3: 30 % faster), for the order of trials."""

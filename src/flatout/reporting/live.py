@@ -26,16 +26,21 @@ def on_decision(quiet: bool) -> Callable[[Trial], None]:
 
 
 def decision(trial: Trial, console: Console | None = None) -> None:
-    """One line for a decision; boosts that do not apply get none."""
-    if trial.verdict is Verdict.SKIPPED:
+    """One line for a decision; none for a boost that does not apply, or is named with others."""
+    if trial.verdict is Verdict.SKIPPED or _named_with_others(trial):
         return
     style = "green" if trial.verdict is Verdict.KEPT else "dim"
     _print(f"flatout: {decision_words(trial)}", style, console)
 
 
+def _named_with_others(trial: Trial) -> bool:
+    """It was kept together with others: the line of all of them has the figures."""
+    return trial.tried is not None and bool(trial.pairs) and trial.gain is None
+
+
 def decision_words(trial: Trial) -> str:
     """The line's words."""
-    name = plain.named(str(trial.tried), trial.params)
+    name = "the recipe" if trial.tried is None else plain.named(trial.tried, trial.params)
     figures = []
     if trial.gain is not None:
         figures.append(units.ratio(trial.gain) + _interval(trial))
@@ -44,7 +49,8 @@ def decision_words(trial: Trial) -> str:
     if trial.wall_s:
         figures.append(units.duration(trial.wall_s))
     if trial.verdict is Verdict.KEPT:
-        return ", ".join([f"{name} on", *figures])
+        members = f": {', '.join(trial.boosts)}" if trial.tried is None else ""
+        return ", ".join([f"{name} on", *figures]) + members
     if trial.verdict is Verdict.SLOWER and trial.pairs:
         unclear = ["no clear gain"] if trial.gain is not None and trial.gain > 1 else []
         return ", ".join([f"{name} off", *unclear, *figures])

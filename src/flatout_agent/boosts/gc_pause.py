@@ -134,11 +134,11 @@ class _Pause:
             self.froze = False
         self.active = False
 
-    def engagement(self) -> tuple[bool, str] | None:
+    def engagement(self) -> tuple[bool, str]:
         if not self.active:
             return False, "the script sets the collector itself"
         if self.steps < YOUNG_EVERY:
-            return None  # nothing was due by now
+            return False, f"only {self.steps} steps: nothing was collected between them"
         return True, f"collected after every {YOUNG_EVERY} steps"
 
     def _ours(self) -> bool:

@@ -68,6 +68,8 @@ QUICK_GAIN = 1.3
 SURE_PAIRS, SURE = 3, math.log(1.1)
 """What rests on fewer pairs, or gains less, is compared once more with the program as written."""
 STAYS = "neither clearly faster nor slower"
+TOO_SOON = "only "
+"""So begins what a boost says that has been on for too few steps to take hold."""
 IN_THE_PLAN = "in the plan, and one pair does not speak against it"
 
 
@@ -647,7 +649,7 @@ class Tuning:
         """What never took hold beside the others has no place in a plan."""
         for candidate in list(self.state.kept):
             idle = self.machinery.idle(candidate.id)
-            if idle is not None:
+            if idle is not None and not idle.startswith(TOO_SOON):
                 self.state.drop(candidate, 1.0)
                 self.tell(candidate, "declined", f"did not engage: {idle}")
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.chain import compiled_by_user
-from flatout_agent.speedups.attention.watch import unwatched
 from flatout_agent.tracebacks import first_line
 
 if TYPE_CHECKING:
@@ -143,6 +142,8 @@ class Code:
         return {"options": {**options, "fallback_random": True}}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from flatout_agent.speedups.attention.watch import unwatched
+
         return unwatched(self.compiled, args, kwargs)
 
 

@@ -151,8 +151,8 @@ def spread(model: torch.nn.Module) -> int:
 
 def compile_counters() -> tuple[int, int]:
     """(recompilations, graph breaks) that torch.compile counted; zeros where it was never used."""
-    if "torch._dynamo" not in sys.modules:
-        return 0, 0
+    if "torch._dynamo.convert_frame" not in sys.modules:
+        return 0, 0  # and nothing is imported at a Ctrl-C: Python would forget how it ends
     from flatout_agent.speedups import compiling
 
     return compiling.counters()

@@ -49,7 +49,7 @@ def boost(profile: Profile, *ids: str) -> str | None:
     """The first of these boosts that applies to this job; None: none, or the job is not known."""
     if profile.job is None:
         return None
-    return next((name for name in ids if boosts.get(name).applies(profile.job) is None), None)
+    return next((name for name in ids if boosts.get(name).applies_somehow(profile.job)), None)
 
 
 def lines(where: Place | str | None, before: str, *after: str) -> tuple[str, ...]:
