@@ -153,11 +153,8 @@ class Checks:
         called = [candidate for candidate in kept if candidate.boost.moment in CALLED]
         if not called:
             return GuardVerdict(True, "nothing that is on acts on the model's calls")
-        for second in (False, True):
-            yield from self._look(called, None, True)
-            verdict = self._worst(called)
-            if verdict.passed or second or not self._stale(verdict):
-                break
+        yield from self._look(called, None, True)
+        verdict = self._worst(called)
         self._end()
         return verdict
 
@@ -166,30 +163,29 @@ class Checks:
     ) -> Generator[None, Tick, Checked]:
         if not called and update is None:
             return Checked([], {}, GuardVerdict(True, ""))
-        for second in (False, True):
-            yield from self._look(called, update, False)
-            refused = [*self._refused.values()]
-            if second or not any(map(self._stale, refused)):
-                break
+        yield from self._look(called, update, False)
         checked = self._answer(called, update)
         self._end()
         return checked
 
-    def _stale(self, verdict: GuardVerdict) -> bool:
-        """No refusal on the strength of an old measurement: it is measured anew."""
-        if verdict.passed or verdict.yardstick is None or not self._yardsticks.reused:
-            return False
-        self._yardsticks.forget()
-        return True
-
     def _look(
         self, called: list[Candidate], update: Candidate | None, on: bool
     ) -> Generator[None, Tick, None]:
-        self._begin(called, update, on)
-        for _ in range(WAIT_UNITS):
-            yield
-            if self._unit_ended():
-                break
+        """Wait for an answer; a second time where it refuses something by an old measurement."""
+        for second in (False, True):
+            self._begin(called, update, on)
+            for _ in range(WAIT_UNITS):
+                yield
+                if self._unit_ended():
+                    break
+            if second or not self._refuses_by_old_measurement():
+                return
+            self._yardsticks.forget()
+
+    def _refuses_by_old_measurement(self) -> bool:
+        verdicts = [*self._refused.values(), *self._verdicts.values()]
+        measured = any(not v.passed and v.yardstick is not None for v in verdicts)
+        return measured and self._yardsticks.reused
 
     def _begin(self, called: Sequence[Candidate], update: Candidate | None, on: bool) -> None:
         self._group, self._calls_boosted, self._update = list(called), on, update
@@ -338,11 +334,12 @@ class Checks:
         """
         worst: GuardVerdict | None = None
         for recorded in calls:
-            if recorded.twice:
-                refusal = GuardVerdict(
-                    False, f"{NOT_COMPARED}the loss takes gradients of gradients"
-                )
-                self._refuse([c for c in self._group if c.boost.risk is not Risk.EXACT], refusal)
+            rounding = [c for c in self._group if c.boost.risk is not Risk.EXACT]
+            if recorded.twice and rounding:
+                reason = f"{NOT_COMPARED}the loss takes gradients of gradients"
+                if self._calls_boosted:  # they are on, and nothing can be said of them
+                    return GuardVerdict(False, reason)
+                self._refuse(rounding, GuardVerdict(False, reason))
             try:
                 verdict = self._judge_call(recorded)
             except Exception as error:

@@ -385,11 +385,11 @@ class Tuning:
         self.near = [(near, step) for near, step in self.near if near.id != candidate.id]
         if candidate in self.untried:
             self.untried.remove(candidate)
-        if candidate.variant:
-            return
         if candidate.id in self.open:
             _, answer = self.open.pop(candidate.id)
             self.tell(candidate, "same", decide.why_not(answer), answer)
+            return
+        if candidate.variant:
             return
         kind: wire.LiveVerdict = "declined" if refusal.why is None else "untried"
         self.tell(candidate, kind, refusal.reason, why=refusal.why)

@@ -176,6 +176,12 @@ def test_gradients_of_gradients_are_compared_for_exact_boosts_alone(program):
 
     assert run.check("right", step).passed
     assert not run.check("rounds", step).passed
+    run.keep("rounds")
+    together = run.ask(run.checks.check_together(run.kept), step)
+    assert not together.passed, "what is on cannot be compared either"
+    assert together.reason == f"{checks.NOT_COMPARED}the loss takes gradients of gradients"
+    run.booster.off("rounds")
+    run.kept.clear()
     assert not run.check("once", step).passed, "it gives no second derivative"
 
 
