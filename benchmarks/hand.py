@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -22,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import record
+from breadth import geometric_mean
 
-from tuning import summary, tune
+from flatout.commands import duration
+from tuning import tune
 
 HERE = Path(__file__).parent
 FOLDERS = (HERE / "by_hand", HERE / "strangers")
@@ -69,9 +70,9 @@ def figures(rows: dict[str, Any], budget: str) -> dict[str, Any]:
     return {
         "budget": budget,
         "scripts": len(rows),
-        "hand": geometric_mean([row["hand"] for row in rows.values()]),
-        "plan": geometric_mean([row["plan"] for row in rows.values()]),
-        "share_of_hand": geometric_mean(shares),
+        "hand": round(geometric_mean([row["hand"] for row in rows.values()]), 3),
+        "plan": round(geometric_mean([row["plan"] for row in rows.values()]), 3),
+        "share_of_hand": round(geometric_mean(shares), 3),
         "goal": GOALS.get(budget),
         "worst": round(min(row["plan"] for row in rows.values()), 3),
         "without_a_plan": [
@@ -83,10 +84,6 @@ def figures(rows: dict[str, Any], budget: str) -> dict[str, Any]:
         ),
         "rows": rows,
     }
-
-
-def geometric_mean(values: list[float]) -> float:
-    return round(math.exp(sum(map(math.log, values)) / len(values)), 3)
 
 
 def one(by_hand: Path, budget: str) -> dict[str, Any]:
@@ -105,13 +102,12 @@ def one(by_hand: Path, budget: str) -> dict[str, Any]:
     written = statistics.median(times["written"])
     plan = written / statistics.median(times["plan"]) if planned else 1.0
     hand = written / statistics.median(times["hand"])
-    told = summary(document)
     return {
         "written_ms": round(written, 3),
         "hand": round(hand, 3),
         "plan": round(plan, 3),
         "share": round(plan / hand, 3),
-        "told": told["speedup"],
+        "told": document["speedup"],
         "boosts": [boost["id"] for boost in document["boosts"]] if planned else [],
         "tried": {
             trial["boosts"][-1] if trial["boosts"] else "": [trial["verdict"], trial["gain"]]
@@ -121,16 +117,10 @@ def one(by_hand: Path, budget: str) -> dict[str, Any]:
         "times_ms": {kind: [round(value, 2) for value in values] for kind, values in times.items()},
         "first_kept_s": first_kept_s,
         "seconds": round(document["seconds"], 1),
-        "budget_s": seconds(budget),
+        "budget_s": duration("--budget", budget),
         "notes": document["notes"],
         "commit": record.commit(),
     }
-
-
-def seconds(budget: str) -> float:
-    """Of a budget as the command takes it."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    return float(budget[:-1]) * units[budget[-1]]
 
 
 def step_ms(script: Path, folder: Path, under_plan: bool) -> float:

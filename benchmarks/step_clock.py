@@ -2,9 +2,10 @@
 
 python benchmarks/step_clock.py SECONDS script.py ...
 
-Prints one line of JSON at the end: `step_ms`, the mean time from one optimizer step to the next
-(loading, evaluation and all), and how many. The first quarter of at most 40 steps is left out:
-caches are cold, and something may be compiled. After so many SECONDS the script is ended.
+Writes a line of JSON to the file that STEP_CLOCK names: `step_ms`, the mean time from one optimizer
+step to the next (loading, evaluation and all), and how many. The first ten steps, or a quarter of
+fewer than 40, are left out: caches are cold, and something may be compiled. After so many SECONDS
+the script is ended.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from pathlib import Path
 
 LEFT_OUT = 10
-"""Steps that are not counted at most: an eighth of few."""
+"""Steps that are not counted, at most."""
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
 
     def stepped(*_: object) -> None:
         now = time.perf_counter()
-        if len(times) == min(LEFT_OUT, 10):
+        if len(times) == LEFT_OUT:
             nonlocal began
             began = now
         times.append(now)

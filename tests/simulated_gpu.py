@@ -7,7 +7,6 @@ fused optimizer beside that, 66 ms with intercepted attention instead, 30 ms com
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Generator, Sequence
@@ -19,6 +18,7 @@ from flatout_agent.live.checks import Checked
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.recipe import Tuning
 from flatout_agent.live.state import Tick
+from live_program import LiveProgram
 
 START_S = 10.0
 """From a process's start to its first step."""
@@ -85,62 +85,26 @@ def best_ms() -> float:
     return min(map(true_ms, possible))
 
 
-class Gpu:
-    """The simulated program: the tuning's `Machinery`. Its clock starts with the process."""
-
-    recompiles = 0
+class Gpu(LiveProgram):
+    """The simulated program. Its clock starts with the process."""
 
     def __init__(self, noise: float, seed: int, useless: bool = False) -> None:
         """noise: standard deviation of a step's log. useless: no boost makes any difference."""
+        super().__init__(clock=START_S)
         self.noise, self.useless = noise, useless
-        self.clock = START_S
-        self.taken = 0
-        self.records: list[wire.Record] = []
         self._compiled: set[str] = set()
-        self._on: list[wire.BoostOrder] = []
         self._random = random.Random(seed)
 
-    def now(self) -> float:
-        return self.clock
-
     def tick(self) -> Tick:
-        self.taken += 1
-        ids = frozenset(order.id for order in self._on)
-        ms = WRITTEN_MS if self.useless else true_ms(ids)
-        seconds = ms / 1000 * self._random.lognormvariate(0, self.noise)
-        self.clock += seconds
-        return Tick(seconds, 32, True)
+        ms = WRITTEN_MS if self.useless else true_ms(self.ids)
+        return self.stepped(ms / 1000 * self._random.lognormvariate(0, self.noise))
 
     def look_inside(self) -> Generator[None, Tick, None]:
         return
         yield
 
-    def compile_aside(self, item: Candidate) -> Generator[None, Tick, tuple[int, float]]:
-        return 0, 0.0
-        yield
-
     def facts(self) -> wire.JobFacts:
-        return dataclasses.replace(FACTS)
-
-    def tell(self, record: wire.Record) -> None:
-        self.records.append(record)
-
-    def report(self) -> None: ...
-
-    def steps(self) -> int:
-        return self.taken
-
-    def planned_steps(self) -> int | None:
-        return None
-
-    def units_per_step(self) -> float:
-        return 1.0
-
-    def on(self) -> list[wire.BoostOrder]:
-        return self._on
-
-    def switch(self, on: Sequence[wire.BoostOrder]) -> None:
-        self._on = list(on)
+        return FACTS
 
     def check(self, group: Sequence[Candidate]) -> Generator[None, Tick, Checked]:
         yield
@@ -151,31 +115,6 @@ class Gpu:
                 kind = "graphs" if candidate.boost.records else candidate.params.get("scope")
                 self.clock += COMPILE_S[kind or "whole"]
         return Checked(list(group), {}, GuardVerdict(True, "the same", 1e-6))
-
-    def check_together(self, kept: Sequence[Candidate]) -> Generator[None, Tick, GuardVerdict]:
-        yield
-        return GuardVerdict(True, "together the same", 1e-6)
-
-    def idle(self, boost: str) -> str | None:
-        return None
-
-    def steps_to_ready(self, boost: str) -> int:
-        return 0
-
-    def buffered(self) -> int:
-        return 0
-
-    def evaluations(self) -> list[float]:
-        return []
-
-    def sound(self) -> bool:
-        return True
-
-    def synchronized_clock(self) -> float:
-        return self.clock
-
-    def agree(self, value: float, how: str) -> float:
-        return value
 
 
 def tuned(noise: float, seed: int, budget_s: float = 60.0, useless: bool = False) -> Gpu:

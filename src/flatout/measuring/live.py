@@ -135,9 +135,6 @@ def trial(decision: wire.Decided, on: Sequence[str]) -> Trial:
     measured = None
     if decision.step_ms is not None:
         measured = Measurement(decision.step_ms, None, (), (), compile_s=decision.compile_s)
-    interval = None
-    if decision.low is not None and decision.high is not None:
-        interval = decision.low, decision.high
     return Trial(
         boosts=(*(boost for boost in on if boost != decision.id), decision.id),
         tried=decision.id,
@@ -149,7 +146,7 @@ def trial(decision: wire.Decided, on: Sequence[str]) -> Trial:
         guard=guard,
         wall_s=decision.cost_s,
         retried=decision.again,
-        interval=interval if not decision.together else None,
+        interval=None if decision.together else _interval(decision),
         pairs=decision.pairs,
         why_untried=decision.why_untried,
     )
@@ -166,10 +163,14 @@ def whole(decision: wire.Decided, on: Sequence[str]) -> Trial:
         params={},
         reason=f"{names}; {decision.reason}",
         gain=decision.gain,
-        interval=None
-        if decision.low is None or decision.high is None
-        else (decision.low, decision.high),
+        interval=_interval(decision),
     )
+
+
+def _interval(decision: wire.Decided) -> tuple[float, float] | None:
+    if decision.low is None or decision.high is None:
+        return None
+    return decision.low, decision.high
 
 
 def rows(run: LiveRun, before: Sequence[str] = ()) -> list[Trial]:

@@ -371,14 +371,11 @@ class LiveWatch(RunWatch):
         checked = yield from self.checks.check(group)
         for candidate in group:
             passed = candidate.id not in checked.refused
-            if passed and not self.agree(float(passed), "min"):
+            if not self.agree(float(passed), "min") and passed:
                 refusal = GuardVerdict(False, "another rank's guard refuses it", 0.0)
                 checked.refused[candidate.id] = refusal
-            elif not passed:
-                self.agree(0.0, "min")
-            if not self.agree(float(candidate.id not in checked.idle), "max"):
-                continue
-            checked.idle.pop(candidate.id, None)  # it took hold on some rank
+            if self.agree(float(candidate.id not in checked.idle), "max"):
+                checked.idle.pop(candidate.id, None)  # it took hold on some rank
         checked.sound = [c for c in checked.sound if c.id not in checked.refused]
         return checked
 

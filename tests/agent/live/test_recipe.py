@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -19,6 +19,7 @@ from flatout_agent.live.checks import Checked
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.recipe import IN_THE_PLAN, Tuning
 from flatout_agent.live.state import Tick
+from live_program import LiveProgram
 
 FACTS = wire.JobFacts(
     torch="2.13.0",
@@ -38,17 +39,13 @@ STEP_S = 0.05
 Speeds = dict[str, float | Callable[[frozenset[str]], float]]
 
 
-class Program:
-    """Trains at the speed that its boosts give it; the tuning's `Machinery`."""
-
-    recompiles = 0
+class Program(LiveProgram):
+    """Trains at the speed that its boosts give it."""
 
     def __init__(self, speeds: Speeds, noise: float = 0.01, **verdicts: GuardVerdict) -> None:
+        super().__init__(clock=1_000.0)
         self.speeds, self.noise = speeds, noise
         self.verdicts = {name.replace("_", "-"): verdict for name, verdict in verdicts.items()}
-        self.records: list[wire.Record] = []
-        self.taken = 0
-        self.clock = 1_000.0
         self.compile_s: dict[str, float] = {}
         """Seconds that the first call under a boost takes."""
         self.planned: int | None = None
@@ -59,18 +56,10 @@ class Program:
         """Boost -> the step from which it can show what it gains."""
         self.passes: list[float] = []
         self.checked: list[tuple[str, int]] = []
-        self._on: list[wire.BoostOrder] = []
         self._random = random.Random(0)
 
-    def now(self) -> float:
-        return self.clock
-
     def tick(self) -> Tick:
-        self.taken += 1
-        seconds = self.step_s(frozenset(order.id for order in self._on))
-        seconds *= 1 + self._random.gauss(0, self.noise)
-        self.clock += seconds
-        return Tick(seconds, 32, True)
+        return self.stepped(self.step_s(self.ids) * (1 + self._random.gauss(0, self.noise)))
 
     def step_s(self, ids: frozenset[str]) -> float:
         seconds = STEP_S
@@ -79,35 +68,11 @@ class Program:
             seconds /= speed(ids) if callable(speed) else speed
         return seconds
 
-    def look_inside(self) -> Generator[None, Tick, None]:
-        yield
-
-    def compile_aside(self, item: Candidate) -> Generator[None, Tick, tuple[int, float]]:
-        yield
-        return 1, STEP_S
-
     def facts(self) -> wire.JobFacts:
         return FACTS
 
-    def tell(self, record: wire.Record) -> None:
-        self.records.append(record)
-
-    def report(self) -> None: ...
-
-    def steps(self) -> int:
-        return self.taken
-
     def planned_steps(self) -> int | None:
         return self.planned
-
-    def units_per_step(self) -> float:
-        return 1.0
-
-    def on(self) -> list[wire.BoostOrder]:
-        return self._on
-
-    def switch(self, on: Sequence[wire.BoostOrder]) -> None:
-        self._on = list(on)
 
     def check(self, group: Sequence[Candidate]):
         yield
@@ -129,26 +94,14 @@ class Program:
             return bad
         return GuardVerdict(True, "together the same", 1e-6)
 
-    def idle(self, boost: str) -> str | None:
-        return None
-
     def steps_to_ready(self, boost: str) -> int:
         return max(0, self.unready.get(boost, 0) - self.taken)
-
-    def buffered(self) -> int:
-        return 0
 
     def evaluations(self) -> list[float]:
         return list(self.passes)
 
     def sound(self) -> bool:
-        return self.unsound not in {"always", *(order.id for order in self._on)}
-
-    def synchronized_clock(self) -> float:
-        return 0.0
-
-    def agree(self, value: float, how: str) -> float:
-        return value
+        return self.unsound not in {"always", *self.ids}
 
     # What came of it
 
@@ -500,3 +453,17 @@ def test_a_boost_that_never_took_hold_is_not_in_the_plan() -> None:
     assert kept(tune(program, "bf16-autocast", "clip-grad")) == ["bf16-autocast"]
     row = program.decided()["clip-grad"]
     assert (row.verdict, row.reason) == ("declined", "did not engage: no clipping")
+
+
+def test_other_parameters_without_a_clear_answer_are_let_go_when_the_time_is_up() -> None:
+    program = Program({})
+    orders = wire.LiveOrders(allowed=(), budget_s=1.0, stop=True)
+    tuning = Tuning(program, orders, Budget(orders, program.now))
+    tuning.budget.begin()
+    tuning.state.written_s = STEP_S
+    item = Candidate("cpu-threads", {"threads": 0.5}, load("cpu-threads").BOOST, 1.02, variant=1)
+    tuning.open["cpu-threads"] = item, decide.Answer("unclear", 1.05, 0.97, 1.14, 6)
+    program.clock += 2.0
+    assert tuning._next() is None
+    assert tuning.open == {}
+    assert program.decided()["cpu-threads"].verdict == "same"
