@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,17 @@ os.environ["FLATOUT_PULSE"] = "0"
 settings.register_profile("same", derandomize=True, max_examples=40, deadline=None)
 settings.register_profile("random", derandomize=False, deadline=None)
 settings.load_profile("same")
+
+
+@pytest.fixture(autouse=True)
+def collector_stays_as_it_was() -> Iterator[None]:
+    """A test that leaves the collection of garbage paused breaks many that come after it."""
+    before = gc.isenabled(), gc.get_threshold()
+    yield
+    after = gc.isenabled(), gc.get_threshold()
+    gc.set_threshold(*before[1])
+    (gc.enable if before[0] else gc.disable)()
+    assert after == before, "left in another state"
 
 
 @pytest.fixture(scope="session")

@@ -107,6 +107,7 @@ class JobNotes:
         step_s: float | None,
         wait_share: float | None,
         shares: dict[str, float] | None = None,
+        idle_share: float | None = None,
         noise: float | None = None,
     ) -> wire.JobFacts:
         """Everything seen so far."""
@@ -135,6 +136,7 @@ class JobNotes:
             step_s=step_s,
             wait_share=wait_share,
             shares=shares or {},
+            idle_share=idle_share,
             noise=noise,
         )
 

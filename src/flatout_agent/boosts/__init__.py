@@ -21,6 +21,7 @@ References.
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -29,6 +30,11 @@ from flatout_agent.boost import Applied, Boost, whole_speedup
 if TYPE_CHECKING:
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
+
+
+HIDDEN = 3.0
+"""Where an accelerator waits for this share of the step times ..., faster kernels gain nothing:
+most of what they save is waited for then."""
 
 
 class BoostModule(Protocol):
@@ -77,8 +83,25 @@ def speedup(facts: JobFacts, **factors: float) -> float | None:
 
 
 def speedup_of_work(facts: JobFacts, factor: float) -> float:
-    """Likely speed-up where all but the waiting for data becomes `factor` times as fast."""
-    return whole_speedup((1.0 - (facts.wait_share or 0.0), factor))
+    """Likely speed-up where all but the waiting for data becomes `factor` times as fast.
+
+    An accelerator that waits for the program computes in time that passes anyway.
+    """
+    lost = facts.wait_share or 0.0
+    if facts.idle_share is not None:
+        lost = max(lost, min(1.0, HIDDEN * facts.idle_share))
+    return whole_speedup((1.0 - lost, factor))
+
+
+def speedup_of_launches(facts: JobFacts, factor: float) -> float | None:
+    """Likely speed-up where the program launches an accelerator's work `factor` times as fast.
+
+    At most until the accelerator no longer waits. None: how long it waits was not measured.
+    """
+    if facts.idle_share is None:
+        return None
+    launching = max(0.0, facts.idle_share - (facts.wait_share or 0.0))
+    return min(factor, whole_speedup((launching, math.inf)))
 
 
 def speedup_of_wait(facts: JobFacts, factor: float) -> float:

@@ -67,7 +67,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import speedup, speedup_of_work
+from flatout_agent.boosts import speedup, speedup_of_launches, speedup_of_work
 from flatout_agent.speedups.compiled_calls import SEVERAL, CompiledCalls
 from flatout_agent.speedups.compiling import GRAPH_MODES, cannot, missing
 from flatout_agent.speedups.repeated_blocks import shared_blocks
@@ -95,6 +95,8 @@ BLOCKS = 0.97
 """Times what the whole model promises: what is outside of the blocks runs as written."""
 LEAST_PROMISE = 1.08
 """Of a model whose operations leave little to fuse: Python's part of the step goes as well."""
+LAUNCHES, GRAPH_LAUNCHES = 2.0, 5.0
+"""A compiled pass is launched so many times as fast; as a CUDA graph."""
 MANY_SHAPES = 4
 """CUDA graphs are recorded once per shape; more than this many cost more than they save."""
 ACCUMULATED = "gradients accumulate over several batches, and each run of a CUDA graph frees them"
@@ -166,7 +168,9 @@ def promise(facts: JobFacts, params: Params) -> float:
     if facts.device == "cuda" and params.get("mode") in GRAPH_MODES:
         # Graphs pay where the launches, some 10 us each, are most of a short step.
         full = 1.6 if (facts.step_s or 1.0) < 0.03 else 1.32
-    return speedup_of_work(facts, factor * full)
+    graphs = params.get("mode") in GRAPH_MODES
+    launches = speedup_of_launches(facts, GRAPH_LAUNCHES if graphs else LAUNCHES)
+    return max(speedup_of_work(facts, factor * full), factor * (launches or 1.0))
 
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:

@@ -70,6 +70,7 @@ SURE_PAIRS, SURE = 3, math.log(1.1)
 STAYS = "neither clearly faster nor slower"
 TOO_SOON = "only "
 """So begins what a boost says that has been on for too few steps to take hold."""
+BROKEN = "the loss is NaN or Inf under it, or a call failed"
 IN_THE_PLAN = "in the plan, and one pair does not speak against it"
 
 
@@ -153,8 +154,16 @@ class Tuning:
         yield from self._check_together()
         yield from self._verify()
         self._drop_idle()
+        if not self.state.pairs:
+            yield from self.measure_kept()
         self.state.settled = True
         self.measure.switch(self.state.on)
+
+    def measure_kept(self) -> Story:
+        """How fast is what is left after something was taken out? One block: no verdict."""
+        if self.state.kept:
+            block = yield from self.measure.block(self.state.on)
+            self.state.gain, self.state.pairs = self.state.written_s / block.seconds, 1
 
     def left_over(self, reason: str) -> None:
         """The program ends: report what was not tried, with the reason."""
@@ -554,6 +563,9 @@ class Tuning:
         others = [order for order in self.state.on if order.id not in ids]
         answer = yield from self.compare(group, others, self.state.on)
         self.measure.switch(self.state.on)
+        if answer.verdict == "broken":
+            self._broken(group, answer, began)
+            return
         hurts = answer.verdict == "slower" or _leans_to_slower(answer)
         if len(group) > 1:
             if hurts:
@@ -576,6 +588,14 @@ class Tuning:
         else:
             stays = "" if answer.verdict == "faster" else f": {STAYS}"
             self.tell(member, "kept", f"beside all others{stays}", answer, began)
+
+    def _broken(self, group: list[Candidate], answer: decide.Answer, began: float) -> None:
+        """The loss broke under what is kept. Which of it did that, no later step shows."""
+        rounding = [member for member in self.state.kept if member.boost.risk is not Risk.EXACT]
+        for member in rounding or group:
+            self.state.drop(member, None)
+            self.tell(member, "different", f"with the others: {BROKEN}", answer, began)
+        self.measure.switch(self.state.on)
 
     def _try_small_ones(self) -> Story:
         """Switch on together exact boosts with small gains: the sum may be beyond doubt."""
@@ -698,7 +718,7 @@ class Tuning:
     ) -> None:
         kind: wire.LiveVerdict
         if answer.verdict == "broken":
-            kind, reason = "different", "the loss is NaN or Inf under it, or a call failed"
+            kind, reason = "different", BROKEN
         elif answer.verdict == "nonfinite":
             kind, reason = "declined", "the loss is NaN or Inf without it as well"
         elif idle is not None:

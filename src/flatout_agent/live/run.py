@@ -19,7 +19,7 @@ from flatout_agent.boosts import names
 from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.job_facts import JobNotes
-from flatout_agent.live import checks, decide, looks, op_shares, peers, run_length
+from flatout_agent.live import checks, decide, idle, looks, op_shares, peers, run_length
 from flatout_agent.live.aside import SideProcesses
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.calls import RecordedCall, again
@@ -80,6 +80,7 @@ class LiveWatch(RunWatch):
         self._epoch_began = False
         self._step_s: list[float] = []
         self._shares: dict[str, float] = {}
+        self._idle_share: float | None = None
         self._updates = op_shares.Updates()
         self.aside = SideProcesses()
         self._waited_at: tuple[float, float] | None = None
@@ -279,6 +280,10 @@ class LiveWatch(RunWatch):
             seconds["optimizer"] = self._updates.seconds / self.units_per_step()
             shares = op_shares.shares(seconds, unit_s)
             self._shares = {kind: self.agree(share, "first") for kind, share in shares.items()}
+        if self.job.device == "cuda":
+            unit_s = self.tuning.state.now_s
+            share = yield from idle.of_a_unit(self.synchronized_clock, unit_s, self.budget.lose)
+            self._idle_share = self.agree(share, "first")
 
     def facts(self) -> wire.JobFacts:
         unit_s = sum(self._step_s) / max(1, len(self._step_s))
@@ -296,6 +301,7 @@ class LiveWatch(RunWatch):
             step_s=self.agree(step_s, "max") or None,
             wait_share=self.agree(wait_share, "max"),
             shares=self._shares,
+            idle_share=self._idle_share,
             noise=self._noise(),
         )
 
@@ -447,15 +453,8 @@ class LiveWatch(RunWatch):
             )
         self.switch(state.on)
         if self.story is None and state.kept:
-            self.story = self._measure_again()
+            self.story = self.tuning.measure_kept()
             self._last = None
-
-    def _measure_again(self) -> Story:
-        """What is left after something was taken out: how fast is it?"""
-        state = self.tuning.state
-        yield
-        block = yield from self.tuning.measure.block(state.on)
-        state.gain, state.pairs = state.written_s / block.seconds, 1
 
     def summary(self) -> wire.LiveSummary:
         """Where the tuning stands now. Step times are those of units."""

@@ -265,6 +265,9 @@ class JobFacts:
     shares: dict[str, float] = field(default_factory=dict)
     """Share of the step that each kind of operation takes (products, convolutions, attention,
     dropout, norms, softmax, embeddings, others, optimizer); empty: not measured."""
+    idle_share: float | None = None
+    """Share of the step in which the accelerator waits for the program, its loader included; None:
+    not measured."""
 
 
 @dataclass(frozen=True)

@@ -97,3 +97,21 @@ def test_workers_are_not_tried_where_the_step_hardly_waits() -> None:
     for wait, reason in ((0.02, "only 2.0% of the step is waiting for data"), (0.2, None)):
         facts = dataclasses.replace(FACTS, cores=4, loaders=(loader,), wait_share=wait)
         assert load("loader-workers").applies(facts, {"workers": "auto"}) == reason
+
+
+def on_a_gpu(idle_share: float | None) -> JobFacts:
+    return dataclasses.replace(FACTS, device="cuda", step_s=0.06, idle_share=idle_share)
+
+
+@pytest.mark.parametrize("boost", ["bf16-autocast", "channels-last", "sdpa-attention", "tf32"])
+def test_faster_kernels_promise_nothing_where_the_device_waits_for_the_program(boost: str) -> None:
+    assert promise(boost, on_a_gpu(0.5)) == pytest.approx(1.0)
+    assert promise(boost, on_a_gpu(0.0)) > 1.02
+
+
+@pytest.mark.parametrize("boost", ["cuda-graphs", "compile"])
+def test_fewer_launches_promise_as_much_as_the_device_waits(boost: str) -> None:
+    little, much = promise(boost, on_a_gpu(0.02)), promise(boost, on_a_gpu(0.6))
+    assert little < 1.3 < 1.9 < much
+    waits_for_data = dataclasses.replace(on_a_gpu(0.6), wait_share=0.6)
+    assert promise(boost, waits_for_data) == pytest.approx(1.0, abs=0.1)

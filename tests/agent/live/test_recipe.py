@@ -17,7 +17,7 @@ from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.checks import Checked
 from flatout_agent.live.guard import GuardVerdict
-from flatout_agent.live.recipe import IN_THE_PLAN, Tuning
+from flatout_agent.live.recipe import BROKEN, IN_THE_PLAN, Tuning
 from flatout_agent.live.state import Tick
 from live_program import LiveProgram
 
@@ -189,6 +189,22 @@ def test_an_error_under_a_boost_drops_it_alone() -> None:
     assert program.decided()["bf16-autocast"].verdict == "different"
 
 
+def test_where_the_loss_breaks_under_what_is_kept_nothing_that_rounds_stays() -> None:
+    program = Program({"bf16-autocast": 1.8, "bf16-residual": 1.2, "allocator": 1.3})
+    names = ("bf16-autocast", "bf16-residual", "allocator")
+    first = [wire.BoostOrder(name) for name in names]
+    program.switch(first)
+    program.sound = lambda: (  # type: ignore[method-assign]
+        program.taken < 40 or "bf16-autocast" not in program.ids
+    )
+    tuning = tune(program, *names, planned=first, written_s=STEP_S, gain=2.8, pairs=1)
+    assert kept(tuning) == ["allocator"]
+    for name in ("bf16-autocast", "bf16-residual"):
+        row = program.decided()[name]
+        assert (row.verdict, row.reason) == ("different", f"with the others: {BROKEN}")
+    assert tuning.state.gain == pytest.approx(1.3, rel=0.1), "they no longer count"
+
+
 def test_a_program_whose_own_loss_is_nan_is_no_boosts_fault() -> None:
     program = Program({"bf16-autocast": 2.0})
     program.unsound = "always"
@@ -207,6 +223,21 @@ def test_what_adds_up_to_too_much_loses_its_last_rounding_part() -> None:
     assert kept(tuning) == ["channels-last"]
     assert program.decided()["bf16-autocast"].verdict == "dropped"
     assert tuning.state.gain == pytest.approx(1.3, rel=0.1), "it no longer counts"
+
+
+def test_how_fast_the_rest_is_is_known_where_no_time_is_left_to_compare() -> None:
+    together = GuardVerdict(False, "gradient error 75 % of batch noise", 0.9)
+    program = Program({"bf16-autocast": 2.0, "channels-last": 1.3}, together=together)
+
+    def refused_late(kept: Sequence[Candidate]):
+        program.clock += 60.0
+        return Program.check_together(program, kept)
+
+    program.check_together = refused_late  # type: ignore[method-assign]
+    tuning = tune(program, "bf16-autocast", "channels-last", budget_s=60.0)
+    assert kept(tuning) == ["channels-last"]
+    assert tuning.state.pairs == 1
+    assert tuning.state.gain == pytest.approx(1.3, rel=0.1)
 
 
 def test_a_recipe_that_is_slower_is_halved_until_what_helps_is_found() -> None:

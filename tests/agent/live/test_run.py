@@ -26,6 +26,7 @@ def watch(tmp_path: Path) -> Iterator[LiveWatch]:
     booster = Booster(job, (), recorder)
     watching = LiveWatch(job, booster, recorder, wire.LiveOrders(allowed=()))
     yield watching
+    watching.switch(())
     watching._unwatch_saving()
     recorder._file.close()
 

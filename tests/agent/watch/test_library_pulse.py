@@ -55,6 +55,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.delitem(sys.modules, "flatout_agent.session", raising=False)
     monkeypatch.setattr(library_pulse, "_over", False)
     monkeypatch.setattr(library_pulse, "_process", None)
+    monkeypatch.setattr(library_pulse, "_waited_s", math.nan)
     monkeypatch.setattr(beat, "of_process", None)
     yield tmp_path / "flatout"
     library_pulse.stop()

@@ -1,0 +1,62 @@
+"""How much of a unit an accelerator waits for the program: what launching and the host cost.
+
+Measured without a profiler. At the start of some units the device is kept busy with nothing
+(`torch.cuda._sleep`). As long as that is no more than it waits in a unit anyway, the units take no
+longer; where it never waits, they take longer by all of it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator
+
+import torch
+
+from flatout_agent.live.state import Tick
+
+FEWEST, MOST, LEAST_S = 3, 50, 0.2
+"""Units that each half of the measurement takes: at least, at most, and in between so many seconds
+of them."""
+SHORTEST_S, LONGEST_S = 0.002, 0.5
+"""How long the device sleeps in each unit: as long as a unit takes, between these."""
+CYCLES = 5_000_000
+"""A first sleep, which shows how long a cycle is: some milliseconds."""
+
+
+def of_a_unit(
+    clock: Callable[[], float], unit_s: float, lose: Callable[[float], None]
+) -> Generator[None, Tick, float]:
+    """Share of a unit in which the device has nothing to do.
+
+    clock: waits for all that is queued and tells the time in seconds. lose: called with the seconds
+    that the measurement has cost the run.
+    """
+    asleep_s = min(LONGEST_S, max(SHORTEST_S, unit_s))
+    cycles = int(asleep_s * _cycles_per_s())
+    units = min(MOST, max(FEWEST, math.ceil(LEAST_S / unit_s)))
+    seconds: list[float] = []
+    for asleep in (False, True):
+        began = clock()
+        for _ in range(units):
+            if asleep:
+                _sleep(cycles)
+            yield
+        seconds.append((clock() - began) / units)
+    as_usual_s, longer_s = seconds
+    lose(units * (longer_s - as_usual_s))
+    idle_s = asleep_s - (longer_s - as_usual_s)
+    return min(1.0, max(0.0, idle_s / as_usual_s))
+
+
+def _cycles_per_s() -> float:
+    _sleep(CYCLES // 100)  # loads the kernel
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    _sleep(CYCLES)
+    torch.cuda.synchronize()
+    return CYCLES / (time.perf_counter() - began)
+
+
+def _sleep(cycles: int) -> None:
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # torch's own
