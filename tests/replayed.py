@@ -1,44 +1,85 @@
-"""A stand-in for torch.cuda.make_graphed_callables, with its places and what is written to them."""
+"""Recordings without a GPU: operators are noted on the CPU, and made again into the same memory."""
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from flatout_agent.speedups.graphs import aliases
+
+Result = TypeVar("Result")
 
 
-class Replayed(torch.autograd.Function):
-    """One node around the pass, like the real recording's, with gradients in the same places.
+class Tape(TorchDispatchMode):
+    """Notes each operator, below autograd."""
 
-    The recorded passes share one memory: the forward pass leaves what it likes in those places.
-    """
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[torch.Tensor]]] = []
+        self.made: list[torch.Tensor] = []
+        """Tensors with memory that was allocated here."""
 
-    @staticmethod
-    def forward(ctx: Any, twin: Any, places: Any, count: int, *inputs: Any) -> Any:
-        for place in places:
-            if place is not None:
-                place.fill_(math.nan)
-        ctx.places, static = places, [x.detach().requires_grad_(x.requires_grad) for x in inputs]
-        ctx.wanted = [*static[:count], *inputs[count:]]
-        with torch.enable_grad():
-            ctx.outputs = twin(*static[:count])
-        return tuple(item.detach() for item in ctx.outputs)
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        tensors = _tensors(result)
+        taken = {tensor.data_ptr() for tensor in _tensors((args, kwargs))}
+        self.made += [tensor for tensor in tensors if tensor.data_ptr() not in taken]
+        self.entries.append((func, args, kwargs, tensors))
+        return result
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        wanted = [item for item in ctx.wanted if item.requires_grad]
-        found = torch.autograd.grad(ctx.outputs, wanted, gradients, allow_unused=True)
-        for place, gradient in zip(filter(torch.is_tensor, ctx.places), found, strict=True):
-            place.copy_(gradient)
-        return None, None, None, *(p if p is None else p.detach() for p in ctx.places)
+    def replay(self) -> None:
+        """Do all of it again, in the mode in which it was done: an LSTM's kernel asks for it."""
+        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+            for func, args, kwargs, tensors in self.entries:
+                for old, new in zip(tensors, _tensors(func(*args, **kwargs)), strict=True):
+                    if old.data_ptr() != new.data_ptr():
+                        old.copy_(new)
+
+    def spoil(self) -> None:
+        """Another pass has used this memory."""
+        for tensor in self.made:
+            if tensor.is_floating_point():
+                tensor.fill_(math.nan)
+
+
+def _tensors(nest: Any) -> list[torch.Tensor]:
+    leaves = torch.utils._pytree.tree_leaves(nest)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+class Tapes:
+    """A recorder. Its passes share one memory: the forward pass spoils what the backward left."""
+
+    def __init__(self) -> None:
+        self.tapes: list[Tape] = []
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        yield
+
+    def record(self, work: Callable[[], Result]) -> tuple[Result, Callable[[], None]]:
+        tape = Tape()
+        self.tapes.append(tape)
+        with tape:
+            result = work()
+
+        def replay() -> None:
+            if tape is self.tapes[0]:
+                for other in self.tapes[1:]:
+                    other.spoil()
+            tape.replay()
+
+        return result, replay
 
 
 class Capture:
-    """Records by making a copy of the module that shares its weights; keeps count of it."""
+    """Records on tapes; keeps count of it."""
 
     def __init__(self, factor: float = 1.0) -> None:
         """factor: a wrong recording gives so many times what it should."""
@@ -46,19 +87,8 @@ class Capture:
         self.recorded: list[Any] = []
 
     def __call__(self, whole: Any, samples: tuple[Any, ...]) -> Callable[..., Any]:
-        weights = list(whole.parameters())
-        twin, factor = copy.deepcopy(whole, {id(w): w for w in weights}), self.factor
-        for _ in range(4):  # three times to warm up, once to record
-            whole(*samples)
-        inputs = [*samples, *weights]
-        places = [torch.zeros_like(x) if x.requires_grad else None for x in inputs]
+        graphed = aliases.record(whole, samples, Tapes())
         self.recorded.append(samples)
-
-        def made(*tensors: Any) -> tuple[Any, ...]:
-            return tuple(item * factor for item in twin(*tensors))
-
-        def graphed(*tensors: Any) -> Any:
-            assert whole.training  # the real one holds the module, and asks it this
-            return Replayed.apply(made, places, len(tensors), *tensors, *weights)
-
-        return graphed
+        if self.factor == 1.0:
+            return graphed
+        return lambda *tensors: tuple(item * self.factor for item in graphed(*tensors))

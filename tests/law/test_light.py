@@ -43,9 +43,11 @@ WITH_TORCH = (
     "live",
     "ranks",
     "session",
+    "speedups.graphs.aliases",
+    "speedups.graphs.host_values",
     "watch",
 )
-"""Rooms and modules of the agent below `session.begin`."""
+"""Rooms and modules of the agent below `session.begin`, or imported where they are needed."""
 WITHOUT_TORCH = "flatout_agent.live.decide"
 """Within them: the rule of decision that the host shares."""
 
@@ -67,7 +69,8 @@ for top in ("flatout", "flatout_agent", "flatout_programs"):
         parts = [top, *path.relative_to(root).with_suffix("").parts]
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         if "inject" in parts or top == "flatout_agent" and (
-            parts[1:] and parts[1] in WITH_TORCH and name != WITHOUT_TORCH
+            any(f"{name}.".startswith(f"flatout_agent.{room}.") for room in WITH_TORCH)
+            and name != WITHOUT_TORCH
         ):
             continue
         importlib.import_module(name)

@@ -2,15 +2,18 @@
 
 ## What it does
 
-After two calls with inputs of the same shapes, records the model's training call with
-`torch.cuda.make_graphed_callables` and from then on replays it: inputs are copied into the recorded
-buffers, outputs are copied out. Recording leaves no trace: buffers (running statistics), the
-model's attributes and the random state of device and host are put back. The recorded forward and
-backward pass share one memory and write to the same places each time: gradients that the program
-keeps there (accumulation, `zero_grad(set_to_none=False)`, or simply until it calls `zero_grad()`
-after the model) are copied elsewhere before that. What does not match the recording runs as
-written: other shapes, evaluation, and a second call before the backward pass of the first. Where
-weights move, or a number on the model changes (a dropout rate), the call is recorded again.
+After two calls with inputs of the same shapes, records the model's training call and from then on
+replays it: inputs are copied into the recorded buffers, outputs are copied out. It is recorded over
+aliases of the weights, other parameters in the same memory, since those of the program may still
+hang on the loss of its last step. Values that the forward pass makes on the host and copies to the
+device are kept there, if they are the same in several passes. Recording leaves no trace: buffers
+(running statistics), the model's attributes and the random state of device and host are put back.
+The recorded forward and backward pass share one memory and write to the same places each time:
+gradients that the program keeps there (accumulation, `zero_grad(set_to_none=False)`, or simply
+until it calls `zero_grad()` after the model) are copied elsewhere before that. What does not match
+the recording runs as written: other shapes, evaluation, and a second call before the backward pass
+of the first. Where weights move, or a number on the model changes (a dropout rate), the call is
+recorded again.
 
 ## Why it is faster
 
@@ -21,8 +24,9 @@ Python takes longer than running it. A graph launches all of them at once.
 
 - The model does not run on an NVIDIA or AMD GPU.
 - Shapes change, or a call is made before the backward pass of the previous one.
-- The model is wrapped for several GPUs, has hooks or sparse gradients, or looks at values
-  (`.item()`).
+- The model is wrapped for several GPUs, has hooks or sparse gradients, looks at values (`.item()`),
+  recomputes activations (`torch.utils.checkpoint`), or uses a weight that no module of its has.
+- The recording would take more than half of the memory that is free.
 - Work on the host would be recorded once and not repeated: an input is on the CPU, the forward pass
   draws numbers there (`random.random()`, a LayerDrop) or changes the model's attributes.
 - The backward pass runs through a call twice (`retain_graph=True`), or through its gradients.
@@ -48,12 +52,11 @@ dropped.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_launches, speedup_of_work
-from flatout_agent.replacing import replaced
 from flatout_agent.speedups.graphs import captures, graphed_calls
 from flatout_agent.speedups.graphs.recordings import Graphed
 
@@ -74,6 +77,7 @@ BOOST = Boost(
 )
 
 
+Result = TypeVar("Result")
 LAUNCHES = 5.0
 """A replayed pass is launched so many times as fast; the rest of the step as before."""
 
@@ -158,41 +162,65 @@ def _capture(whole: Any, samples: tuple[Any, ...]) -> Graphed:
     """`whole`, recorded; where that fails, stream and allocator are afterwards what they were."""
     import torch
 
+    from flatout_agent.speedups.graphs import aliases
+
     device = next(whole.parameters()).device
     with torch.cuda.device(device):  # whatever records, waits or draws does so on the current one
         random, current = torch.cuda.get_rng_state(device), torch.cuda.current_stream(device)
+        graphs = _Graphs(device)
+        try:
+            with _as_autocast():
+                return aliases.record(whole, samples, graphs)
+        except BaseException:
+            graph = graphs.begun[-1] if graphs.begun else None
+            captures.clean_up(current, random, graphs.pools, graph)
+            raise
+
+
+class _Graphs:
+    """Records as CUDA graphs, all on one stream and in one memory pool."""
+
+    def __init__(self, device: torch.device) -> None:
+        import torch
+
         # Torch's own stream for recordings is of the device that it was first made on. And a graph
         # that is freed takes its stream's workspaces along: no other recording may be on it.
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        graph_context, pools, graphs = torch.cuda.graph, [], []
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.pools: list[Any] = []
+        self.begun: list[torch.cuda.CUDAGraph] = []
 
-        @contextlib.contextmanager
-        def recording(graph: Any, pool: Any = None, **settings: Any) -> Iterator[None]:
-            pools.append(pool)
-            # The loader's pinning thread goes on allocating; the default mode forbids that.
-            settings = {**settings, "stream": stream, "capture_error_mode": "thread_local"}
-            with graph_context(graph, pool=pool, **settings):
-                graphs.append(graph)
-                yield
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        import torch
 
-        restore = replaced(torch.cuda, "graph", recording)
-        try:
-            return _graphed(whole, samples)
-        except BaseException:
-            graph = graphs[-1] if graphs else None
-            captures.clean_up(current, random, list(dict.fromkeys(pools)), graph)
-            raise
-        finally:
-            restore()
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            yield
+        current.wait_stream(self._stream)
+
+    def record(self, work: Callable[[], Result]) -> tuple[Result, Callable[[], None]]:
+        import torch
+
+        if not self.pools:
+            self.pools.append(torch.cuda.graph_pool_handle())
+        graph = torch.cuda.CUDAGraph()
+        # The loader's pinning thread goes on allocating; the default mode forbids that.
+        settings: Any = {"stream": self._stream, "capture_error_mode": "thread_local"}
+        with torch.cuda.graph(graph, pool=self.pools[0], **settings):
+            self.begun.append(graph)
+            result = work()
+        return result, graph.replay
 
 
-def _graphed(whole: Any, samples: tuple[Any, ...]) -> Graphed:
+@contextlib.contextmanager
+def _as_autocast() -> Iterator[None]:
+    """The region that is open, if any, but for the weights that it keeps cast: for good, here."""
     import torch
 
-    with contextlib.ExitStack() as regions:
-        if torch.is_autocast_enabled("cuda"):  # weights that it keeps cast would be kept for good
-            dtype = torch.get_autocast_dtype("cuda")
-            regions.enter_context(torch.autocast("cuda", dtype=dtype, cache_enabled=False))
-        callables = torch.cuda.make_graphed_callables(whole, samples, allow_unused_input=True)
-    graphed: Graphed = callables.forward
-    return graphed
+    if not torch.is_autocast_enabled("cuda"):
+        yield
+        return
+    dtype = torch.get_autocast_dtype("cuda")
+    with torch.autocast("cuda", dtype=dtype, cache_enabled=False):
+        yield

@@ -1,10 +1,10 @@
 """cuda-graphs: when to record and replay (a stand-in recorder), and the real one on a GPU."""
 
+import contextlib
 import copy
 import gc
 import itertools
 import random
-import types
 import weakref
 
 import numpy
@@ -16,7 +16,7 @@ from flatout_agent.boost import Declined
 from flatout_agent.boosts import cuda_graphs
 from flatout_agent.job import Job
 from flatout_agent.speedups import forward_state
-from flatout_agent.speedups.graphs import graphed_calls, recordings
+from flatout_agent.speedups.graphs import aliases, graphed_calls, recordings
 from flatout_agent.wire import JobFacts, ModelFacts
 from replayed import Capture
 
@@ -493,6 +493,10 @@ def test_memory_that_torch_has_and_does_not_use_is_room(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 900)
     assert recordings.is_short_of_memory(torch.device("cuda"), 150)
     assert not recordings.is_short_of_memory(torch.device("cuda"), 100)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 1000)
+    assert recordings.takes_too_much(torch.device("cuda"), 60)
+    assert not recordings.takes_too_much(torch.device("cuda"), 50)
+    assert not recordings.takes_too_much(torch.device("cuda"), 0)
 
 
 def test_reserved_bytes_are_told_without_what_is_unused(monkeypatch):
@@ -603,14 +607,15 @@ def test_training_on_the_gpu_is_the_same_and_statistics_are_taken_once(autocast)
     plain = copy.deepcopy(model)
     applied = cuda_graphs.apply(Job(), model, {})
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (model, plain)]
-    kept = []
+    kept, losses = [], []  # a program holds its loss, and the graph behind it
     for number in range(8):
         x = torch.randn(4, 8, generator=torch.Generator().manual_seed(number)).cuda()
         for net, optimizer in zip((model, plain), optimizers, strict=True):
             optimizer.zero_grad()
             with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
                 out = net(x)
-            out.float().square().mean().backward()
+            losses.append(out.float().square().mean())
+            losses[-1].backward()
             optimizer.step()
             kept.append(out)
     for one, two in zip(kept[::2], kept[1::2], strict=True):
@@ -682,39 +687,82 @@ class Device:
         Device.current = self.before
 
 
+class Stream:
+    def __init__(self, device):
+        self.device = device
+
+    def wait_stream(self, other):
+        pass
+
+
+class Graph:
+    """torch.cuda.CUDAGraph, which replays nothing."""
+
+    made = 0
+
+    def __init__(self):
+        Graph.made += 1
+        self.number = Graph.made
+
+    def replay(self):
+        pass
+
+
+class Failing(Net):
+    """Fails in the pass that is recorded."""
+
+    calls = 0
+
+    def forward(self, x):
+        Failing.calls += 1
+        if Failing.calls > aliases.WARM_UPS:
+            raise ValueError("the model's own")
+        return self.layer(x)
+
+
 @pytest.fixture
 def cuda(monkeypatch):
     """What `_capture` asks of torch.cuda; the list tells what was asked of clean_up."""
     told = []
 
     def clean_up(current, random, pools, graph=None):
-        told.append((current, random, pools, graph, Device.current))
+        told.append((current, random, pools, graph and graph.number, Device.current))
 
+    before = Stream("before")
     monkeypatch.setattr(torch.cuda, "graph", Recording)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 7))
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: "the state before")
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the stream before")
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"a stream of {device}")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: before)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "device", Device)
     monkeypatch.setattr(cuda_graphs.captures, "clean_up", clean_up)
+    monkeypatch.setattr(Graph, "made", 0)
+    monkeypatch.setattr(Failing, "calls", 0)
     return told
 
 
-@pytest.mark.parametrize(("begins", "graph"), [(True, "graph"), (False, None)])
-def test_a_recording_that_fails_leaves_the_program_as_it_was(cuda, monkeypatch, begins, graph):
-    def graphed(whole, samples, **settings):
-        with torch.cuda.graph("graph", pool=(0, 7)):
-            raise ValueError("the model's own")
+def tupled(model):
+    """As what is recorded is: from tensors to a tuple of tensors."""
+    model.register_forward_hook(lambda module, args, output: (output,))
+    return model
 
+
+@pytest.mark.parametrize(("begins", "graph"), [(True, 1), (False, None)])
+def test_a_recording_that_fails_leaves_the_program_as_it_was(cuda, monkeypatch, begins, graph):
     def refuse(self):
         raise RuntimeError("previous error during capture")
 
     if not begins:
         monkeypatch.setattr(Recording, "__enter__", refuse)
-    monkeypatch.setattr(torch.cuda, "make_graphed_callables", graphed)
+    model = tupled(Failing())
+    before = list(model.parameters())
     with pytest.raises(RuntimeError, match="previous error during capture"):
-        cuda_graphs._capture(Net(), ())
-    assert cuda == [("the stream before", "the state before", [(0, 7)], graph, "cpu")]
-    assert torch.cuda.graph is Recording
+        cuda_graphs._capture(model, (torch.ones(4, 8),))
+    current = torch.cuda.current_stream()
+    assert cuda == [(current, "the state before", [(0, 7)], graph, "cpu")]
+    assert all(map(lambda one, two: one is two, before, model.parameters()))
     assert Device.current == "cuda:0"
 
 
@@ -726,20 +774,21 @@ def test_all_is_recorded_on_the_models_device(cuda, monkeypatch):
         def __enter__(self):
             found.append((Device.current, self.settings))
 
-    def graphed(whole, samples, **settings):
-        for graph in ("forward", "backward"):
-            with torch.cuda.graph(graph, pool=(0, 7)):
-                pass
-        return types.SimpleNamespace(forward=f"recorded on {Device.current}")
-
     monkeypatch.setattr(torch.cuda, "graph", Noted)
-    monkeypatch.setattr(torch.cuda, "make_graphed_callables", graphed)
-    parameter = types.SimpleNamespace(device="cuda:1")
-    whole = types.SimpleNamespace(parameters=lambda: iter([parameter]))
-    assert cuda_graphs._capture(whole, ()) == "recorded on cuda:1"
-    settings = {"stream": "a stream of cuda:1", "capture_error_mode": "thread_local"}
-    assert found == [("cuda:1", settings), ("cuda:1", settings)]
+    cuda_graphs._capture(tupled(nn.Linear(8, 4)), (torch.ones(4, 8),))
+    assert [device for device, _ in found] == ["cpu", "cpu"], "the model's"
+    streams = {settings.pop("stream") for _, settings in found}
+    assert [str(stream.device) for stream in streams] == ["cpu"], "one, and its own"
+    assert [settings for _, settings in found] == [{"capture_error_mode": "thread_local"}] * 2
     assert (cuda, Device.current) == ([], "cuda:0")
+
+
+def test_what_takes_most_of_the_free_memory_is_given_up(calls, monkeypatch):
+    monkeypatch.setattr(recordings, "takes_too_much", lambda device, grown: True)
+    for _ in range(4):
+        step(calls.model)
+    assert calls.replayed == 0
+    assert calls.engaged() == (False, "it takes 0.0 GiB, most of what is free")
 
 
 def test_buffers_notes_and_generators_are_put_back_after_a_failure():

@@ -301,6 +301,10 @@ class GraphedCalls:
         try:
             self.recording = recordings.record(model, call, leaves, spec, key, capture)
             self._pending = None
+            grown = self.recording.grown
+            if recordings.takes_too_much(self.weights.device, grown):
+                self.recording = None
+                self.given_up = f"it takes {grown / 2**30:.1f} GiB, most of what is free"
         except NotRecordable as reason:
             self.given_up = str(reason)
         except Exception as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -123,13 +124,21 @@ def reserved_bytes(device: torch.device) -> int:
 
 def is_short_of_memory(device: torch.device, grown: int) -> bool:
     """Whether an unused recording leaves the program as written hardly any memory."""
+    return bool(grown) and _free_bytes(device, grown) < 2 * grown
+
+
+def takes_too_much(device: torch.device, grown: int) -> bool:
+    """Whether a recording has taken more than half of the memory that was free."""
+    return bool(grown) and _free_bytes(device, grown) < grown
+
+
+def _free_bytes(device: torch.device, grown: int) -> int:
+    """Beside a recording of this size: free on the device, or held by torch and unused."""
     import torch
 
-    if not grown:
-        return False
     free, _ = torch.cuda.mem_get_info(device)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) - grown
-    return bool(free + max(0, unused) < 2 * grown)
+    return int(free + max(0, unused))
 
 
 # The host -----------------------------------------------------------------------------------------
@@ -186,7 +195,9 @@ def _notes(module: torch.nn.Module) -> Iterator[Any]:
 
 def _marks(value: Any, depth: int) -> Iterator[Any]:
     """What shows that a note has changed; of what is no container, the object itself."""
-    if nests.is_tensor(value):
+    if isinstance(value, weakref.ref):  # an LSTM makes new ones where its weights are others
+        yield weakref.ref
+    elif nests.is_tensor(value):
         yield value
         # One on the device may be written to: a replay does that as well.
         yield value._version if value.device.type == "cpu" and not value.is_inference() else 0

@@ -1,0 +1,221 @@
+"""A module's forward and backward pass, recorded over aliases of its parameters.
+
+`torch.cuda.make_graphed_callables` records over the parameters themselves. That fails while the
+program still holds the loss of its last step, as most programs do: through it the nodes live on
+that add to the parameters' `.grad`, and they belong to the stream that they were made on, not to
+the recording's. An alias is a fresh parameter in the same memory, with a node of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from flatout_agent.speedups.graphs.host_values import HostValues
+from flatout_agent.speedups.graphs.recordings import Graphed, NotRecordable
+
+Result = TypeVar("Result")
+WARM_UPS = 3
+"""Passes before the recording: libraries set themselves up, and what the host gives is kept."""
+AROUND = "a weight is used in another way than by its module"
+RECOMPUTES = "the model recomputes its activations (torch.utils.checkpoint)"
+OTHER_PARAMETERS = "the model has parameters of a kind of their own"
+
+
+class DeviceRecorder(Protocol):
+    """What notes a device's work, and does it again."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Where work runs before it is recorded."""
+
+    def record(self, work: Callable[[], Result]) -> tuple[Result, Callable[[], None]]:
+        """Do the work; returns its result, and what does it again in the same memory."""
+
+
+def record(whole: torch.nn.Module, samples: tuple[Any, ...], recorder: DeviceRecorder) -> Graphed:
+    """`whole` from tensors to tensors, recorded; `samples` become the places of its inputs.
+
+    The result takes tensors like `samples`, and differentiates with respect to them and to the
+    module's own parameters. Raises NotRecordable, and whatever the module or the recorder raises.
+    """
+    parameters = [p for p in whole.parameters() if p.requires_grad]
+    with _aliases(whole) as alias_of:
+        inputs = [*samples, *(alias_of[id(p)] for p in parameters)]
+        wanted = [tensor for tensor in inputs if tensor.requires_grad]
+        values = HostValues(_device(inputs))
+
+        def forward() -> tuple[torch.Tensor, ...]:
+            with values:
+                outputs: tuple[torch.Tensor, ...] = whole(*samples)
+            return outputs
+
+        with recorder.aside():
+            for number in range(WARM_UPS):
+                outputs = _checked(forward, wanted) if number == 0 else forward()
+                given = [torch.ones_like(o) if o.requires_grad else None for o in outputs]
+                _gradients(outputs, given, wanted)
+                del outputs
+        outputs, replay_forward = recorder.record(forward)
+        found, replay_backward = recorder.record(lambda: _gradients(outputs, given, wanted))
+    gradients = iter(found)
+    places = [next(gradients) if tensor.requires_grad else None for tensor in inputs]
+    made = [output.detach() for output in outputs]
+    node = _node(list(samples), made, given, places, replay_forward, replay_backward)
+
+    def replay(*tensors: torch.Tensor) -> Any:
+        return node.apply(*tensors, *parameters)
+
+    return replay
+
+
+def _node(
+    inputs: list[torch.Tensor],
+    outputs: list[torch.Tensor],
+    given: list[torch.Tensor | None],
+    gradients: list[torch.Tensor | None],
+    replay_forward: Callable[[], None],
+    replay_backward: Callable[[], None],
+) -> Any:
+    """The recorded passes as one node of the program's own graph.
+
+    given: where the gradients of the outputs go; gradients: where those of the inputs and then of
+    the parameters are left. None: there is none.
+    """
+
+    class Recorded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            for place, tensor in zip(inputs, tensors, strict=False):
+                if place.data_ptr() != tensor.data_ptr():
+                    place.copy_(tensor)
+            replay_forward()
+            fresh = tuple(output.detach() for output in outputs)
+            ctx.set_materialize_grads(False)
+            pairs = zip(fresh, given, strict=True)
+            ctx.mark_non_differentiable(*(output for output, place in pairs if place is None))
+            return fresh
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, *arrived: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+            for place, gradient in zip(given, arrived, strict=True):
+                if place is not None and gradient is not None:
+                    place.copy_(gradient)
+                elif place is not None:
+                    place.zero_()
+            replay_backward()
+            # Detached: as they are, the engine would copy each of them on its way to `.grad`.
+            return tuple(None if place is None else place.detach() for place in gradients)
+
+    return Recorded
+
+
+def _gradients(
+    outputs: Sequence[torch.Tensor],
+    given: Sequence[torch.Tensor | None],
+    wanted: list[torch.Tensor],
+) -> list[torch.Tensor | None]:
+    """Gradients of `wanted` where `given` come back at the outputs, no two in the same memory."""
+    pairs = [(o, g) for o, g in zip(outputs, given, strict=True) if g is not None]
+    if not pairs or not wanted:
+        return [None] * len(wanted)
+    arrived = [gradient for _, gradient in pairs]
+    found = torch.autograd.grad([o for o, _ in pairs], wanted, arrived, allow_unused=True)
+    memory = {_memory(gradient) for gradient in arrived}
+    result: list[torch.Tensor | None] = []
+    for gradient in found:
+        own = gradient
+        if own is not None and _memory(own) in memory:  # of a sum, all parts have the same gradient
+            own = own.clone()
+        if own is not None:
+            memory.add(_memory(own))
+        result.append(own)
+    return result
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+
+
+@contextlib.contextmanager
+def _aliases(whole: torch.nn.Module) -> Iterator[dict[int, torch.Tensor]]:
+    """Other parameters in the places of the module's own, by the id of these; back at the end.
+
+    One for each, so that what is tied stays tied. By `setattr`: an LSTM keeps a list of them.
+    """
+    alias_of: dict[int, torch.Tensor] = {}
+    changed: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
+    try:
+        for module in list(whole.modules()):
+            for name, parameter in list(module._parameters.items()):
+                if parameter is None:
+                    continue
+                if type(parameter) is not torch.nn.Parameter:
+                    raise NotRecordable(OTHER_PARAMETERS)
+                alias = alias_of.get(id(parameter))
+                if alias is None:
+                    alias = torch.nn.Parameter(parameter.detach(), parameter.requires_grad)
+                    alias.__dict__.update(parameter.__dict__)
+                    alias_of[id(parameter)] = alias
+                changed.append((module, name, parameter))
+                setattr(module, name, alias)
+        yield alias_of
+    finally:
+        for module, name, parameter in changed:
+            setattr(module, name, parameter)
+
+
+def _device(tensors: list[torch.Tensor]) -> torch.device:
+    return next((tensor.device for tensor in reversed(tensors)), torch.device("cpu"))
+
+
+# What would be lost -------------------------------------------------------------------------------
+
+
+def _checked(
+    forward: Callable[[], tuple[torch.Tensor, ...]], wanted: list[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """The outputs. Raises NotRecordable where gradients reach what a recording gives none.
+
+    A weight that stands in a list beside the modules has no alias: it would stop training.
+    """
+    with _NoRecomputation():  # type: ignore[no-untyped-call]  # torch's own
+        outputs = forward()
+    known = {id(tensor) for tensor in wanted}
+    nodes, seen = [output.grad_fn for output in outputs], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name().endswith("CheckpointFunctionBackward"):
+            raise NotRecordable(RECOMPUTES)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) not in known:
+            raise NotRecordable(AROUND)
+        nodes += [following for following, _ in node.next_functions]
+    return outputs
+
+
+class _NoRecomputation(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """Raises NotRecordable where a part of the pass is run again in the backward pass."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        hooks = _saving()
+        if hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint":
+            raise NotRecordable(RECOMPUTES)
+        return func(*args, **(kwargs or {}))
+
+
+def _saving() -> Any:
+    """The hooks that tensors saved for the backward pass go through; None: there are none."""
+    top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+    try:
+        return top(False)
+    except TypeError:  # before torch 2.5 it takes nothing
+        return top()

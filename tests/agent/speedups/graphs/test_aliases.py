@@ -1,0 +1,339 @@
+"""Passes recorded over aliases of the parameters, on a tape instead of a GPU."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from flatout_agent.job import Job
+from flatout_agent.speedups.graphs import aliases, graphed_calls
+from flatout_agent.speedups.graphs.recordings import NotRecordable
+from replayed import Capture, Tapes
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*nested_tensor.*:UserWarning")
+STEPS = 50
+
+
+# Five models -------------------------------------------------------------------------------------
+
+
+class Table(nn.Module):
+    """A table's columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+
+class Words(nn.Module):
+    """An LSTM whose output layer is its embedding, which it looks up in bfloat16 or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.lstm = nn.Embedding(11, 8), nn.LSTM(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden, _ = self.lstm(self.words(x.abs().mul(5).long().remainder(11)))
+        return self.head(hidden)[:, -1, :3]
+
+
+class Pictures(nn.Module):
+    """A residual block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, padding=1, bias=False)
+        self.norm = nn.GroupNorm(2, 4)
+        self.body = nn.Conv2d(4, 4, 3, padding=1)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(self.norm(self.stem(x[:, None, None].expand(-1, 1, 8, 8))))
+        return self.head((x + self.body(x)).mean((2, 3)))
+
+
+class Attending(nn.Module):
+    """A Transformer's encoder; its outputs are a dict, one of them of integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        mask = torch.tensor(0.0, device=x.device).expand(8, 8)
+        logits = self.head(self.encoder(x[:, :, None].expand(-1, -1, 8), mask=mask).mean(1))
+        return {"logits": logits, "best": logits.argmax(1)}
+
+
+class Waves(nn.Module):
+    """A network of sines: weights that are no layer's, used several times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(torch.tensor(1.5))
+        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.sin(self.rate * layer(x))
+        return self.head(x)
+
+
+MODELS = [Table, Words, Pictures, Attending, Waves]
+
+
+def train(
+    make: Callable[[], nn.Module], recorded: bool, accumulate: int = 1, bf16: bool = False
+) -> tuple[list[float], nn.Module, Any]:
+    """Losses of some steps. The program holds its last loss, as most do."""
+    torch.manual_seed(0)
+    model, job = make(), Job()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    engaged: Any = lambda: None  # noqa: E731
+    if recorded:
+        engaged = graphed_calls.put_on(job, model, Capture()).engaged
+    losses, generator = [], torch.Generator().manual_seed(1)
+    held: Any = None
+    for step in range(STEPS):
+        for _ in range(accumulate):
+            x = torch.randn(6, 8, generator=generator)
+            y = torch.randint(3, (6,), generator=generator)
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16, cache_enabled=not recorded):
+                output = model(x)
+                logits = output["logits"] if isinstance(output, dict) else output
+                loss = functional.cross_entropy(logits, y)
+            scaler.scale(loss / accumulate).backward()
+            losses.append(loss.item())
+            held = loss, output
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        if step % 10 == 5:
+            model.eval()
+            with torch.no_grad():
+                model(x)
+            model.train()
+    assert held is not None
+    return losses, model, engaged()
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("make", MODELS)
+def test_trains_as_without_a_recording(make: Callable[[], nn.Module], accumulate: int) -> None:
+    expected, plain, _ = train(make, False, accumulate)
+    losses, model, engaged = train(make, True, accumulate)
+    assert engaged == (True, "recorded")
+    assert losses == expected
+    torch.testing.assert_close(model.state_dict(), plain.state_dict(), rtol=0, atol=0)
+    assert len(set(losses)) > STEPS / 2
+
+
+def test_trains_as_without_a_recording_in_an_autocast_region() -> None:
+    expected, _, _ = train(Table, False, bf16=True)
+    losses, _, engaged = train(Table, True, bf16=True)
+    assert engaged == (True, "recorded")
+    assert losses == pytest.approx(expected, rel=1e-5)
+
+
+# One recording -----------------------------------------------------------------------------------
+
+
+def recorded(module: nn.Module, *samples: torch.Tensor) -> Callable[..., Any]:
+    return aliases.record(module, samples, Tapes())
+
+
+class Whole(nn.Module):
+    """A module from tensors to a tuple of tensors."""
+
+    def __init__(self, model: nn.Module, call: Callable[..., Any] | None = None) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outputs = self.model(*tensors) if self.call is None else self.call(*tensors)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+@pytest.mark.parametrize("make", MODELS[:3])
+def test_the_parameters_are_the_programs_own_afterwards(make: Callable[[], nn.Module]) -> None:
+    model = make()
+    before = dict(model.named_parameters(remove_duplicate=False))
+    recorded(Whole(model), torch.randn(6, 8))
+    after = dict(model.named_parameters(remove_duplicate=False))
+    assert list(before) == list(after)
+    assert all(after[name] is parameter for name, parameter in before.items())
+    if isinstance(model, Words):
+        assert all(weight is before[f"lstm.{name}"] for weight, name in zip(
+            model.lstm._flat_weights, model.lstm._flat_weights_names, strict=True))  # fmt: skip
+        assert model.head.weight is model.words.weight
+
+
+def test_after_an_error_too() -> None:
+    model = Table()
+    before = list(model.parameters())
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        recorded(Whole(model), torch.randn(6, 9))
+    assert all(map(lambda one, two: one is two, before, model.parameters()))
+
+
+def test_dropout_falls_as_it_would() -> None:
+    model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.5), nn.Linear(32, 3))
+    replay = recorded(Whole(model), torch.randn(6, 8))
+    for seed in range(3):
+        x = torch.randn(6, 8)
+        results = []
+        for call in (model, lambda x: replay(x)[0]):
+            model.zero_grad()
+            torch.manual_seed(seed)
+            output = call(x)
+            output.square().sum().backward()
+            results.append([output.detach(), *(p.grad.clone() for p in model.parameters())])
+        assert all(map(torch.equal, *results))
+
+
+def test_running_statistics_go_on_with_each_replay() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+    plain = copy.deepcopy(model)
+    replay = recorded(Whole(model), torch.randn(6, 8))
+    model.load_state_dict(plain.state_dict())
+    for _ in range(4):
+        x = torch.randn(6, 8)
+        assert torch.equal(replay(x)[0], plain(x))
+    assert all(map(torch.equal, model.state_dict().values(), plain.state_dict().values()))
+
+
+class Summed(nn.Module):
+    """Three weights that get the very same gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+        self.three = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.one + self.two + self.three
+
+
+def test_weights_with_the_same_gradient_do_not_share_its_memory() -> None:
+    model = Summed()
+    replay = recorded(Whole(model), torch.zeros(3))
+    replay(torch.zeros(3))[0].sum().backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.5, foreach=False)
+    for parameter in model.parameters():
+        assert parameter.grad.norm() == pytest.approx(0.5 / 3**0.5, rel=1e-3)
+
+
+def test_an_input_gets_its_gradient_and_integers_none() -> None:
+    model = nn.Linear(8, 3)
+    whole = Whole(model, lambda x, y: (model(x) * y, model(x).argmax(1)))
+    replay = recorded(whole, torch.randn(6, 8, requires_grad=True), torch.randn(6, 1))
+    x, y = torch.randn(6, 8, requires_grad=True), torch.randn(6, 1)
+    scores, best = replay(x, y)
+    assert not best.requires_grad
+    assert torch.equal(best, model(x).argmax(1))
+    scores.sum().backward()
+    mine = x.grad, model.weight.grad.clone()
+    x.grad = None
+    model.zero_grad()
+    (model(x) * y).sum().backward()
+    assert torch.equal(mine[0], x.grad)
+    assert torch.equal(mine[1], model.weight.grad)
+
+
+def test_only_one_of_two_outputs_is_used() -> None:
+    model = nn.ModuleList([nn.Linear(8, 3), nn.Linear(8, 3)])
+    whole = Whole(model, lambda x: (model[0](x), model[1](x)))
+    replay = recorded(whole, torch.randn(6, 8))
+    x = torch.randn(6, 8)
+    sum(output.sum() for output in replay(x)).backward()
+    model.zero_grad()
+    replay(x)[1].sum().backward()
+    assert not model[0].weight.grad.any()
+    assert torch.equal(model[1].bias.grad, torch.full((3,), 6.0))
+
+
+# What is refused ---------------------------------------------------------------------------------
+
+
+class Hidden(nn.Module):
+    """A weight in a list, of which no module knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+        self.more = [torch.ones(3, requires_grad=True)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.more[0]
+
+
+class Kept(nn.Module):
+    """Uses the parameter that it once had, not the one in its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+        self.call = lambda x, weight=self.layer.weight: functional.linear(x, weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.call(x)
+
+
+class Odd(nn.Parameter):
+    pass
+
+
+def odd() -> nn.Module:
+    model = nn.Linear(8, 3)
+    model.weight = Odd(torch.ones(3, 8))
+    return model
+
+
+class Recomputing(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.reentrant = reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(checkpoint(self.first, x + 0, use_reentrant=self.reentrant))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs:UserWarning")
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (Hidden, aliases.AROUND),
+        (Kept, aliases.AROUND),
+        (odd, aliases.OTHER_PARAMETERS),
+        (lambda: Recomputing(False), aliases.RECOMPUTES),
+        (lambda: Recomputing(True), aliases.RECOMPUTES),
+    ],
+)
+def test_what_would_stop_training_is_refused(make: Callable[[], nn.Module], reason: str) -> None:
+    model = make()
+    twin = copy.deepcopy([p.detach() for p in model.parameters()])
+    with pytest.raises(NotRecordable) as refused:
+        recorded(Whole(model), torch.randn(6, 8, requires_grad=True))
+    assert str(refused.value) == reason
+    assert all(map(torch.equal, twin, model.parameters()))
