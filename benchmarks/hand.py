@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     scripts = {
-        path.name.removesuffix("_by_hand.py"): path
+        path.name.removesuffix("_by_hand.py"): path.resolve()
         for folder in arguments.folder or FOLDERS
         for path in sorted(folder.glob("*_by_hand.py"))
     }

@@ -18,7 +18,7 @@ from flatout import commands
 from flatout.knowledge import boosts
 
 LINES = 130
-STATUS = "CUDA, Windows and macOS code is type-checked and has not been run"
+STATUS = "Windows and macOS code is type-checked and has not been run"
 PAGES = ("README.md", "README.zh-CN.md")
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"\s+# .*")

@@ -87,9 +87,7 @@ def speedup_of_work(facts: JobFacts, factor: float) -> float:
 
     An accelerator that waits for the program computes in time that passes anyway.
     """
-    lost = facts.wait_share or 0.0
-    if facts.idle_share is not None:
-        lost = max(lost, min(1.0, HIDDEN * facts.idle_share))
+    lost = min(1.0, (facts.wait_share or 0.0) + HIDDEN * (_launching(facts) or 0.0))
     return whole_speedup((1.0 - lost, factor))
 
 
@@ -98,10 +96,15 @@ def speedup_of_launches(facts: JobFacts, factor: float) -> float | None:
 
     At most until the accelerator no longer waits. None: how long it waits was not measured.
     """
+    launching = _launching(facts)
+    return None if launching is None else min(factor, whole_speedup((launching, math.inf)))
+
+
+def _launching(facts: JobFacts) -> float | None:
+    """Share of the step in which an accelerator waits for work that the program could launch."""
     if facts.idle_share is None:
         return None
-    launching = max(0.0, facts.idle_share - (facts.wait_share or 0.0))
-    return min(factor, whole_speedup((launching, math.inf)))
+    return max(0.0, facts.idle_share - (facts.wait_share or 0.0))
 
 
 def speedup_of_wait(facts: JobFacts, factor: float) -> float:

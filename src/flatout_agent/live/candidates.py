@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from flatout_agent import wire
 from flatout_agent.boost import Boost, Switch
 from flatout_agent.boosts import BoostModule, load, names
+from flatout_agent.live import expected
+from flatout_agent.live.expected import USUAL
+from flatout_agent.live.records import Record
 
 LEAST_PROMISE = 1.004
 """Where the step's time is known, a boost that promises less gets no turn."""
@@ -23,6 +27,7 @@ class Candidate:
     boost: Boost
     promise: float
     """Likely speed-up, by the boost's own rule."""
+    record: Record = USUAL
     variant: int = 0
     """0: the first choice of parameters that applies; variants come after all other boosts."""
     again: bool = False
@@ -31,6 +36,20 @@ class Candidate:
     def order(self) -> wire.BoostOrder:
         """As the booster takes it."""
         return wire.BoostOrder(self.id, self.params)
+
+    @property
+    def likely_gain(self) -> float:
+        """Log of the speed-up that trying it brings on average."""
+        return self.record.helped * math.log(max(1.001, self.promise))
+
+    @property
+    def likely_harm(self) -> float:
+        """Log of the speed-up that taking it out for once brings on average.
+
+        A boost that promises much seldom hurts.
+        """
+        wrong = 1 - self.record.helped
+        return wrong * self.record.harm / (1 + 10 * max(0.0, self.promise - 1))
 
     def excludes(self, other: Candidate) -> bool:
         """Whether both cannot be on."""
@@ -96,8 +115,11 @@ def _variants(
         promise = module.promise(facts, params) if refusal is None else 1.0
         if refusal is None and facts.shares and promise < LEAST_PROMISE:
             refusal = Refusal("what it makes faster takes next to nothing of the step")
+        elif refusal is None and facts.idle_share and promise < LEAST_PROMISE:
+            refusal = Refusal("the device waits for the program: faster kernels would gain nothing")
         if refusal is None:
-            variants.append(Candidate(boost_id, params, boost, promise, len(variants)))
+            record = expected.record(boost_id, facts.device)
+            variants.append(Candidate(boost_id, params, boost, promise, record, len(variants)))
         first_refusal = first_refusal or refusal
     return variants, first_refusal
 

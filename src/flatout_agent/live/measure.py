@@ -67,7 +67,7 @@ class Sizes:
         self._points: list[tuple[float, float]] = []
         self.slope = 0.0
         self.never_clean = False
-        """In a whole block no unit was clean: the program evaluates or saves at each step."""
+        """Of the last units none was clean: the program evaluates or saves at each step."""
 
     def add(self, tick: Tick) -> None:
         """Learn from a clean unit of the program as written."""
@@ -143,8 +143,8 @@ def _on_host(units: int, sizes: Sizes) -> Generator[None, Tick, Block]:
         tick = yield
         wall_s += tick.seconds
         (seconds if _counts(tick, sizes) else other_seconds).append(sizes.even(tick))
+    sizes.never_clean = not seconds
     if len(seconds) < units / 2:
-        sizes.never_clean = sizes.never_clean or not seconds
         seconds += other_seconds
     return Block(statistics.fmean(seconds), len(seconds), _disturbed(seconds), wall_s)
 

@@ -71,6 +71,7 @@ STAYS = "neither clearly faster nor slower"
 TOO_SOON = "only "
 """So begins what a boost says that has been on for too few steps to take hold."""
 BROKEN = "the loss is NaN or Inf under it, or a call failed"
+OWN = "the loss is NaN or Inf without it as well"
 IN_THE_PLAN = "in the plan, and one pair does not speak against it"
 
 
@@ -131,7 +132,11 @@ class Tuning:
                 return
 
     def _story(self, planned: Sequence[wire.BoostOrder]) -> Story:
-        plan = [Candidate(o.id, o.params, load(o.id).BOOST, 1.0) for o in planned]
+        device = self.machinery.facts().device
+        plan = [
+            Candidate(o.id, o.params, load(o.id).BOOST, 1.0, expected.record(o.id, device))
+            for o in planned
+        ]
         if plan:
             self.state.keep(plan, self.orders.gain, self.orders.pairs)
             self.budget.found = True
@@ -214,10 +219,13 @@ class Tuning:
             unit_s = self.machinery.agree(statistics.median(last), "max")
             long = min(last) >= measure.NO_SKIP_S and not self.measure.accelerated
             steady = len(ticks) > WARM_UNITS and max(last) <= 1.5 * statistics.median(last)
-            if self.machinery.agree(float(steady or long), "min"):
-                return unit_s
-            if self.machinery.now() - began > WARM_MOST_S:
-                return unit_s
+            enough = self.machinery.agree(float(steady or long), "min")
+            if enough or self.machinery.now() - began > WARM_MOST_S:
+                break
+        self.measure.sizes.never_clean = len(ticks) > WARM_UNITS and not any(
+            tick.clean for tick in ticks
+        )
+        return unit_s
 
     def _reserved_s(self) -> float:
         if self.orders.started_at is None:
@@ -265,7 +273,7 @@ class Tuning:
             later = boost.compiles or boost.evaluates or boost.fills or candidate.variant
             if later or boost.switch is Switch.ITERATOR:
                 continue
-            if expected.harm(candidate) > max(RISKY, expected.gain(candidate)):
+            if candidate.likely_harm > max(RISKY, candidate.likely_gain):
                 continue  # it is tried alone
             beside = [*self.state.kept, *chosen]
             if any(c.excludes(candidate) or c.id in boost.covered_by for c in beside):
@@ -279,7 +287,7 @@ class Tuning:
             return
         refusal = self._refusal(self._cost_s(group), math.prod(c.promise for c in group), 0.0)
         if refusal is not None and refusal.why == "no_time":
-            group = [max(group, key=expected.gain)]
+            group = [max(group, key=lambda candidate: candidate.likely_gain)]
             if self._refusal(self._cost_s(group), group[0].promise, 0.0) is not None:
                 return  # told by `_next`
         yield from self._try(group)
@@ -331,7 +339,7 @@ class Tuning:
         members = [c for c in self.state.kept if c.id not in self._measured]
         if len(self.state.kept) < 2 or not members:
             return []
-        small = [c for c in members if expected.harm(c) < SMALL and c.promise < 1 + 3 * SMALL]
+        small = [c for c in members if c.likely_harm < SMALL and c.promise < 1 + 3 * SMALL]
         large = [c for c in members if c not in small]
         groups = [[c] for c in large] + ([small] if len(small) > 1 else [[c] for c in small])
         return [self._removal(group) for group in groups if len(group) < len(self.state.kept)]
@@ -346,12 +354,12 @@ class Tuning:
         loads = candidate.boost.switch is Switch.ITERATOR
         pairs = 1 if gain > QUICK_GAIN else PAIRS_ON_AVERAGE
         expected_s = cost_s + (pairs - 1) * self.measure.pair_s(loads)
-        worth = part * expected.gain(replace(candidate, promise=gain)) / expected_s
+        worth = part * replace(candidate, promise=gain).likely_gain / expected_s
         return NextTry(worth, cost_s, compile_s, gain, candidate, lambda: self._try([tried]))
 
     def _removal(self, group: list[Candidate]) -> NextTry:
         pair_s = self.measure.pair_s()
-        harm = sum(map(expected.harm, group))
+        harm = sum(candidate.likely_harm for candidate in group)
         worth = harm / (PAIRS_ON_AVERAGE * pair_s)
         return NextTry(worth, pair_s, 0.0, 1 + harm, group[0], lambda: self._take_out(group))
 
@@ -563,7 +571,7 @@ class Tuning:
         others = [order for order in self.state.on if order.id not in ids]
         answer = yield from self.compare(group, others, self.state.on)
         self.measure.switch(self.state.on)
-        if answer.verdict == "broken":
+        if answer.verdict in ("broken", "nonfinite"):
             self._broken(group, answer, began)
             return
         hurts = answer.verdict == "slower" or _leans_to_slower(answer)
@@ -639,14 +647,19 @@ class Tuning:
         if enough and math.log(self.state.gain) >= max(SURE, 3 * self.state.noise.deviation):
             return
         self._ratios.pop(_key(group), None)
+        began = self.machinery.now()
         answer = yield from self.compare(group, [], self.state.on)
+        if answer.verdict == "broken":
+            self._broken(group, answer, began)
+            return
         least = 1 + (decide.MATTERS if enough else LIKELY)
         if answer.verdict == "faster" or (answer.verdict == "unclear" and answer.gain > least):
             self.state.measured(answer)
             return
+        why = OWN if answer.verdict == "nonfinite" else decide.why_not(answer)
         for candidate in group:
             self.state.drop(candidate, None)
-            reason = f"all together, once more: {decide.why_not(answer)}"
+            reason = f"all together, once more: {why}"
             self.tell(candidate, "dropped", reason, answer)
 
     def _check_together(self) -> Story:
@@ -720,7 +733,7 @@ class Tuning:
         if answer.verdict == "broken":
             kind, reason = "different", BROKEN
         elif answer.verdict == "nonfinite":
-            kind, reason = "declined", "the loss is NaN or Inf without it as well"
+            kind, reason = "declined", OWN
         elif idle is not None:
             kind, reason = "declined", f"did not engage: {idle}"
         else:

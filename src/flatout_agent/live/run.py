@@ -83,8 +83,7 @@ class LiveWatch(RunWatch):
         self._idle_share: float | None = None
         self._updates = op_shares.Updates()
         self.aside = SideProcesses()
-        self._waited_at: tuple[float, float] | None = None
-        """Seconds waited for data when the program was last looked into, and when that was."""
+        self._waited_at: tuple[float, float] | None = None  # seconds waited at a look, and when
         self._run_basis = ""
         self._raised = False
         self._settled_at: int | None = None

@@ -113,5 +113,10 @@ def test_faster_kernels_promise_nothing_where_the_device_waits_for_the_program(b
 def test_fewer_launches_promise_as_much_as_the_device_waits(boost: str) -> None:
     little, much = promise(boost, on_a_gpu(0.02)), promise(boost, on_a_gpu(0.6))
     assert little < 1.3 < 1.9 < much
+    kept, declined = candidates.candidates(on_a_gpu(0.6), (boost, "bf16-autocast"))
+    assert kept[0].id == boost
+    assert [row.reason for row in declined] == [
+        "the device waits for the program: faster kernels would gain nothing"
+    ]
     waits_for_data = dataclasses.replace(on_a_gpu(0.6), wait_share=0.6)
     assert promise(boost, waits_for_data) == pytest.approx(1.0, abs=0.1)
