@@ -177,3 +177,29 @@ def test_a_program_that_ends_while_more_are_taken_gives_what_it_has(tmp_path: Pa
     )
     assert 2 <= len(untouched.windows_ms) == len(plan.windows_ms) < 50
     assert none_left(tmp_path)
+
+
+DRAWS = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout({rate}))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(200):
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).square().sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_of_whole_runs_those_as_written_draw_other_numbers_from_the_second_on(
+    tmp_path: Path, rate: float
+) -> None:
+    table = bench(tmp_path, DRAWS.format(rate=rate))
+    untouched, plan = duel.whole_runs(table, PLAN, None, 3, LIMIT_S)
+    assert len(untouched.redrawn) == 2
+    assert untouched.losses == plan.losses
+    for redrawn in untouched.redrawn:
+        assert len(redrawn) == len(untouched.losses) == 200
+        assert redrawn[0] == untouched.losses[0]
+        assert (redrawn == untouched.losses) is (rate == 0.0)

@@ -54,6 +54,7 @@ TRIAL_KEYS = {
 }  # fmt: skip
 GUARD_KEYS = {
     "passed", "reason", "gradient_error", "batch_noise", "own_noise", "loss_sigma", "finite",
+    "redrawn_sigma",
     "gradient_compared",
 }  # fmt: skip
 RUN_KEYS = {

@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.tuning.confirm import interval, unclear
+from flatout.nouns.plan import PlannedBoost
+from flatout.nouns.trial import Guard
+from flatout.reporting.outcome import learning_words
+from flatout.tuning.confirm import as_redrawn, interval, may_be_redrawn, unclear
+from flatout_agent.wire import JobFacts, ModelFacts
 
 RATIOS = st.lists(st.floats(0.2, 5.0), min_size=1, max_size=11).map(tuple)
 
@@ -39,3 +43,32 @@ def test_two_pairs_are_enough_where_both_show_it() -> None:
 def test_more_pairs_that_agree_make_it_narrow() -> None:
     low, high = interval((1.31, 1.30, 1.29, 1.32, 1.30))
     assert 1.29 <= low <= high <= 1.32
+
+
+OFF = Guard(False, "loss off by -4.5 sigma in the confirmation", 0.9, 1.0, 1.1, loss_sigma=-4.5)
+
+
+def facts(random_forward: bool) -> JobFacts:
+    model = ModelFacts("Net", 9, "float32", "cpu", random_forward=random_forward)
+    return JobFacts("2.13.0", "3.11", "linux", "cpu", models=(model,))
+
+
+def test_losses_that_differ_are_only_excused_where_something_is_drawn() -> None:
+    plan = (PlannedBoost("bf16-autocast"),)
+    assert may_be_redrawn(OFF, plan, facts(True))
+    assert not may_be_redrawn(OFF, plan, facts(False))
+    assert may_be_redrawn(OFF, (PlannedBoost("compile"),), facts(False)), "it draws others"
+    for change in ({"passed": True}, {"finite": False}, {"loss_sigma": None}):
+        assert not may_be_redrawn(Guard(**{**vars(OFF), **change}), plan, facts(True))
+
+
+def test_they_are_excused_by_runs_that_are_off_about_as_far() -> None:
+    excused = as_redrawn(OFF, [1.0, -2.5])
+    assert excused.passed
+    assert excused.redrawn_sigma == 2.5
+    assert learning_words(excused) == (
+        "the same (gradient error 90% of batch noise;"
+        " loss off by 4.5 sigma, by other random numbers alone 2.5)"
+    )
+    for own in ([], [1.0, -2.0], [0.0]):
+        assert as_redrawn(OFF, own) == OFF

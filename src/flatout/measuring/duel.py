@@ -44,6 +44,8 @@ class Side:
     """Step time of each window."""
     losses: tuple[float | None, ...]
     process: Process
+    redrawn: tuple[tuple[float | None, ...], ...] = ()
+    """Losses of further runs as written, each with other random numbers from its second step on."""
 
 
 class _Player:
@@ -231,7 +233,8 @@ def _one_after_another(
         for outcomes, side, plan in zip(sides, ("without", "with"), plans, strict=True):
             left_s = deadline - time.monotonic()
             folder = f"{name}-{side}-{number + 1}"
-            outcome = trial.run(bench, folder, plan, facts, left_s, **orders)
+            reseed = 0 if plan else number
+            outcome = trial.run(bench, folder, plan, facts, left_s, reseed=reseed, **orders)
             if outcome.measured is None:
                 raise DuelFailedError(outcome.error or "no step was measured")
             outcomes.append(outcome)
@@ -252,7 +255,7 @@ def _step_ms(outcome: Outcome) -> float:
 
 
 def _combined(outcomes: list[Outcome]) -> Side:
-    last = outcomes[-1]
-    assert last.measured is not None
-    assert last.process is not None
-    return Side(tuple(map(_step_ms, outcomes)), last.measured.losses, last.process)
+    losses = [outcome.measured.losses for outcome in outcomes if outcome.measured is not None]
+    process = outcomes[0].process
+    assert process is not None
+    return Side(tuple(map(_step_ms, outcomes)), losses[0], process, tuple(losses[1:]))

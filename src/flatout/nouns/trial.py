@@ -41,6 +41,8 @@ class Guard:
     """Mean difference of the losses in units of its standard error."""
     finite: bool = True
     gradient_compared: bool = True
+    redrawn_sigma: float | None = None
+    """`loss_sigma` of runs as written with other random numbers, the largest; None: not needed."""
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,11 @@ def guard_numbers(guard: Guard) -> list[str]:
     if guard.loss_sigma is not None and abs(guard.loss_sigma) < 1e9:
         # Rounded up: "within" must stay true of the number that was measured.
         sigma = math.ceil(abs(guard.loss_sigma) * 10) / 10
-        numbers.append(f"loss {'within' if guard.passed else 'off by'} {sigma:.1f} sigma")
+        within = guard.passed and guard.redrawn_sigma is None
+        words = f"loss {'within' if within else 'off by'} {sigma:.1f} sigma"
+        if guard.redrawn_sigma is not None:
+            words += f", by other random numbers alone {guard.redrawn_sigma:.1f}"
+        numbers.append(words)
     return numbers
 
 

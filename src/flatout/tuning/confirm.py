@@ -6,11 +6,15 @@ import dataclasses
 import math
 import random
 import statistics
+from collections.abc import Sequence
 
+from flatout.knowledge import boosts as known
 from flatout.measuring.duel import Side
+from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Guard
 from flatout.nouns.tuned import Confirmation
 from flatout.tuning.losses import SIGMAS, loss_sigma
+from flatout_agent import wire
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -53,6 +57,31 @@ def _with_losses(guard: Guard, untouched: Side, plan: Side) -> Guard:
         return dataclasses.replace(guard, passed=False, loss_sigma=sigma, reason=reason)
     reason = f"{guard.reason}; loss within {abs(sigma):.1f} sigma"
     return dataclasses.replace(guard, loss_sigma=sigma, reason=reason)
+
+
+OWN = 2.0
+"""Times as far as other random numbers take the losses, those of a plan that draws others may be
+off."""
+
+
+def may_be_redrawn(guard: Guard, plan: tuple[PlannedBoost, ...], facts: wire.JobFacts) -> bool:
+    """Whether the losses differ, and other random numbers may be the reason: those of dropout."""
+    draws = any(model.random_forward for model in facts.models)
+    draws = draws or any(known.get(boost.id).redraws for boost in plan)
+    return not guard.passed and guard.finite and guard.loss_sigma is not None and draws
+
+
+def as_redrawn(guard: Guard, own: Sequence[float]) -> Guard:
+    """The verdict on losses that differ, beside runs as written with other random numbers.
+
+    own: by how many standard errors the losses of these are off.
+    """
+    farthest = max(map(abs, own), default=0.0)
+    if guard.loss_sigma is None or abs(guard.loss_sigma) > OWN * farthest:
+        return guard
+    sigma = f"loss off by {guard.loss_sigma:+.1f} sigma"
+    reason = f"{sigma}, by other random numbers alone {farthest:.1f}"
+    return dataclasses.replace(guard, passed=True, reason=reason, redrawn_sigma=farthest)
 
 
 CLEAR = 1.1

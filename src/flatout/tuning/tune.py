@@ -7,9 +7,10 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flatout.knowledge import boosts as known
-from flatout.measuring import duel
+from flatout.measuring import duel, trial
 from flatout.measuring.outcome import measured
 from flatout.measuring.trial import Bench
 from flatout.nouns.observer import Observer
@@ -22,13 +23,17 @@ from flatout.running.folder import ROOT
 from flatout.running.process import end_all
 from flatout.tuning import planning, starts, trials
 from flatout.tuning.candidates import Allowance, highest_risk
-from flatout.tuning.confirm import confirmation, unclear
+from flatout.tuning.confirm import as_redrawn, confirmation, may_be_redrawn, unclear
+from flatout.tuning.losses import loss_sigma
 from flatout.tuning.trials import Found
 from flatout_agent import wire
 
 PAIRS, MOST_PAIRS = 2, 11
 MARGIN_S = 0.7
 """Of the budget, for writing the report and ending: the budget is a promise."""
+OWN_RUNS = 3
+"""Runs as written with other random numbers, where the plan's losses are off and these may be the
+reason."""
 ENOUGH_S = 0.8
 """The confirmation is begun with so much of the time that it takes, about."""
 WORTH = 1.05
@@ -162,7 +167,28 @@ def _confirm(
         return None, best
     guard = search.guard or _last_guard(search)
     result = confirmation(untouched, planned, guard, highest_risk(plan) == "semantics")
+    if may_be_redrawn(result.guard, plan, search.facts):
+        own = _own_sigmas(bench, untouched, deadline)
+        result = dataclasses.replace(result, guard=as_redrawn(result.guard, own))
     return result, measured(planned.process, None) or best
+
+
+def _own_sigmas(bench: Bench, untouched: duel.Side, deadline: float) -> list[float]:
+    """How far other random numbers alone take the losses: in the duel's runs, or in others."""
+    redrawn = list(untouched.redrawn)
+    steps, took_s = len(untouched.losses), 0.0
+    for number in range(len(redrawn) + 1, OWN_RUNS + 1):
+        began = time.monotonic()
+        left_s = deadline - began
+        if left_s < took_s:
+            break
+        orders: dict[str, Any] = {"min_steps": steps, "max_steps": steps, "window_s": 0.0}
+        outcome = trial.run(bench, f"redrawn-{number}", (), None, left_s, reseed=number, **orders)
+        took_s = time.monotonic() - began
+        if outcome.process is not None:
+            redrawn.append(outcome.process.losses)
+    sigmas = [loss_sigma(losses, untouched.losses, 0) for losses in redrawn]
+    return [sigma for sigma in sigmas if sigma is not None]
 
 
 def _confirmation_s(search: Found) -> float:

@@ -37,6 +37,10 @@ HIDDEN = 3.0
 most of what they save is waited for then."""
 
 
+NO_SHARE = 0.02
+"""Kinds of operations that take less of the step are as good as none."""
+
+
 class BoostModule(Protocol):
     """The shape of a boost's file."""
 
@@ -80,6 +84,13 @@ def speedup(facts: JobFacts, **factors: float) -> float | None:
     if not facts.shares:
         return None
     return whole_speedup(*((facts.shares.get(kind, 0.0), by) for kind, by in factors.items()))
+
+
+def multiplies(facts: JobFacts) -> bool:
+    """Whether matrices are multiplied, by a layer or, as far as that was measured, by any call."""
+    layers = any(model.matmul or model.conv2d for model in facts.models)
+    shares = facts.shares
+    return layers or shares.get("products", 0.0) + shares.get("convolutions", 0.0) > NO_SHARE
 
 
 def speedup_of_work(facts: JobFacts, factor: float) -> float:

@@ -43,7 +43,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import speedup, speedup_of_work
+from flatout_agent.boosts import multiplies, speedup, speedup_of_work
 from flatout_agent.chain import Depth
 from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
 
@@ -70,17 +70,17 @@ def applies(facts: JobFacts, params: Params) -> str | None:
         return f"the script opens its own autocast region ({facts.autocast})"
     if facts.scaler:
         return "the script scales its loss for float16 itself"
-    reasons = [_why_not(model) for model in facts.models]
+    reasons = [_why_not(model, multiplies(facts)) for model in facts.models]
     if reasons and all(reasons):
         return reasons[0]
     return None
 
 
-def _why_not(model: ModelFacts) -> str | None:
+def _why_not(model: ModelFacts, multiplied: bool) -> str | None:
     dtype = model.dtype.removeprefix("torch.")
     if dtype != "float32":
         return f"{model.kind} is in {dtype}, not in float32"
-    if not model.conv2d and not model.matmul:
+    if not multiplied:
         return f"{model.kind} has no layer that multiplies matrices"
     return None
 

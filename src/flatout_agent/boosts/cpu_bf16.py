@@ -36,7 +36,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Moment, Risk
-from flatout_agent.boosts import speedup, speedup_of_work
+from flatout_agent.boosts import multiplies, speedup, speedup_of_work
 from flatout_agent.speedups.float_math import NO_KERNELS, multiply_in_bf16, rounding_error
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
         return f"the script opens its own autocast region ({facts.autocast})"
     if facts.models and all(model.dtype != "float32" for model in facts.models):
         return f"the model is in {facts.models[0].dtype}, not in float32"
-    if facts.models and not any(model.matmul or model.conv2d for model in facts.models):
+    if facts.models and not multiplies(facts):
         return "the model has no layer that multiplies matrices"
     return None
 

@@ -49,7 +49,7 @@ import platform
 from typing import TYPE_CHECKING
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.boosts import speedup, speedup_of_work
+from flatout_agent.boosts import NO_SHARE, speedup, speedup_of_work
 from flatout_agent.speedups.float_math import onednn_products
 from flatout_agent.speedups.precision import native_bf16, why_not_float32
 
@@ -81,7 +81,8 @@ def applies(facts: JobFacts, params: Params) -> str | None:
         return f"the script opens its own autocast region ({facts.autocast})"
     if facts.models and all(model.dtype != "float32" for model in facts.models):
         return f"the model is in {facts.models[0].dtype}, not in float32"
-    if facts.models and not any(model.matmul for model in facts.models):
+    products = facts.shares.get("products", 0.0) > NO_SHARE
+    if facts.models and not products and not any(model.matmul for model in facts.models):
         return "the model has no layer that multiplies matrices"
     return None
 

@@ -102,6 +102,10 @@ class Tuning:
         self.open: dict[str, tuple[Candidate, decide.Answer]] = {}
         """Tried, without a clear answer in their share of the time."""
         self.trying: list[Candidate] = []
+        self._compared: list[Candidate] = []
+        """Of these, what has passed the Guard and is being compared ..."""
+        self._so_far: decide.Answer | None = None
+        """... and what its pairs say."""
         self._ratios: dict[str, tuple[list[str], list[float]]] = {}
         """For the open ones: what was kept then, and the log-ratios so far."""
         self._measured: set[str] = set(orders.measured)
@@ -172,6 +176,7 @@ class Tuning:
 
     def left_over(self, reason: str) -> None:
         """The program ends: report what was not tried, with the reason."""
+        self._keep_so_far()
         waiting = [*self.trying, *(candidate for candidate, _ in self.near), *self.untried]
         for candidate in waiting:
             if candidate.variant == 0 and candidate.id not in {*self.open, *self.state.kept_ids}:
@@ -179,6 +184,22 @@ class Tuning:
         for candidate, answer in list(self.open.values()):
             unclear = f"the program ended: {decide.so_far(answer)}"
             self.tell(candidate, "untried", unclear, answer, why="program_ended")
+
+    def _keep_so_far(self) -> None:
+        """A throw-away program is too short for a clear answer: what leads is kept for now.
+
+        The next one goes on from it, and in the end whole runs decide.
+        """
+        answer, group = self._so_far, self._compared
+        if not self.budget.throw_away or answer is None or not group:
+            return
+        if answer.verdict == "unclear" and answer.gain > 1 + decide.MATTERS:
+            self.state.keep(group, answer.gain, answer.pairs)
+            together = tuple(candidate.id for candidate in group) if len(group) > 1 else ()
+            reason = f"the program ended: {decide.so_far(answer)}"
+            for candidate in group:
+                self.tell(candidate, "kept", reason, answer, together=together)
+            self.trying = [candidate for candidate in self.trying if candidate not in group]
 
     # The program as written ---------------------------------------------------------------------
 
@@ -456,7 +477,9 @@ class Tuning:
         trial = [*self._base(group), *(candidate.order for candidate in group)]
         if len(group) == 1 and not (yield from self._ready(group[0], trial)):
             return
+        self._compared = group
         answer = yield from self.compare(group, self.state.on, trial)
+        self._compared = []
         alone = group[0]
         if answer.verdict == "faster" and not self._pays(answer, start_s):
             reason = f"{answer.gain:.2f}x, but the run is too short to win its start-up back"
@@ -499,6 +522,7 @@ class Tuning:
         loads = any(candidate.boost.switch is Switch.ITERATOR for candidate in group)
         self.measure.begin()
         self.measure.left_s = self._run_left_s()
+        self._so_far = None
         while True:
             if ratios or loads:
                 ratio = yield from self.measure.pair(base, trial, loads)
@@ -510,7 +534,7 @@ class Tuning:
                 )
                 return replace(decide.answer(ratios, self.state.noise), verdict=broken)
             ratios.append(ratio)
-            answer = decide.answer(ratios, self.state.noise)
+            self._so_far = answer = decide.answer(ratios, self.state.noise)
             if answer.verdict != "unclear":
                 return answer
             clearly = min(FAR_SLOWER, -2 * self.state.noise.deviation)

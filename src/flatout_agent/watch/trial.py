@@ -124,6 +124,8 @@ class TrialWatch(Watcher):
             self._finish("window")
 
     def _first_step(self) -> None:
+        if self.orders.reseed:
+            torch.manual_seed(torch.initial_seed() + self.orders.reseed)
         if self.orders.scratch:
             from flatout_agent import overlay
 

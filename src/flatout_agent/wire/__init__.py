@@ -125,6 +125,8 @@ class TrialOrders:
     """Read-only folder of files that the baseline wrote before its first step (data sets)."""
     protect: str = ""
     """Folder below which nothing may be overwritten: where the user started the program."""
+    reseed: int = 0
+    """Other random numbers from the second step on, by this; 0: the program's own."""
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,15 @@ def test_no_promise_is_below_one_or_beyond_reason() -> None:
             assert 1.0 <= value < 40.0, boost
 
 
+@pytest.mark.parametrize("boost", ["bf16-autocast", "cpu-bf16", "onednn-matmul"])
+def test_matrices_are_multiplied_without_a_layer_too(boost: str) -> None:
+    """By a weight of the model's own, as in graph networks: what is measured counts."""
+    module, model = load(boost), dataclasses.replace(MODEL, matmul=0, conv2d=0)
+    for products, applies in ((0.5, True), (0.01, False)):
+        facts = dataclasses.replace(with_shares(products=products), models=(model,))
+        assert (module.applies(facts, default_params(module.BOOST)) is None) is applies
+
+
 def test_what_takes_nothing_of_the_step_is_not_tried() -> None:
     dropout = load("fast-dropout")
     assert dropout.applies(with_shares(dropout=0.004), {}) == "masks take 0.4% of the step"

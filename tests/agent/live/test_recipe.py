@@ -356,6 +356,20 @@ def test_a_program_that_ends_early_keeps_what_was_found() -> None:
     assert "compile" in untried
 
 
+@pytest.mark.parametrize("throw_away", [True, False])
+def test_what_leads_when_a_throw_away_program_ends_is_kept_for_the_next(throw_away: bool) -> None:
+    program = Program({"bf16-autocast": 1.06, "allocator": 1.05}, noise=0.02)
+    tuning = tune(program, "bf16-autocast", "allocator", steps=36, stop=throw_away)
+    assert not tuning.state.settled
+    rows = program.decided()
+    if throw_away:
+        assert set(kept(tuning)) == {"bf16-autocast", "allocator"}
+        assert {row.verdict for row in rows.values()} == {"kept"}
+        assert all(row.reason.startswith("the program ended: ") for row in rows.values())
+    else:
+        assert kept(tuning) == [], "in a run that counts nothing is kept that is not clear"
+
+
 def test_a_program_begun_again_goes_on_from_what_is_known() -> None:
     program = Program({"bf16-autocast": 1.8, "compile": 1.4})
     on = wire.BoostOrder("bf16-autocast")
