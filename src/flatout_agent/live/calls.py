@@ -22,6 +22,10 @@ ACCELERATORS = ("cuda", "xpu", "mps")
 DEVICES = ("cpu", *ACCELERATORS)
 
 
+class OtherOutputsError(RuntimeError):
+    """The program's call does not give the same kind of outputs again."""
+
+
 @dataclass
 class RecordedCall:
     """One call, with all that is needed to repeat it."""
@@ -239,7 +243,7 @@ def _make(recorded: RecordedCall) -> RepeatedCall:
     outputs = differentiable(recorded.model(*args, **kwargs))
     values = [output.detach().clone() for output in outputs]
     if len(outputs) != len(recorded.output_gradients):
-        raise RuntimeError("the call gives other outputs than before")
+        raise OtherOutputsError("the call gives other outputs than before")
     if not recorded.outer:
         _leave_out_inner(recorded, outputs)
     named = [(name, p) for name, p in recorded.model.named_parameters() if p.requires_grad]

@@ -9,9 +9,11 @@ those that it refuses are known, so that none waits for another unit.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +37,10 @@ WAIT_UNITS = 12
 MOST_WAITING = 64
 """Calls kept that wait for their backward pass."""
 NOT_COMPARED = "the gradient was not compared: "
+OUR_FAULT = "a part of the check failed inside flatout"
+CHECKING = ("backward", "guard", "optimizer", "step")
+"""Where such an error is recorded under."""
+OURS = Path(__file__).parents[1]
 BATCH, COMPARE, GIVE = 1, 2, 3
 """What a unit's calls are recorded for."""
 Use = Callable[[list[RecordedCall]], None]
@@ -84,6 +90,8 @@ class Checks:
         """By optimizer."""
         self._not_compared: dict[int, str] = {}
         self._declined = ""
+        self._faults_before = 0
+        """Errors of our own when the check began: see `_failed`."""
         self._yardsticks = Yardsticks()
         self._before: WeightsBefore | None = None
         self._looking = False
@@ -154,7 +162,7 @@ class Checks:
         if not called:
             return GuardVerdict(True, "nothing that is on acts on the model's calls")
         yield from self._look(called, None, True)
-        verdict = self._worst(called)
+        verdict = self._failed() or self._worst(called)
         self._end()
         return verdict
 
@@ -196,6 +204,16 @@ class Checks:
         self._calls, self._verdicts, self._updates, self._not_compared = [], {}, {}, {}
         self._refused, self._idle, self._declined = {}, {}, ""
         self._looking, self._wrong = False, ([], "")
+        self._faults_before = self._faults()
+
+    def _faults(self) -> int:
+        faults = self.booster.recorder.faults
+        return sum(faults[place] for place in CHECKING)
+
+    def _failed(self) -> GuardVerdict | None:
+        """The verdict where a part of the check has failed by our own fault: nothing is kept."""
+        failed = self._faults() > self._faults_before
+        return GuardVerdict(False, f"{NOT_COMPARED}{OUR_FAULT}") if failed else None
 
     def _has_other_batch(self) -> bool:
         """Whether nothing but the calls themselves is needed: another batch's, or its noise."""
@@ -234,6 +252,11 @@ class Checks:
                 refused[update.id] = told
             elif not called:
                 verdict = told
+        failure = self._failed()
+        if failure is not None:
+            acting = [*called, *([] if update is None else [update])]
+            refused.update({c.id: failure for c in acting if not _beside_calls(c)})
+            sound = [candidate for candidate in sound if candidate.id not in refused]
         return Checked(sound, refused, verdict, dict(self._idle))
 
     def _of_update(self) -> GuardVerdict:
@@ -344,6 +367,8 @@ class Checks:
                 verdict = self._judge_call(recorded)
             except Exception as error:
                 verdict, why = None, first_line(error)
+                if _is_ours(error):
+                    self.booster.recorder.fault("guard", error)
             else:
                 why = "the model's call does not give the same twice"
             if verdict is None:
@@ -595,6 +620,13 @@ def _tiers(group: Sequence[Candidate]) -> list[list[Candidate]]:
     exact = [candidate for candidate in others if candidate.boost.risk is Risk.EXACT]
     rounding = [candidate for candidate in others if candidate.boost.risk is not Risk.EXACT]
     return [exact, rounding, redraw]
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether it was raised by code of ours, and not by the program or by torch for it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = bool(frames) and Path(frames[-1].filename).is_relative_to(OURS)
+    return ours and not isinstance(error, replays.OtherOutputsError)
 
 
 def _beside_calls(candidate: Candidate) -> bool:

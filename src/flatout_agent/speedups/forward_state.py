@@ -261,7 +261,9 @@ def _generator(value: Any) -> _Generator | None:
         return _Generator(value.get_state, value.set_state)
     if isinstance(value, random.Random):
         return _Generator(value.getstate, value.setstate)
-    if type(value).__module__ == "numpy" and hasattr(value, "setflags"):
+    if type(value).__module__ == "numpy" and hasattr(value, "__setitem__"):  # no scalar
+        if not value.flags.writeable:
+            return None
         return _Generator(value.copy, lambda before: value.__setitem__(Ellipsis, before))
     if not type(value).__module__.startswith("numpy.random"):
         return None

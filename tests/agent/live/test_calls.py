@@ -478,6 +478,19 @@ class Meter:
         self.total += value
 
 
+def test_numbers_of_numpy_and_fixed_arrays_stay_as_they_are():
+    """`nn.Linear(np.prod(shape), 64)` keeps one in the model."""
+    model = nn.Linear(numpy.array((2, 2)).prod(), 3)
+    model.scale, model.flag = numpy.float32(2), numpy.bool_(True)
+    model.fixed, model.counts = numpy.arange(3), numpy.arange(3)
+    model.fixed.setflags(write=False)
+    restore = forward_state.keep([model])
+    model.counts += 1
+    model.scale = numpy.float32(3)
+    restore()
+    assert (model.in_features, model.scale, model.counts.tolist()) == (4, 2, [0, 1, 2])
+
+
 def test_what_a_model_notes_on_itself_is_as_it_was():
     model = Notes()
     for _ in range(3):

@@ -95,6 +95,63 @@ def test_what_cannot_be_compared_must_be_exact(program, risk, passes):
     assert verdict.reason == f"{checks.NOT_COMPARED}the model has hooks of the program's own"
 
 
+CALL_PARTS = [
+    (checks, "begin"), (checks, "finish"), (checks.guard, "reference"), (checks.Checks, "_passing"),
+    (checks.headroom, "lack_for_call"), (checks.replays, "not_repeatable"),
+]  # fmt: skip
+UPDATE_PARTS = [(checks, "WeightsBefore"), (checks.headroom, "lack_for_update")]
+
+
+def fails_inside_flatout() -> Any:
+    """A function of ours with an error in it."""
+    found: dict[str, Any] = {}
+    text = "def fails(*args, **kwargs):\n    raise AttributeError('planted')\n"
+    exec(compile(text, str(checks.OURS / "planted.py"), "exec"), found)
+    return found["fails"]
+
+
+@pytest.mark.parametrize(("place", "name"), CALL_PARTS)
+@pytest.mark.parametrize("risk", [Risk.EXACT, Risk.ROUNDING])
+def test_what_an_error_of_ours_leaves_unchecked_is_refused(program, monkeypatch, place, name, risk):
+    run = program(boost=planted(times(1.0), risk))
+    monkeypatch.setattr(run.checks, "backward_ended", safely(run, run.checks.backward_ended))
+    monkeypatch.setattr(place, name, fails_inside_flatout())
+    verdict = run.check("boost")
+    assert not verdict.passed
+    if risk is Risk.EXACT:
+        assert verdict.reason == f"{checks.NOT_COMPARED}{checks.OUR_FAULT}"
+    assert not run.booster.applied
+
+
+@pytest.mark.parametrize(("place", "name"), CALL_PARTS)
+def test_what_is_kept_is_told_as_unchecked_after_one(program, monkeypatch, place, name):
+    run = program(boost=planted(times(1.0)))
+    run.keep("boost")
+    monkeypatch.setattr(run.checks, "backward_ended", safely(run, run.checks.backward_ended))
+    if name == "_passing":  # is not asked for here
+        name = "_compared"
+    monkeypatch.setattr(place, name, fails_inside_flatout())
+    verdict = run.ask(run.checks.check_together(run.kept))
+    assert (verdict.passed, verdict.reason) == (False, f"{checks.NOT_COMPARED}{checks.OUR_FAULT}")
+
+
+@pytest.mark.parametrize(("place", "name"), UPDATE_PARTS)
+def test_an_update_that_an_error_of_ours_leaves_unchecked_is_refused(
+    program, monkeypatch, place, name
+):
+    run = with_optimizer(program, "Adam", fused=load_real("fused-optimizer"))
+    starts = safely(run, run.checks.optimizer_starts, "optimizer")
+    monkeypatch.setattr(run.checks, "optimizer_starts", starts)
+    monkeypatch.setattr(place, name, fails_inside_flatout())
+    verdict = run.check("fused")
+    assert (verdict.passed, verdict.reason) == (False, f"{checks.NOT_COMPARED}{checks.OUR_FAULT}")
+
+
+def safely(run, call, place="backward"):
+    """As discovery calls it."""
+    return lambda *args: run.recorder.safely(place, call, *args)
+
+
 def test_a_second_model_that_cannot_be_compared_is_not_passed_over(program):
     run = program(boost=planted(times(1.0), Risk.ROUNDING))
     other = mlp()

@@ -66,6 +66,7 @@ def record(whole: torch.nn.Module, samples: tuple[Any, ...], recorder: DeviceRec
     places = [next(gradients) if tensor.requires_grad else None for tensor in inputs]
     made = [output.detach() for output in outputs]
     node = _node(list(samples), made, given, places, replay_forward, replay_backward)
+    node.values = values  # a graph keeps nothing alive that it reads
 
     def replay(*tensors: torch.Tensor) -> Any:
         return node.apply(*tensors, *parameters)

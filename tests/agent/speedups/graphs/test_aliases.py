@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from flatout_agent.job import Job
 from flatout_agent.speedups.graphs import aliases, graphed_calls
+from flatout_agent.speedups.graphs.host_values import HostValues
 from flatout_agent.speedups.graphs.recordings import NotRecordable
 from replayed import Capture, Tapes
 
@@ -193,6 +196,25 @@ def test_after_an_error_too() -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         recorded(Whole(model), torch.randn(6, 9))
     assert all(map(lambda one, two: one is two, before, model.parameters()))
+
+
+def test_what_came_from_the_host_lives_as_long_as_the_recording(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+
+    def noted(device: torch.device) -> HostValues:
+        values = HostValues(device)
+        made.append(weakref.ref(values))
+        return values
+
+    monkeypatch.setattr(aliases, "HostValues", noted)
+    replay = recorded(Whole(Table()), torch.randn(6, 8))
+    gc.collect()
+    assert made[0]() is not None
+    del replay
+    gc.collect()
+    assert made[0]() is None
 
 
 def test_dropout_falls_as_it_would() -> None:
