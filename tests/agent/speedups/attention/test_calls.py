@@ -155,6 +155,7 @@ def test_an_error_is_the_programs_own() -> None:
 def test_what_traces_and_transforms_sees_the_program_as_written() -> None:
     model, x = ViT(), inputs().detach()
     wanted = model(x)
+    torch._dynamo.reset()
     with Boosted(model) as boosted:
         torch.func.vmap(model)(x[None])
         torch.func.functional_call(model, dict(model.named_parameters()), x)
