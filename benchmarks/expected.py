@@ -16,9 +16,11 @@ from typing import Any
 
 import record
 
+from flatout_agent.live.expected import USUAL
+
 TABLE = record.REPOSITORY / "src" / "flatout_agent" / "live" / "records.py"
-PRIOR_CASES, PRIOR_HELPED, PRIOR_HARM = 2, 0.5, 0.05
-"""What is assumed before the first case, with the weight of so many."""
+PRIOR_CASES = 2
+"""What is assumed of a boost without a case has the weight of so many."""
 HEAD = '''"""How boosts have fared, by device. Made by benchmarks/expected.py: do not edit."""
 
 from __future__ import annotations
@@ -74,9 +76,9 @@ def table(found: Cases) -> str:
     for device, boosts in sorted(found.items()):
         lines.append(f'    "{device}": {{')
         for boost, rows in sorted(boosts.items()):
-            helped = [PRIOR_HELPED] * PRIOR_CASES + [float(kept) for kept, _ in rows]
+            helped = [USUAL.helped] * PRIOR_CASES + [float(kept) for kept, _ in rows]
             slower = [max(0.0, 1 / gain - 1) for kept, gain in rows if not kept]
-            harm = fmean([PRIOR_HARM] * PRIOR_CASES + slower)
+            harm = fmean([USUAL.harm] * PRIOR_CASES + slower)
             figures = f"{len(rows)}, {fmean(helped):.2f}, {harm:.3f}"
             lines.append(f'        "{boost}": Record({figures}),')
         lines.append("    },")

@@ -47,7 +47,7 @@ def record(whole: torch.nn.Module, samples: tuple[Any, ...], recorder: DeviceRec
     with _aliases(whole) as alias_of:
         inputs = [*samples, *(alias_of[id(p)] for p in parameters)]
         wanted = [tensor for tensor in inputs if tensor.requires_grad]
-        values = HostValues(_device(inputs))
+        values = HostValues(next(whole.parameters()).device)
 
         def forward() -> tuple[torch.Tensor, ...]:
             with values:
@@ -169,10 +169,6 @@ def _aliases(whole: torch.nn.Module) -> Iterator[dict[int, torch.Tensor]]:
     finally:
         for module, name, parameter in changed:
             setattr(module, name, parameter)
-
-
-def _device(tensors: list[torch.Tensor]) -> torch.device:
-    return next((tensor.device for tensor in reversed(tensors)), torch.device("cpu"))
 
 
 # What would be lost -------------------------------------------------------------------------------

@@ -65,9 +65,8 @@ class HostValues(TorchFunctionMode):
         if device is None and func in MADE_BY:
             device = args[0].device
         wanted = device is not None and torch.device(device).type == self.device.type
-        if isinstance(source, torch.Tensor) and not self._on_host(source):
-            return func(*args, **kwargs)
-        if not wanted:
+        there = isinstance(source, torch.Tensor) and not self._on_host(source)
+        if there or not wanted:
             return func(*args, **kwargs)
         host = func(*args, **{**kwargs, "device": "cpu"})
         gradient = host.requires_grad
