@@ -1,0 +1,425 @@
+from __future__ import annotations
+
+import argparse
+import linecache
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+from torch.utils.data.dataloader import default_collate
+
+from flatout_agent.speedups.samples import row_reads, together
+from flatout_agent.speedups.samples.row_reads import read
+from flatout_agent.speedups.samples.rows import Unreadable
+
+COUNT = 40
+
+
+class Held(Dataset[Any]):
+    """Data as programs hold it, in each form."""
+
+    scale = 255.0
+    bins = 4
+
+    def __init__(self, train: bool = True) -> None:
+        rng = np.random.default_rng(0)
+        self.x = rng.normal(size=(COUNT, 5)).astype(np.float32)
+        self.wide = rng.normal(size=(COUNT, 6))
+        self.y = rng.normal(size=COUNT).astype(np.float32)
+        self.labels = rng.integers(0, 9, COUNT)
+        self.images = rng.integers(0, 256, (COUNT, 4, 3, 3), dtype=np.uint8)
+        self.t = torch.from_numpy(self.x.copy())
+        self.ids = torch.arange(COUNT) % 7
+        self.numbers = [float(v) for v in self.y]
+        self.classes = [int(v) for v in self.labels]
+        self.flags = [bool(v % 2) for v in self.labels]
+        self.text = [f"word {v}" for v in self.labels]
+        self.parts = [torch.full((2, 2), float(v)) for v in self.labels]
+        self.columns = {"a": self.x, "b": self.labels}
+        self.mean, self.std = self.x.mean(0), self.x.std(0)
+        self.t_mean = self.t.mean(0)
+        self.length = 6
+        self.starts = list(range(0, COUNT - 6, 2)) * 3
+        self.series = np.arange(COUNT + 9, dtype=np.float32)
+        self.tokens = torch.arange(COUNT + 9)
+        self.transform = None
+        self.train = train
+        self.args = argparse.Namespace(size=3)
+
+    def __len__(self) -> int:
+        return COUNT
+
+
+class Pairs(Held):
+    def __getitem__(self, i: int) -> Any:
+        return self.x[i], self.y[i]
+
+
+class Tutorial(Held):
+    def __getitem__(self, idx: Any) -> Any:
+        """As PyTorch's first tutorial writes it."""
+        if torch.is_tensor(idx):
+            idx = idx.tolist()
+        sample = {"x": self.x[idx], "y": self.labels[idx]}
+        if self.transform:
+            sample = self.transform(sample)
+        return sample
+
+
+class Tensors(Held):
+    def __getitem__(self, idx: int) -> Any:
+        x = torch.tensor(self.x[idx], dtype=torch.float32)
+        y = torch.tensor(self.classes[idx], dtype=torch.long)
+        z = torch.tensor([self.numbers[idx]])
+        return x, y, z, torch.tensor(self.y[idx]), torch.from_numpy(self.wide[idx]).float()
+
+
+class Normalised(Held):
+    def __getitem__(self, i: int) -> Any:
+        x = (self.x[i] - self.mean) / self.std
+        return x, self.t[i] - self.t_mean, self.t[i] * 2, -1.5 + self.y[i]
+
+
+class Windows(Held):
+    def __getitem__(self, i: int) -> Any:
+        past = self.series[i : i + self.length]
+        future = self.series[i + self.length : i + self.length + self.args.size]
+        return past, future, self.tokens[i : i + self.length], self.tokens[i + 1 : i + 1 + 6]
+
+
+class Strided(Held):
+    def __getitem__(self, i: int) -> Any:
+        start = self.starts[i]
+        end = start + self.length
+        return self.series[start:end].astype(np.float64), self.tokens[i // self.bins], i % 3
+
+
+class Images(Held):
+    def __getitem__(self, index: int) -> Any:
+        image = torch.from_numpy(self.images[index]).permute(2, 0, 1).float() / self.scale
+        flat = self.images[index].reshape(-1).astype(np.float32) / 255
+        return (
+            image,
+            flat,
+            torch.as_tensor(self.images[index]).unsqueeze(0),
+            int(self.labels[index]),
+        )
+
+
+class Lists(Held):
+    def __getitem__(self, i: int) -> Any:
+        first, second = self.text[i], self.flags[i]
+        return {"text": first, "flag": second, "part": self.parts[i], "n": self.numbers[i],
+                "more": [self.classes[i], self.ids[i].item()], "i": i}  # fmt: skip
+
+
+class Columns(Held):
+    def __getitem__(self, i: int) -> Any:
+        if self.train:
+            return self.columns["a"][i, 1:], self.columns["b"][i], self.t[i, 0], self.x[i][2:4]
+        return self.columns["a"][i]
+
+
+class Chosen(Held):
+    def __getitem__(self, i: int) -> Any:
+        if self.transform is None and not (self.bins == 3 or self.args.size != 3):
+            picked = self.t[self.ids[i]]
+        else:
+            picked = self.t[i]
+        return picked.unsqueeze(-1), np.float32(self.wide[i, 0]), np.int64(self.labels[i])
+
+
+class Twice(Held):
+    def __getitem__(self, i: int) -> Any:
+        x, t = self.x[i], self.t[i]
+        return x, x, torch.from_numpy(x), t, t, t[1:], self.text[i], self.text[i]
+
+
+READABLE = [
+    Twice,
+    Pairs,
+    Tutorial,
+    Tensors,
+    Normalised,
+    Windows,
+    Strided,
+    Images,
+    Lists,
+    Columns,
+    Chosen,
+]
+
+
+@pytest.mark.parametrize("kind", READABLE)
+@settings(max_examples=25, deadline=None)
+@given(indices=st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=70))
+def test_a_batch_is_what_its_samples_collate_to(kind: Any, indices: list[int]) -> None:
+    dataset = kind()
+    expected = default_collate([dataset[i] for i in indices])
+    assert together.same(read(dataset, indices), expected)
+    numpy_indices = [np.int64(i) for i in indices]  # as SubsetRandomSampler gives them
+    expected = default_collate([dataset[i] for i in numpy_indices])
+    assert together.same(read(dataset, numpy_indices), expected)
+
+
+@pytest.mark.parametrize("kind", READABLE)
+def test_a_batch_owns_its_memory(kind: Any) -> None:
+    dataset = kind()
+    before = default_collate([dataset[i] for i in range(8)])
+    leaves = torch.utils._pytree.tree_leaves(read(dataset, range(8)))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    assert len({leaf.untyped_storage().data_ptr() for leaf in tensors}) == len(tensors)
+    for leaf in tensors:
+        assert leaf._base is None
+        leaf.fill_(1)
+    assert together.same(default_collate([dataset[i] for i in range(8)]), before)
+
+
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda: Subset(Pairs(), list(range(30, 3, -1))),
+        lambda: ConcatDataset([Pairs(), Subset(Pairs(), range(9))]),
+    ],
+)
+def test_inside_of_torchs_own(nest: Any) -> None:
+    dataset = nest()
+    assert together.why_not(dataset) is None
+    order = torch.randperm(len(dataset)).tolist()
+    expected = default_collate([dataset[i] for i in order])
+    assert together.same(together.together(dataset, order), expected)
+
+
+class Random(Held):
+    def __getitem__(self, i: int) -> Any:
+        return self.t[i] + torch.randn(5)
+
+
+class Augmented(Held):
+    def __getitem__(self, i: int) -> Any:
+        x = self.t[i]
+        if random.random() < 0.5:
+            x = x.flip(0)
+        return x
+
+
+class Counting(Held):
+    def __getitem__(self, i: int) -> Any:
+        self.length += 1
+        return self.x[i]
+
+
+class Writing(Held):
+    def __getitem__(self, i: int) -> Any:
+        x = self.t[i]
+        x /= 2
+        return x
+
+
+class Deciding(Held):
+    def __getitem__(self, i: int) -> Any:
+        if i > 3:
+            return self.x[i]
+        return self.x[0]
+
+
+class ByValue(Held):
+    def __getitem__(self, i: int) -> Any:
+        if self.y[i] > 0:
+            return self.x[i]
+        return self.x[0]
+
+
+class Reduced(Held):
+    def __getitem__(self, i: int) -> Any:
+        return self.x[i] / self.x[i].max()
+
+
+class Broadcast(Held):
+    def __getitem__(self, i: int) -> Any:
+        return self.y[i] * self.x[i]
+
+
+class Transformed(Held):
+    def __init__(self) -> None:
+        super().__init__()
+        self.transform: Any = lambda sample: sample
+
+    def __getitem__(self, i: int) -> Any:
+        return self.transform(self.x[i])
+
+
+class Property(Held):
+    @property
+    def drawn(self) -> Any:
+        return np.random.rand(COUNT)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.drawn[i]
+
+
+class Computed(Held):
+    def __getattribute__(self, name: str) -> Any:
+        return super().__getattribute__(name)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.x[i]
+
+
+class Parent(Pairs):
+    def __getitem__(self, i: int) -> Any:
+        return super().__getitem__(i)
+
+
+class Whole(Pairs):
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [self[i] for i in indices[::-1]]
+
+
+class Decorated(Held):
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def __getitem__(self, i: int) -> Any:
+        return self.x[i]
+
+
+class Shadowed(Held):
+    def __getitem__(self, i: int) -> Any:
+        return int(self.x[i])
+
+
+class Ragged(Held):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = [3, 5, *range(6, COUNT + 4)]
+
+    def __getitem__(self, i: int) -> Any:
+        return self.series[i : self.ends[i]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Random, "does more than look up rows: `torch.randn(5)`"),
+        (Augmented, "does more than look up rows: `random.random()`"),
+        (Counting, "does more than look up rows: `self.length += 1`"),
+        (Writing, "does more than look up rows: `x /= 2`"),
+        (Deciding, "does more than look up rows: `i > 3`"),
+        (ByValue, "does more than look up rows: `self.y[i] > 0`"),
+        (Reduced, "does more than look up rows: `self.x[i].max()`"),
+        (Broadcast, "does more than look up rows: `self.y[i] * self.x[i]`"),
+        (Transformed, "does more than look up rows: `self.transform(self.x[i])`"),
+        (Property, "does more than look up rows: `self.drawn`"),
+        (Computed, "Computed computes its attributes"),
+        (Parent, "Parent.__getitem__ uses names from around it"),
+        (Whole, "the dataset loads whole batches by itself"),
+        (Decorated, "is not what runs"),
+        (Shadowed, "does more than look up rows: `int(self.x[i])`"),
+        (Ragged, "its windows differ in length"),
+    ],
+)
+def test_unreadable(kind: Any, reason: str) -> None:
+    with pytest.raises(Unreadable) as told:
+        read(kind(), list(range(8)))
+    assert reason in str(told.value)
+
+
+class Holds(Held):
+    def __init__(self, held: Any) -> None:
+        super().__init__()
+        self.held = held
+
+    def __getitem__(self, i: int) -> Any:
+        return self.held[i]
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        np.array([object()] * 9),
+        np.arange(9).astype(">i4"),
+        np.ones((9, 2, 3, 4)).transpose(0, 2, 1, 3),
+        np.ma.masked_array(np.arange(9), mask=[0, 1] * 4 + [0]),
+        torch.ones(9, 2).to_sparse(),
+        torch.ones(9, requires_grad=True),
+        [object()] * 9,
+        [1, 2.0, 3, 4, 5, 6, 7, 8, 9],
+        [torch.ones(1), torch.ones(2), *[torch.ones(2)] * 7],
+        {0: 1, 1: 2},
+    ],
+    ids=lambda held: type(held).__name__,
+)
+def test_data_that_is_no_plain_rows(held: Any) -> None:
+    with pytest.raises(Unreadable):
+        read(Holds(held), [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    "held",
+    [np.arange(9), np.arange(9)[::-1], np.arange(9, dtype=np.uint16), np.ones((9, 2))[:, ::-1],
+     np.arange(9) > 4, torch.ones(9, 2).bfloat16(), tuple(range(9)), range(9)],
+    ids=str,
+)  # fmt: skip
+def test_data_of_other_forms(held: Any) -> None:
+    held = held if isinstance(held, (tuple, range, torch.Tensor)) else held.copy()
+    dataset = Holds(held)
+    expected = default_collate([dataset[i] for i in (3, 1, 1)])
+    assert together.same(read(dataset, [3, 1, 1]), expected)
+
+
+def test_data_in_a_file(tmp_path: Path) -> None:
+    np.arange(50, dtype=np.int64).tofile(tmp_path / "tokens.bin")
+    dataset = Windows()
+    dataset.series = np.memmap(tmp_path / "tokens.bin", dtype=np.int64, mode="r+")
+    expected = default_collate([dataset[i] for i in (3, 1, 20)])
+    assert together.same(read(dataset, [3, 1, 20]), expected)
+
+
+@pytest.mark.parametrize(("indices"), [[COUNT], [0, -1], [True, False], ["one"], [1.0]])
+def test_indices_that_are_no_row_numbers(indices: list[Any]) -> None:
+    with pytest.raises((Unreadable, IndexError)):
+        read(Pairs(), indices)
+
+
+def test_a_window_beyond_the_data() -> None:
+    with pytest.raises(Unreadable, match="reaches beyond the data"):
+        read(Windows(), [0, COUNT + 5])
+
+
+def test_a_source_that_changed_since(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    source = (
+        "class Mine:\n    def __init__(self):\n        self.x = [1, 2]\n"
+        "        self.y = [3, 4]\n    def __getitem__(self, i):\n        return self.x[i]\n"
+    )
+    path.write_text(source)
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(compile(source, str(path), "exec", dont_inherit=True), names)
+    function = names["Mine"].__getitem__
+    assert not isinstance(row_reads._parsed(function), str)
+    path.write_text(source.replace("self.x[i]", "self.y[i]"))
+    linecache.checkcache()
+    assert row_reads._parsed(function) == "the source of Mine.__getitem__ is not what runs"
+    path.unlink()
+    linecache.checkcache()
+    assert row_reads._parsed(function) == "the source of Mine.__getitem__ is not what runs"
+
+
+def test_in_a_loader_the_random_numbers_stay_those_of_the_program() -> None:
+    def epoch(reads: bool) -> list[Any]:
+        torch.manual_seed(0)
+        dataset = Pairs()
+        loader: Any = DataLoader(dataset, batch_size=8, shuffle=True)
+        if reads:
+            loader = [read(dataset, batch) for batch in loader.batch_sampler]
+        return [list(loader), torch.rand(1), np.random.get_state()[1].sum()]  # type: ignore[index]
+
+    np.random.seed(0)
+    expected, found = epoch(False), epoch(True)
+    # `iter(loader)` draws one number for the workers' seed, which this loop does not.
+    assert expected[2] == found[2]
