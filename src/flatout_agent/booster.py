@@ -121,6 +121,10 @@ class Booster:
         answers = [self.recorder.safely(f"ready {boost}", part.steps_to_ready) for part in parts]
         return max((answer or 0 for answer in answers), default=0)
 
+    def fills(self) -> bool:
+        """Whether a boost that is on cannot show yet what it gains."""
+        return any(self.steps_to_ready(boost) > 0 for boost in self.applied)
+
     def undo(self) -> None:
         """Take every boost back for good, the last one first."""
         for boost in reversed(list(dict.fromkeys([*self._reported, *self.applied]))):

@@ -2,7 +2,8 @@
 
 ## What it does
 Keeps the pixels of each JPEG file that the program opens with Pillow, by the file's path, inode
-number, size and timestamps. When the same file is opened again, its header is read and its pixels
+number, size and timestamps, or by its bytes where it is read from memory (`io.BytesIO`, as from a
+table or an archive). When the same file is opened again, its header is read and its pixels
 come from memory; random crops, flips and all else the program does afterwards are its own. The
 memory is shared with workers that are forked: each file is decoded once, by whichever worker
 reaches it first.
@@ -18,8 +19,8 @@ epoch, and a program that sees each file once gets a little slower; that cannot 
 - Memory: pixels take 5 to 20 times as much as the file. It takes up to a quarter of the memory that
   is free, that of the control group included; after that nothing is added, and what is cached
   stays.
-- Files that changed within the last 2 seconds; file objects other than Python's own `open`; gray
-  and RGB only; images that Pillow is to decode small (`draft`, `thumbnail`).
+- Files that changed within the last 2 seconds; file objects other than Python's own `open` and
+  `io.BytesIO`; gray and RGB only; images that Pillow is to decode small (`draft`, `thumbnail`).
 - Images read by `torchvision.io`, OpenCV and other libraries; Pillow before 10.1.
 - Loader workers that are spawned; persistent workers that were started without it; systems other
   than Linux.

@@ -42,6 +42,8 @@ class Budget:
         """What the host needs after the search, to confirm what was found ..."""
         self.found = False
         """... once something was."""
+        self.filling_s = 0.0
+        """What it needs more to fill the caches that were filled here, in a process of its own."""
         self.layers = 0
         """Convolution and matrix layers of the program's models."""
         self.lost_s = 0.0
@@ -65,7 +67,7 @@ class Budget:
         """Seconds left for the search; None: there is no limit."""
         if self.ends_at is None:
             return None
-        reserved_s = self.reserved_s if self.found else 0.0
+        reserved_s = self.reserved_s + self.filling_s if self.found and self.reserved_s else 0.0
         return max(0.0, self.ends_at - reserved_s - self.now())
 
     @property

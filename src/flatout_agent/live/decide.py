@@ -161,6 +161,8 @@ def why_not(answer: Answer) -> str:
     if answer.low < 1 < answer.high and answer.high > WIDE * answer.low:
         pairs = "1 pair" if answer.pairs == 1 else f"{answer.pairs} pairs"
         return f"no clear answer in {pairs}: {answer.gain:.2f}x [{spread}]"
+    if answer.low >= 1:
+        return f"no time for more pairs: {so_far(answer)}"
     if answer.verdict == "slower":
         return f"slower: {answer.gain:.2f}x [{spread}]"
     return f"no difference that matters: {answer.gain:.2f}x [{spread}]"

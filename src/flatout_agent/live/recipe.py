@@ -567,12 +567,14 @@ class Tuning:
         """
         if not candidate.boost.fills and self.machinery.steps_to_ready(candidate.id) <= 0:
             return True
+        began = self.machinery.now()
         self.measure.begin()
         self.measure.switch(trial)
         while self._may_get_ready(candidate):
             yield
         steps = self.machinery.steps_to_ready(candidate.id)
         if steps <= 0:
+            self.budget.filling_s += self.machinery.now() - began
             return True
         self.measure.switch(self.state.on)
         reason = f"it gains nothing before another {steps:,} steps"

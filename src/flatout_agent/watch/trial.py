@@ -118,7 +118,10 @@ class TrialWatch(Watcher):
         self._record_step(index, phase, now)
         self.record.goes_on()
         buffered = self.record.buffered() + self.job.unsettled()
-        if self.window.step_ended(self._steps[-1], closing, buffered, compile_counters()[0]):
+        filling = phase != "window" and self.booster.fills()
+        if self.window.step_ended(
+            self._steps[-1], closing, buffered, compile_counters()[0], filling
+        ):
             self._window_begins()
         if self.window.complete:
             self._finish("window")

@@ -16,6 +16,8 @@ LOCKSTEP_STEPS = 8
 """Steps of warm-up and of a window where several ranks have to agree without talking."""
 STABLE = 0.15
 """Step times are stable when the last ones agree with those before within this share."""
+FILLING_S = 20.0
+"""A cache is waited for so long at most; the search has waited for it as well."""
 STEPS_AFTER_GATE = 1
 """Steps not counted after a pause: caches are cold."""
 
@@ -57,15 +59,17 @@ class TrialWindow:
         return steps >= self.orders.max_steps or (steps >= self.orders.min_steps and long_enough)
 
     def step_ended(
-        self, step: wire.StepTaken, closing: bool, buffered: int, recompiles: int
+        self, step: wire.StepTaken, closing: bool, buffered: int, recompiles: int, filling: bool
     ) -> bool:
         """Account for one step; True when a window should begin now.
 
         buffered: batches that loader workers may have ready, which make steps look fast.
         recompiles: how often torch.compile has compiled anew so far.
+        filling: a boost that is on keeps what the program reads, and has not seen all of it yet.
         """
         if not self._measuring:
-            return self._warm(step, buffered, recompiles)
+            warm = self._warm(step, buffered, recompiles)
+            return warm and not (filling and not self.lockstep and self._warmup_s < FILLING_S)
         if self._skip:
             self._skip -= 1
             self._began += step.wall_s

@@ -29,7 +29,9 @@ from flatout_agent.job_facts import loader_facts
 from flatout_agent.speedups.samples import together
 from flatout_agent.wire import JobFacts, LoaderFacts
 
-LOADER = LoaderFacts("TensorDataset", False, 4, 100, 0, False, False, "fork", False)
+LOADER = LoaderFacts(
+    "TensorDataset", False, 4, 100, 0, False, False, "fork", False, read_singly=None
+)
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu", loaders=(LOADER,))
 PHOTOS = LoaderFacts(
     "Photos", False, 4, 9, 0, False, False, "fork", True, read_singly="it opens files"

@@ -322,14 +322,38 @@ def test_a_file_that_just_changed_is_not_kept(photo: Path, monkeypatch: Any) -> 
         assert told(applied) == (False, "no JPEG file was decoded a second time")
 
 
-def test_bytes_without_a_file_are_not_kept(photo: Path) -> None:
+def test_a_file_without_a_name_is_not_kept(photo: Path) -> None:
     plain = loaded(photo)
     with switched(), open(photo, "rb") as file:
         for _ in range(2):
-            assert Image.open(io.BytesIO(photo.read_bytes())).convert("RGB") == plain
             with os.fdopen(os.dup(file.fileno()), "rb") as other:
                 assert Image.open(other).convert("RGB") == plain
         assert numbers()[COUNT] == 0
+
+
+def test_files_in_memory_are_told_apart_by_their_bytes(tmp_path: Path) -> None:
+    files = [path.read_bytes() for path in photos(tmp_path, 2)]
+    plain = [Image.open(io.BytesIO(data)).convert("RGB") for data in files]
+    small = Image.open(io.BytesIO(files[0]))
+    small.draft("L", small.size)
+    small.load()
+    with switched():
+        for _ in range(3):
+            for data, expected in zip(files, plain, strict=True):
+                assert Image.open(io.BytesIO(data)).convert("RGB") == expected
+            drafted = Image.open(io.BytesIO(files[0]))
+            drafted.draft("L", drafted.size)  # the same bytes, decoded in gray
+            drafted.load()
+            assert drafted.tobytes() == small.tobytes()
+        assert numbers()[COUNT] == 2
+        assert numbers()[HITS] == 4
+        stream = io.BytesIO(files[0])
+        image = Image.open(stream)
+        stream.seek(0)
+        stream.write(files[1])  # before its pixels were read
+        stream.truncate()
+        image.load()
+        assert stream.closed or image.tobytes() == plain[1].tobytes()
 
 
 def test_a_broken_file_raises_each_time(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,7 @@ def test_a_window_has_at_least_the_steps_and_the_time_asked_for():
         phase = window.phase()
         closing = phase == "window" and window.closes(now)
         step = wire.StepTaken(index, phase, 0.1)
-        if window.step_ended(step, closing, 0, 0):
+        if window.step_ended(step, closing, 0, 0, False):
             window.begins(now)
         index += 1
     assert window.complete

@@ -228,20 +228,23 @@ class Decoded:
     def _identity(self, image: Any) -> bytes | None:
         codec, _, offset, _ = image.tile[0]
         file = image.fp
-        if codec != "jpeg" or offset != 0 or type(file) is not io.BufferedReader:
+        if codec != "jpeg" or offset != 0 or self.log.numbers[OFF]:
             return None
-        if self.log.numbers[OFF] or not isinstance(file.name, str | bytes):
+        lenient = bool(sys.modules["PIL.ImageFile"].LOAD_TRUNCATED_IMAGES)
+        seen = repr((image.mode, image.size, lenient)).encode()
+        if type(file) is io.BytesIO:
+            return hashlib.blake2b(file.getbuffer(), digest_size=16, key=seen).digest()
+        if type(file) is not io.BufferedReader or not isinstance(file.name, str | bytes):
             return None
         status = os.fstat(file.fileno())
         changed = max(status.st_mtime, status.st_ctime)
         if not stat.S_ISREG(status.st_mode) or time.time() - changed < FRESH_S:
             return None
         times = (status.st_mtime_ns, status.st_ctime_ns)
-        lenient = bool(sys.modules["PIL.ImageFile"].LOAD_TRUNCATED_IMAGES)
         path = os.path.abspath(file.name)  # noqa: PTH100 - what links lead to is told by its number
         parts = (path, status.st_dev, status.st_ino, status.st_size, *times)
-        text = repr((*parts, image.mode, image.size, lenient))
-        return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=16).digest()
+        text = repr(parts).encode(errors="surrogateescape")
+        return hashlib.blake2b(text, digest_size=16, key=seen).digest()
 
     def _load(self, decode: Callable[[Any], Any], image: Any, key: bytes) -> Any:
         log = self.log
