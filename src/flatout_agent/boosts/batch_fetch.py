@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import torch
 
     from flatout_agent.job import Job
-    from flatout_agent.wire import JobFacts, LoaderFacts, Params
+    from flatout_agent.wire import JobFacts, Params
 
 BOOST = Boost(
     since="0.2.0",
@@ -67,7 +67,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
         return "no DataLoader was seen"
     if facts.wait_share is not None and facts.wait_share < LEAST_WAIT:
         return f"only {facts.wait_share:.1%} of the step is waiting for data"
-    reasons = [_why_not(loader) for loader in facts.loaders]
+    reasons = [loader.read_singly for loader in facts.loaders]
     return None if None in reasons else reasons[0]
 
 
@@ -80,7 +80,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
     """Change the fetchers of this loader's iterators, of those under way and of those to come."""
-    reason = _why_not_target(target)
+    reason = together.why_not_loader(target)
     if reason is not None:
         raise Declined(reason)
     rows = _Rows(job, target)
@@ -108,28 +108,6 @@ def by_hand(facts: JobFacts, params: Params) -> str:
             "loader = DataLoader(dataset, sampler=batches, batch_size=None)",
         ]
     )
-
-
-def _why_not(loader: LoaderFacts) -> str | None:
-    if loader.num_workers:
-        return f"the loader has {loader.num_workers} workers, which fetch the batches"
-    return loader.read_singly
-
-
-def _why_not_target(loader: torch.utils.data.DataLoader[Any]) -> str | None:
-    import torch
-
-    collate = torch.utils.data._utils.collate
-    if loader.num_workers:
-        return f"the loader has {loader.num_workers} workers, which fetch the batches"
-    if loader.batch_sampler is None:
-        return "batch_size=None: the loader makes no batches"
-    if loader.collate_fn is not collate.default_collate:
-        return "the program has a collate function of its own"
-    functions = collate.default_collate_fn_map.values()
-    if any(function.__module__ != collate.__name__ for function in functions):
-        return "the program has added to the default collate function"
-    return together.why_not(loader.dataset)
 
 
 class _Rows:

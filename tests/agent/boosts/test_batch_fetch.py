@@ -334,6 +334,8 @@ def test_a_dataset_of_the_programs_own() -> None:
     assert expected_and_found(False) == expected_and_found(True)
     assert loader_facts(_loader(table)).read_singly is None
     assert loader_facts(_loader(Squares())).read_singly is not None
+    facts = loader_facts(_loader(table, num_workers=2))
+    assert facts.read_singly == "the loader has 2 workers, which fetch the batches"
 
 
 class Mine(TensorDataset):
@@ -461,8 +463,6 @@ def test_holds_neither_loader_nor_dataset() -> None:
         ({"wait_share": 0.004}, "only 0.4% of the step is waiting for data"),
         ({"loaders": ()}, "no DataLoader was seen"),
         ({"loaders": (PHOTOS,)}, "it opens files"),
-        ({"loaders": (LoaderFacts("TensorDataset", False, 4, 9, 2, False, False, "fork", True),)},
-         "the loader has 2 workers, which fetch the batches"),
         ({"loaders": (PHOTOS, LOADER)}, None),
     ],
 )  # fmt: skip

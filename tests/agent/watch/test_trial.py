@@ -136,3 +136,19 @@ def test_a_window_has_at_least_the_steps_and_the_time_asked_for():
         index += 1
     assert window.complete
     assert 10 <= window._steps <= 12
+
+
+@pytest.mark.parametrize(("lockstep", "expected_s"), [(False, 8.0), (True, 1.0)])
+def test_a_window_waits_until_a_cache_is_filled(lockstep: bool, expected_s: float) -> None:
+    def first_window(filled_after_s: float) -> float:
+        window = TrialWindow(wire.TrialOrders(min_steps=3, max_steps=9, window_s=1.0), lockstep)
+        for index in range(1000):
+            now = 0.1 * (index + 1)
+            step = wire.StepTaken(index, "warmup", 0.1)
+            if window.step_ended(step, False, 0, 0, now < filled_after_s):
+                return now
+        raise AssertionError
+
+    assert first_window(0.0) < 1.0
+    assert first_window(8.0) == pytest.approx(expected_s, abs=0.3)
+    assert first_window(500.0) == pytest.approx(20.0 if not lockstep else 1.0, abs=0.3)

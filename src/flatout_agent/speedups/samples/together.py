@@ -8,14 +8,34 @@ from __future__ import annotations
 import array
 import bisect
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups.samples.row_reads import read
 from flatout_agent.speedups.samples.rows import Unreadable, selected, unlike
 
+if TYPE_CHECKING:
+    import torch
+
+
+def why_not_loader(loader: torch.utils.data.DataLoader[Any]) -> str | None:
+    """Why the samples of this loader's batches cannot be fetched together; None: they can."""
+    import torch
+
+    collate = torch.utils.data._utils.collate
+    if loader.num_workers:
+        return f"the loader has {loader.num_workers} workers, which fetch the batches"
+    if loader.batch_sampler is None:
+        return "batch_size=None: the loader makes no batches"
+    if loader.collate_fn is not collate.default_collate:
+        return "the program has a collate function of its own"
+    functions = collate.default_collate_fn_map.values()
+    if any(function.__module__ != collate.__name__ for function in functions):
+        return "the program has added to the default collate function"
+    return why_not(loader.dataset)
+
 
 def why_not(dataset: Any) -> str | None:
-    """Why the samples of a batch cannot be fetched together; None: they may be."""
+    """Why the samples of a batch cannot be fetched together; None: they can."""
     import torch
 
     data = torch.utils.data

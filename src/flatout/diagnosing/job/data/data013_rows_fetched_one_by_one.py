@@ -2,8 +2,9 @@
 
 ## What it sees
 
-A DataLoader without workers and with PyTorch's collate function, over a `TensorDataset` or a dataset
-whose `__getitem__` only looks up rows of tensors, arrays or lists, whose batches the step waits for.
+A DataLoader without workers and with PyTorch's collate function, whose batches the step waits for,
+over a `TensorDataset` or a dataset whose `__getitem__` only looks up rows of tensors, arrays or
+lists.
 
 ## Why it matters
 
