@@ -26,7 +26,8 @@ def job(name: str, *options: str) -> list[str]:
 
 
 def test_baseline_and_twin_agree_to_the_last_bit(run_agent):
-    base = run_agent(job("plain"), trial=trial(), name="base")
+    one_thread = {"OMP_NUM_THREADS": "1"}  # as in the fork
+    base = run_agent(job("plain"), trial=trial(), name="base", env=one_thread)
     twin = run_agent(job("plain"), trial=trial(), name="twin", light=True)
     assert base.returncode == twin.returncode == 0
     assert base.one(wire.Ended).reason == "window"
