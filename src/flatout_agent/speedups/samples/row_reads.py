@@ -26,6 +26,7 @@ from flatout_agent.speedups.samples.rows import (
     by_method,
     collated,
     gathered,
+    is_plain,
     meets_each,
     number,
     part,
@@ -290,13 +291,16 @@ class _Reading:
             raise _more(node)
         lengths = upper.data - lower.data
         length = int(lengths[0])
-        if length < 1 or not (lengths == length).all() or type(base) in (list, tuple):
+        if length < 1 or not (lengths == length).all():
             raise Unreadable("its windows differ in length")
         if int(lower.data.min()) < 0 or int(upper.data.max()) > len(base):
             raise Unreadable("a window reaches beyond the data")
         places = (lower.data[:, None] + np.arange(length)).reshape(-1)
-        found = gathered(base, Rows(places)).data
-        return Rows(found.reshape(len(lengths), length, *found.shape[1:]))
+        found = gathered(base, Rows(places))
+        if found.rank and type(base) in (list, tuple):
+            raise Unreadable("it looks up objects in a list")
+        shape = (len(lengths), length, *found.data.shape[1:])
+        return Rows(found.data.reshape(shape), found.python)
 
     def _signed(self, node: ast.UnaryOp) -> Any:
         value = self.value(node.operand)
@@ -307,7 +311,9 @@ class _Reading:
     def _arithmetic(self, node: ast.BinOp) -> Any:
         left, right = self.value(node.left), self.value(node.right)
         sides = [side for side in (left, right) if isinstance(side, Rows)]
-        if any(side.python for side in sides) or not sides:
+        if not sides:
+            return _same_for_all(node, left, right)
+        if any(side.python for side in sides):
             return _of_python(node, left, right)
         operation = OPERATIONS.get(type(node.op))
         rank = max(side.rank for side in sides)
@@ -355,6 +361,17 @@ class _Reading:
 def _more(node: ast.AST) -> Unreadable:
     text = " ".join(ast.unparse(node).split())
     return Unreadable(f"__getitem__ does more than look up rows: `{text[:60]}`")
+
+
+def _same_for_all(node: ast.BinOp, left: Any, right: Any) -> Any:
+    """Arithmetic of numbers and arrays that the dataset holds."""
+    operation = OPERATIONS.get(type(node.op)) or WHOLE.get(type(node.op))
+    sides = (left, right)
+    if operation is None or not all(type(side) in (int, float) or is_plain(side) for side in sides):
+        raise _more(node)
+    if type(node.op) in WHOLE and not all(type(side) is int for side in sides):
+        raise _more(node)
+    return operation(left, right)
 
 
 def _of_python(node: ast.BinOp, left: Any, right: Any) -> Any:

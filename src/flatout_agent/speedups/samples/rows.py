@@ -53,16 +53,21 @@ class Rows:
         return str(self.data.dtype.kind) in "iu"
 
 
-def meets_each(value: Any, rows: Rows, rank: int) -> bool:
-    """Whether `value` meets each row as it meets the batch."""
+def is_plain(value: Any) -> bool:
+    """A tensor, an array or a number of NumPy's that holds numbers and nothing else."""
     import numpy as np
     import torch
 
-    if rows.is_tensor:
-        return type(value) is torch.Tensor and unlike(value) is None and value.dim() <= rank
-    if isinstance(value, np.generic):
-        return value.dtype.kind in ARRAY_KINDS
-    return type(value) is np.ndarray and value.dtype.kind in ARRAY_KINDS and value.ndim <= rank
+    if isinstance(value, torch.Tensor):
+        return unlike(value) is None
+    plain = isinstance(value, np.generic) or type(value) is np.ndarray
+    return plain and value.dtype.kind in ARRAY_KINDS
+
+
+def meets_each(value: Any, rows: Rows, rank: int) -> bool:
+    """Whether `value` meets each row as it meets the batch."""
+    is_tensor = hasattr(value, "requires_grad")
+    return is_plain(value) and is_tensor == rows.is_tensor and value.ndim <= rank
 
 
 def unlike(tensor: Any) -> str | None:
@@ -152,7 +157,7 @@ def part(rows: Rows, places: list[Any]) -> Rows:
     """`row[...]` of each row."""
     if len(places) > rows.rank or not all(type(place) in (int, slice) for place in places):
         raise Unreadable("it takes a part of a row that is not the same for all")
-    return Rows(rows.data[(slice(None), *places)])
+    return Rows(rows.data[(slice(None), *places)], rows.python)
 
 
 def number(value: Any, kind: str) -> Rows | None:
@@ -269,6 +274,8 @@ def collated(sample: Any, given: set[int]) -> Any:
         return {name: collated(item, given) for name, item in sample.items()}
     if not isinstance(sample, Rows):
         raise Unreadable("a sample holds something that is no row")
+    if sample.python and sample.rank:
+        raise Unreadable("a sample holds a list")
     if isinstance(sample.data, list):
         return list(sample.data)
     batch = _in_one_piece(sample)
