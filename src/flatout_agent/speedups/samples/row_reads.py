@@ -255,6 +255,8 @@ class _Reading:
         base = self.value(node.value)
         if isinstance(node.slice, ast.Slice):
             return self._window(base, node.slice)
+        if isinstance(node.slice, ast.Tuple) and isinstance(base, Rows):
+            return part(base, [self._place(one) for one in node.slice.elts])
         if isinstance(node.slice, ast.Tuple):
             first, *others = node.slice.elts
             return part(gathered(base, self.value(first)), [self._place(one) for one in others])
