@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import inspect
 import linecache
 import operator
 import types
@@ -27,6 +26,7 @@ from flatout_agent.speedups.samples.rows import (
     collated,
     gathered,
     is_plain,
+    listed_windows,
     meets_each,
     number,
     part,
@@ -54,12 +54,12 @@ def read(dataset: Any, indices: Sequence[Any]) -> Any:
     import numpy as np
 
     kind = type(dataset)
-    function = inspect.getattr_static(kind, "__getitem__", None)
+    function = _of_class(kind, "__getitem__")
     if type(function) is not types.FunctionType:
         raise Unreadable(f"the samples come from {kind.__name__}, whose source is not Python")
     if "__getattribute__" in {name for level in kind.__mro__[:-1] for name in vars(level)}:
         raise Unreadable(f"{kind.__name__} computes its attributes")
-    if inspect.getattr_static(dataset, "__getitems__", None) is not None:
+    if "__getitems__" in vars(dataset) or _of_class(kind, "__getitems__") is not None:
         raise Unreadable("the dataset loads whole batches by itself")
     method = _methods.get(function)
     if method is None:
@@ -73,6 +73,11 @@ def read(dataset: Any, indices: Sequence[Any]) -> Any:
     arguments = (argument.arg for argument in method.args.args)
     names = dict(zip(arguments, (dataset, index), strict=True))
     return collated(_Reading(dataset, names, function.__globals__).run(method.body), set())
+
+
+def _of_class(kind: type, name: str) -> Any:
+    """What the class or one above it has under this name, without calling anything; else None."""
+    return next((vars(level)[name] for level in kind.__mro__ if name in vars(level)), None)
 
 
 _methods: weakref.WeakKeyDictionary[Any, ast.FunctionDef | str] = weakref.WeakKeyDictionary()
@@ -242,13 +247,11 @@ class _Reading:
         kinds = (argparse.Namespace, types.SimpleNamespace)
         if owner is not self.dataset and type(owner) not in kinds:
             raise _more(node)
-        if node.attr in vars(owner):
-            if inspect.getattr_static(type(owner), node.attr, None) is None:
-                return vars(owner)[node.attr]
-        else:
-            constant = inspect.getattr_static(type(owner), node.attr, None)
-            if type(constant) in (bool, int, float, str):
-                return constant
+        of_class = _of_class(type(owner), node.attr)
+        if node.attr in vars(owner) and of_class is None:
+            return vars(owner)[node.attr]
+        if node.attr not in vars(owner) and type(of_class) in (bool, int, float, str):
+            return of_class
         raise _more(node)
 
     def _subscript(self, node: ast.Subscript) -> Any:
@@ -297,12 +300,12 @@ class _Reading:
             raise Unreadable("its windows differ in length")
         if int(lower.data.min()) < 0 or int(upper.data.max()) > len(base):
             raise Unreadable("a window reaches beyond the data")
+        if type(base) in (list, tuple):
+            return listed_windows([base[start : start + length] for start in lower.data.tolist()])
         places = (lower.data[:, None] + np.arange(length)).reshape(-1)
         found = gathered(base, Rows(places))
-        if found.rank and type(base) in (list, tuple):
-            raise Unreadable("it looks up objects in a list")
         shape = (len(lengths), length, *found.data.shape[1:])
-        return Rows(found.data.reshape(shape), found.python)
+        return Rows(found.data.reshape(shape))
 
     def _signed(self, node: ast.UnaryOp) -> Any:
         value = self.value(node.operand)

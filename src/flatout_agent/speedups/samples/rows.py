@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,6 +152,16 @@ def _listed(items: list[Any]) -> Rows:
         if first.kind in ARRAY_KINDS and first.isnative and first.itemsize <= 8:
             return Rows(np.stack(items))
     raise Unreadable("it looks up objects in a list")
+
+
+def listed_windows(windows: list[Any]) -> Rows:
+    """Windows of a list of numbers, all of one length."""
+    import numpy as np
+
+    kinds = set(map(type, itertools.chain.from_iterable(windows)))
+    if kinds != {int} and kinds != {float}:
+        raise Unreadable("it looks up objects in a list")
+    return Rows(np.array(windows, dtype=np.int64 if int in kinds else np.float64), python=True)
 
 
 def part(rows: Rows, places: list[Any]) -> Rows:
