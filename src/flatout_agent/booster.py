@@ -23,6 +23,9 @@ class Booster:
         self.undo_follows = False
         """At the end all is taken back: what has been reported is not freed before."""
         self._reported: dict[str, list[Applied]] = {}
+        self._took_hold: set[str] = set()
+        """Boosts that did before they were switched off, with these parameters."""
+        self._params: dict[str, wire.Params] = {}
         self._notes: dict[str, wire.BoostNote] = {}
         for order in boosts:
             module = recorder.safely(f"load {order.id}", load, order.id)
@@ -63,6 +66,9 @@ class Booster:
         """
         module = load(order.id)
         self.off(order.id)  # with other parameters, maybe
+        if order.params != self._params.get(order.id):
+            self._took_hold.discard(order.id)
+            self._params[order.id] = dict(order.params)
         self._notes.pop(order.id, None)
         self.orders.append((order, module))
         for target in self._targets(module.BOOST.moment):
@@ -78,6 +84,8 @@ class Booster:
     def off(self, boost: str) -> None:
         """Switch a boost off again, wherever it is on."""
         applied = self.applied.pop(boost, [])
+        if any(hold for hold, _ in self._answers(boost, applied)):
+            self._took_hold.add(boost)
         for part in reversed(applied):
             self.recorder.safely(f"undo {boost}", part.undo)
         self.orders = [pair for pair in self.orders if pair[0].id != boost]
@@ -108,12 +116,15 @@ class Booster:
 
     def idle(self, boost: str) -> str | None:
         """Why a boost that is on did not take hold, as far as it is known; None: it did."""
-        parts = self.applied.get(boost, [])
-        answers = [self.recorder.safely(f"engaged {boost}", part.engaged) for part in parts]
-        known_answers = [answer for answer in answers if answer is not None]
-        if not known_answers or any(hold for hold, _ in known_answers):
+        answers = self._answers(boost, self.applied.get(boost, []))
+        if boost in self._took_hold or not answers or any(hold for hold, _ in answers):
             return None
-        return "; ".join(dict.fromkeys(text for _, text in known_answers if text))
+        return "; ".join(dict.fromkeys(text for _, text in answers if text))
+
+    def _answers(self, boost: str, parts: list[Applied]) -> list[tuple[bool, str]]:
+        """(took hold, detail) of those that know."""
+        answers = [self.recorder.safely(f"engaged {boost}", part.engaged) for part in parts]
+        return [answer for answer in answers if answer is not None]
 
     def steps_to_ready(self, boost: str) -> int:
         """Steps that must pass under it before it can show what it gains; 0 while it is off."""
