@@ -16,7 +16,8 @@ def test_what_took_hold_before_a_switch_is_not_idle_right_after_it(tmp_path: Pat
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Dropout(0.5))
     job = Job()
     job.models.append(model)
-    booster = Booster(job, (), Recorder(str(tmp_path)))
+    recorder = Recorder(str(tmp_path))
+    booster = Booster(job, (), recorder)
     order = wire.BoostOrder("fast-dropout")
     assert booster.on(order) is None
     assert booster.idle("fast-dropout") is not None
@@ -31,3 +32,4 @@ def test_what_took_hold_before_a_switch_is_not_idle_right_after_it(tmp_path: Pat
     booster.on(wire.BoostOrder("fast-dropout", {"other": 1}))
     assert booster.idle("fast-dropout") is not None, "with other parameters it is another"
     booster.off("fast-dropout")
+    recorder._file.close()
