@@ -611,9 +611,9 @@ class Tuning:
         (member,) = group
         self._measured.add(member.id)
         rounds = member.boost.risk is not Risk.EXACT
-        useless = answer.gain < 1.0 and (rounds or answer.verdict == "same")
-        useless = useless or (rounds and answer.verdict == "same")
-        if hurts or useless:
+        below = answer.gain < 1.0 and answer.pairs > 1  # one pair that is close to 1 says nothing
+        useless = answer.verdict == "same" and (rounds or below)
+        if hurts or useless or (rounds and below):
             # What is not beyond doubt must not make the rest look faster than it is.
             self.state.drop(member, answer.gain if answer.verdict == "slower" else 1.0)
             self.measure.switch(self.state.on)
