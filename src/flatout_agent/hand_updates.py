@@ -58,7 +58,9 @@ class _ModelWeights:
     def tensors(self) -> list[torch.Tensor]:
         """Whatever stands under their names now."""
         owners = ((owner(), name) for owner, name in self._owners)
-        weights = [owner._parameters.get(name) for owner, name in owners if owner is not None]
+        named = [(owner._parameters, name) for owner, name in owners if owner is not None]
+        # A ScriptModule's parameters are no dict, and have no `get`.
+        weights = [parameters[name] for parameters, name in named if name in parameters]
         return [weight for weight in weights if weight is not None]
 
     def changed(self) -> bool:

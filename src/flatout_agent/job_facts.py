@@ -160,7 +160,7 @@ def loader_facts(loader: torch.utils.data.DataLoader[Any]) -> wire.LoaderFacts:
         persistent_workers=bool(loader.persistent_workers),
         start_method=(context or multiprocessing).get_start_method(),
         main_guard=main_guard(),
-        read_singly=together.why_not_loader(loader),
+        read_singly=together.why_not_loader(loader) or "",
     )
 
 

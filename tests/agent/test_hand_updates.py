@@ -18,6 +18,7 @@ from flatout_agent.discovery import Discovery
 from flatout_agent.hand_updates import CONFIRMED
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
+from flatout_agent.speedups import forward_state
 from flatout_agent.watch import Watcher
 from flatout_agent.watch.looks import look
 
@@ -346,3 +347,24 @@ def test_a_look_tells_values_and_survives_odd_tensors() -> None:
         odd = torch.ones(2)
     assert look(odd) is None
     assert look(torch.ones(2, device="meta")) == look(torch.ones(2, device="meta"))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_scripted_model() -> None:
+    """Its parameters and buffers stand in wrappers that are no dicts; `agent` looks for faults."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    model = torch.jit.script(layers)
+    with agent() as (_, watcher):
+        for _ in range(6):
+            loss_of(model).backward()
+            in_place(model)
+    assert sum(watcher.steps) + watcher._backwards >= 3
+    restore = forward_state.keep([model])
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model(torch.randn(3, 4))
+    restore.only_changed()
+    changed = dict(model.named_buffers())["1.running_mean"]
+    assert not torch.equal(changed, before["1.running_mean"])
+    restore()
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())

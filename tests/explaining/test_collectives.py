@@ -23,6 +23,14 @@ def came(rank: int, enqueued: int, completed: int) -> str:
     )
 
 
+def numbered(rank: int, number: int) -> str:
+    """The row of a rank whose operation stands in another file."""
+    return (
+        f"[rank{rank}]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank {rank}] Timeout at NCCL work: "
+        f"{number}, last enqueued NCCL work: {number}, last completed NCCL work: {number - 1}.\n"
+    )
+
+
 def said(text: str) -> str:
     return " ".join(wording.en for wording in explain_text(text).observations)
 
@@ -47,6 +55,20 @@ def test_each_rank_is_told_with_operation_and_number() -> None:
 )
 def test_what_the_ranks_decide(text: str, decided: str) -> None:
     assert decided in said(text).replace("was ever complete", "never complete")
+
+
+@pytest.mark.parametrize("head", ["", "world_size=4\n"])
+def test_ranks_of_which_only_the_number_is_told_are_there(head: str) -> None:
+    text = said(head + waits(2, number=19) + "".join(numbered(rank, 19) for rank in (2, 3, 1)))
+    assert "ranks 1, 2, 3 waited in ALLREDUCE (19)" in text
+    assert "Rank 0 reported no time-out, and 3 others did" in text
+    assert "Only rank" not in text
+
+
+def test_a_place_that_nobody_names() -> None:
+    text = said(numbered(0, 19) + numbered(1, 17))
+    assert "rank 0 waited in a collective (19), rank 1 waited in a collective (17)" in text
+    assert "Rank 1 is behind: it had called 17" in text
 
 
 def test_sends_and_receives_are_not_compared() -> None:

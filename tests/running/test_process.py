@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import signal
@@ -282,3 +283,19 @@ def test_what_the_system_cannot_start_is_told(tmp_path: Path) -> None:
         TrialProcess((str(script),), dict(os.environ), tmp_path, tmp_path / "log")
     assert "cannot be started" in caught.value.message
     assert "bash job" in str(caught.value.next_step)
+
+
+def test_each_run_reads_the_input_from_its_start(tmp_path: Path, inject: Path) -> None:
+    given = tmp_path / "stdin"
+    given.write_text("1 2 3\n")
+    script = tmp_path / "train.py"
+    script.write_text("import sys; print('read', sys.stdin.read().split())")
+    command = resolve([str(script)], python=sys.executable)
+    for number, source in enumerate((given, given, None)):
+        folder = tmp_path / str(number)
+        orders = wire.Orders(str(folder / "records"), trial=wire.TrialOrders(seed=5))
+        of_run = dataclasses.replace(command, input=source)
+        with start_trial(of_run, orders, folder, tmp_path / "cache") as program:
+            assert program.wait(60) == 0
+            expected = "read ['1', '2', '3']" if source else "read []"
+            assert program.log_tail(1) == [expected]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flatout.measuring.duel import Side
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Guard
 from flatout.reporting.outcome import learning_words
-from flatout.tuning.confirm import as_redrawn, interval, may_be_redrawn, unclear
+from flatout.running.processes import Process
+from flatout.tuning import planning
+from flatout.tuning.confirm import as_redrawn, confirmation, interval, may_be_redrawn, unclear
 from flatout_agent.wire import JobFacts, ModelFacts
 
 RATIOS = st.lists(st.floats(0.2, 5.0), min_size=1, max_size=11).map(tuple)
@@ -20,16 +21,23 @@ RATIOS = st.lists(st.floats(0.2, 5.0), min_size=1, max_size=11).map(tuple)
 
 @given(RATIOS)
 def test_it_holds_the_median_and_is_always_the_same(ratios: tuple[float, ...]) -> None:
-    low, high = interval(ratios)
-    assert low <= statistics.median(ratios) <= high
-    assert interval(ratios) == (low, high)
+    found = interval(ratios)
+    assert interval(ratios) == found
+    if len(ratios) == 1:
+        assert found is None
+        return
+    assert found is not None
+    assert found[0] <= statistics.median(ratios) <= found[1]
 
 
-def test_a_single_pair_is_as_uncertain_as_two_runs_of_one_program() -> None:
-    low, high = interval((2.0,))
-    assert low == pytest.approx(2.0 * math.exp(-0.196), rel=1e-3)
-    assert low * high == pytest.approx(4.0)
+def test_a_single_pair_has_no_interval_and_confirms_nothing() -> None:
+    assert interval((2.0,)) is None
     assert unclear((1.5,))
+    side = Side((100.0,), (), Process())
+    single = confirmation(side, Side((50.0,), (), Process()), Guard(True, ""), False)
+    assert (single.speedup, single.interval, single.faster) == (2.0, None, False)
+    assert planning.agrees(single, 1.9)
+    assert not planning.agrees(single, 1.2)
 
 
 def test_two_pairs_are_enough_where_both_show_it() -> None:

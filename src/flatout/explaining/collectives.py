@@ -24,6 +24,7 @@ _WORK = re.compile(
     r"WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<operation>\w+)"
     r"(?:, NumelIn=(?P<elements>\d+))?(?:, NumelOut=\d+)?"
 )
+_TIMED_OUT = re.compile(r"Timeout at NCCL work: (\d+)")
 _PROGRESS = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
     r"last completed (?:NCCL )?work: (?P<completed>-?\d+)"
@@ -85,6 +86,7 @@ class RankState:
 
     rank: int
     operation: str = ""
+    """Empty where no row of this rank, nor of another at the same place, names it."""
     number: int | None = None
     """Of the operation, in the order of the group."""
     elements: int | None = None
@@ -103,14 +105,36 @@ def states(text: str) -> list[RankState]:
             continue
         rank = _rank(row)
         work, progress = _WORK.search(row), _PROGRESS.search(row)
-        if rank is None or (work is None and progress is None):
+        timed_out = _TIMED_OUT.search(row)
+        if rank is None or (work is None and progress is None and timed_out is None):
             continue
         group = match[1] if (match := _GROUP.search(row)) else ""
-        if groups.setdefault(rank, group) not in (group, ""):
+        if group and groups.get(rank, group) != group:
             continue  # of another group of the same rank
-        before = ranks.get(rank, RankState(rank, group=group))
-        ranks[rank] = _added(before, work, progress)
-    return [ranks[rank] for rank in sorted(ranks)]
+        if group:
+            groups[rank] = group
+        state = _added(ranks.get(rank, RankState(rank)), work, progress)
+        if timed_out is not None and state.number is None:
+            state = replace(state, number=int(timed_out[1]))
+        ranks[rank] = replace(state, group=groups.get(rank, ""))
+    return _named([ranks[rank] for rank in sorted(ranks)])
+
+
+def _named(found: list[RankState]) -> list[RankState]:
+    """Ranks of which only the number is told wait in what the others name at that place."""
+    places: dict[tuple[str, int | None], set[tuple[str, int | None]]] = {}
+    for state in found:
+        if state.operation:
+            place = places.setdefault((state.group, state.number), set())
+            place.add((state.operation, state.elements))
+    named = []
+    for state in found:
+        names = places.get((state.group, state.number), set())
+        if not state.operation and len(names) == 1:
+            operation, elements = next(iter(names))
+            state = replace(state, operation=operation, elements=elements)
+        named.append(state)
+    return named
 
 
 def observations(text: str) -> tuple[Wording, ...]:
@@ -131,7 +155,7 @@ def _added(
     state: RankState, work: re.Match[str] | None, progress: re.Match[str] | None
 ) -> RankState:
     """The first message of each kind counts: later ones repeat it."""
-    if work is not None and state.number is None:
+    if work is not None and not state.operation:
         elements = int(work["elements"]) if work["elements"] else None
         number = int(work["number"])
         state = replace(state, operation=work["operation"], number=number, elements=elements)
@@ -149,7 +173,8 @@ def _waited(found: Sequence[RankState]) -> Iterator[Wording]:
     for (operation, number), ranks in groups.items():
         wording = RANK_WAITED if len(ranks) == 1 else RANKS_WAITED
         names = ", ".join(map(str, ranks[:RANKS_SHOWN])) + (", ..." if ranks[RANKS_SHOWN:] else "")
-        parts.append(_filled(wording, rank=names, ranks=names, operation=operation, number=number))
+        values = {"operation": operation or "a collective", "number": number}
+        parts.append(_filled(wording, rank=names, ranks=names, **values))
     english, chinese = ", ".join(part.en for part in parts), "，".join(part.zh for part in parts)
     yield Wording(WAITED.en.format(ranks=english), WAITED.zh.format(ranks=chinese))
 
@@ -167,10 +192,13 @@ def _compared(found: Sequence[RankState], world: int | None) -> Iterator[Wording
     if pairs or len({state.group for state in found}) > 1:
         return  # not every rank is meant to be there
     numbers = Counter(state.number for state in found)
-    absent = sorted(set(range(world or 0)) - {state.rank for state in found})
-    if len(numbers) == 1 and len({state.operation for state in found}) > 1:
+    seen = {state.rank for state in found}
+    least = max(seen) + 1 if len(seen) > 1 else 0  # there are as many ranks as that at least
+    absent = sorted(set(range(max(world or 0, least))) - seen)
+    known = [state for state in found if state.operation]
+    if len(numbers) == 1 and len({state.operation for state in known}) > 1:
         yield MISMATCH
-    elif len(numbers) == 1 and len(sizes := {state.elements for state in found}) > 1:
+    elif len(numbers) == 1 and len(sizes := {state.elements for state in known}) > 1:
         yield _filled(SIZES, sizes=" / ".join(str(size) for size in sizes))
     elif len(numbers) > 1:
         most = max(state.number or 0 for state in found)

@@ -17,8 +17,8 @@ class Confirmation:
     ratios: tuple[float, ...]
     speedup: float
     """Median of the ratios."""
-    interval: tuple[float, float]
-    """95 %, bootstrap over the pairs."""
+    interval: tuple[float, float] | None
+    """95 %, bootstrap over the pairs; None: one pair tells nothing of what pairs differ by."""
     untouched_ms: tuple[float, ...]
     plan_ms: tuple[float, ...]
     guard: Guard
@@ -29,7 +29,7 @@ class Confirmation:
     @property
     def faster(self) -> bool:
         """The plan is faster over the whole interval."""
-        return self.interval[0] > 1.0
+        return self.interval is not None and self.interval[0] > 1.0
 
 
 @dataclass(frozen=True)

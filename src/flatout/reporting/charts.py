@@ -257,11 +257,12 @@ def _pairs(confirmation: Confirmation) -> Chart | None:
         title = (
             f"{count} {len(ratios)} A/B pairs were faster: median {_times(confirmation.speedup)}"
         )
-    low, high = confirmation.interval
-    note = (
-        "The program as written and the plan ran in turn, A B A B; each point is one pair. "
-        f"The band is the 95% interval of the median, {_times(low)} to {_times(high)}."
-    )
+    note = "The program as written and the plan ran in turn, A B A B; each point is one pair."
+    bands = []
+    if confirmation.interval is not None:
+        low, high = confirmation.interval
+        note += f" The band is the 95% interval of the median, {_times(low)} to {_times(high)}."
+        bands = [_band("y", low, high, "@plan")]
     trace = {
         "type": "scatter",
         "mode": "markers",
@@ -270,7 +271,7 @@ def _pairs(confirmation: Confirmation) -> Chart | None:
         "marker": {"color": "@plan", "size": 11},
         "hovertemplate": "pair %{x}: %{y:.3f}×<extra></extra>",
     }
-    shapes = [_band("y", low, high, "@plan"), _rule("y", confirmation.speedup)]
+    shapes = [*bands, _rule("y", confirmation.speedup)]
     if min(ratios) < 1.3:
         shapes.append(_rule("y", 1.0, "dot"))
     layout = {

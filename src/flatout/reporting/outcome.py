@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from flatout.nouns import units
 from flatout.nouns.trial import Guard, Measurement, Trial, Verdict
-from flatout.nouns.tuned import Tuned
+from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.reporting import plain
 
 
@@ -108,8 +108,7 @@ def why_nothing(tuned: Tuned) -> str:
             return "no boost could be fully tried before the program ended: let it train longer"
         return "no boost could be fully tried in the time given: give a longer --budget"
     if (confirmation := tuned.confirmation) is not None:
-        interval = units.ratios(confirmation.interval)
-        result = f"{units.ratio(confirmation.speedup)}, 95% interval {interval}"
+        result = pairs_told(confirmation)
         if not confirmation.guard.passed:
             return f"the fastest candidate learns differently (A/B runs: {result})"
         return f"no gain held up in A/B runs ({result})"
@@ -215,13 +214,27 @@ def why_dropped(trial: Trial, noise: float) -> str:
     if trial.gain is None or not math.isfinite(trial.gain):
         return reason or str(trial.verdict)
     if trial.verdict is Verdict.KEPT:
-        why = f": {reason}" if reason else ""
-        return f"{units.ratio(trial.gain)} in its trial, not kept in the end{why}"
+        return f"{units.ratio(trial.gain)} in its trial, not kept beside the others"
     if trial.gain < 1 - noise:
         return f"slower here: {units.ratio(trial.gain)}"
     if trial.gain > 1 + noise:
         return f"{units.ratio(trial.gain)}, not kept{f': {reason}' if reason else ''}"
     return f"no gain beyond the noise: {units.ratio(trial.gain)}"
+
+
+def pairs_told(confirmation: Confirmation) -> str:
+    """The ratio of the confirmation's pairs, and their interval where there are several."""
+    ratio = units.ratio(confirmation.speedup)
+    if confirmation.interval is None:
+        return f"one A/B pair: {ratio}"
+    return f"{ratio}, 95% interval {units.ratios(confirmation.interval)}"
+
+
+def is_slower(trial: Trial) -> bool:
+    """Whether the trial shows that its boosts slow the program down, not only that they may."""
+    if trial.gain is None or trial.gain >= 1.0:
+        return False
+    return trial.interval is None or trial.interval[1] < 1.0
 
 
 def quotient(numerator: float | None, denominator: float | None) -> float | None:

@@ -180,7 +180,11 @@ def _name(trial: Trial) -> str:
 
 
 def _verdict(trial: Trial) -> str:
-    return "" if outcome.is_untouched(trial) else str(trial.verdict)
+    if outcome.is_untouched(trial):
+        return ""
+    if trial.verdict is Verdict.SLOWER and not outcome.is_slower(trial):
+        return "not kept"
+    return str(trial.verdict)
 
 
 def _reason(trial: Trial) -> str:
@@ -189,7 +193,8 @@ def _reason(trial: Trial) -> str:
 
 def _sentence(trial: Trial) -> str:
     parts = [_verdict(trial)] if _verdict(trial) else []
-    if trial.gain is not None and _verdict(trial):
+    told = _verdict(trial) == "not kept" and "x [" in _reason(trial)  # with its interval
+    if trial.gain is not None and _verdict(trial) and not told:
         parts.append(units.ratio(trial.gain))
     if trial.measured is not None:
         parts.append(f"{units.milliseconds(trial.measured.step_ms)}/step")

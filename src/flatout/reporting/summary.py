@@ -57,8 +57,9 @@ def _top(tuned: Tuned, head: Headline, width: int) -> list[tuple[str, str]]:
     elif head.answer is TuneOutcome.LIVE:
         source = "(measured while it trained)"
     elif tuned.confirmation is not None:
-        pairs, interval = tuned.confirmation.pairs, units.ratios(tuned.confirmation.interval)
-        source = f"(in one run; A/B x {pairs} inconclusive, {interval})"
+        pairs, interval = tuned.confirmation.pairs, tuned.confirmation.interval
+        spread = f", {units.ratios(interval)}" if interval is not None else ""
+        source = f"(in one run; A/B x {pairs} inconclusive{spread})"
     else:
         source = "(not confirmed by A/B runs)"
     full_line = f"{plan}    {faster}  {source}"

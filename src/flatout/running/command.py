@@ -33,6 +33,8 @@ class Command:
     """The interpreter of the user's environment."""
     display: tuple[str, ...]
     """The words as the user gave them: `flatout run` followed by these starts the same."""
+    input: Path | None = None
+    """A file that each run of a trial reads as its standard input; None: it has none."""
 
     @property
     def shown(self) -> str:

@@ -28,18 +28,27 @@ LOG = "output.log"
 class TrialProcess:
     """A running trial. Use it in a `with` statement: leaving that ends all that it started.
 
-    It has its own session (own process group on Windows), no input, and writes to a log. Should
-    flatout itself be killed, the watchdog ends it.
+    It has its own session (own process group on Windows), reads a file or nothing as its input, and
+    writes to a log. Should flatout itself be killed, the watchdog ends it.
     """
 
-    def __init__(self, argv: tuple[str, ...], env: Mapping[str, str], records: Path, log: Path):
+    def __init__(
+        self,
+        argv: tuple[str, ...],
+        env: Mapping[str, str],
+        records: Path,
+        log: Path,
+        standard_input: Path | None = None,
+    ) -> None:
         self.log = log
         self.tail = Tail(records)
         self._marker = env.get(wire.ORDERS_ENV, "")
         self._peak_bytes = 0
         self._stopped = False
-        with log.open("wb") as output:
-            self._process = start(argv, env, stdout=output, stderr=subprocess.STDOUT, **_detached())
+        reads = standard_input or Path(os.devnull)
+        with log.open("wb") as output, reads.open("rb") as source:
+            streams = {"stdin": source, "stdout": output, "stderr": subprocess.STDOUT}
+            self._process = start(argv, env, **streams, **_detached())
         WATCHDOG.watch(self._process.pid, self._marker, session=True)
         self._root = psutil.Process(self._process.pid)
 
@@ -128,7 +137,8 @@ def start_trial(
         compile_cache.absolute(),
         base,
     )
-    return TrialProcess(command.argv, env, Path(orders.records), folder / LOG)
+    records, log = Path(orders.records), folder / LOG
+    return TrialProcess(command.argv, env, records, log, command.input)
 
 
 def end_all(folder: Path) -> None:
@@ -181,8 +191,5 @@ def _as_shown(line: str) -> str:
 
 def _detached() -> dict[str, Any]:
     if sys.platform == "win32":
-        return {
-            "stdin": subprocess.DEVNULL,
-            "creationflags": subprocess.CREATE_NEW_PROCESS_GROUP,
-        }
-    return {"stdin": subprocess.DEVNULL, "start_new_session": True}
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {"start_new_session": True}

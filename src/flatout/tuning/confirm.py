@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 import statistics
 from collections.abc import Sequence
@@ -18,9 +17,6 @@ from flatout_agent import wire
 
 RESAMPLES = 2000
 LEVEL = 0.95
-PROCESS_NOISE = 0.1
-"""Standard deviation of the log-ratio of two processes, used for a single pair: on shared machines
-two runs of one program differ by 2 to 30 %."""
 
 
 def confirmation(untouched: Side, plan: Side, guard: Guard, semantics: bool) -> Confirmation:
@@ -96,17 +92,17 @@ def unclear(ratios: tuple[float, ...]) -> bool:
         return True
     if len(ratios) < ENOUGH:
         return min(ratios) < CLEAR and max(ratios) > 1 / CLEAR
-    return statistics.median(ratios) > 1.01 and interval(ratios)[0] <= 1.0
+    low, _ = interval(ratios) or (0.0, 0.0)
+    return statistics.median(ratios) > 1.01 and low <= 1.0
 
 
-def interval(ratios: tuple[float, ...], level: float = LEVEL) -> tuple[float, float]:
+def interval(ratios: tuple[float, ...], level: float = LEVEL) -> tuple[float, float] | None:
     """Bootstrap interval of the median over the pairs; the same for the same ratios.
 
-    Of a single pair: the usual difference between two processes.
+    None: a single pair.
     """
     if len(ratios) < 2:
-        factor = math.exp(statistics.NormalDist().inv_cdf((1 + level) / 2) * PROCESS_NOISE)
-        return ratios[0] / factor, ratios[0] * factor
+        return None
     generator = random.Random(0)  # the interval must not differ from one report to the next
     medians = sorted(
         statistics.median(generator.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES)

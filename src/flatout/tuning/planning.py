@@ -17,6 +17,10 @@ from flatout.nouns.tuned import Confirmation
 from flatout.running.command import Command, script_sha256
 from flatout.tuning.trials import Found
 
+ONE_PAIR = 1.25
+"""So many times a single pair may be off: on shared machines two runs of one program differ by up
+to 30 %."""
+
 
 def plan(
     command: Command,
@@ -85,7 +89,8 @@ def agrees(confirmation: Confirmation, gain: float | None) -> bool:
     Two processes differ by more than two neighbouring blocks of one process do, and there each kept
     boost was faster beyond doubt.
     """
-    low, high = confirmation.interval
+    pair = confirmation.speedup
+    low, high = confirmation.interval or (pair / ONE_PAIR, pair * ONE_PAIR)
     return gain is not None and low <= gain <= high and confirmation.speedup >= 1.0
 
 

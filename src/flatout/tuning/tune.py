@@ -17,7 +17,7 @@ from flatout.nouns.observer import Observer
 from flatout.nouns.trial import Guard, Measurement, Trial
 from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.probing.identity import identity
-from flatout.running import footprint
+from flatout.running import footprint, standard_input
 from flatout.running.command import Command
 from flatout.running.folder import ROOT
 from flatout.running.process import end_all
@@ -65,6 +65,7 @@ def tune(
     began = time.monotonic()
     deadline = began + settings.budget_s - MARGIN_S
     files = footprint.take(Path.cwd())
+    command = standard_input.given(command, folder)
     bench = _bench(command, settings, folder)
     notes: list[str] = []
     try:

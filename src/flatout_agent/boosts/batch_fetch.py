@@ -68,7 +68,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
     if facts.wait_share is not None and facts.wait_share < LEAST_WAIT:
         return f"only {facts.wait_share:.1%} of the step is waiting for data"
     reasons = [loader.read_singly for loader in facts.loaders]
-    return None if None in reasons else reasons[0]
+    return None if "" in reasons else reasons[0]
 
 
 def promise(facts: JobFacts, params: Params) -> float:

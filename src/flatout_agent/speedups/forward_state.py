@@ -169,8 +169,10 @@ class _Notes:
             held.restore()
         self._tensors()
         if self._names is not None:  # a buffer that was replaced instead of written to
-            self._buffers.clear()
-            self._buffers.update(self._names)
+            if isinstance(self._buffers, dict):
+                self._buffers.clear()
+            for name, buffer in self._names.items():  # a ScriptModule has no dict, and no new names
+                self._buffers[name] = buffer
 
 
 class _Container:

@@ -166,8 +166,8 @@ class LoaderFacts:
     """Whether the main script has `if __name__ == "__main__"`; None: not a script file."""
     batch_on_device: bool = False
     """Batches come out already on an accelerator."""
-    read_singly: str | None = "it is not known whether they are rows in memory"
-    """Why the samples of a batch cannot be read together; None: they can."""
+    read_singly: str = "it is not known whether they are rows in memory"
+    """Why the samples of a batch cannot be read together; empty: they can."""
 
 
 @dataclass(frozen=True)

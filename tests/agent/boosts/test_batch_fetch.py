@@ -29,9 +29,7 @@ from flatout_agent.job_facts import loader_facts
 from flatout_agent.speedups.samples import together
 from flatout_agent.wire import JobFacts, LoaderFacts
 
-LOADER = LoaderFacts(
-    "TensorDataset", False, 4, 100, 0, False, False, "fork", False, read_singly=None
-)
+LOADER = LoaderFacts("TensorDataset", False, 4, 100, 0, False, False, "fork", False, read_singly="")
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu", loaders=(LOADER,))
 PHOTOS = LoaderFacts(
     "Photos", False, 4, 9, 0, False, False, "fork", True, read_singly="it opens files"
@@ -332,8 +330,8 @@ def test_a_dataset_of_the_programs_own() -> None:
         return [(_bits(x), names) for x, names in _start(job, loader)] + [torch.rand(1).item()]
 
     assert expected_and_found(False) == expected_and_found(True)
-    assert loader_facts(_loader(table)).read_singly is None
-    assert loader_facts(_loader(Squares())).read_singly is not None
+    assert loader_facts(_loader(table)).read_singly == ""
+    assert loader_facts(_loader(Squares())).read_singly
     facts = loader_facts(_loader(table, num_workers=2))
     assert facts.read_singly == "the loader has 2 workers, which fetch the batches"
 

@@ -15,7 +15,7 @@ def rows(**changes: object) -> Profile:
         WAITING,
         **{
             "job__loaders__0__num_workers": 0,
-            "job__loaders__0__read_singly": None,
+            "job__loaders__0__read_singly": "",
             "job__loaders__0__batch_size": 512,
             "job__wait_share": 0.72,
             **changes,

@@ -45,7 +45,7 @@ LEFT = 0.05
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the training loader."""
     loader = loading.loader(profile)
-    if loader is None or loader.num_workers or loader.read_singly is not None:
+    if loader is None or loader.num_workers or loader.read_singly:
         return
     if loader.batch_on_device or (loader.batch_size or 0) < FEWEST:
         return
