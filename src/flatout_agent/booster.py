@@ -117,6 +117,8 @@ class Booster:
     def idle(self, boost: str) -> str | None:
         """Why a boost that is on did not take hold, as far as it is known; None: it did."""
         answers = self._answers(boost, self.applied.get(boost, []))
+        if boost not in self.applied and any(order.id == boost for order, _ in self.orders):
+            return "nothing that it acts on was seen"
         if boost in self._took_hold or not answers or any(hold for hold, _ in answers):
             return None
         return "; ".join(dict.fromkeys(text for _, text in answers if text))

@@ -100,7 +100,7 @@ def find(
     allowed, refusals = _allowed(choice)
     search = _Search()
     observer.phase("switching boosts on and off in a running program")
-    idle = 0
+    idle = unfinished = 0
     while True:
         try:
             attempt = _run_process(bench, search, allowed, observer, deadline, steps_left, whole_s)
@@ -109,7 +109,9 @@ def find(
                 raise
             search.interrupted = True
             break
-        idle = 0 if any(map(_measured, attempt.run.decisions)) else idle + 1
+        before, unfinished = unfinished, _unfinished_pairs(search.summary)
+        learned = any(map(_measured, attempt.run.decisions)) or unfinished > before
+        idle = 0 if learned else idle + 1
         if idle >= IDLE_RUNS or _over(attempt, bool(search.kept), deadline, whole_s):
             break
         steps_left = steps_left or live.steps_of(attempt)
@@ -172,6 +174,7 @@ def _orders(
         started_at=now,
         stop=True,
         seed=seed,
+        unfinished=summary.unfinished if summary is not None else (),
     )
     if summary is None or summary.written_ms is None or not search.kept:
         return orders
@@ -198,6 +201,11 @@ def _add(search: _Search, run: LiveRun) -> None:
 
 def _measured(decision: wire.Decided) -> bool:
     return bool(decision.pairs) or decision.gradient_error is not None
+
+
+def _unfinished_pairs(summary: wire.LiveSummary | None) -> int:
+    """Pairs of comparisons without an answer, which the next process goes on with."""
+    return sum(len(pairs.ratios) for pairs in summary.unfinished) if summary is not None else 0
 
 
 def _over(attempt: FinishedTuning, kept: bool, deadline: float, whole_s: float) -> bool:

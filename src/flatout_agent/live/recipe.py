@@ -22,7 +22,7 @@ from flatout_agent.boost import Moment, Risk, Switch
 from flatout_agent.boosts import load
 from flatout_agent.live import candidates, decide, evaluation, expected, measure
 from flatout_agent.live.budget import Budget
-from flatout_agent.live.candidates import Candidate, Refusal
+from flatout_agent.live.candidates import Candidate, Refusal, highest_risk
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.measure import Measure
 from flatout_agent.live.state import Machinery, State, Story, Tick
@@ -106,8 +106,8 @@ class Tuning:
         """Of these, what has passed the Guard and is being compared ..."""
         self._so_far: decide.Answer | None = None
         """... and what its pairs say."""
-        self._ratios: dict[str, tuple[list[str], list[float]]] = {}
-        """For the open ones: what was kept then, and the log-ratios so far."""
+        self._ratios = {pairs.boosts: pairs for pairs in orders.unfinished}
+        """Of comparisons without an answer."""
         self._measured: set[str] = set(orders.measured)
         """Members of what is kept that were compared alone."""
         self._looked_at = 1.0
@@ -118,6 +118,11 @@ class Tuning:
         """Boosts that may have gained a little, too little to be measured alone."""
         self._written: deque[float] = deque(maxlen=8)
         """Seconds of the last units, if they were as written and nothing happened beside them."""
+
+    @property
+    def unfinished(self) -> tuple[wire.Unfinished, ...]:
+        """Comparisons without an answer, with their pairs so far."""
+        return tuple(self._ratios.values())
 
     def run(self, planned: Sequence[wire.BoostOrder]) -> Story:
         """Decide on every boost that may be tried."""
@@ -193,7 +198,7 @@ class Tuning:
         answer, group = self._so_far, self._compared
         if not self.budget.throw_away or answer is None or not group:
             return
-        if answer.verdict == "unclear" and answer.gain > 1 + decide.MATTERS:
+        if _leads(answer) and answer.pairs > 1 and answer.low > 1 / answer.gain:
             self.state.keep(group, answer.gain, answer.pairs)
             together = tuple(candidate.id for candidate in group) if len(group) > 1 else ()
             reason = f"the program ended: {decide.so_far(answer)}"
@@ -479,6 +484,9 @@ class Tuning:
             return
         self._compared = group
         answer = yield from self.compare(group, self.state.on, trial)
+        if len(group) > 1 and highest_risk(group) == "exact" and _leads(answer):
+            # Halves of it would have to show less, with less time: none of them seems to hurt.
+            answer = yield from self.compare(group, self.state.on, trial)
         self._compared = []
         alone = group[0]
         if answer.verdict == "faster" and not self._pays(answer, start_s):
@@ -511,14 +519,16 @@ class Tuning:
 
     def compare(self, group: Sequence[Candidate], base: Orders, trial: Orders) -> Compared:
         """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up."""
-        key, kept_ids = _key(group), self.state.kept_ids
-        kept_then, ratios = self._ratios.pop(key, ([], []))
-        ratios = list(ratios) if kept_then == kept_ids else []
+        key, kept_ids = _key(group), tuple(self.state.kept_ids)
+        before = self._ratios.pop(key, None)
+        ratios = list(before.ratios) if before is not None and before.kept == kept_ids else []
         began, left_s = self.machinery.now(), self.budget.left_s
         if left_s is not None:
             left_s = max(0.0, left_s - self._unsure_s())
-            run_left_s = self._run_left_s() if len(group) > 1 else None
-            left_s = min(left_s, math.inf if run_left_s is None else run_left_s)
+            # What a throw-away program does not finish the next one goes on with.
+            if len(group) > 1 and not self.budget.throw_away:
+                run_left_s = self._run_left_s()
+                left_s = min(left_s, math.inf if run_left_s is None else run_left_s)
         loads = any(candidate.boost.switch is Switch.ITERATOR for candidate in group)
         self.measure.begin()
         self.measure.left_s = self._run_left_s()
@@ -534,15 +544,17 @@ class Tuning:
                 )
                 return replace(decide.answer(ratios, self.state.noise), verdict=broken)
             ratios.append(ratio)
+            self._ratios[key] = wire.Unfinished(key, kept_ids, tuple(ratios))
             self._so_far = answer = decide.answer(ratios, self.state.noise)
             if answer.verdict != "unclear":
+                del self._ratios[key]
                 return answer
             clearly = min(FAR_SLOWER, -2 * self.state.noise.deviation)
             if len(ratios) > 1 and max(ratios) < clearly:
+                del self._ratios[key]
                 return replace(answer, verdict="slower")
             spent_s = self.machinery.now() - began
             if spent_s + self.measure.pair_s(loads) > self._most_s(group, answer, left_s):
-                self._ratios[key] = kept_ids, ratios
                 return answer
 
     def _most_s(
@@ -856,6 +868,11 @@ def _halves(group: list[Candidate]) -> list[list[Candidate]]:
     if exact and others:
         return [others, exact]
     return [group[: len(group) // 2], group[len(group) // 2 :]]
+
+
+def _leads(answer: decide.Answer) -> bool:
+    """It looks faster, and is not beyond doubt."""
+    return answer.verdict == "unclear" and answer.gain > 1 + decide.MATTERS
 
 
 def _leans_to_slower(answer: decide.Answer) -> bool:

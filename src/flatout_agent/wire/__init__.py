@@ -62,6 +62,7 @@ from flatout_agent.wire.live import LiveOrders as LiveOrders
 from flatout_agent.wire.live import LiveSummary as LiveSummary
 from flatout_agent.wire.live import LiveVerdict as LiveVerdict
 from flatout_agent.wire.live import Params as Params
+from flatout_agent.wire.live import Unfinished as Unfinished
 from flatout_agent.wire.live import WhyUntried as WhyUntried
 from flatout_agent.wire.live import confirmation_s as confirmation_s
 from flatout_agent.wire.live import reserved_s as reserved_s

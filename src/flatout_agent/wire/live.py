@@ -30,6 +30,18 @@ class BoostOrder:
 
 
 @dataclass(frozen=True)
+class Unfinished:
+    """Pairs of a comparison without an answer: the next process of a tuning goes on from them."""
+
+    boosts: str
+    """What is compared, with parameters."""
+    kept: tuple[str, ...]
+    """What was kept then."""
+    ratios: tuple[float, ...]
+    """Logarithms: seconds of a block without these over seconds of one with them."""
+
+
+@dataclass(frozen=True)
 class LiveOrders:
     """How to tune a running program: boosts are switched on and off between its steps."""
 
@@ -56,6 +68,7 @@ class LiveOrders:
     """... the pairs that this rests on, ..."""
     measured: tuple[str, ...] = ()
     """... and those of them that were compared alone."""
+    unfinished: tuple[Unfinished, ...] = ()
     stop: bool = False
     """End the program when everything is decided: it was started for the answer alone."""
     seed: int = 0
@@ -165,4 +178,5 @@ class LiveSummary:
     guard_passed: bool | None = None
     gradient_error: float | None = None
     batch_noise: float | None = None
+    unfinished: tuple[Unfinished, ...] = ()
     kind: str = "live"

@@ -72,7 +72,8 @@ def test_experience_is_sampled_and_its_evaluation_left_out(tmp_path: Path) -> No
     (host,) = run.of(wire.HostSeen)
     seen = run.seen
     assert run.of(wire.Fault) == []
-    assert seconds(host, "push") > 0.5 * host.step_s
+    # Of what was sampled, not of the step: on a busy machine much of that is waiting for a core.
+    assert seconds(host, "push") > 0.5 * sum(stack.s for stack in host.stacks)
     assert seconds(host, "grade") < 0.2 * seconds(host, "push")
     assert seen.model_where == run.line("MODEL")
     assert seen.eval_where == run.line("EVALUATION")
