@@ -46,7 +46,7 @@ WHOLE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-"""Of Python's whole numbers, too."""
+"""Of whole numbers, too."""
 
 
 def read(dataset: Any, indices: Sequence[Any]) -> Any:
@@ -268,7 +268,8 @@ class _Reading:
             return gathered(base, index)
         if isinstance(base, Rows):
             return part(base, [index])
-        if type(base) in (dict, list, tuple) and type(index) in (int, str):
+        constant = type(base) in (dict, list, tuple) or is_plain(base)
+        if constant and type(index) in (int, str):
             return base[index]
         raise _more(node)
 
@@ -322,7 +323,7 @@ class _Reading:
             return _of_python(node, left, right)
         operation = OPERATIONS.get(type(node.op))
         rank = max(side.rank for side in sides)
-        if type(node.op) in WHOLE and left in sides and left.is_whole:
+        if type(node.op) in WHOLE and isinstance(left, Rows) and left.is_whole:
             operation = WHOLE[type(node.op)] if type(right) is int and right > 0 else None
         if operation is None:
             raise _more(node)

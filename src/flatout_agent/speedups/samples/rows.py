@@ -17,11 +17,15 @@ CONVERSIONS = (
 """Methods of a tensor without arguments that treat each number by itself."""
 
 
+OLDER = {"FloatTensor": ("float32", "fiu"), "LongTensor": ("int64", "iu")}
+"""Constructors of one type: what they make, and of which kinds of arrays."""
+
+
 class Unreadable(Exception):  # noqa: N818 - a decision with its reason, not an error
     """These samples cannot be read together."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
     """One value for each index of the batch."""
 
@@ -182,9 +186,12 @@ def number(value: Any, kind: str) -> Rows | None:
 
 
 def tensor_of(name: str, arguments: list[Any], options: dict[str, Any]) -> Rows | None:
-    """`torch.from_numpy(row)`, `torch.tensor(row)`, `torch.as_tensor(row)`."""
+    """`torch.from_numpy(row)`, `torch.tensor(row)`, `torch.as_tensor(row)`, `FloatTensor(row)`."""
     import torch
 
+    if name in OLDER and not options:
+        (value,) = arguments if len(arguments) == 1 else (None,)
+        return _by_type(value, *OLDER[name])
     if name not in ("from_numpy", "tensor", "as_tensor") or len(arguments) != 1:
         return None
     value, added = arguments[0], 0
@@ -205,6 +212,17 @@ def tensor_of(name: str, arguments: list[Any], options: dict[str, Any]) -> Rows 
         dtype = torch.get_default_dtype()
     made = torch.as_tensor(value.data, dtype=dtype)
     return Rows(made.unsqueeze(1) if added else made)
+
+
+def _by_type(value: Any, dtype: str, kinds: str) -> Rows | None:
+    """An array's row as a tensor of this type; of numbers it makes something else."""
+    import torch
+
+    if not isinstance(value, Rows) or isinstance(value.data, list) or value.is_tensor:
+        return None
+    if value.python or not value.rank or value.data.dtype.kind not in kinds:
+        return None
+    return Rows(torch.as_tensor(value.data, dtype=getattr(torch, dtype)))
 
 
 def array_of(name: str, arguments: list[Any], options: dict[str, Any]) -> Rows | None:

@@ -141,7 +141,32 @@ class Twice(Held):
         return x, x, torch.from_numpy(x), t, t, t[1:], self.text[i], self.text[i]
 
 
+class Words(Held):
+    def __getitem__(self, i: int) -> Any:
+        x = torch.tensor(self.starts[i : i + self.length], dtype=torch.long)
+        y = torch.tensor(self.starts[i + 1 : i + self.length + 1])
+        return x, y
+
+
+class Older(Held):
+    def __getitem__(self, i: int) -> Any:
+        return torch.FloatTensor(self.wide[i]), torch.LongTensor(self.images[i].reshape(-1))
+
+
+class Scaled(Held):
+    def __getitem__(self, i: int) -> Any:
+        window = self.series[i : i + self.length + self.bins]
+        window = (window - self.y[3]) / (self.scale + 1e-8)
+        x = (self.x[i] - self.mean) / (self.std + 1e-8)
+        table = self.x[i // 2 : i // 2 + 4]
+        first, later = window[: self.length], window[self.length :]
+        return torch.from_numpy(first).float(), later, x, table[1:, 0], self.labels[i] % 3
+
+
 READABLE = [
+    Words,
+    Older,
+    Scaled,
     Twice,
     Pairs,
     Tutorial,
