@@ -29,6 +29,7 @@ from flatout_agent.speedups.samples.rows import (
     listed_windows,
     meets_each,
     number,
+    numpy,
     part,
     tensor_of,
 )
@@ -51,8 +52,7 @@ WHOLE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 def read(dataset: Any, indices: Sequence[Any]) -> Any:
     """What the default collate function makes of these samples. Raises Unreadable, IndexError."""
-    import numpy as np
-
+    np = numpy()
     kind = type(dataset)
     function = _of_class(kind, "__getitem__")
     if type(function) is not types.FunctionType:
@@ -235,7 +235,7 @@ class _Reading:
         return dict(zip(map(str, keys), map(self.value, node.values), strict=True))
 
     def _attribute(self, node: ast.Attribute) -> Any:
-        import numpy as np
+        np = numpy()
         import torch
 
         owner = self.value(node.value)
@@ -284,8 +284,7 @@ class _Reading:
 
     def _window(self, base: Any, node: ast.Slice) -> Rows:
         """`base[i : i + n]`, of one length for all indices."""
-        import numpy as np
-
+        np = numpy()
         if isinstance(base, Rows):
             return part(base, [self._place(node)])
         if node.lower is None or node.upper is None or node.step is not None:
@@ -340,7 +339,7 @@ class _Reading:
         return Rows(operation(*values))
 
     def _call(self, node: ast.Call) -> Any:
-        import numpy as np
+        np = numpy()
         import torch
 
         options = {word.arg: self.value(word.value) for word in node.keywords if word.arg}
@@ -382,8 +381,7 @@ def _same_for_all(node: ast.BinOp, left: Any, right: Any) -> Any:
 
 def _of_python(node: ast.BinOp, left: Any, right: Any) -> Any:
     """Arithmetic of Python's numbers, of the index above all."""
-    import numpy as np
-
+    np = numpy()
     operation = OPERATIONS.get(type(node.op)) or WHOLE.get(type(node.op))
     values = []
     for side in (left, right):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,14 @@ OLDER = {"FloatTensor": ("float32", "fiu"), "LongTensor": ("int64", "iu")}
 
 class Unreadable(Exception):  # noqa: N818 - a decision with its reason, not an error
     """These samples cannot be read together."""
+
+
+def numpy() -> Any:
+    """NumPy, which torch imports where it is installed. Raises Unreadable."""
+    module = sys.modules.get("numpy")
+    if module is None:
+        raise Unreadable("NumPy is not there")
+    return module
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +69,9 @@ class Rows:
 
 def is_plain(value: Any) -> bool:
     """A tensor, an array or a number of NumPy's that holds numbers and nothing else."""
-    import numpy as np
     import torch
 
+    np = numpy()
     if isinstance(value, torch.Tensor):
         return unlike(value) is None
     plain = isinstance(value, np.generic) or type(value) is np.ndarray
@@ -103,9 +112,9 @@ def selected(tensor: Any, rows: Any) -> Any:
 
 def gathered(base: Any, index: Any) -> Rows:
     """`base[i]` for each i of the index."""
-    import numpy as np
     import torch
 
+    np = numpy()
     if not isinstance(index, Rows) or not index.is_whole or isinstance(base, Rows):
         raise Unreadable("it looks up something other than rows by their numbers")
     numbers = np.asarray(index.data).astype(np.int64)
@@ -123,9 +132,9 @@ def gathered(base: Any, index: Any) -> Rows:
 
 def _array_rows(base: Any, numbers: Any) -> Any:
     """Rows of an array, in memory that torch allocated where it can."""
-    import numpy as np
     import torch
 
+    np = numpy()
     if base.dtype.kind not in ARRAY_KINDS or not base.dtype.isnative or base.dtype.itemsize > 8:
         raise Unreadable(f"an array of the dataset is of {base.dtype}")
     if base.ndim > ALWAYS_CONTIGUOUS and not base.flags.c_contiguous:
@@ -138,9 +147,9 @@ def _array_rows(base: Any, numbers: Any) -> Any:
 
 def _listed(items: list[Any]) -> Rows:
     """Items of a list: numbers, text, or tensors and arrays of one shape."""
-    import numpy as np
     import torch
 
+    np = numpy()
     kinds = set(map(type, items))
     kind = next(iter(kinds)) if len(kinds) == 1 else None
     if kind is str:
@@ -160,8 +169,7 @@ def _listed(items: list[Any]) -> Rows:
 
 def listed_windows(windows: list[Any]) -> Rows:
     """Windows of a list of numbers, all of one length."""
-    import numpy as np
-
+    np = numpy()
     kinds = set(map(type, itertools.chain.from_iterable(windows)))
     if kinds != {int} and kinds != {float}:
         raise Unreadable("it looks up objects in a list")
@@ -177,8 +185,7 @@ def part(rows: Rows, places: list[Any]) -> Rows:
 
 def number(value: Any, kind: str) -> Rows | None:
     """`int(row)`, `float(row)`."""
-    import numpy as np
-
+    np = numpy()
     if not isinstance(value, Rows) or value.rank or (kind == "int" and not value.is_whole):
         return None
     numbers = np.array(value.data.tolist(), dtype=np.int64 if kind == "int" else np.float64)
@@ -227,8 +234,7 @@ def _by_type(value: Any, dtype: str, kinds: str) -> Rows | None:
 
 def array_of(name: str, arguments: list[Any], options: dict[str, Any]) -> Rows | None:
     """`np.float32(row)`, `np.asarray(row, dtype=...)`."""
-    import numpy as np
-
+    np = numpy()
     kind = getattr(np, name, None)
     if name in ("array", "asarray"):
         kind = options.pop("dtype", None)
@@ -316,9 +322,9 @@ def collated(sample: Any, given: set[int]) -> Any:
 
 def _in_one_piece(rows: Rows) -> Any:
     """As stacking the rows leaves them in memory."""
-    import numpy as np
     import torch
 
+    np = numpy()
     data = rows.data
     if not rows.is_tensor:
         if data.size and data.strides != np.empty(data.shape, data.dtype).strides:
