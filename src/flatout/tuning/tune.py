@@ -65,8 +65,7 @@ def tune(
     began = time.monotonic()
     deadline = began + settings.budget_s - MARGIN_S
     files = footprint.take(Path.cwd())
-    command = standard_input.given(command, folder)
-    bench = _bench(command, settings, folder)
+    bench = _bench(standard_input.given(command, folder), settings, folder)
     notes: list[str] = []
     try:
         search = trials.find(

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from flatout_agent.speedups.samples.rows import (
-    Rows,
+    RowValues,
     Unreadable,
     array_of,
     by_method,
@@ -69,7 +69,7 @@ def read(dataset: Any, indices: Sequence[Any]) -> Any:
     kinds = set(map(type, indices))
     if kinds != {int} and kinds != {np.int64}:
         raise Unreadable("the sampler gives something other than numbers")
-    index = Rows(np.array(indices, dtype=np.int64), python=int in kinds)
+    index = RowValues(np.array(indices, dtype=np.int64), python=int in kinds)
     arguments = (argument.arg for argument in method.args.args)
     names = dict(zip(arguments, (dataset, index), strict=True))
     return collated(_Reading(dataset, names, function.__globals__).run(method.body), set())
@@ -193,13 +193,13 @@ class _Reading:
 
         if self.program.get("torch") is not torch or "torch" in self.names:
             raise Unreadable("it asks for the type of its index")
-        name = next(n for n, value in self.names.items() if isinstance(value, Rows))
+        name = next(n for n, value in self.names.items() if isinstance(value, RowValues))
         return f"torch.is_tensor({name})", f"isinstance({name}, torch.Tensor)"
 
     def _compared(self, test: ast.Compare) -> bool:
         left, right = self.value(test.left), self.value(test.comparators[0])
         compare = test.ops[0]
-        if isinstance(left, Rows) or isinstance(right, Rows):
+        if isinstance(left, RowValues) or isinstance(right, RowValues):
             raise _more(test)
         if isinstance(compare, ast.Is) and right is None:
             return left is None
@@ -258,15 +258,15 @@ class _Reading:
         base = self.value(node.value)
         if isinstance(node.slice, ast.Slice):
             return self._window(base, node.slice)
-        if isinstance(node.slice, ast.Tuple) and isinstance(base, Rows):
+        if isinstance(node.slice, ast.Tuple) and isinstance(base, RowValues):
             return part(base, [self._place(one) for one in node.slice.elts])
         if isinstance(node.slice, ast.Tuple):
             first, *others = node.slice.elts
             return part(gathered(base, self.value(first)), [self._place(one) for one in others])
         index = self.value(node.slice)
-        if isinstance(index, Rows):
+        if isinstance(index, RowValues):
             return gathered(base, index)
-        if isinstance(base, Rows):
+        if isinstance(base, RowValues):
             return part(base, [index])
         constant = type(base) in (dict, list, tuple) or is_plain(base)
         if constant and type(index) in (int, str):
@@ -282,15 +282,15 @@ class _Reading:
             raise _more(node)
         return slice(*ends)
 
-    def _window(self, base: Any, node: ast.Slice) -> Rows:
+    def _window(self, base: Any, node: ast.Slice) -> RowValues:
         """`base[i : i + n]`, of one length for all indices."""
         np = numpy()
-        if isinstance(base, Rows):
+        if isinstance(base, RowValues):
             return part(base, [self._place(node)])
         if node.lower is None or node.upper is None or node.step is not None:
             raise _more(node)
         lower, upper = self.value(node.lower), self.value(node.upper)
-        if not (isinstance(lower, Rows) and isinstance(upper, Rows)):
+        if not (isinstance(lower, RowValues) and isinstance(upper, RowValues)):
             raise _more(node)
         if not (lower.is_whole and upper.is_whole) or lower.is_tensor or upper.is_tensor:
             raise _more(node)
@@ -303,9 +303,9 @@ class _Reading:
         if type(base) in (list, tuple):
             return listed_windows([base[start : start + length] for start in lower.data.tolist()])
         places = (lower.data[:, None] + np.arange(length)).reshape(-1)
-        found = gathered(base, Rows(places))
+        found = gathered(base, RowValues(places))
         shape = (len(lengths), length, *found.data.shape[1:])
-        return Rows(found.data.reshape(shape))
+        return RowValues(found.data.reshape(shape))
 
     def _signed(self, node: ast.UnaryOp) -> Any:
         value = self.value(node.operand)
@@ -315,28 +315,28 @@ class _Reading:
 
     def _arithmetic(self, node: ast.BinOp) -> Any:
         left, right = self.value(node.left), self.value(node.right)
-        sides = [side for side in (left, right) if isinstance(side, Rows)]
+        sides = [side for side in (left, right) if isinstance(side, RowValues)]
         if not sides:
             return _same_for_all(node, left, right)
         if any(side.python for side in sides):
             return _of_python(node, left, right)
         operation = OPERATIONS.get(type(node.op))
         rank = max(side.rank for side in sides)
-        if type(node.op) in WHOLE and isinstance(left, Rows) and left.is_whole:
+        if type(node.op) in WHOLE and isinstance(left, RowValues) and left.is_whole:
             operation = WHOLE[type(node.op)] if type(right) is int and right > 0 else None
         if operation is None:
             raise _more(node)
         for side in (left, right):
-            if isinstance(side, Rows):
+            if isinstance(side, RowValues):
                 fits = side.rank == rank
             else:
                 fits = type(side) in (int, float) or meets_each(side, sides[0], rank)
             if not fits:
                 raise _more(node)
-        values = [side.data if isinstance(side, Rows) else side for side in (left, right)]
+        values = [side.data if isinstance(side, RowValues) else side for side in (left, right)]
         if len({hasattr(value, "requires_grad") for value in values if hasattr(value, "ndim")}) > 1:
             raise _more(node)
-        return Rows(operation(*values))
+        return RowValues(operation(*values))
 
     def _call(self, node: ast.Call) -> Any:
         np = numpy()
@@ -356,7 +356,7 @@ class _Reading:
                 made = tensor_of(called.attr, arguments, options)
             elif owner is np:
                 made = array_of(called.attr, arguments, options)
-            elif isinstance(owner, Rows):
+            elif isinstance(owner, RowValues):
                 made = by_method(owner, called.attr, arguments, options)
         if made is None:
             raise _more(node)
@@ -385,7 +385,7 @@ def _of_python(node: ast.BinOp, left: Any, right: Any) -> Any:
     operation = OPERATIONS.get(type(node.op)) or WHOLE.get(type(node.op))
     values = []
     for side in (left, right):
-        if isinstance(side, Rows):
+        if isinstance(side, RowValues):
             if not side.python or isinstance(side.data, list):
                 raise _more(node)
             values.append(side.data)
@@ -401,4 +401,4 @@ def _of_python(node: ast.BinOp, left: Any, right: Any) -> Any:
     if floats and type(node.op) in WHOLE:
         raise _more(node)
     result = operation(*values)
-    return Rows(result, python=True) if isinstance(result, np.ndarray) else result
+    return RowValues(result, python=True) if isinstance(result, np.ndarray) else result

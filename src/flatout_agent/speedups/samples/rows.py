@@ -35,7 +35,7 @@ def numpy() -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RowValues:
     """One value for each index of the batch."""
 
     data: Any
@@ -78,7 +78,7 @@ def is_plain(value: Any) -> bool:
     return plain and value.dtype.kind in ARRAY_KINDS
 
 
-def meets_each(value: Any, rows: Rows, rank: int) -> bool:
+def meets_each(value: Any, rows: RowValues, rank: int) -> bool:
     """Whether `value` meets each row as it meets the batch."""
     is_tensor = hasattr(value, "requires_grad")
     return is_plain(value) and is_tensor == rows.is_tensor and value.ndim <= rank
@@ -110,21 +110,21 @@ def selected(tensor: Any, rows: Any) -> Any:
     return tensor.index_select(0, on_device)
 
 
-def gathered(base: Any, index: Any) -> Rows:
+def gathered(base: Any, index: Any) -> RowValues:
     """`base[i]` for each i of the index."""
     import torch
 
     np = numpy()
-    if not isinstance(index, Rows) or not index.is_whole or isinstance(base, Rows):
+    if not isinstance(index, RowValues) or not index.is_whole or isinstance(base, RowValues):
         raise Unreadable("it looks up something other than rows by their numbers")
     numbers = np.asarray(index.data).astype(np.int64)
     if numbers.min(initial=0) < 0:
         raise Unreadable("a row is counted from the end")
     kind = type(base)
     if kind is torch.Tensor:
-        return Rows(selected(base, torch.from_numpy(numbers)))
+        return RowValues(selected(base, torch.from_numpy(numbers)))
     if kind in (np.ndarray, np.memmap):
-        return Rows(_array_rows(np.asarray(base), numbers))
+        return RowValues(_array_rows(np.asarray(base), numbers))
     if kind in (list, tuple, range):
         return _listed([base[number] for number in numbers.tolist()])
     raise Unreadable(f"it looks up a row of {kind.__name__}")
@@ -145,7 +145,7 @@ def _array_rows(base: Any, numbers: Any) -> Any:
     return np.take(base, numbers, axis=0)
 
 
-def _listed(items: list[Any]) -> Rows:
+def _listed(items: list[Any]) -> RowValues:
     """Items of a list: numbers, text, or tensors and arrays of one shape."""
     import torch
 
@@ -153,46 +153,48 @@ def _listed(items: list[Any]) -> Rows:
     kinds = set(map(type, items))
     kind = next(iter(kinds)) if len(kinds) == 1 else None
     if kind is str:
-        return Rows(items)
+        return RowValues(items)
     if kind in (bool, int, float):
-        return Rows(np.array(items, dtype={bool: bool, int: np.int64, float: float}[kind]), True)
+        return RowValues(
+            np.array(items, dtype={bool: bool, int: np.int64, float: float}[kind]), True
+        )
     if kind is torch.Tensor and not any(map(unlike, items)):
         alike = len({(item.dtype, item.shape, item.device) for item in items}) == 1
         if alike and all(item.is_contiguous() for item in items):
-            return Rows(torch.stack(items))
+            return RowValues(torch.stack(items))
     if kind is np.ndarray and len({(item.dtype, item.shape) for item in items}) == 1:
         first = items[0].dtype
         if first.kind in ARRAY_KINDS and first.isnative and first.itemsize <= 8:
-            return Rows(np.stack(items))
+            return RowValues(np.stack(items))
     raise Unreadable("it looks up objects in a list")
 
 
-def listed_windows(windows: list[Any]) -> Rows:
+def listed_windows(windows: list[Any]) -> RowValues:
     """Windows of a list of numbers, all of one length."""
     np = numpy()
     kinds = set(map(type, itertools.chain.from_iterable(windows)))
     if kinds != {int} and kinds != {float}:
         raise Unreadable("it looks up objects in a list")
-    return Rows(np.array(windows, dtype=np.int64 if int in kinds else np.float64), python=True)
+    return RowValues(np.array(windows, dtype=np.int64 if int in kinds else np.float64), python=True)
 
 
-def part(rows: Rows, places: list[Any]) -> Rows:
+def part(rows: RowValues, places: list[Any]) -> RowValues:
     """`row[...]` of each row."""
     if len(places) > rows.rank or not all(type(place) in (int, slice) for place in places):
         raise Unreadable("it takes a part of a row that is not the same for all")
-    return Rows(rows.data[(slice(None), *places)], rows.python)
+    return RowValues(rows.data[(slice(None), *places)], rows.python)
 
 
-def number(value: Any, kind: str) -> Rows | None:
+def number(value: Any, kind: str) -> RowValues | None:
     """`int(row)`, `float(row)`."""
     np = numpy()
-    if not isinstance(value, Rows) or value.rank or (kind == "int" and not value.is_whole):
+    if not isinstance(value, RowValues) or value.rank or (kind == "int" and not value.is_whole):
         return None
     numbers = np.array(value.data.tolist(), dtype=np.int64 if kind == "int" else np.float64)
-    return Rows(numbers, python=True)
+    return RowValues(numbers, python=True)
 
 
-def tensor_of(name: str, arguments: list[Any], options: dict[str, Any]) -> Rows | None:
+def tensor_of(name: str, arguments: list[Any], options: dict[str, Any]) -> RowValues | None:
     """`torch.from_numpy(row)`, `torch.tensor(row)`, `torch.as_tensor(row)`, `FloatTensor(row)`."""
     import torch
 
@@ -204,35 +206,35 @@ def tensor_of(name: str, arguments: list[Any], options: dict[str, Any]) -> Rows 
     value, added = arguments[0], 0
     if type(value) is list and len(value) == 1:  # torch.tensor([number])
         value, added = value[0], 1
-        if not isinstance(value, Rows) or value.rank:
+        if not isinstance(value, RowValues) or value.rank:
             return None
     dtype = options.pop("dtype", None)
-    if options or not isinstance(value, Rows) or isinstance(value.data, list):
+    if options or not isinstance(value, RowValues) or isinstance(value.data, list):
         return None
     if value.is_tensor:
         if name != "as_tensor" or added:
             return None
-        return Rows(value.data if dtype is None else value.data.to(dtype))
+        return RowValues(value.data if dtype is None else value.data.to(dtype))
     if name == "from_numpy" and (value.python or not value.rank or dtype is not None):
         return None
     if dtype is None and value.python and value.data.dtype.kind == "f":
         dtype = torch.get_default_dtype()
     made = torch.as_tensor(value.data, dtype=dtype)
-    return Rows(made.unsqueeze(1) if added else made)
+    return RowValues(made.unsqueeze(1) if added else made)
 
 
-def _by_type(value: Any, dtype: str, kinds: str) -> Rows | None:
+def _by_type(value: Any, dtype: str, kinds: str) -> RowValues | None:
     """An array's row as a tensor of this type; of numbers it makes something else."""
     import torch
 
-    if not isinstance(value, Rows) or isinstance(value.data, list) or value.is_tensor:
+    if not isinstance(value, RowValues) or isinstance(value.data, list) or value.is_tensor:
         return None
     if value.python or not value.rank or value.data.dtype.kind not in kinds:
         return None
-    return Rows(torch.as_tensor(value.data, dtype=getattr(torch, dtype)))
+    return RowValues(torch.as_tensor(value.data, dtype=getattr(torch, dtype)))
 
 
-def array_of(name: str, arguments: list[Any], options: dict[str, Any]) -> Rows | None:
+def array_of(name: str, arguments: list[Any], options: dict[str, Any]) -> RowValues | None:
     """`np.float32(row)`, `np.asarray(row, dtype=...)`."""
     np = numpy()
     kind = getattr(np, name, None)
@@ -241,14 +243,21 @@ def array_of(name: str, arguments: list[Any], options: dict[str, Any]) -> Rows |
     elif not (isinstance(kind, type) and issubclass(kind, np.number)):
         return None
     value = arguments[0] if len(arguments) == 1 else None
-    if options or not isinstance(value, Rows) or value.is_tensor or isinstance(value.data, list):
+    if (
+        options
+        or not isinstance(value, RowValues)
+        or value.is_tensor
+        or isinstance(value.data, list)
+    ):
         return None
     if value.python and kind is None:
         return None
-    return Rows(value.data if kind is None else value.data.astype(kind))
+    return RowValues(value.data if kind is None else value.data.astype(kind))
 
 
-def by_method(rows: Rows, name: str, arguments: list[Any], options: dict[str, Any]) -> Rows | None:
+def by_method(
+    rows: RowValues, name: str, arguments: list[Any], options: dict[str, Any]
+) -> RowValues | None:
     """A method of a row that treats each number, or each dimension, by itself."""
     import torch
 
@@ -258,19 +267,19 @@ def by_method(rows: Rows, name: str, arguments: list[Any], options: dict[str, An
     if name == "item" and not arguments and not rows.rank:
         return number(rows, "int" if rows.is_whole else "float")
     if rows.is_tensor and not arguments and name in CONVERSIONS:
-        return Rows(getattr(data, name)())
+        return RowValues(getattr(data, name)())
     if rows.is_tensor and name in ("to", "type") and len(arguments) == 1:
         if isinstance(arguments[0], torch.dtype):
-            return Rows(data.to(arguments[0]))
+            return RowValues(data.to(arguments[0]))
         return None
     if not rows.is_tensor and name == "astype" and len(arguments) == 1:
-        return Rows(data.astype(arguments[0]))
+        return RowValues(data.astype(arguments[0]))
     if not rows.is_tensor and name == "copy" and not arguments:
         return rows
     return _turned(rows, name, arguments)
 
 
-def _turned(rows: Rows, name: str, arguments: list[Any]) -> Rows | None:
+def _turned(rows: RowValues, name: str, arguments: list[Any]) -> RowValues | None:
     """The dimensions of each row in another form or order."""
     data, rank = rows.data, rows.rank
     if len(arguments) == 1 and type(arguments[0]) in (tuple, list):
@@ -280,19 +289,19 @@ def _turned(rows: Rows, name: str, arguments: list[Any]) -> Rows | None:
     within = all(0 <= number < max(rank, 1) for number in arguments)
     shifted = [number + 1 for number in arguments]
     if name == "flatten" and not arguments and rank:
-        return Rows(data.reshape(data.shape[0], -1))
+        return RowValues(data.reshape(data.shape[0], -1))
     if name in ("reshape", "view") and arguments and (rows.is_tensor or name == "reshape"):
-        return Rows(data.reshape(data.shape[0], *arguments))
+        return RowValues(data.reshape(data.shape[0], *arguments))
     if rows.is_tensor and name == "unsqueeze" and len(arguments) == 1:
         place = arguments[0]
-        return Rows(data.unsqueeze(place if place < 0 else place + 1))
+        return RowValues(data.unsqueeze(place if place < 0 else place + 1))
     if rank and within and len(set(arguments)) == len(arguments) == rank:
         if rows.is_tensor and name == "permute":
-            return Rows(data.permute(0, *shifted))
+            return RowValues(data.permute(0, *shifted))
         if not rows.is_tensor and name == "transpose":
-            return Rows(data.transpose(0, *shifted))
+            return RowValues(data.transpose(0, *shifted))
     if rank and within and len(arguments) == 2 and rows.is_tensor and name == "transpose":
-        return Rows(data.transpose(*shifted))
+        return RowValues(data.transpose(*shifted))
     return None
 
 
@@ -303,11 +312,11 @@ def collated(sample: Any, given: set[int]) -> Any:
     """
     if type(sample) in (tuple, list):
         parts = [collated(item, given) for item in sample]
-        text = [isinstance(item, Rows) and isinstance(item.data, list) for item in sample]
+        text = [isinstance(item, RowValues) and isinstance(item.data, list) for item in sample]
         return [tuple(part) if is_text else part for part, is_text in zip(parts, text, strict=True)]
     if type(sample) is dict:
         return {name: collated(item, given) for name, item in sample.items()}
-    if not isinstance(sample, Rows):
+    if not isinstance(sample, RowValues):
         raise Unreadable("a sample holds something that is no row")
     if sample.python and sample.rank:
         raise Unreadable("a sample holds a list")
@@ -320,7 +329,7 @@ def collated(sample: Any, given: set[int]) -> Any:
     return batch
 
 
-def _in_one_piece(rows: Rows) -> Any:
+def _in_one_piece(rows: RowValues) -> Any:
     """As stacking the rows leaves them in memory."""
     import torch
 
