@@ -1,5 +1,5 @@
 # make setup   .venv with all that the demo and the examples need
-# make demo    tune the example on images, from a fresh clone, in about five minutes
+# make demo    tune the example on images, in less than two minutes after the set-up
 # make test    every check: style, types, contracts, all tests
 # make check   the fast part of it
 # make thorough   all of it and the many that are alike: some minutes more
@@ -17,7 +17,7 @@ else
 BIN := .venv/bin
 endif
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
-BUDGET ?= 210s
+BUDGET ?= 100s
 PLATFORMS ?= linux win32 darwin
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 

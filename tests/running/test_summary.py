@@ -88,6 +88,11 @@ def test_a_boost_that_took_hold_in_one_rank_took_hold() -> None:
             "no training step was seen: the program called backward 3 times, but no optimizer took "
             "a step and no weight was seen to change between these calls",
         ),
+        (
+            [[started(), wire.TorchSeen("2"), wire.Ended("program", 0, 0, 0.0, 0.0, children=2)]],
+            "no training step was seen: the program took no optimizer step itself; it started 2 "
+            "processes through multiprocessing, and flatout does not see what these train",
+        ),
         ([[started(), wire.TorchSeen("2")]], summary.CUT_SHORT),
         ([TRAINED], None),
         ([TRAINED, [started()]], None),

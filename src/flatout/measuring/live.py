@@ -276,6 +276,11 @@ class FinishedTuning:
         """Backward passes of a program that took no step."""
         return self.run.processes.backwards
 
+    @property
+    def children(self) -> int:
+        """Processes that the program started itself."""
+        return self.run.processes.children
+
 
 def run(
     bench: Bench,

@@ -152,7 +152,8 @@ def _why(
         )
     steps = max((process.step_count for process in processes.all), default=0)
     if steps == 0 and not late and not returncode:
-        activity, next_step = without_steps(processes.torch_seen, processes.backwards)
+        seen = (processes.torch_seen, processes.backwards, processes.children)
+        activity, next_step = without_steps(*seen)
         return UserError(f"the program {activity}{tail}", next_step, 1)
     error = why_unmeasured(program, late, limit_s, returncode, steps)
     next_step = f"give it more time with --limit; its whole output: {log}" if late else ""

@@ -33,6 +33,8 @@ class Outcome:
     """It was stopped at its time limit."""
     backwards: int = 0
     """Backward passes of a program that took no step."""
+    children: int = 0
+    """Processes that it started itself."""
     native: wire.NativeSeen | None = None
     """The program is made to train on several processes as well."""
 

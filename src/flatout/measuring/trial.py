@@ -133,6 +133,7 @@ def run(
         faults=processes.faults,
         late=late and error is not None,
         backwards=processes.backwards,
+        children=processes.children,
         native=native_ranks.seen(processes.all),
     )
 

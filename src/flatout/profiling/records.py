@@ -179,5 +179,7 @@ def _too_few(processes: Sequence[Process], steps: int) -> UserError:
         )
     endings = [process.ended for process in processes if process.ended is not None]
     backwards = max((ended.backwards for ended in endings), default=0)
-    activity, cure = without_steps(any(process.torch for process in processes), backwards)
+    children = max((ended.children for ended in endings), default=0)
+    torch_seen = any(process.torch for process in processes)
+    activity, cure = without_steps(torch_seen, backwards, children)
     return UserError(f"the program {activity}", cure, 1)

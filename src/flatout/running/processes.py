@@ -161,6 +161,12 @@ class Processes:
         return max((ended.backwards for ended in endings), default=0)
 
     @property
+    def children(self) -> int:
+        """Processes that one of these started itself, through `multiprocessing`."""
+        endings = [process.ended for process in self.all if process.ended is not None]
+        return max((ended.children for ended in endings), default=0)
+
+    @property
     def redirected(self) -> tuple[str, ...]:
         """What the program tried to save, each path once."""
         return tuple(dict.fromkeys(path for process in self.all for path in process.redirected))
@@ -175,8 +181,19 @@ class Processes:
         return self._by_pid.get(pid) if pid is not None else None
 
 
-def without_steps(torch_seen: bool, backwards: int) -> tuple[str, str]:
-    """What a program did that took no step, and what to do next."""
+def without_steps(torch_seen: bool, backwards: int, children: int = 0) -> tuple[str, str]:
+    """What a program did that took no step, and what to do next.
+
+    children: processes that it started itself.
+    """
+    if children and not backwards:
+        started = "a process" if children == 1 else f"{children} processes"
+        return (
+            f"took no optimizer step itself; it started {started} through multiprocessing, and "
+            "flatout does not see what these train",
+            "let the script train in the process that flatout starts, or start several with "
+            "`flatout run --ranks`",
+        )
     if backwards:
         times = "once" if backwards == 1 else f"{backwards:,} times"
         return (

@@ -106,6 +106,8 @@ def _notes(everyone: Sequence[Process], trained: Sequence[Process]) -> tuple[str
         return (CUT_SHORT,)
     endings = [process.ended for process in everyone if process.ended is not None]
     backwards = max((ended.backwards for ended in endings), default=0)
-    if backwards:
-        return (f"no training step was seen: the program {without_steps(True, backwards)[0]}",)
+    children = max((ended.children for ended in endings), default=0)
+    if backwards or children:
+        activity, _ = without_steps(True, backwards, children)
+        return (f"no training step was seen: the program {activity}",)
     return (NO_STEP,)

@@ -50,11 +50,13 @@ def _next_step(outcome: Outcome | FinishedTuning) -> str:
     log = f"its whole output: {outcome.log}"
     if outcome.late:
         return f"if it needs longer than that, give it more time with --budget; {log}"
+    if outcome.children and outcome.process is None:
+        return without_steps(outcome.torch_seen, outcome.backwards, outcome.children)[1]
     return f"run it by itself first: it must train; {log}" if outcome.process is None else log
 
 
 def _no_step(outcome: Outcome | FinishedTuning) -> str:
-    activity, _ = without_steps(outcome.torch_seen, outcome.backwards)
+    activity, _ = without_steps(outcome.torch_seen, outcome.backwards, outcome.children)
     if outcome.late:
         return f"the program {activity}; {outcome.error}"
     if outcome.returncode and outcome.returncode < 0:

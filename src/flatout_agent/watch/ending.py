@@ -9,6 +9,15 @@ import sys
 from flatout_agent.recorder import Recorder
 
 
+def children_started() -> int:
+    """Processes started through `multiprocessing` so far; 0 where that cannot be told."""
+    counter = getattr(multiprocessing.process, "_process_counter", None)
+    try:
+        return int(repr(counter).removeprefix("count(").removesuffix(")")) - 1
+    except ValueError:
+        return 0
+
+
 def end_process(recorder: Recorder) -> None:
     """Does not return. Nothing of the program is wanted any more, its clean-up least of all."""
     for child in multiprocessing.active_children():

@@ -15,7 +15,7 @@ from flatout_agent.recorder import Recorder
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.step_memory import StepMemory
 from flatout_agent.watch import Watcher
-from flatout_agent.watch.ending import end_process
+from flatout_agent.watch.ending import children_started, end_process
 from flatout_agent.watch.profile.modes import StepMode
 from flatout_agent.watch.tensors import samples_in, tensors_in
 
@@ -135,6 +135,7 @@ class MemoryWatch(Watcher):
             wait_s=0.0,
             backwards=self.job.backwards,
             by_hand=self.job.by_hand,
+            children=children_started(),
         )
         self.recorder.write(ended)
 

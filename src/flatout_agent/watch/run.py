@@ -14,6 +14,7 @@ from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.watch.beat import Beat
+from flatout_agent.watch.ending import children_started
 from flatout_agent.watch.history import StepHistory
 from flatout_agent.watch.loop_record import LoopRecord, Step
 from flatout_agent.watch.tensors import peak_bytes
@@ -128,6 +129,7 @@ class RunWatch(Watcher):
                 backwards=self.job.backwards,
                 by_hand=self.job.by_hand,
                 data_parallel=max(map(spread, self.job.models), default=0),
+                children=children_started(),
             )
         )
 

@@ -16,7 +16,7 @@ from flatout_agent.job import Job
 from flatout_agent.job_facts import JobNotes, world_size
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
-from flatout_agent.watch.ending import end_process
+from flatout_agent.watch.ending import children_started, end_process
 from flatout_agent.watch.loop_record import LoopRecord
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize
@@ -210,6 +210,7 @@ class TrialWatch(Watcher):
                 graph_breaks=graph_breaks,
                 backwards=self.job.backwards,
                 by_hand=self.job.by_hand,
+                children=children_started(),
             )
         )
 

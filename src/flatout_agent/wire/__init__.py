@@ -390,6 +390,8 @@ class Ended:
     """No optimizer stepped: the program changes its weights itself."""
     data_parallel: int = 0
     """Devices that `nn.DataParallel` spreads a model over, in this one process."""
+    children: int = 0
+    """Processes that it started through `multiprocessing`, workers of loaders among them."""
     kind: str = "ended"
 
 

@@ -153,3 +153,18 @@ def test_a_window_waits_until_a_cache_is_filled(lockstep: bool, expected_s: floa
     assert first_window(0.0) < 1.0
     assert first_window(8.0) == pytest.approx(expected_s, abs=0.3)
     assert first_window(500.0) == pytest.approx(20.0 if not lockstep else 1.0, abs=0.3)
+
+
+def test_processes_that_the_program_starts_itself_are_counted(run_agent, tmp_path):
+    path = tmp_path / "hogwild.py"
+    path.write_text(
+        "import torch\n"
+        "from torch import multiprocessing\n"
+        "if __name__ == '__main__':\n"
+        "    children = [multiprocessing.Process(target=print, args=(n,)) for n in range(2)]\n"
+        "    [child.start() for child in children]\n"
+        "    [child.join() for child in children]\n"
+    )
+    run = run_agent([str(path)], trial=trial(), light=True)
+    assert run.returncode == 0
+    assert [record.children for record in run.of(wire.Ended) if record.children] == [2]

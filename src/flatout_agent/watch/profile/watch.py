@@ -24,7 +24,7 @@ from flatout_agent.job import Job
 from flatout_agent.job_facts import world_size
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher, places
-from flatout_agent.watch.ending import end_process
+from flatout_agent.watch.ending import children_started, end_process
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import compile, flops
 from flatout_agent.watch.profile.flow import Flow, FlowLine
@@ -511,6 +511,7 @@ class ProfileWatch(Watcher):
                 graph_breaks=breaks,
                 backwards=self.job.backwards,
                 by_hand=self.job.by_hand,
+                children=children_started(),
             )
         )
 
