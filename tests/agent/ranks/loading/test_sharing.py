@@ -68,7 +68,9 @@ def test_a_worker_that_dies_on_one_rank(tmp_path: Path) -> None:
     program += "own_rank = int(os.environ['FLATOUT_RANK'])\nread(num_workers=1)\n"
     done = run(tmp_path, program)
     assert done.codes == (wire.LOST_EXIT, 1)
-    assert "exited unexpectedly" in done.errors[1]
+    # Whichever the loader meets first: the end of its worker, or of the pipe to it.
+    words = ("exited unexpectedly", "Connection reset by peer", "EOFError", "Broken pipe")
+    assert any(word in done.errors[1] for word in words), done.errors[1]
     assert done.errors[0] == ""
 
 

@@ -146,7 +146,8 @@ def test_evaluation_is_left_out_up_to_its_last_call() -> None:
         spinning(sampler)
 
     host = sampled(both, lambda: evaluation)
-    assert seconds(host, "validating") == 0.0
+    # Of its 0.2 s; a sample may fall between its last call and the note that it was evaluation.
+    assert seconds(host, "validating") < 0.01
     assert seconds(host, "reporting") > 0.0
     assert seconds(host, "spinning") > 0.0
 
