@@ -211,6 +211,8 @@ def why_dropped(trial: Trial, noise: float) -> str:
         return f"learns differently: {reason}"
     if trial.verdict is Verdict.FAILED:
         return f"failed: {reason}"
+    if trial.verdict is Verdict.KEPT and trial.gain is None:
+        return "kept together with others in its trial, not in the plan"
     if trial.gain is None or not math.isfinite(trial.gain):
         return reason or str(trial.verdict)
     if trial.verdict is Verdict.KEPT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import statistics
 from collections.abc import Sequence
@@ -55,9 +56,9 @@ def _with_losses(guard: Guard, untouched: Side, plan: Side) -> Guard:
     return dataclasses.replace(guard, loss_sigma=sigma, reason=reason)
 
 
-OWN = 2.0
+OWN = (6.0, 4.0, 3.0)
 """Times as far as other random numbers take the losses, those of a plan that draws others may be
-off."""
+off, by how many runs with other numbers there are: one alone may come close by chance."""
 
 
 def may_be_redrawn(guard: Guard, plan: tuple[PlannedBoost, ...], facts: wire.JobFacts) -> bool:
@@ -72,9 +73,14 @@ def as_redrawn(guard: Guard, own: Sequence[float]) -> Guard:
 
     own: by how many standard errors the losses of these are off.
     """
-    farthest = max(map(abs, own), default=0.0)
-    if guard.loss_sigma is None or abs(guard.loss_sigma) > OWN * farthest:
+    own = [sigma for sigma in own if sigma]  # none at all: nothing was drawn anew
+    if guard.loss_sigma is None or not own:
         return guard
+    # The steps' own noise takes losses that are drawn anew about one standard error off.
+    spread = max(1.0, math.sqrt(statistics.fmean(sigma * sigma for sigma in own)))
+    if abs(guard.loss_sigma) > OWN[min(len(own), len(OWN)) - 1] * spread:
+        return guard
+    farthest = max(map(abs, own))
     sigma = f"loss off by {guard.loss_sigma:+.1f} sigma"
     reason = f"{sigma}, by other random numbers alone {farthest:.1f}"
     return dataclasses.replace(guard, passed=True, reason=reason, redrawn_sigma=farthest)
