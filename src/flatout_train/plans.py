@@ -30,6 +30,7 @@ STARTED = (
     "gc-pause",
     "onednn-matmul",
     "passive-waiting",
+    "sparse-matmul",
 )
 """Process-wide boosts: `begin` applies them as `flatout run` does."""
 PRECISIONS = {

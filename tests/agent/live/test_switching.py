@@ -29,6 +29,7 @@ from flatout_agent.boosts import (
     device_prefetch,
     fused_loss,
     loader_workers,
+    sparse_matmul,
 )
 from flatout_agent.discovery import Discovery
 from flatout_agent.job import Job
@@ -52,6 +53,7 @@ ORDERS = {
         BoostOrder("sample-cache"),
         BoostOrder("fast-dropout"),
         BoostOrder("fused-loss"),
+        BoostOrder("sparse-matmul"),
         BoostOrder("clip-grad"),
         BoostOrder("sdpa-attention"),
         BoostOrder("eval-without-grad"),
@@ -68,7 +70,14 @@ SAME_BITS = (
     "gc-pause",
     "sample-cache",
 )
-REORDERS = ("channels-last", "fused-loss", "fused-optimizer", "cpu-threads", "sdpa-attention")
+REORDERS = (
+    "channels-last",
+    "fused-loss",
+    "sparse-matmul",
+    "fused-optimizer",
+    "cpu-threads",
+    "sdpa-attention",
+)
 CHANGES = ("bf16-autocast", "bf16-residual", "fast-dropout")
 FUNCTIONS = ("dropout", "embedding", "scaled_dot_product_attention")
 """Of torch.nn.functional, that a boost stands in for."""
@@ -90,6 +99,7 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(bf16_autocast, "native_bf16", lambda device: Bf16Support(True, "here"))
     monkeypatch.setattr(watch, "SMALLEST", 1)
     monkeypatch.setattr(fused_loss, "SMALLEST", 1)
+    monkeypatch.setattr(sparse_matmul, "SMALLEST", 1)
     monkeypatch.setattr(fused_loss, "COLUMNS", 2)
     monkeypatch.setattr(DataLoader, "check_worker_number_rationality", lambda self: None)
     # A whole collection goes through all that pytest has loaded: 0.3 s at each switch.
@@ -224,15 +234,20 @@ class Recurrent(Program):
 
 
 class Dropping(Program):
-    """Dropout, layers large enough for fast-dropout, and a scheduler."""
+    """Dropout, layers large enough for fast-dropout, a constant of zeros, and a scheduler."""
 
     def build(self) -> None:
         model = nn.Sequential(nn.Linear(6, 1100), nn.Dropout(0.3), nn.ReLU(), nn.Linear(1100, 3))
+        self.neighbours = torch.eye(1100)[:40]
         self.models = [model]
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         self.optimizers = [optimizer]
         self.scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=99)
         self.others = [self.scheduler]
+
+    def loss(self, x: Any, y: Any) -> Any:
+        near = self.neighbours @ self.models[0][0].weight
+        return super().loss(x, y) + near.square().mean()
 
     def step(self) -> None:
         super().step()
