@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from flatout_agent.live.stilled import Stilled
 from flatout_agent.speedups import forward_state, nests
 
 ACCELERATORS = ("cuda", "xpu", "mps")
@@ -189,10 +190,11 @@ def _note_gradient(tensor: torch.Tensor, recorded: RecordedCall, position: int) 
     tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # torch's own
 
 
-def again(recorded: RecordedCall, reseed: int | None = None) -> RepeatedCall:
+def again(recorded: RecordedCall, reseed: int | None = None, still: bool = False) -> RepeatedCall:
     """Repeat the call as the model runs now, and leave the model unchanged.
 
-    `reseed`: draw other random numbers than then. Raises whatever the model raises.
+    reseed: draw other random numbers than then. still: without dropout. Raises whatever the model
+    raises.
     """
     model = recorded.model
     restore = forward_state.keep([model])
@@ -202,6 +204,8 @@ def again(recorded: RecordedCall, reseed: int | None = None) -> RepeatedCall:
             forward_state.reseed(model, reseed)
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
+            if still:
+                stack.enter_context(Stilled())
             _as_then(recorded, stack)
             no_sync: Any = getattr(model, "no_sync", None)
             if no_sync is not None:  # DistributedDataParallel: no other rank takes part

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ from flatout_agent.live import guard, headroom
 from flatout_agent.live.calls import RecordedCall, RepeatedCall, again, begin, finish
 from flatout_agent.live.candidates import Candidate, highest_risk
 from flatout_agent.live.fence import CALLED, Fence, Unsound, first_line
-from flatout_agent.live.guard import GuardVerdict
+from flatout_agent.live.guard import GuardVerdict, Yardstick
 from flatout_agent.live.state import Tick
+from flatout_agent.live.stilled import can_be_stilled
 from flatout_agent.live.updates import WeightsBefore
 from flatout_agent.live.yardsticks import YardstickPurpose, Yardsticks, purpose_of
 
@@ -411,13 +412,15 @@ class Checks:
         sound = self._that_apply([c for c in self._group if _beside_calls(c)])
         verdict = GuardVerdict(True, "nothing that is on acts on the model's calls", 0.0)
         exact, rounding, redraw = _tiers(self._group)
+        under: list[Candidate] = []
         for tier in (exact, rounding, redraw):
             if tier is rounding and rounding:  # beside these, by their rule, more may pass
                 rounding += [c for c in exact if self._only_differs(c)]
-            if tier is redraw and highest_risk(sound) != "exact":
+            if tier is redraw and redraw and highest_risk(sound) != "exact":
                 boosted = self._boosted(recorded, sound)
-                written = boosted if isinstance(boosted, RepeatedCall) else written
-            passed, told = self._passing(recorded, sound, tier, written)
+                if isinstance(boosted, RepeatedCall):
+                    written, under = boosted, list(sound)
+            passed, told = self._passing(recorded, sound, tier, written, under)
             sound += passed
             if told is not None and (told.error or 0.0) >= (verdict.error or 0.0):
                 verdict = told
@@ -437,12 +440,16 @@ class Checks:
         base: list[Candidate],
         group: list[Candidate],
         written: RepeatedCall,
+        under: list[Candidate],
     ) -> tuple[list[Candidate], GuardVerdict | None]:
-        """(those of the group that pass beside the base, the verdict on them)."""
+        """(those of the group that pass beside the base, the verdict on them).
+
+        under: the boosts under which `written` was made.
+        """
         group = self._that_apply(group)
         if not group:
             return [], None
-        verdict = self._compared(recorded, [*base, *group], written, None, group)
+        verdict = self._compared(recorded, [*base, *group], written, None, group, under)
         if verdict.passed:
             return group, verdict
         if len(group) == 1:
@@ -451,7 +458,7 @@ class Checks:
         passed: list[Candidate] = []
         worst: GuardVerdict | None = None
         for half in (group[: len(group) // 2], group[len(group) // 2 :]):
-            more, told = self._passing(recorded, [*base, *passed], half, written)
+            more, told = self._passing(recorded, [*base, *passed], half, written, under)
             passed += more
             worst = told or worst
         return passed, worst
@@ -472,10 +479,11 @@ class Checks:
         written: RepeatedCall,
         boosted: RepeatedCall | GuardVerdict | None,
         judged: Sequence[Candidate] | None = None,
+        under: Sequence[Candidate] = (),
     ) -> GuardVerdict:
         """Compare the call as written with the one under these boosts (None: make it here).
 
-        judged: those of them by whose rules; None: all.
+        judged: those of them by whose rules; None: all. under: those that `written` was made under.
         """
         judged = candidates if judged is None else judged
         purpose, risk = self._purpose(judged), highest_risk(judged)
@@ -494,18 +502,44 @@ class Checks:
             self._yardsticks.add(model, purpose, steps, yardstick)
         if isinstance(boosted, GuardVerdict):
             return boosted
-        noise, rows = yardstick.tensor_noise, yardstick.rows
-        comparison = guard.compare(written, boosted, noise, rows)
-        return guard.judge(comparison, yardstick, risk, purpose.redraws)
+        verdict = guard.verdict(written, boosted, yardstick, risk, purpose.redraws)
+        if risk == "exact" or not recorded.drew or verdict.passed is not purpose.redraws:
+            return verdict
+        still = self._stilled(recorded, candidates, under, yardstick)
+        if still is None or purpose.redraws or not still.passed:
+            return still or verdict
+        return still if guard.as_redrawn(recorded, written, verdict) else verdict
+
+    def _stilled(
+        self,
+        recorded: RecordedCall,
+        candidates: Sequence[Candidate],
+        under: Sequence[Candidate],
+        yardstick: Yardstick,
+    ) -> GuardVerdict | None:
+        """The verdict on these boosts without dropout; None: it cannot be had.
+
+        Code that was compiled or recorded would be made anew for it.
+        """
+        active = [*(c.boost for c in candidates), *self.booster.active().values()]
+        if any(boost.compiles for boost in active) or not can_be_stilled(recorded.model):
+            return None
+        written = self._boosted(recorded, under, still=True)
+        boosted = self._boosted(recorded, candidates, still=True)
+        if isinstance(written, GuardVerdict) or isinstance(boosted, GuardVerdict):
+            return None
+        risk = highest_risk(candidates)
+        told = guard.verdict(written, boosted, yardstick, risk, redraws=False)
+        return replace(told, reason=f"{told.reason}, without dropout")
 
     def _purpose(self, candidates: Sequence[Candidate]) -> YardstickPurpose:
         in_question = [*candidates, *self._group]
         return purpose_of(candidates, in_question, self.booster.active())
 
     def _boosted(
-        self, recorded: RecordedCall, candidates: Sequence[Candidate]
+        self, recorded: RecordedCall, candidates: Sequence[Candidate], still: bool = False
     ) -> RepeatedCall | GuardVerdict:
-        """The call under these boosts, or why there is none."""
+        """The call under these boosts, or why there is none. still: without dropout."""
         refused = self._all_on(candidates)
         if refused:
             self._all_off(candidates)
@@ -515,7 +549,9 @@ class Checks:
                 if not any(self.booster.steps_to_ready(candidate.id) for candidate in candidates):
                     break
                 again(recorded)
-            boosted = again(recorded)
+            boosted = again(recorded, still=still)
+            if still:
+                return boosted
             # What does not act on the model's calls cannot tell after one of them.
             called = [c for c in candidates if c.boost.moment is Moment.MODEL]
             idle = {c.id: self.booster.idle(c.id) for c in called}

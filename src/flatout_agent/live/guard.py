@@ -30,6 +30,9 @@ errors are not so small (`LEAST_ROUNDED`) that nobody minds."""
 LEAST_ROUNDED = 0.03
 LEAST_TENSOR = 0.25
 """The same for one parameter's gradient."""
+LEAST_OUTPUT = 0.25
+"""The same for all outputs together. With the same gradients coming back, a layer's lost bias shows
+in them alone."""
 ONE_ROW = 10.0
 """One example's output may err by so many times what that of the median example errs ..."""
 FEWEST_ROWS = 4
@@ -78,6 +81,8 @@ class Yardstick:
     """Distance after rounding the weights to 16 bits; None: not asked for."""
     by_tensor: tuple[float, ...] = ()
     """Batch noise of each gradient, whatever the boost may change."""
+    rounded_outputs: float | None = None
+    """Distance of the outputs after that; None: not asked for."""
     rows: tuple[float, ...] = ()
     """How far rounding the weights takes the output of the example that it takes farthest; of each
     output; empty: not asked for."""
@@ -149,6 +154,7 @@ def yardstick(
         known = _own_noise(recorded, written, other_batch, rounded_by)
     redrawn, rounded, tensor_noise = known.redrawn, known.rounded, known.by_tensor
     rows: tuple[float, ...] = ()
+    rounded_outputs: float | None = None
     if redraws and redrawn is None and recorded.drew:
         redrawn = distance(again(recorded, OTHER_SEED).gradients, written.gradients)[0]
     if rounds:
@@ -157,6 +163,7 @@ def yardstick(
         rounded = distance(rounded_rerun.gradients, written.gradients)[0]
         pairs = zip(tensor_noise or repeat(1.0), _by_tensor(rounded_rerun, written))  # noqa: B905
         tensor_noise = tuple(min(n, max(LEAST_TENSOR, ROUNDED * r)) for n, r in pairs)
+        rounded_outputs = distance(rounded_rerun.outputs, written.outputs)[0]
         outputs = zip(rounded_rerun.outputs, written.outputs, strict=True)
         errors = (_row_errors(a, b) for a, b in outputs)
         rows = tuple(0.0 if error is None else float(error.max()) for error in errors)
@@ -166,6 +173,7 @@ def yardstick(
         redrawn=redrawn if redraws else None,
         tensor_noise=tensor_noise,
         rounded=rounded if rounds else None,
+        rounded_outputs=rounded_outputs,
     )
 
 
@@ -380,6 +388,27 @@ def surely(written: RepeatedCall, boosted: RepeatedCall, risk: str) -> GuardVerd
     return GuardVerdict(True, f"gradient error {percent(comparison.error)}", comparison.error)
 
 
+def verdict(
+    written: RepeatedCall,
+    boosted: RepeatedCall,
+    yardstick: Yardstick,
+    risk: str,
+    redraws: bool,
+) -> GuardVerdict:
+    """Compare the two, and judge."""
+    comparison = compare(written, boosted, yardstick.tensor_noise, yardstick.rows)
+    return judge(comparison, yardstick, risk, redraws)
+
+
+def as_redrawn(recorded: RecordedCall, written: RepeatedCall, verdict: GuardVerdict) -> bool:
+    """Whether the error that was found is no larger than other random numbers alone make it.
+
+    written: the call repeated as the verdict was made for.
+    """
+    other = distance(again(recorded, OTHER_SEED).gradients, written.gradients)[0]
+    return verdict.error is not None and verdict.error <= OWN * other
+
+
 def _redrawn(comparison: Comparison, yardstick: Yardstick) -> GuardVerdict:
     assert yardstick.redrawn is not None
     error = comparison.error
@@ -432,6 +461,9 @@ def _rounded(comparison: Comparison, yardstick: Yardstick) -> GuardVerdict:
         return GuardVerdict(False, reason, error, yardstick, near=error > 0.1 * limit)
     if abs(comparison.outputs - 1) > BIAS + _by_chance(comparison.output_error, 1):
         reason = f"{summary}; outputs {percent(comparison.outputs)} as large as they were"
+        return GuardVerdict(False, reason, error, yardstick, near=error > 0.1 * limit)
+    if comparison.output_error > max(LEAST_OUTPUT, ROUNDED * (yardstick.rounded_outputs or 0.0)):
+        reason = f"{summary}; outputs are off by {percent(comparison.output_error)}"
         return GuardVerdict(False, reason, error, yardstick, near=error > 0.1 * limit)
     if comparison.row > 1:
         reason = f"{summary}; the output of one example differs far more than the others"

@@ -1,0 +1,64 @@
+"""Make a repeated call without dropout, so that only its arithmetic differs.
+
+With the same seed dropout may fall differently under a boost: on a GPU the kernels for float32 and
+bfloat16 advance the generator by different amounts. What differs then hides what the boost does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+RATES = {
+    "dropout": ("p", 1),
+    "dropout_": ("p", 1),
+    "dropout1d": ("p", 1),
+    "dropout2d": ("p", 1),
+    "dropout3d": ("p", 1),
+    "alpha_dropout": ("p", 1),
+    "alpha_dropout_": ("p", 1),
+    "feature_dropout": ("p", 1),
+    "feature_dropout_": ("p", 1),
+    "feature_alpha_dropout": ("p", 1),
+    "feature_alpha_dropout_": ("p", 1),
+    "native_dropout": ("p", 1),
+    "scaled_dot_product_attention": ("dropout_p", 4),
+    "multi_head_attention_forward": ("dropout_p", 10),
+}
+"""Function -> name and position of the share that it drops."""
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+"""Their rate is the one float among their arguments."""
+
+
+class Stilled(TorchFunctionMode):
+    """Every dropout of torch keeps everything."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if name in RATES:
+            rate, position = RATES[name]
+            if len(args) > position:
+                args = (*args[:position], 0.0, *args[position + 1 :])
+            else:
+                kwargs[rate] = 0.0
+        elif name in RECURRENT:
+            args = tuple(0.0 if type(value) is float else value for value in args)
+        return func(*args, **kwargs)
+
+
+def can_be_stilled(model: torch.nn.Module) -> bool:
+    """Whether the mode reaches all of the model: code that was compiled is compiled anew under it.
+
+    Then a comparison would cost a compilation.
+    """
+    return not any(
+        type(module).__name__ == "OptimizedModule"
+        or hasattr(getattr(module, "forward", None), "_torchdynamo_orig_callable")
+        or isinstance(module, torch.jit.ScriptModule)
+        for module in model.modules()
+    )
