@@ -175,6 +175,7 @@ def test_what_the_terminal_sends_to_all_arrives_once(flatout: Flatout, name: str
 @pytest.mark.parametrize(
     "name",
     [
+        "SIGINT",
         "SIGTERM",
         pytest.param("SIGHUP", marks=pytest.mark.thorough),
         "SIGUSR1",
@@ -189,6 +190,78 @@ def test_a_signal_for_flatout_alone_is_passed_on(flatout: Flatout, name: str) ->
     output, _ = process.communicate(timeout=120)
     assert output.decode().splitlines() == ["first", str([name])]
     assert process.returncode == 5
+
+
+INTERRUPTIBLE = """
+import sys, time
+count = 0
+while count < int(sys.argv[1]):
+    try:
+        print("ready", flush=True)
+        time.sleep(60)  # only a failed test waits for so long
+        sys.exit("no interrupt")
+    except KeyboardInterrupt:
+        count += 1
+        print("interrupt", count, flush=True)
+sys.exit(7)
+"""
+
+
+@POSIX
+@pytest.mark.parametrize("started", [{}, {"start_new_session": True}], ids=["here", "session"])
+def test_an_interrupt_of_flatout_alone_reaches_the_program(
+    flatout: Flatout, started: dict[str, bool]
+) -> None:
+    """The stop button of an IDE, a supervisor, `docker stop`: the program saves and ends."""
+    flatout.script(INTERRUPTIBLE)
+    process = flatout.start("run", "--quiet", "train.py", "1", **started)
+    ready(process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert (output.split(), process.returncode) == ([b"interrupt", b"1"], 7)
+
+
+@POSIX
+def test_an_interrupt_of_flatout_alone_ends_both(flatout: Flatout) -> None:
+    flatout.script(f"{READY}import time; time.sleep(600)")
+    process = flatout.start("run", "--quiet", "train.py", start_new_session=True)
+    ready(process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGINT
+    assert errors.splitlines()[-1] == b"KeyboardInterrupt"
+
+
+@POSIX
+def test_each_interrupt_arrives_once_whoever_it_is_sent_to(flatout: Flatout) -> None:
+    """After one for the group, one for flatout alone is still told from it, and the reverse."""
+    flatout.script(INTERRUPTIBLE)
+    process = flatout.start("run", "--quiet", "train.py", "3", start_new_session=True)
+    assert process.stdout is not None
+    ready(process)
+    witness = witness_of(process, other_than=None)
+    process.send_signal(signal.SIGINT)
+    seen = [process.stdout.readline() for _ in range(2)]
+    os.killpg(process.pid, signal.SIGINT)
+    seen += [process.stdout.readline() for _ in range(2)]
+    witness_of(process, other_than=witness)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    told = [b"interrupt 1\n", b"ready\n", b"interrupt 2\n", b"ready\n", b"interrupt 3\n"]
+    assert [*seen, output] == told
+    assert process.returncode == 7
+
+
+def witness_of(process: subprocess.Popen[bytes], other_than: int | None) -> int:
+    """Waits until flatout has a new witness of interrupts, and waits for the program again."""
+    own = psutil.Process(process.pid)
+
+    def pids() -> list[int]:
+        return [item.pid for item in own.children() if item.name() == "cat"]
+
+    until(lambda: pids() and other_than not in pids())
+    until(lambda: own.status() == psutil.STATUS_SLEEPING)
+    return pids()[0]
 
 
 @POSIX

@@ -2,9 +2,7 @@
 
 The program stays in flatout's own process group and keeps its standard streams, so a terminal
 treats both as one job: Ctrl-C and Ctrl-Z reach the program from the terminal itself, and flatout
-only waits. A signal sent to flatout alone is passed on. SIGINT is the exception: flatout cannot
-tell one sent to it alone from the terminal's, which the program has had already, and an interrupt
-that comes twice would break off the program's own clean-up.
+only waits. A signal sent to flatout alone is passed on. SIGINT may be either: `interrupts` tells.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 from flatout.nouns.errors import UserError
 from flatout.running import environment, folder
 from flatout.running.command import Command
+from flatout.running.interrupts import Witness
 from flatout.running.process import start, write_orders
 from flatout.running.records import Tail
 from flatout.running.watchdog import WATCHDOG
@@ -70,7 +69,7 @@ class ProgramWatch(Protocol):
 
 
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGBREAK")
+FROM_TERMINAL = ("SIGQUIT", "SIGBREAK")
 """The terminal sends these to the program too."""
 STDERR = 2
 EXPORT = wire.ExportOrders()
@@ -252,6 +251,7 @@ class _Signals:
         self._process: subprocess.Popen[bytes] | None = None
         self._ranks: OtherRanks | None = None
         self._waiting: list[int] = []
+        self._witness = Witness()
 
     def pass_on(self, number: int, frame: object) -> None:
         if self._process is None:
@@ -261,15 +261,26 @@ class _Signals:
             self._process.send_signal(number)
         self.wait(number, frame)
 
+    def interrupt(self, number: int, frame: object) -> None:
+        """A program that does not run yet cannot have had it."""
+        if self._process is not None and self._witness.group_had_it():
+            self.wait(number, frame)
+        else:
+            self.pass_on(number, frame)
+
     def wait(self, number: int, frame: object) -> None:
         """The program has had it from the terminal and decides what to do; its ranks have not."""
         if self._ranks is not None:
             self._ranks.signal(number)
 
     def reach(self, process: subprocess.Popen[bytes], ranks: OtherRanks | None) -> None:
+        self._witness.start()
         self._process, self._ranks = process, ranks
         for number in self._waiting:
             self.pass_on(number, None)
+
+    def end(self) -> None:
+        self._witness.end()
 
 
 @contextmanager
@@ -281,7 +292,12 @@ def _ready() -> Iterator[_Signals]:
     signals = _Signals()
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for names, handler in ((PASSED_ON, signals.pass_on), (FROM_TERMINAL, signals.wait)):
+        handled = (
+            (PASSED_ON, signals.pass_on),
+            (("SIGINT",), signals.interrupt),
+            (FROM_TERMINAL, signals.wait),
+        )
+        for names, handler in handled:
             for number in (getattr(signal, name, None) for name in names):
                 if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                     before[number] = signal.signal(number, handler)
@@ -290,3 +306,4 @@ def _ready() -> Iterator[_Signals]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signals.end()

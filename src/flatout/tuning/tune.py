@@ -14,7 +14,7 @@ from flatout.measuring import duel, trial
 from flatout.measuring.outcome import measured
 from flatout.measuring.trial import Bench
 from flatout.nouns.observer import Observer
-from flatout.nouns.trial import Guard, Measurement, Trial
+from flatout.nouns.trial import Guard, Measurement, WhyUntried
 from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.probing.identity import identity
 from flatout.running import footprint, standard_input
@@ -280,16 +280,25 @@ def _notes(search: Found, settings: TuneSettings) -> list[str]:
         )
     if search.micro_steps:
         notes.append("measured per micro-step: an optimizer step of this program takes several")
-    untried = [str(row.tried) for row in search.trials if _worth_more_time(row, search)]
-    if untried:
-        notes.append(
-            f"there was no time to try {', '.join(dict.fromkeys(untried))}: give a longer --budget"
-        )
+    return [*notes, *untried_notes(search)]
+
+
+def untried_notes(search: Found) -> list[str]:
+    """What promises enough and was not tried, by what it wants: more time, or a longer program."""
+    notes = []
+    if short_of_time := _worth_trying(search, "no_time"):
+        notes.append(f"there was no time to try {short_of_time}: give a longer --budget")
+    if too_late := _worth_trying(search, "program_ended"):
+        notes.append(f"the program ended before {too_late} could be tried: let it train longer")
     return notes
 
 
-def _worth_more_time(row: Trial, search: Found) -> bool:
-    """It had no time, and it promises enough that the user should know."""
-    if row.tried is None or row.why_untried not in ("no_time", "program_ended"):
-        return False
-    return known.get(row.tried).promise(search.facts, row.params) >= WORTH
+def _worth_trying(search: Found, why: WhyUntried) -> str:
+    boosts = [
+        row.tried
+        for row in search.trials
+        if row.tried is not None
+        and row.why_untried == why
+        and known.get(row.tried).promise(search.facts, row.params) >= WORTH
+    ]
+    return ", ".join(dict.fromkeys(boosts))
