@@ -66,11 +66,14 @@ ENDINGS = {
 
 def ends_when(record: str, ending: str) -> str:
     """The program that gc-pause makes faster; it ends so once there is such a record."""
-    return at_each_step(f"time.sleep(0 if {PAUSED} else 0.01)") + f"""
+    return (
+        at_each_step(f"time.sleep(0 if {PAUSED} else 0.01)")
+        + f"""
     records = os.path.dirname(os.environ["FLATOUT_ORDERS"]) + "/records"
     if any({record!r} in open(entry).read() for entry in os.scandir(records)):
         {ending}
 """
+    )
 
 
 @pytest.mark.parametrize("name", ENDINGS)
