@@ -150,7 +150,7 @@ def live(part: str, small: bool) -> dict[str, Any]:
 
 
 def tune(part: str, small: bool) -> dict[str, Any]:
-    """What a tuning finds, confirmed in fresh processes; that nothing could be tried is no error."""
+    """What a tuning finds, confirmed in fresh processes; to have nothing to try is no error."""
     job = JOBS[part.partition("_")[2]]
     if not job.script.exists():
         return {"problem": f"no checkout of nanoGPT in {NANO_GPT.name}"}

@@ -37,9 +37,9 @@ longer launches each operation. With CUDA graphs, a whole pass is one launch.
 - The compiler fails on this model: the part that failed runs as written.
 - Shapes or values change so often that torch stops recompiling.
 - `reduce-overhead` and the two `max-autotune` modes without a GPU do no more than the others.
-- `reduce-overhead` and `max-autotune` on a GPU, where several models train: each run of a CUDA graph
-  frees the gradients of the run before. Those of the model itself are copied out of it, once where
-  they stay and accumulate.
+- `reduce-overhead` and `max-autotune` on a GPU, where several models train: each run of a CUDA
+  graph frees the gradients of the run before. Those of the model itself are copied out of it, once
+  where they stay and accumulate.
 
 ## What it may change
 
