@@ -31,18 +31,30 @@ FAMILIES = (
     "ranks",
     "cpu_against_gpu",
 )
-"""In this order: the ceilings that other rooms use come first."""
+"""In this order they are shown; `BY_VALUE` says in which they are measured."""
+BY_VALUE = (
+    *("matmul-bf16", "matmul-fp32", "copy-device", "copy-host-to-device-pinned"),
+    *("copy-device-to-host-pinned", "launch-rate", "matmul-fp16", "matmul-tf32"),
+    *("attention-bf16", "conv-nhwc-bf16", "matmul-cpu-fp32", "memory-cpu", "disk-read"),
+    *("jpeg-decode-core", "launch-latency", "graph-replay", "matmul-cpu-bf16"),
+    *("copy-host-to-device-pageable", "matmul-fp8", "matmul-fp64", "conv-nchw-fp32"),
+)
+"""One of each kind first, so that the least valuable is left out where time runs out: further
+devices and all other ceilings come after these.
+"""
 MOST_S = {True: 1.0, False: 4.0}
 """For a kernel of weight 1; --quick and not."""
 LEAST_S, OVERTIME_S = 0.1, 3.0
-"""Every kernel gets at least this, until the budget for all is exceeded by OVERTIME_S."""
+"""Every kernel gets at least this, until the budget for all is exceeded by OVERTIME_S ..."""
+PREPARING_S = {True: 18.0, False: 60.0}
+"""... or until what prepares the measurements, none of which is in the budget, took this long."""
 WARM_S = {True: 0.3, False: 1.0}
 """Warm-up of a device before its first kernel, so that its clocks rise."""
 
 
 def main(arguments: list[str], tell: Tell) -> None:
     """Orders: quick, wanted (ids), devices, done (pairs of id and device), folder, and budget_s:
-    for all of it, importing torch included.
+    for the measurements, from the first one on.
     """
     if run(json.loads(arguments[0]), tell):
         tell({"done": True})
@@ -52,7 +64,6 @@ def run(orders: dict[str, Any], tell: Tell) -> bool:
     """Measure all that is wanted and not done; False: the rest needs a fresh process."""
     from flatout_programs.kernels import kernel
 
-    until = time.perf_counter() + float(orders["budget_s"])
     kernel.forget_thread_variables()
     try:
         import torch
@@ -79,7 +90,7 @@ def run(orders: dict[str, Any], tell: Tell) -> bool:
         ceiling for ceiling in _kernels(setup, tell) if _is_wanted(ceiling, setup, orders, chosen)
     ]
     tell({"planned": [[ceiling.id, ceiling.device] for ceiling in planned]})
-    return _measure(setup, planned, max(until - time.perf_counter(), 1.0), tell)
+    return _measure(setup, by_value(planned, setup), float(orders["budget_s"]), tell)
 
 
 def devices(torch: Any) -> list[str]:
@@ -126,10 +137,22 @@ def _is_wanted(kernel: Any, setup: Any, orders: dict[str, Any], chosen: list[str
     )
 
 
+def by_value(kernels: list[Any], setup: Any) -> list[Any]:
+    """The most valuable first; what is alike stays in its order."""
+
+    def rank(kernel: Any) -> int:
+        if kernel.device in setup.accelerators[1:]:
+            return len(BY_VALUE)
+        return BY_VALUE.index(kernel.id) if kernel.id in BY_VALUE else len(BY_VALUE) + 1
+
+    return sorted(kernels, key=rank)
+
+
 def _measure(setup: Any, planned: list[Any], budget_s: float, tell: Tell) -> bool:
     from flatout_programs.kernels.kernel import Slice
 
     whole = Slice(budget_s)
+    end = time.perf_counter() + budget_s + PREPARING_S[setup.quick]
     weights = sum(kernel.weight for kernel in planned)
     warm: set[str] = set()
     for kernel in planned:
@@ -145,7 +168,7 @@ def _measure(setup: Any, planned: list[Any], budget_s: float, tell: Tell) -> boo
         tell({"begin": {**identity, "note": kernel.note}, "seconds": min(share, most)})
         if kernel.impossible:
             tell({"end": kernel.id, "note": kernel.impossible})
-        elif whole.remaining_s() < -OVERTIME_S:
+        elif whole.remaining_s() < -OVERTIME_S or time.perf_counter() > end:
             tell({"end": kernel.id, "note": "not measured: out of time"})
         elif not _measure_kernel(setup, kernel, Slice(min(share, most)), warm, tell):
             return False
@@ -154,14 +177,15 @@ def _measure(setup: Any, planned: list[Any], budget_s: float, tell: Tell) -> boo
 
 def _measure_kernel(setup: Any, kernel: Any, time_slice: Any, warm: set[str], tell: Tell) -> bool:
     """Measure one kernel; whether its device can still be used afterwards."""
-    from flatout_programs.kernels import sizes, timing
+    from flatout_programs.kernels import sizes, stopwatch, timing
 
     torch = setup.torch
     note = ""
     try:
         if kernel.device != "cpu" and kernel.device not in warm:
             warm.add(kernel.device)
-            sizes.warm(torch, kernel.device, WARM_S[setup.quick])
+            with stopwatch.preparing():
+                sizes.warm(torch, kernel.device, WARM_S[setup.quick])
         for size, value in kernel.curve(time_slice):
             tell({"point": [size, value]})
     except Exception as error:

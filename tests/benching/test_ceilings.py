@@ -89,6 +89,24 @@ def test_points_become_a_ceiling(stand_in: Path) -> None:
     assert (measurements.torch, measurements.python) == ("2.9.0", "3.12.1")
 
 
+def test_what_is_measured_by_value_is_shown_as_it_was_planned(stand_in: Path) -> None:
+    code = "hello(('a', 'cpu'), ('b', 'cpu'), ('c', 'cpu'))\n"
+    measurements = run(stand_in, code + "kernel('c'); kernel('a'); kernel('b'); tell(done=True)")
+    assert [one.id for one in measurements.ceilings] == ["a", "b", "c"]
+
+
+def test_torchs_import_takes_none_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the process ends before it was ready, the next has the whole time."""
+    monkeypatch.setattr(ceiling_run.time, "monotonic", lambda: 100.0)
+    budget = json.loads(ceiling_run._argument(CeilingOrders(quick=True), Measurements(), []))
+    assert budget["budget_s"] == ceiling_run.QUICK_S
+    measurements = Measurements(began=0.0)
+    budget = json.loads(ceiling_run._argument(CeilingOrders(quick=True), measurements, []))
+    assert budget["budget_s"] == ceiling_run.LEAST_S
+
+
 def test_of_times_the_shortest_is_the_ceiling(stand_in: Path) -> None:
     code = "hello(('t', 'cpu')); begin('t', unit='us'); tell(point=['a', 3.0]); "
     measurements = run(stand_in, code + "tell(point=['b', 4.0]); tell(end='t'); tell(done=True)")

@@ -197,3 +197,26 @@ def test_failures_of_a_module_are_seen_as_they_come(root: Path, tmp_path: Path) 
     assert [name.split("::")[1] for name in last["failures"]] == ["test_wrong", "test_error"]
     assert "one is not two" in done.stderr
     assert done.returncode == 9
+
+
+@pytest.mark.parametrize(
+    ("code", "tried", "problem"),
+    [
+        (1, True, None),
+        (2, False, None),  # on an H200 nanoGPT, which compiles itself, left nothing to try
+        (3, True, "exit code 3"),
+    ],
+)
+def test_a_tuning_that_finds_or_tries_nothing_has_not_failed(
+    root: Path, monkeypatch: pytest.MonkeyPatch, code: int, tried: bool, problem: str | None
+) -> None:
+    monkeypatch.syspath_prepend(str(root / "benchmarks"))
+    commands = importlib.import_module("gpu_commands")
+    written = {"faults": [], "speedup": None, "tried": tried, "trials": [], "notes": []}
+    written |= dict.fromkeys(("baseline", "best", "speedup_interval", "guard"))
+    done = subprocess.CompletedProcess([], code, json.dumps(written), "")
+    monkeypatch.setattr(commands, "flatout", lambda *words, folder: done)
+    figures = commands.tune("tune_text", False)
+    assert figures["problem"] == problem
+    for name in ("gpu_commands", "tuning"):
+        sys.modules.pop(name, None)

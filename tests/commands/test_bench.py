@@ -176,7 +176,7 @@ def test_the_real_gpu_here(tmp_path: Path) -> None:
         check=False,
         timeout=120,
     )
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 40
     found = document(done)
     lost = {one["id"]: one["note"] for one in found["ceilings"] if one["value"] is None}
     assert lost == {}

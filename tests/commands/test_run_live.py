@@ -56,6 +56,46 @@ def test_what_is_faster_is_told_kept_and_written(tmp_path: Path) -> None:
     assert document["live"]["speedup"] > 1.5
 
 
+ENDINGS = {
+    "signal": ("os.kill(os.getpid(), signal.SIGTERM)", -15),
+    "exception": ("raise ValueError", 1),
+    "sys.exit": ("sys.exit(3)", 3),
+    "end": ("break", 0),
+}
+
+
+def ends_when(record: str, ending: str) -> str:
+    """The program that gc-pause makes faster; it ends so once there is such a record."""
+    return (
+        at_each_step(f"time.sleep(0 if {PAUSED} else 0.01)")
+        + f"""
+    records = os.path.dirname(os.environ["FLATOUT_ORDERS"]) + "/records"
+    if any({record!r} in open(entry).read() for entry in os.scandir(records)):
+        {ending}
+"""
+    )
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_however_it_ends_what_is_kept_is_told(tmp_path: Path, name: str) -> None:
+    """In a first run once it is kept; in the next one, which has a plan, before it is measured."""
+    ending, code = ENDINGS[name]
+    script = tmp_path / "train.py"
+    script.write_text(ends_when('"verdict":"kept"', ending))
+    first = live(tmp_path, "--only", "gc-pause", "train.py")
+    assert first.returncode == code
+    assert "x faster: " in first.stderr
+    assert "plan: flatout.toml" in first.stderr
+    script.write_text(ends_when('"kind":"live"', ending))
+    again = live(tmp_path, "--only", "gc-pause", "train.py")
+    assert again.returncode == code
+    told = "flatout: it ran with gc-pause; the program ended before that was measured"
+    assert told in again.stderr
+    for done in (first, again):
+        assert "no boost made" not in done.stderr
+    assert "[boosts.gc-pause]" in (tmp_path / "flatout.toml").read_text()
+
+
 def test_the_program_s_own_results_are_the_same_to_the_last_bit(tmp_path: Path) -> None:
     """Boosts that reorder nothing are tried, switched and taken out: the losses stay."""
     script = PLAIN.replace("100_000):", "700):") + "    print(repr(loss.item()))\n"

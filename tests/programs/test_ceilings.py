@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from flatout_programs import ceilings as program
-from flatout_programs.kernels.kernel import CeilingKernel, Setup
+from flatout_programs.kernels import stopwatch, timing
+from flatout_programs.kernels.kernel import CeilingKernel, Setup, Slice
 from flatout_programs.tell import MARK
 from probing.fake_packages import bare
 
@@ -113,3 +116,117 @@ def test_a_family_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     found = program._kernels(Setup(torch, quick=True), said.append)
     assert said == [{"lost": "memory", "note": "RuntimeError: no driver"}]
     assert any(one.id == "matmul-cpu-fp32" for one in found)
+
+
+class Clock:
+    """The time as this test tells it: it passes in what is measured and prepared alone."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """In place of the real one in all that shares out the time."""
+    fake = Clock()
+    for module in (program, stopwatch, timing):
+        monkeypatch.setattr(module, "time", fake)
+    return fake
+
+
+def listed(clock: Clock, count: int, first_use_s: float = 0.0, least_s: float = 0.0) -> Any:
+    """(kernels, the seconds that each was given); each needs `least_s` at least."""
+    given: dict[str, float] = {}
+
+    def curve(name: str) -> Callable[[Any], Any]:
+        def measure(time_slice: Any) -> Any:
+            with stopwatch.preparing():
+                clock.now_s += first_use_s
+            given[name] = time_slice.remaining_s()
+            clock.now_s += max(given[name], least_s)
+            yield "a", 1.0
+
+        return measure
+
+    names = [*program.BY_VALUE, *(f"other-{n}" for n in range(count - len(program.BY_VALUE)))]
+    # In the order of files and tables, which is none of value.
+    return [kernel(name, curve(name)) for name in sorted(names)], given
+
+
+def ran(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, kernels: Any, start_s: float = 0.0
+) -> tuple[list[str], list[str]]:
+    """Ids in the order in which they began, and those that were left out."""
+
+    def planned(setup: Setup, tell: Any) -> Any:
+        clock.now_s += start_s  # as the import of torch or torchvision
+        return kernels
+
+    monkeypatch.setattr(program, "_kernels", planned)
+    said: list[dict[str, Any]] = []
+    assert program.run(orders(budget_s=12.0), said.append)
+    begun = [one["begin"]["id"] for one in said if "begin" in one]
+    lost = [one["end"] for one in said if one.get("note") == "not measured: out of time"]
+    return begun, lost
+
+
+def test_a_slow_start_and_slow_first_uses_leave_the_measurements_their_time(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    kernels, given = listed(clock, 37, first_use_s=0.45)
+    _, lost = ran(monkeypatch, clock, kernels, start_s=60.0)
+    assert lost == []
+    assert len(given) == 37
+    assert all(seconds == pytest.approx(12.0 / 37, rel=0.01) for seconds in given.values())
+
+
+def test_the_most_valuable_comes_first_and_the_least_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    kernels, _ = listed(clock, 37, least_s=0.6)
+    begun, lost = ran(monkeypatch, clock, kernels)
+    first = len(program.BY_VALUE)
+    assert begun[:first] == list(program.BY_VALUE)
+    assert lost == begun[-len(lost) :]
+    assert 0 < len(lost) < len(begun) - first
+
+
+def test_first_uses_have_an_end(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    kernels, given = listed(clock, 37, first_use_s=5.0)
+    began = clock.now_s
+    begun, lost = ran(monkeypatch, clock, kernels)
+    assert list(given) == begun[: len(given)]
+    assert len(given) + len(lost) == 37
+    assert clock.now_s - began < 12.0 + program.PREPARING_S[True] + 6.0
+
+
+def test_a_further_device_comes_after_one_of_each_kind_and_before_the_rest() -> None:
+    cards = ("cuda:0", "cuda:1")
+    found = [
+        CeilingKernel(name, name, device, "GB/s", lambda _: iter(()))
+        for device in (*cards, "cpu")
+        for name in ("other", "copy-device", "matmul-bf16")
+    ]
+    setup = SimpleNamespace(accelerators=cards)
+    ordered = [(one.id, one.device) for one in program.by_value(found, setup)]
+    assert ordered[0] == ("matmul-bf16", "cuda:0")
+    assert [device for _, device in ordered[-5:]] == ["cuda:1"] * 3 + ["cuda:0", "cpu"]
+
+
+def test_the_first_call_of_a_kernel_takes_none_of_its_time(clock: Clock) -> None:
+    """It loads cuDNN or chooses an algorithm."""
+    calls: list[int] = []
+
+    def seconds(_: Any, count: int) -> float:
+        clock.now_s += 0.01 * count if calls else 3.0
+        calls.append(count)
+        return 0.01 * count
+
+    time_slice = Slice(1.0)
+    device = SimpleNamespace(batch_s=0.02, seconds=seconds)
+    assert timing.median_s(device, lambda _: None, 1.0) == pytest.approx(0.01)
+    assert sum(calls[1:]) >= 90  # a whole second's
+    assert time_slice.remaining_s() == pytest.approx(0.0, abs=0.05)

@@ -101,6 +101,8 @@ def test_a_run_that_won_nothing_says_so() -> None:
     assert nothing == "no boost made this program faster; it runs as written"
     stopped = live.closing_lines(tuned(best=None, plan=None, tried=False, interrupted=True))[0][0]
     assert stopped == "stopped before anything faster was found"
+    early = live.closing_lines(tuned(best=None, unmeasured=("tf32", "gc-pause")))[0][0]
+    assert early == "it ran with tf32, gc-pause; the program ended before that was measured"
     short = live.closing_lines(tuned(best=None, plan=None, trials=(), tried=False))[0][0]
     assert short == "nothing could be tried: the program ended too soon"
 

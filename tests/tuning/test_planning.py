@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
+from flatout.measuring.live import LiveRun
 from flatout.nouns.identity import Identity
-from flatout.nouns.plan import PlannedBoost
+from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.nouns.trial import Guard, Measurement, Trial, Verdict
 from flatout.nouns.tuned import Confirmation
 from flatout.running.command import Command
@@ -80,3 +81,16 @@ def test_without_any_gain_of_pairs_only_the_confirmation_counts() -> None:
     search = dataclasses.replace(FOUND, kept=boosts, now_ms=None)
     assert planning.plan(COMMAND, search, confirmed(0.97, 1.02, 1.09), MACHINE) is None
     assert planning.plan(COMMAND, search, None, MACHINE) is not None
+
+
+def test_a_run_that_ends_before_its_plan_is_measured_leaves_the_plans_own_speed() -> None:
+    before = Plan(FOUND.kept, speedup=1.5, script_sha256=None)
+    run = LiveRun()
+    run.add(1, wire.LiveSummary((wire.BoostOrder("fused-optimizer"),), False, 3, written_ms=10.0))
+    plan = planning.of_run(COMMAND, run, MACHINE, before)
+    assert plan is not None
+    assert plan.speedup == 1.5
+    changed = dataclasses.replace(before, script_sha256="of another script")
+    plan = planning.of_run(COMMAND, run, MACHINE, changed)
+    assert plan is not None
+    assert plan.speedup is None

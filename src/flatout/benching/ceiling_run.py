@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -21,9 +21,9 @@ from flatout.nouns.errors import UserError
 from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
 
-QUICK_S, FULL_S = 13.0, 200.0
-"""For torch's import and all kernels together: --quick promises 20 s, and the machine is looked at
-before.
+QUICK_S, FULL_S = 12.0, 200.0
+"""For the measurements of all kernels, from the first one on: --quick promises 40 s on a GPU, of
+which torch's import, first uses of libraries and a look at the machine take the rest.
 """
 LEAST_S = 3.0
 """For what is left after a crash, however late it is."""
@@ -83,7 +83,10 @@ class Measurements:
     devices: tuple[Device, ...] = ()
     ceilings: list[Ceiling] = field(default_factory=list)
     interrupted: bool = False
-    began: float = field(default_factory=time.monotonic)
+    began: float | None = None
+    """When the first process was ready to measure; None: it has not said so yet."""
+    order: list[tuple[str, str]] = field(default_factory=list)
+    """Ids and devices of all that were planned, as they are shown: measured are they by value."""
     hangs: Counter[str] = field(default_factory=Counter)
     """How often each device hung."""
 
@@ -137,6 +140,8 @@ class _Process:
             self.planned = [
                 (str(kernel_id), str(device)) for kernel_id, device in answer["planned"]
             ]
+            if measurements.began is None:
+                measurements.began, measurements.order = time.monotonic(), self.planned
             self._listener.planned(len(measurements.ceilings) + len(self.planned))
         elif "lost" in answer:
             measurements.ceilings.append(
@@ -184,7 +189,13 @@ def run(
                 pass
         except KeyboardInterrupt:
             measurements.interrupted = True
+    measurements.ceilings.sort(key=_place_in(measurements.order))
     return measurements
+
+
+def _place_in(order: Sequence[tuple[str, str]]) -> Callable[[Ceiling], int]:
+    places = {key: place for place, key in enumerate(order)}
+    return lambda ceiling: places.get((ceiling.id, ceiling.device), len(places))
 
 
 def _run_process(
@@ -234,6 +245,7 @@ def _argument(
 ) -> str:
     further = max(0, len(measurements.devices) - 2)
     whole_s = QUICK_S if orders.quick else FULL_S + FURTHER_S * further
+    spent_s = 0.0 if measurements.began is None else time.monotonic() - measurements.began
     return json.dumps(
         {
             "quick": orders.quick,
@@ -241,7 +253,7 @@ def _argument(
             "devices": list(orders.devices),
             "folder": os.path.abspath(orders.folder),  # noqa: PTH100 - of a folder that may be gone
             "done": [list(key) for key in finished],
-            "budget_s": max(whole_s - (time.monotonic() - measurements.began), LEAST_S),
+            "budget_s": max(whole_s - spent_s, LEAST_S),
         }
     )
 

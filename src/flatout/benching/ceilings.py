@@ -43,7 +43,7 @@ FOR_PROFILES = (
     "conv-cpu-nchw-bf16",
     "conv-cpu-nhwc-bf16",
 )
-"""What an anatomy is compared with; about ten seconds with quick=True."""
+"""What an anatomy is compared with; some ten seconds with quick=True."""
 ALWAYS_MEASURED = ("matmul-fp32", "matmul-cpu-fp32")
 """Of these, what any run over all of them measures: other ceilings may be known from a smaller."""
 
@@ -71,7 +71,7 @@ def measure(
 ) -> tuple[Ceiling, ...]:
     """The ceilings of this machine, measured now in the interpreter `python`, and kept.
 
-    quick: within about 15 s for all, one or two sizes each. wanted: ids (FOR_PROFILES); empty: all
+    quick: within about 40 s for all, one or two sizes each. wanted: ids (FOR_PROFILES); empty: all
     that can be measured here. devices: cpu, cuda:0; empty: all. Values are in the units of each
     Ceiling; one that could not be measured has the value None and says why. KeyboardInterrupt ends
     it early and is raised again when what was measured is kept. Raises UserError where torch is

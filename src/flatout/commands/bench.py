@@ -16,7 +16,7 @@ from flatout.nouns.errors import UserError
 PLACE = ("Understand", 3)
 INTERRUPTED = 130
 
-Quick = Annotated[bool, typer.Option("--quick", help="Measure fewer sizes, within 20 seconds.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Measure fewer sizes, within 40 seconds.")]
 Cached = Annotated[
     bool, typer.Option("--cached", help="Show the last results instead of measuring.")
 ]

@@ -72,6 +72,8 @@ class Tuned:
     """... and of that, beyond its first minute."""
     tried: bool = True
     """At least one boost was tried fairly, or none applies."""
+    unmeasured: tuple[str, ...] = ()
+    """Boosts that were on when such a run ended, before the gain of all of them was measured."""
     plan_path: str | None = None
     report_path: str | None = None
     run_folder: str | None = None

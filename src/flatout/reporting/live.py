@@ -86,6 +86,9 @@ def closing_lines(tuned: Tuned) -> list[tuple[str, str]]:
         before, after = units.milliseconds(before_ms), units.milliseconds(after_ms)
         gain = f"{units.ratio(before_ms / after_ms)} faster: {before} a {unit} as written"
         lines.append((f"{gain}, {after} now{_saved(tuned.saved_s)}", "bold green"))
+    elif tuned.unmeasured:
+        names = ", ".join(tuned.unmeasured)
+        lines.append((f"it ran with {names}; the program ended before that was measured", "yellow"))
     elif tuned.tried:
         lines.append(("no boost made this program faster; it runs as written", "yellow"))
     else:

@@ -106,6 +106,7 @@ class LiveTuning:
             lost_s=summary.lost_s,
             lost_late_s=summary.lost_late_s,
             tried=bool(summary.kept) or any(map(_had_fair_try, rows)) or not untried,
+            unmeasured=tuple(order.id for order in summary.kept if now_ms is None),
             interrupted=self.interrupted,
             micro_steps=summary.micro_steps,
         )

@@ -103,14 +103,16 @@ def of_run(command: Command, run: LiveRun, machine: Identity, before: Plan) -> P
     if not boosts or run.summary is None:
         return None
     written_ms, now_ms = run.summary.written_ms, run.summary.now_ms
+    sha256 = script_sha256(command.script)
+    unchanged = boosts == before.boosts and sha256 == before.script_sha256
     pays_after, compile_s = _pays_after(live.rows(run), boosts, written_ms, now_ms)
     return Plan(
         boosts=boosts,
         command=command.display,
-        script_sha256=script_sha256(command.script),
+        script_sha256=sha256,
         job=before.job or run.facts,
         machine=machine,
-        speedup=run.speedup,
+        speedup=run.speedup or (before.speedup if unchanged else None),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         pays_after_steps=pays_after,
         compile_s=compile_s,

@@ -37,8 +37,9 @@ longer launches each operation. With CUDA graphs, a whole pass is one launch.
 - The compiler fails on this model: the part that failed runs as written.
 - Shapes or values change so often that torch stops recompiling.
 - `reduce-overhead` and the two `max-autotune` modes without a GPU do no more than the others.
-- `reduce-overhead` and `max-autotune` on a GPU, where several models train or gradients accumulate:
-  each run of a CUDA graph frees the gradients of the run before.
+- `reduce-overhead` and `max-autotune` on a GPU, where several models train: each run of a CUDA
+  graph frees the gradients of the run before. Those of the model itself are copied out of it, once
+  where they stay and accumulate.
 
 ## What it may change
 
@@ -99,7 +100,6 @@ LAUNCHES, GRAPH_LAUNCHES = 2.0, 5.0
 """A compiled pass is launched so many times as fast; as a CUDA graph."""
 MANY_SHAPES = 4
 """CUDA graphs are recorded once per shape; more than this many cost more than they save."""
-ACCUMULATED = "gradients accumulate over several batches, and each run of a CUDA graph frees them"
 NO_BLOCKS = "the model is not mostly made of three or more blocks that are alike"
 TOO_OLD = "2.4."
 ANEW = "torch compiles each block anew, before version 2.5"
@@ -137,8 +137,6 @@ def _why_no_graphs(facts: JobFacts) -> str | None:
         return f"{shapes} input shapes were seen, and CUDA graphs are recorded once a shape"
     if facts.device == "cuda" and len(facts.models) > 1:
         return SEVERAL
-    if facts.device == "cuda" and facts.micro_steps > 1:
-        return ACCUMULATED
     return None
 
 

@@ -39,6 +39,8 @@ class CompiledCalls(Attempts):
         self.what = "".join(f"{len(group)} x {type(group[0]).__name__}, " for group in blocks)
         """The kinds of blocks, for the report."""
         self.step_begins = False
+        self._places: dict[int, int] = {}
+        """Where the gradient of a weight, by its id, lies since it left the graphs' memory."""
         self.refused = ""
         """Why it is no longer compiled, although the compiler did not fail."""
 
@@ -97,11 +99,35 @@ class CompiledCalls(Attempts):
     def _run_whole(self, model: Any, args: Any, kwargs: Any) -> Any:
         import torch
 
+        if self.graphs:
+            self._keep_gradients(model)
         if self.step_begins:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
             self.step_begins = False
         output = self.run(self.codes[0], model, *args, **kwargs)
         return nests.change(output, torch.clone) if self.graphs else output
+
+    def _keep_gradients(self, model: torch.nn.Module) -> None:
+        """The graphs are about to use their memory again: what is in `.grad` may not lie there.
+
+        A backward pass leaves its own result in an empty `.grad`, and adds to one that is there:
+        what was copied once stays out. The tensor stays the same object, which the program may hold
+        as well.
+        """
+        import torch
+
+        found = [(id(p), p.grad) for p in model.parameters() if p.grad is not None]
+        dense = [(key, gradient) for key, gradient in found if gradient.layout is torch.strided]
+        inside = [
+            gradient for key, gradient in dense if gradient.data_ptr() != self._places.get(key)
+        ]
+        if inside:
+            originals = [gradient.detach() for gradient in inside]
+            copies = [torch.empty_like(original) for original in originals]
+            torch._foreach_copy_(copies, originals)
+            for gradient, copied in zip(inside, copies, strict=True):
+                gradient.data = copied
+        self._places = {key: gradient.data_ptr() for key, gradient in dense}
 
     def engaged(self) -> tuple[bool, str] | None:
         """For `Applied.engaged`."""

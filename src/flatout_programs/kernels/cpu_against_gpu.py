@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from flatout_programs.kernels import stopwatch
 from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
@@ -36,10 +37,15 @@ def ratios(setup: Setup, device: str, time_slice: Slice) -> Iterator[Point]:
     for index, batch in enumerate(batches):
         budget_s = max(time_slice.remaining_s() / (len(batches) - index), 0.1)
         cpu, gpu = (
-            median_s(Clock(setup.torch, place), step(setup, place, batch), budget_s * share)
+            median_s(Clock(setup.torch, place), _prepared(setup, place, batch), budget_s * share)
             for place, share in (("cpu", 0.7), (device, 0.3))
         )
         yield f"batch {batch} of {LENGTH}x{WIDTH}", cpu / gpu
+
+
+def _prepared(setup: Setup, device: str, batch: int) -> Any:
+    with stopwatch.preparing():
+        return step(setup, device, batch)
 
 
 def step(setup: Setup, device: str, batch: int) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from flatout_programs.kernels import stopwatch
 from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 
 MIB = 2**20
@@ -61,7 +62,8 @@ def _impossible(folder: str, size: int) -> str:
 def readings(folder: str, size: int, time_slice: Slice) -> Iterator[Point]:
     """GB/s in order, then in pieces from anywhere. The file has no name: nothing is left behind."""
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        _write(file, size)
+        with stopwatch.preparing():
+            _write(file, size)
         rates: list[float] = []
         while len(rates) < 2 or (
             time_slice.remaining_s() > time_slice.seconds / 2 and len(rates) < 9

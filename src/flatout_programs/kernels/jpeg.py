@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from flatout_programs.kernels import stopwatch
 from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
@@ -58,7 +59,8 @@ def installed_decoders(torch: Any) -> dict[str, Decode]:
 def rates(setup: Setup, decoders: dict[str, Decode], time_slice: Slice) -> Iterator[Point]:
     """Images per second of each decoder, on one thread."""
     torch = setup.torch
-    pictures = [encoded(torch, WIDTH, HEIGHT, seed) for seed in range(PICTURES)]
+    with stopwatch.preparing():
+        pictures = [encoded(torch, WIDTH, HEIGHT, seed) for seed in range(PICTURES)]
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

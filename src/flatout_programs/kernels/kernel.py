@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flatout_agent.limits import available_memory, usable_cores
+from flatout_programs.kernels import stopwatch
 
 FALLBACK_FREE_BYTES = 2**31
 TILE = 2**20
@@ -21,15 +21,15 @@ PAIRED = ("matmul-bf16", "matmul-fp16", "copy-device", "copy-host-to-device-pinn
 
 
 class Slice:
-    """The time that one kernel may take. What it leaves is the next one's."""
+    """The time that one kernel may measure. What it leaves is the next one's."""
 
     def __init__(self, seconds: float) -> None:
-        self._until = time.perf_counter() + seconds
+        self._until = stopwatch.now() + seconds
         self.seconds = seconds
 
     def remaining_s(self) -> float:
         """Seconds left; may be negative."""
-        return self._until - time.perf_counter()
+        return self._until - stopwatch.now()
 
 
 Point = tuple[str, float]
@@ -113,10 +113,22 @@ class Setup:
     def sets(
         self, device: str, make: Callable[[], Any], bytes_each: int, most: int = 64
     ) -> list[Any]:
-        """Enough sets of operands that each has left the caches before its next turn."""
+        """Enough sets of operands that each has left the caches before its next turn. All but the
+        first are copies: to draw random values takes several times as long.
+        """
         count = -(-3 * self.cache_bytes(device) // max(bytes_each, 1))
         room = int(self.free_bytes(device) * 0.4) // max(bytes_each, 1)
-        return [make() for _ in range(max(1, min(count, room, most)))]
+        with stopwatch.preparing():
+            first = make()
+            return [first, *(_copy(first) for _ in range(1, min(count, room, most)))]
+
+
+def _copy(operands: Any) -> Any:
+    """Tensors of their own: one, or as many as there are, pinned where these are."""
+    if isinstance(operands, (list, tuple)):
+        return [_copy(operand) for operand in operands]
+    copied = operands.clone()
+    return copied.pin_memory() if operands.is_pinned() else copied
 
 
 def _cpu_cache_bytes() -> int:

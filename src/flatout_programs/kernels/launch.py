@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from flatout_programs.kernels import timing
+from flatout_programs.kernels import stopwatch, timing
 from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 
 ROUND = 500
@@ -82,7 +82,8 @@ def replays(setup: Setup, device: str, time_slice: Slice) -> Iterator[Point]:
     graph_sizes = GRAPHS[1:2] if setup.quick else GRAPHS
     with torch.cuda.device(device):
         for index, count in enumerate(graph_sizes):
-            graph = _graph(setup, device, count)
+            with stopwatch.preparing():
+                graph = _graph(setup, device, count)
             clock = timing.Clock(torch, device)
             budget_s = max(time_slice.remaining_s() / (len(graph_sizes) - index), 0.02)
             seconds = timing.median_s(clock, partial(_replay, graph), budget_s)

@@ -268,8 +268,9 @@ class ImageLoader:
         self._resolve(state["canvas"])
         if (decoder := self.state_dict()["decoder"]) != state["decoder"]:
             self.notes["resume"] = (
-                f"decoded by {state['decoder']} before and by {decoder} now: pixels differ, on a "
-                "GPU by more than 1 or 2 levels at colour edges (nvJPEG does not smooth chroma)"
+                f"decoded by {state['decoder']} before and by {decoder} now: pixels differ by 1 or "
+                "2 levels, on a GPU by 25 and more at colour edges (a JPEG file has one colour for "
+                "2x2 pixels: nvJPEG repeats it, decoders on the host interpolate)"
             )
         self._go_to(int(state["epoch"]), int(state["position"]))
 

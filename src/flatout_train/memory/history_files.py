@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -145,6 +148,8 @@ def _on_device(history: History, device: torch.device) -> End:
             "XPU or CPU device"
         )
     held = recorder.memory_allocated(device)
+    watching = contextlib.ExitStack()
+    calls = watching.enter_context(backward_calls())
     recorder._record_memory_history(
         enabled="all", context="alloc", stacks="python", max_entries=_ENTRIES
     )
@@ -153,16 +158,71 @@ def _on_device(history: History, device: torch.device) -> End:
         snapshot = recorder._snapshot()
         recorder._dump_snapshot(str(history.snapshot))
         recorder._record_memory_history(enabled=None)
-        return from_snapshot(snapshot, device.index or 0, held)
+        watching.close()
+        return from_snapshot(snapshot, device.index or 0, held, calls)
 
     return end
 
 
-def from_snapshot(snapshot: dict[str, Any], index: int, held: int) -> Timeline:
-    """The timeline of one device in a snapshot of torch's allocator; `held`: bytes before it."""
+@dataclass
+class BackwardCall:
+    """A line of the program that ran a backward pass, and when, in seconds since the epoch."""
+
+    place: str
+    began: float
+    ended: float = float("inf")
+
+
+@contextmanager
+def backward_calls() -> Iterator[list[BackwardCall]]:
+    """Notes the backward passes within the block.
+
+    On a GPU they run in a thread without Python frames, so that torch records no line for them.
+    """
+    calls: list[BackwardCall] = []
+    originals = {name: getattr(torch.autograd, name) for name in ("backward", "grad")}
+
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            call = BackwardCall(_place(_frames()), time.time())
+            calls.append(call)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                call.ended = time.time()
+
+        return run
+
+    ours = {name: noting(original) for name, original in originals.items()}
+    for name, function in ours.items():
+        setattr(torch.autograd, name, function)
+    try:
+        yield calls
+    finally:
+        for name, original in originals.items():
+            if getattr(torch.autograd, name) is ours[name]:
+                setattr(torch.autograd, name, original)
+
+
+def _frames() -> list[tuple[str, int]]:
+    """File and line of the callers, innermost first."""
+    frames, frame = [], sys._getframe(1)
+    while frame is not None:
+        frames.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back  # type: ignore[assignment]
+    return frames
+
+
+def from_snapshot(
+    snapshot: dict[str, Any], index: int, held: int, calls: Sequence[BackwardCall] = ()
+) -> Timeline:
+    """The timeline of one device in a snapshot of torch's allocator.
+
+    held: bytes in use before it. calls: the backward passes within it.
+    """
     traces = snapshot["device_traces"]
     entries = traces[index] if index < len(traces) else []
-    moments = [_device_moment(entry) for entry in entries if entry["action"] in _ACTIONS]
+    moments = [_device_moment(entry, calls) for entry in entries if entry["action"] in _ACTIONS]
     allocations, freed = _paired(moments)
     return Timeline(allocations, max(freed, held))
 
@@ -171,15 +231,27 @@ _ACTIONS = {"alloc": 1, "free_requested": -1}
 """Memory counts as in use until the program frees it, even if the allocator waits."""
 
 
-def _device_moment(entry: dict[str, Any]) -> _Moment:
+_SLACK_S = 1e-3
+"""The allocator's clock is an estimate of the system's."""
+
+
+def _device_moment(entry: dict[str, Any], calls: Sequence[BackwardCall]) -> _Moment:
     size = entry["size"] * _ACTIONS[entry["action"]]
     moment = _Moment(entry.get("time_us", 0) / 1e6, entry["addr"], size)
     if size > 0:
         frames = [(frame["filename"], frame["line"]) for frame in entry.get("frames", ())]
         # the thread that runs the backward pass on a GPU has no Python frames
         moment.part = _part([file for file, _ in frames]) if frames else "backward"
-        moment.place = _place(frames) if frames else "(backward pass)"
+        moment.place = _place(frames) if frames else _caller(moment.seconds, calls)
     return moment
+
+
+def _caller(seconds: float, calls: Sequence[BackwardCall]) -> str:
+    """The line that ran the backward pass of this moment, as the CPU's history has it."""
+    for call in calls:
+        if call.began - _SLACK_S <= seconds <= call.ended + _SLACK_S:
+            return call.place
+    return "(backward pass)"
 
 
 def _paired(moments: Iterable[_Moment]) -> tuple[list[Allocation], int]:

@@ -20,7 +20,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from flatout_agent.speedups.compiled_blocks import is_cache
 from flatout_agent.speedups.repeated_blocks import repeated_blocks
@@ -28,7 +32,8 @@ from flatout_train.errors import UsageError
 
 Policy = Literal["all", "alternate", "selective"]
 """all: every block; alternate: every second block; selective: every block, but the results of
-matrix products, convolutions and attention are stored: only the cheap rest is recomputed."""
+matrix products, convolutions and attention (without dropout) are stored: only the cheap rest is
+recomputed."""
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 _SAVED = (
@@ -141,11 +146,30 @@ def _contexts(block: nn.Module, selective: bool) -> Contexts:
     """The contexts of the block's first run and of its recomputation."""
     if not selective:
         return contextlib.nullcontext(), _Again(block, contextlib.nullcontext())
-    first, second = _keeping()
+    make: Any = create_selective_checkpoint_contexts
+    first, second = make(_stored_or_not)
     return first, _Again(block, second)
 
 
+def _stored_or_not(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """What draws random numbers is run again: else all dropout behind it would draw others."""
+    stored = operation in _saved_operations() and not _draws(operation, args, kwargs)
+    return CheckpointPolicy.MUST_SAVE if stored else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _draws(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether it draws random numbers; fused attention does with dropout alone."""
+    if torch.Tag.nondeterministic_seeded not in operation.tags:
+        return False
+    for place, argument in enumerate(operation._schema.arguments):
+        if argument.name == "dropout_p":
+            given = kwargs.get("dropout_p", argument.default_value)
+            return bool((args[place] if place < len(args) else given) > 0)
+    return True
+
+
 def _keeping() -> Contexts:
+    """For the compiler, which gives each operation that it runs again its own random numbers."""
     make: Any = create_selective_checkpoint_contexts
     return make(_saved_operations())  # type: ignore[no-any-return]
 

@@ -334,7 +334,7 @@ ONCE = ModelFacts("N", 1, "f", "cuda")
         ({"device": "cuda", "models": (ONCE, ONCE)}, "max-autotune-no-cudagraphs", None),
         ({"device": "cuda", "models": (ONCE, ONCE)}, "default", None),
         ({"models": (MODEL, MODEL)}, "max-autotune", None),
-        ({"device": "cuda", "micro_steps": 4.0}, "reduce-overhead", "accumulate"),
+        ({"device": "cuda", "micro_steps": 4.0}, "reduce-overhead", None),
         ({"device": "cuda", "micro_steps": 4.0}, "default", None),
         ({"micro_steps": 4.0}, "max-autotune", None),
         ({"models": (ModelFacts("N", 1, "f", "cpu", compiled=True),)}, "default", "itself"),
@@ -384,6 +384,104 @@ def test_blocks_are_tried_first_where_there_are_any(device, model, wanted):
     assert found[0].promise < found[1].promise
 
 
+class Pool:
+    """Compiled code as CUDA graphs run it: a pass writes its gradients to places of its own, and
+    with the next call these hold something else.
+    """
+
+    def __init__(self, model):
+        self.storages = {n: torch.empty_like(p) for n, p in model.named_parameters()}
+        self.runs = 0
+
+    def __call__(self, module, x):
+        for memory in self.storages.values():
+            memory.fill_(float("nan"))
+        self.runs += 1
+        names = list(self.storages)
+        weights = [dict(module.named_parameters())[name] for name in names]
+        return Pooled.apply(self, names, module, x, *weights)
+
+    def output(self, name, value):
+        """A fresh tensor in the pool, which `.grad` takes over as it is."""
+        memory = self.storages[name].copy_(value)
+        return torch.empty(0).set_(memory.untyped_storage(), 0, memory.shape, memory.stride())
+
+
+class Pooled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, pool, names, module, x, *weights):
+        ctx.pool, ctx.names = pool, names
+        with torch.enable_grad():
+            ctx.copies = [weight.detach().requires_grad_() for weight in weights]
+            given = dict(zip(names, ctx.copies, strict=True))
+            ctx.out = torch.func.functional_call(type(module).written(module), given, (x,))
+        return ctx.out.detach().clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        found = torch.autograd.grad(ctx.out, ctx.copies, gradient)
+        outputs = map(ctx.pool.output, ctx.names, found)
+        return None, None, None, None, *outputs
+
+
+class Written(Net):
+    """What the pool runs is another module: this one's calls are compiled."""
+
+    @staticmethod
+    def written(module):
+        return copy.deepcopy(Net()).requires_grad_(False)
+
+
+def pooled(model, monkeypatch):
+    """The boost in a mode of CUDA graphs, over such a pool; and the pool."""
+    pool, job = Pool(model), Job()
+    monkeypatch.setattr(torch, "compile", lambda call, **_: pool)
+    job.models.append(model)
+    return CompiledCalls(job, "reduce-overhead", "cuda", []).put_on(model, []), pool
+
+
+def lies_in(pool, gradient):
+    return gradient.data_ptr() in {memory.data_ptr() for memory in pool.storages.values()}
+
+
+def test_what_is_in_grad_leaves_the_graphs_memory_before_they_use_it_again(monkeypatch):
+    model, batches = Written(), [torch.randn(4, 8) for _ in range(4)]
+    plain = Net()
+    plain.load_state_dict(model.state_dict())
+    _, pool = pooled(model, monkeypatch)
+    held = None
+    for number, x in enumerate(batches):
+        model(x).square().sum().backward()
+        plain(x).square().sum().backward()
+        assert lies_in(pool, model.first.weight.grad) == (number == 0), "else it tests nothing"
+        held = held if held is not None else model.first.weight.grad
+        torch.testing.assert_close(grads(model), grads(plain))
+    assert pool.runs == 4
+    assert held is model.first.weight.grad, "the program may hold it"
+
+
+def test_gradients_that_are_set_to_none_are_not_copied(monkeypatch):
+    model = Written()
+    _, pool = pooled(model, monkeypatch)
+    copied = []
+    kept = torch._foreach_copy_
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda *a: (copied.append(1), kept(*a)))
+    for _ in range(3):
+        model(torch.randn(4, 8)).sum().backward()
+        model.zero_grad()
+    assert copied == []
+    for _ in range(3):  # they stay where they were copied to
+        model(torch.randn(4, 8)).sum().backward()
+        model.zero_grad(set_to_none=False)
+    assert copied == [1]
+    for _ in range(3):  # set to None after the forward pass, as some programs do
+        loss = model(torch.randn(4, 8)).sum()
+        model.zero_grad()
+        loss.backward()
+        assert lies_in(pool, model.last.weight.grad)
+    assert copied == [1, 1, 1]
+
+
 def test_promise_and_by_hand(monkeypatch):
     assert compile.promise(FACTS, {}) > 1.0
     gpu = JobFacts(**{**vars(FACTS), "device": "cuda", "step_s": 0.01})
@@ -424,6 +522,37 @@ def test_cuda_graphs_leave_the_script_its_own_outputs():
         kept[-1].sum().backward()
     for out, x in zip(kept, batches, strict=True):
         torch.testing.assert_close(out, plain(x))
+        plain(x).sum().backward()
+    torch.testing.assert_close(grads(model), grads(plain))
+    assert applied.engaged()[0] is True
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("before", [True, False], ids=["zeroed before", "zeroed between"])
+def test_with_cuda_graphs_gradients_accumulate_as_without(set_to_none, before):
+    model = Net().cuda()
+    plain = copy.deepcopy(model)
+    job = Job()
+    job.models.append(model)
+    applied = compile.apply(job, model, {"mode": "reduce-overhead"})
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.01) for net in (model, plain)]
+    for _ in range(8):
+        batches = [torch.randn(4, 8, device="cuda") for _ in range(3)]
+        for net, optimizer in zip((model, plain), optimizers, strict=True):
+            for number, x in enumerate(batches):
+                if number == 0 and before:
+                    optimizer.zero_grad(set_to_none=set_to_none)
+                loss = net(x).square().mean()
+                if number == 0 and not before:
+                    optimizer.zero_grad(set_to_none=set_to_none)
+                loss.backward()
+            optimizer.step()
+        for callback in list(job.step_callbacks):
+            callback()
+        torch.testing.assert_close(grads(model), grads(plain))
+    torch.testing.assert_close(dict(model.state_dict()), dict(plain.state_dict()))
     assert applied.engaged()[0] is True
 
 

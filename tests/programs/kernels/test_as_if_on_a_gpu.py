@@ -179,6 +179,15 @@ def test_the_ids_of_a_hopper_gpu(here: Setup) -> None:
     }
 
 
+def test_what_is_measured_first_is_there(here: Setup) -> None:
+    found = {
+        one.id
+        for name in program.FAMILIES
+        for one in importlib.import_module(f"flatout_programs.kernels.{name}").kernels(here)
+    }
+    assert set(program.BY_VALUE) <= found
+
+
 def test_a_graph_is_captured(here: Setup) -> None:
     assert list(launch.replays(here, "cuda:0", Slice(0.02)))
     assert here.torch.cuda.captured == 1

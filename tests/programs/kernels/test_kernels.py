@@ -24,7 +24,7 @@ from flatout_programs.kernels import (
 from flatout_programs.kernels.kernel import CeilingKernel, Setup, Slice
 
 FOLDER = Path(program.__file__).with_name("kernels")
-MACHINERY = {"__init__", "kernel", "sizes", "timing"}
+MACHINERY = {"__init__", "kernel", "sizes", "stopwatch", "timing"}
 
 
 @pytest.fixture
@@ -100,9 +100,26 @@ def test_float32_stays_float32_unless_tf32_is_meant() -> None:
 
 def test_operands_together_are_larger_than_the_cache(here: Setup) -> None:
     size = 2**20
-    found = here.sets("cpu", lambda: object(), size)
+    found = here.sets("cpu", lambda: torch.zeros(1), size)
     assert len(found) == min(64, -(-3 * here.cache_bytes("cpu") // size))
-    assert len(here.sets("cpu", lambda: object(), 2**40)) == 1
+    assert len({one.data_ptr() for one in found}) == len(found)
+    assert len(here.sets("cpu", lambda: torch.zeros(1), 2**40)) == 1
+
+
+def test_random_operands_are_drawn_once_and_lie_as_the_first_ones(here: Setup) -> None:
+    """Drawing them took longer than all measurements of an H200's host."""
+    drawn: list[Any] = []
+
+    def make() -> Any:
+        drawn.append((torch.randn(4, 8), torch.randn(16, 8).t()))
+        return drawn[-1]
+
+    found = here.sets("cpu", make, 2**20)
+    assert len(found) > 1
+    assert len(drawn) == 1
+    for one, two in found:
+        assert torch.equal(one, drawn[0][0])
+        assert two.stride() == drawn[0][1].stride()
 
 
 def test_filled_arrays_hold_random_values_everywhere(here: Setup) -> None:

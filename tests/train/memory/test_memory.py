@@ -297,6 +297,39 @@ def test_a_snapshot_of_torchs_allocator_is_read_as_its_viewer_reads_it() -> None
     assert timeline.moments[-1].total == 116 * MIB
 
 
+def test_what_a_backward_pass_allocates_has_the_line_that_ran_it() -> None:
+    """On an H200 such allocations have no frames; the largest may be cuBLAS's, for that thread."""
+    trace = [
+        entry("alloc", 1, 32 * MIB, 1_000_000, ("/u/train.py", 3)),
+        entry("alloc", 2, 32 * MIB, 2_000_000),
+        entry("alloc", 3, 1 * MIB, 2_500_500),
+        entry("alloc", 4, 2 * MIB, 3_000_000),
+    ]
+    first = memory_history.BackwardCall("/u/train.py:5", 1.9, 2.5)
+    calls = [first, memory_history.BackwardCall("/u/gan.py:9", 2.9)]
+    timeline = memory_history.from_snapshot({"device_traces": [trace]}, 0, 0, calls)
+    assert timeline.largest() == [
+        (33 * MIB, "/u/train.py:5", 2),
+        (32 * MIB, "/u/train.py:3", 1),
+        (2 * MIB, "/u/gan.py:9", 1),
+    ]
+    assert [a.part for a in timeline.allocations] == ["other", *["backward"] * 3]
+
+
+def test_backward_passes_are_noted_with_their_lines() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    originals = torch.autograd.backward, torch.autograd.grad
+    line = test_backward_passes_are_noted_with_their_lines.__code__.co_firstlineno + 5
+    with memory_history.backward_calls() as calls:
+        weight.sum().backward()
+        torch.autograd.grad(weight.sum(), weight)
+        with pytest.raises(RuntimeError, match="does not require grad"):
+            torch.ones(1).backward()
+    assert [call.place for call in calls] == [f"{__file__}:{line + n}" for n in (0, 1, 3)]
+    assert all(call.began <= call.ended < float("inf") for call in calls)
+    assert (torch.autograd.backward, torch.autograd.grad) == originals
+
+
 def test_losses_kept_with_their_graph_are_found_and_named() -> None:
     model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 64))
     x = torch.randn(512, 64)
@@ -425,8 +458,11 @@ def test_on_a_gpu_a_history_is_torchs_own_snapshot_with_a_drawing(tmp_path: Path
     optimizer = torch.optim.AdamW(model.parameters())
     with flatout.memory.history(tmp_path / "memory") as history:
         line = the_program_on_gpu(model, optimizer)
-    assert history.peak >= 32 * MIB
+    assert history.peak >= 256 * MIB
     assert history.largest[0][1].endswith(f"test_memory.py:{line}")
+    places = [place for _, place, _ in history.largest]
+    assert any(place.endswith(f"test_memory.py:{line + 2}") for place in places), "the backward"
+    assert "(backward pass)" not in places
     assert history.snapshot.suffix == ".pickle"
     page = Page(history.drawing.read_text(encoding="utf-8"))
     assert page.open == []
@@ -434,7 +470,7 @@ def test_on_a_gpu_a_history_is_torchs_own_snapshot_with_a_drawing(tmp_path: Path
 
 
 def the_program_on_gpu(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    big = torch.ones(8 * MIB, device="cuda")
+    big = torch.ones(64 * MIB, device="cuda")  # more than cuBLAS's own, 32 MiB on Hopper
     line = the_program_on_gpu.__code__.co_firstlineno + 1
     loss = model(big[:1024].reshape(4, 256)).square().mean()
     loss.backward()

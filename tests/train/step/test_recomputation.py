@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from flatout_agent.speedups.repeated_blocks import repeated_blocks
 from flatout_train.errors import UsageError
+from flatout_train.step import recomputation
 from flatout_train.step.recomputation import Policy, recompute
 from train.step.limited_memory import Block, Blocks, Memory
 
@@ -47,6 +48,53 @@ def test_the_gradient_is_the_same_to_the_last_bit(policy: Policy) -> None:
     assert equal(gradient(model, x), wanted)
     assert memory.peak == peak
     assert all(type(block) is Block for block in model.blocks)
+
+
+class Drawing(nn.Module):
+    """A block with an operation that draws by itself, as a GPU's fused attention with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        drawn: Tensor = torch.ops.aten.native_dropout(x, 0.3, True)[0]
+        return x + nn.functional.dropout(self.linear(drawn).relu(), 0.3)
+
+
+def test_dropout_falls_alike_behind_attention_that_drops_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored = [*recomputation._saved_operations(), torch.ops.aten.native_dropout.default]
+    monkeypatch.setattr(recomputation, "_saved_operations", lambda: stored)
+    model, x = nn.Sequential(*(Drawing() for _ in range(3))), torch.randn(16, 8)
+    wanted, after = gradient(model, x), torch.get_rng_state()
+    recompute(model, "selective")
+    assert equal(gradient(model, x), wanted)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("_scaled_dot_product_flash_attention", ()),
+        ("_scaled_dot_product_flash_attention_for_cpu", ()),
+        ("_scaled_dot_product_efficient_attention", (None, True)),
+        ("_scaled_dot_product_cudnn_attention", (None, True)),
+    ],
+)
+def test_attention_is_stored_where_it_draws_nothing(name: str, before: Any) -> None:
+    operation = getattr(torch.ops.aten, name).default
+    tensors = [torch.zeros(1)] * 3
+
+    def stored(*args: Any, **kwargs: Any) -> bool:
+        policy = recomputation._stored_or_not(None, operation, *tensors, *before, *args, **kwargs)
+        return policy.name == "MUST_SAVE"
+
+    assert stored()
+    assert stored(0.0)
+    assert not stored(0.1)
+    assert not stored(dropout_p=0.1)
 
 
 def test_policies_keep_more_or_less() -> None:
@@ -336,7 +384,8 @@ def test_compiled_blocks_with_running_statistics_run_as_written() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("policy", POLICIES)
 def test_on_a_gpu_dropout_falls_alike_and_memory_is_saved(policy: Policy) -> None:
-    layer = nn.TransformerEncoderLayer(256, 4, 1024, 0.1, batch_first=True)
+    # Norms first: behind a norm the mean of squares is constant, and all gradients are nothing.
+    layer = nn.TransformerEncoderLayer(256, 4, 1024, 0.1, batch_first=True, norm_first=True)
     model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).cuda()
     x = torch.randn(16, 128, 256, device="cuda")
 

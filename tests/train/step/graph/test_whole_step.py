@@ -829,7 +829,7 @@ def test_on_a_gpu_a_step_that_waits_is_found_with_its_line_and_stays_eager() -> 
     expected = pair.train(data, recorded=False)
     assert pair.train(data, recorded=True) == expected
     line = waiting.__code__.co_firstlineno + 2
-    assert pair.whole.reason.endswith(f"test_graph.py:{line}")
+    assert pair.whole.reason.endswith(f"{Path(__file__).name}:{line}")
 
 
 @pytest.mark.gpu
