@@ -87,9 +87,10 @@ _models: list[Any] = []
 
 
 def offsets() -> nn.Module:
-    _models.append(Offsets())
-    nn.init.normal_(_models[-1].out.bias)
-    return _models[-1]
+    model = Offsets()
+    nn.init.normal_(model.out.bias)
+    _models.append(model)
+    return model
 
 
 def redrawing(layer: Any) -> Any:
@@ -160,7 +161,8 @@ def test_every_dropout_is_still(name: str) -> None:
     def drawn(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
         result: Any = call(x)
-        return result[0] if isinstance(result, tuple) else result
+        found: torch.Tensor = result[0] if isinstance(result, tuple) else result
+        return found
 
     assert not torch.equal(drawn(1), drawn(2))
     with Stilled():
