@@ -25,7 +25,7 @@ class Booster:
         self._reported: dict[str, list[Applied]] = {}
         self._took_hold: set[str] = set()
         """Boosts that did before they were switched off, with these parameters."""
-        self._params: dict[str, wire.Params] = {}
+        self._params = {order.id: dict(order.params) for order in boosts}
         self._notes: dict[str, wire.BoostNote] = {}
         for order in boosts:
             module = recorder.safely(f"load {order.id}", load, order.id)

@@ -182,6 +182,7 @@ class Products:
             and is_plain(first, *others)
             and first.numel() >= SMALLEST
             and first.is_contiguous()
+            and not first.is_inference()  # it has no version
             and others[0].dim() == 2
             and all(tensor.device.type == "cpu" for tensor in (first, *others))
             and not torch.are_deterministic_algorithms_enabled()
@@ -196,6 +197,8 @@ class Products:
         rounded = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         if rounded is None and dense.dtype is not matrix.dtype:
             return None  # as written it raises
+        if rounded is not None and torch.float64 in (matrix.dtype, dense.dtype):
+            return None  # autocast leaves these as they are
         sparse = self.constants.compressed(matrix, self._steps())
         if sparse is None:
             return None

@@ -121,6 +121,26 @@ def test_under_autocast_the_result_is_what_the_program_expects(applied: Applied)
     assert layer.weight.grad is not None and layer.weight.grad.dtype is torch.float32
 
 
+def test_autocast_leaves_doubles_alone(applied: Applied) -> None:
+    matrix, dense = graph(dtype=torch.float64), torch.randn(300, 8, dtype=torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(3):
+            result = matrix @ dense
+    assert result.dtype is torch.float64
+    assert taken(applied) == 0
+
+
+def test_in_inference_mode(applied: Applied) -> None:
+    matrix, layer = graph(), nn.Linear(300, 8)
+    for _ in range(2):
+        layer(matrix)
+    with torch.inference_mode():
+        inside = graph()  # has no version that could be compared
+        for _ in range(3):
+            assert torch.allclose(layer(matrix), layer(inside), atol=LARGEST_DIFFERENCE)
+    assert taken(applied) == 4
+
+
 def written_through_numpy(matrix: torch.Tensor) -> None:
     matrix.numpy()[3, 5] += 1.0
 
