@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 FOLDERS = (HERE / "by_hand", HERE / "strangers")
 ROUNDS, MOST_ROUNDS = 2, 6
 RESTLESS = 1.1
-"""More rounds are taken while those of the script as written are so many times apart."""
+"""More rounds are taken while those of one of the three are so many times apart."""
 TIMED_S = 5.0
 """Seconds of steps that each run is timed for."""
 GOALS = {"30s": None, "60s": 0.70, "120s": 0.85, "10m": 0.95}
@@ -97,8 +97,7 @@ def one(by_hand: Path, budget: str) -> dict[str, Any]:
         planned = document["exit_code"] == 0
         times: dict[str, list[float]] = {"written": [], "hand": [], "plan": []}
         while len(times["written"]) < ROUNDS or (
-            len(times["written"]) < MOST_ROUNDS
-            and max(times["written"]) > RESTLESS * min(times["written"])
+            len(times["written"]) < MOST_ROUNDS and any(map(restless, times.values()))
         ):
             for kind, path in (("written", script), ("hand", by_hand), ("plan", script)):
                 if kind != "plan" or planned:
@@ -126,6 +125,11 @@ def one(by_hand: Path, budget: str) -> dict[str, Any]:
         "notes": document["notes"],
         "commit": record.commit(),
     }
+
+
+def restless(times: list[float]) -> bool:
+    """Whether one more round may change their median."""
+    return bool(times) and max(times) > RESTLESS * min(times)
 
 
 def step_ms(script: Path, folder: Path, under_plan: bool) -> float:

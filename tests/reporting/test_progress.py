@@ -66,6 +66,15 @@ def test_a_skipped_boost_is_told_even_if_nothing_comes_after() -> None:
     assert file.getvalue() == "skipped: cpu-threads\n"
 
 
+def test_what_each_process_skips_is_told_once() -> None:
+    file = io.StringIO()
+    with TuneView(Console(file=file)) as view:
+        for _ in range(3):
+            view.finished(tuned_examples.good().trials[-1])
+            view.phase("again")
+    assert file.getvalue().count("skipped") == 1
+
+
 SCRIPT = """
 import time
 from flatout.reporting.progress import TuneView

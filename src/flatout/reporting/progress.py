@@ -56,6 +56,8 @@ class TuneView:
         self._text = ""
         self._ratios: list[float] = []
         self._skipped: list[str] = []
+        self._told: set[str] = set()
+        """All that were told as skipped."""
         self._header = False
 
     def __enter__(self) -> TuneView:
@@ -107,8 +109,12 @@ class TuneView:
     def finished(self, trial: Trial) -> None:
         """A trial has its verdict."""
         if trial.verdict is Verdict.SKIPPED and trial.measured is None and trial.tried:
-            # Boosts without a trial come in bunches: one line for all of them.
-            self._skipped.append(plain.named(trial.tried, trial.params))
+            # Boosts without a trial come in bunches: one line for all of them. Each process of a
+            # short program skips the same ones again.
+            name = plain.named(trial.tried, trial.params)
+            if name not in self._told:
+                self._told.add(name)
+                self._skipped.append(name)
             return
         self._tell_skipped()
         self._running = None

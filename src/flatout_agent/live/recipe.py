@@ -26,6 +26,7 @@ from flatout_agent.live.candidates import Candidate, Refusal, highest_risk
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.measure import Measure
 from flatout_agent.live.state import Machinery, State, Story, Tick
+from flatout_agent.watch.window import FILLING_S
 
 Orders = list[wire.BoostOrder]
 Compared = Generator[None, Tick, decide.Answer]
@@ -43,9 +44,9 @@ LITTLE_S, MOST_S = 5.0, 15.0
 """Seconds that these pairs take at most all the same: where little is promised, and much."""
 AGAIN = 0.05
 """What stayed unclear, and other parameters, are worth this part of what a first try is."""
-READY_S, LIVE_READY_S = 20.0, 300.0
-"""How long a boost may take until it can show its gain: in a throw-away run, and in a real one,
-where waiting costs nothing."""
+LIVE_READY_S = 300.0
+"""How long a boost may take in a real run until it can show its gain: waiting costs nothing there.
+In a throw-away run it is `FILLING_S`, which the confirmation waits as well."""
 LIKELY = 0.05
 """A gain that looks this large gets a second turn even where no time limit is given, and is
 believed where there is no more time to look."""
@@ -520,7 +521,7 @@ class Tuning:
     def compare(self, group: Sequence[Candidate], base: Orders, trial: Orders) -> Compared:
         """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up."""
         key, kept_ids = _key(group), tuple(self.state.kept_ids)
-        before = self._ratios.pop(key, None)
+        before = self._ratios.get(key)
         ratios = list(before.ratios) if before is not None and before.kept == kept_ids else []
         began, left_s = self.machinery.now(), self.budget.left_s
         if left_s is not None:
@@ -539,6 +540,7 @@ class Tuning:
             else:
                 ratio = yield from self.measure.first_pair(base, trial, list(self._written))
             if not math.isfinite(ratio):
+                self._ratios.pop(key, None)
                 broken: decide.PairVerdict = (
                     "broken" if self.measure.broken_by_trial else "nonfinite"
                 )
@@ -598,7 +600,7 @@ class Tuning:
         wait_s = steps * self._step_s()
         if self.budget.throw_away:
             left_s = self.budget.left_s
-            return 0 < wait_s < min(READY_S, READY_S if left_s is None else left_s / 2)
+            return 0 < wait_s < min(FILLING_S, FILLING_S if left_s is None else left_s / 2)
         left = None if self.budget.steps is None else self.budget.steps - self.machinery.steps()
         return 0 < wait_s < LIVE_READY_S and (left is None or steps < left / 2)
 

@@ -48,18 +48,33 @@ LOGGERS = (
     ("wandb", "log", "wandb.log"),
 )
 
+HOOKED: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (
+        torch.nn.Module,
+        (
+            "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
+            "register_full_backward_pre_hook", "register_backward_hook",
+        ),
+    ),
+    (torch.Tensor, ("register_hook", "register_post_accumulate_grad_hook")),
+    (torch.optim.Optimizer, ("register_step_pre_hook", "register_step_post_hook")),
+)  # fmt: skip
+HOOK = "hook"
+
 Note = Callable[[Any, tuple[Any, ...], dict[str, Any]], str | None]
 """From result, args and kwargs to the detail; None: this call is not noted."""
 
 
 class _Entry:
-    __slots__ = ("calls", "detail", "files", "s")
+    __slots__ = ("calls", "detail", "files", "handles", "s")
 
     def __init__(self) -> None:
         self.calls = 0
         self.s = 0.0
         self.detail = ""
         self.files: set[str] = set()
+        self.handles: list[Any] = []
+        """Of the hooks that were registered."""
 
 
 class Calls:
@@ -87,6 +102,11 @@ class Calls:
         self._replace(torch.cuda, "empty_cache", "torch.cuda.empty_cache")
         self._replace(torch.nn.Module, "__init__", "Module()", built=True)
         self._replace(torch.optim.Optimizer, "__init__", "Optimizer()", built=True)
+        add_group = "add_param_group"
+        self._replace(torch.optim.Optimizer, add_group, f"Optimizer.{add_group}", _class_of_self)
+        for owner, names in HOOKED:
+            for name in names:
+                self._replace(owner, name, HOOK, _class_of_self)
         self._replace(gc, "collect", "gc.collect")
         self._replace(logging.Logger, "handle", "logging")
         for module, path, name in LOGGERS:
@@ -160,7 +180,7 @@ class Calls:
             try:
                 detail = note(result, args, kwargs) if note is not None else ""
                 if detail is not None and not self._by_torch(sys._getframe(1)):
-                    self._add(name, places.where(), spent, detail)
+                    self._add(name, places.where(), spent, detail, result)
             except Exception:
                 self.active = (
                     False  # no count is better than a wrong one, or an error in the program
@@ -209,12 +229,16 @@ class Calls:
             self.entries[key].s += now - since
             self._building = (outer, now, key)
 
-    def _add(self, name: str, where: str | None, spent: float, detail: str) -> None:
+    def _add(
+        self, name: str, where: str | None, spent: float, detail: str, result: Any = None
+    ) -> None:
         entry = self.entries.get((name, where))
         if entry is None:
             entry = self.entries[name, where] = _Entry()
         entry.calls += 1
         entry.s += spent
+        if name == HOOK:
+            entry.handles.append(result)
         if name in OPENING:
             if len(entry.files) < FILES:
                 entry.files.add(detail)
@@ -235,6 +259,8 @@ class Calls:
         rows = []
         for (name, where), entry in self.entries.items():
             label, detail, files = name, entry.detail, None
+            if name == HOOK:  # those that were removed again, or went with their tensor, are gone
+                entry.calls = sum(map(_is_there, entry.handles))
             if name in OPENING:
                 label, detail, files = opened(name, entry.calls, sorted(entry.files))
             calls, seconds = entry.calls / steps, entry.s / steps
@@ -269,6 +295,16 @@ class Standing:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__wrapped__, name)
+
+
+def _is_there(handle: Any) -> bool:
+    """Whether the hook of this handle is still registered."""
+    hooks = handle.hooks_dict_ref()
+    return hooks is not None and handle.id in hooks
+
+
+def _class_of_self(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    return type(args[0]).__name__ if args else ""
 
 
 def _device_of_self(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

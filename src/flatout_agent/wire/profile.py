@@ -35,7 +35,10 @@ class CallSeen:
     """A Python call that a loop should not make, or not in each step."""
 
     name: str
-    """torch.save, print, Tensor.item, torch.cuda.empty_cache, Module(), Optimizer(), open."""
+    """torch.save, print, Tensor.item, torch.cuda.empty_cache, Module(), Optimizer(), open.
+
+    hook: one that was registered and is still there.
+    """
     calls: float
     """Per step."""
     s: float
@@ -75,6 +78,8 @@ class LoopSeen:
     recorded_step_s: float
     """The same of those that were recorded for their times."""
     steps: int
+    early_step_s: float = 0.0
+    """Median of the run's first steps but the very first; 0: they were too few before these."""
     samples: float = 0.0
     """Per step."""
     wait_s: float = 0.0

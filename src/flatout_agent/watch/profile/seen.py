@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from flatout_agent.watch.profile.opens import WorkerOpens, calls_in_workers
 from flatout_agent.watch.profile.sharing import CoreSharing
 from flatout_agent.watch.profile.switches import anomaly_line, tracing_line
 from flatout_agent.watch.tensors import peak_bytes
+
+EARLY_STEPS = 5
 
 
 class Window:
@@ -109,6 +112,7 @@ class Window:
             step_s=step_s,
             recorded_step_s=recorded_s,
             steps=len(recorded),
+            early_step_s=self._early_step_s(),
             samples=_mean([step.samples for step in self.steps]),
             wait_s=_mean([step.wait_s for step in self.steps]),
             loader_start_s=_mean(starts) if starts else None,
@@ -130,6 +134,12 @@ class Window:
             **self._process(),
             **fields,
         )
+
+    def _early_step_s(self) -> float:
+        """The very first step is left out: it makes what later ones use again."""
+        early = self.loop.steps[1 : 1 + EARLY_STEPS]
+        before = len(self.loop.steps) - self.step_count
+        return statistics.median(s.train_s for s in early) if before > EARLY_STEPS else 0.0
 
     def _evaluation(self) -> dict[str, Any]:
         """What it takes of a training step, on average over the steps between two."""

@@ -65,6 +65,26 @@ def test_a_call_that_raises_raises_the_same(calls: Calls) -> None:
     assert calls.active
 
 
+def test_hooks_that_stay_are_counted(calls: Calls) -> None:
+    layer = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    for _ in range(6):
+        layer.register_forward_hook(lambda *_: None)
+        layer.register_forward_pre_hook(lambda *_: None).remove()
+        layer(torch.ones(1, 2)).register_hook(lambda gradient: gradient)  # goes with its tensor
+        layer.weight.register_hook(lambda gradient: gradient)
+        optimizer.register_step_post_hook(lambda *_: None)
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    there = [call for call in calls.summary(2) if call.name == "hook" and call.calls]
+    assert sorted((call.detail, call.calls) for call in there) == [
+        ("Linear", 3.0),
+        ("Parameter", 3.0),
+        ("SGD", 3.0),
+    ]
+    (groups,) = (c for c in calls.summary(2) if c.name == "Optimizer.add_param_group")
+    assert (groups.calls, groups.detail) == (3.0, "SGD")
+
+
 def test_a_watched_function_binds_to_no_instance(calls: Calls, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
 
