@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from flatout_agent import wire
 from flatout_agent.watch.calls import Calls, opened
@@ -75,11 +76,13 @@ class _Counting(Calls):
         self._opens = opens
         self._reported_at = 0.0
 
-    def _add(self, name: str, where: str | None, spent: float, detail: str) -> None:
+    def _add(
+        self, name: str, where: str | None, spent: float, detail: str, result: Any = None
+    ) -> None:
         if not self._opens.on:
             self.remove()
             return
-        super()._add(name, where, spent, detail)
+        super()._add(name, where, spent, detail, result)
         now = time.monotonic()
         if now - self._reported_at > EVERY_S:
             self._reported_at = now
