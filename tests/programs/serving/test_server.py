@@ -307,10 +307,13 @@ def test_more_than_the_queue_takes_is_sent_away(folder: Path, tmp_path: Path) ->
         with ThreadPoolExecutor(10) as pool:
             body = json.dumps(request([[1, 2, 3]])).encode()
             asked = [pool.submit(running.ask, "POST", INFER, body) for _ in range(10)]
-            until(lambda: running.figure('serve_answers_total{code="503"}') == 7)
+            # Seven, or eight where all came before the model took the first from the queue.
+            until(lambda: running.figure('serve_answers_total{code="503"}') >= 7)
             gate.touch()
             found = [item.result() for item in asked]
-        assert sorted(code for code, _, _ in found) == [200] * 3 + [503] * 7
+        answered = [code for code, _, _ in found].count(200)
+        assert answered in (2, 3)
+        assert sorted(code for code, _, _ in found) == [200] * answered + [503] * (10 - answered)
         assert all(headers["retry-after"] == "1" for code, headers, _ in found if code == 503)
         assert running.infer([[1, 2, 3]])[0] == 200
 
