@@ -100,3 +100,12 @@ def compiled_by_user(model: torch.nn.Module) -> bool:
     """Whether the script itself called `model.compile()`."""
     slot = model.__dict__.get(SLOT)
     return (slot.own if isinstance(slot, ModelCall) else slot) is not None
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether the script compiles this module, or its forward pass, in any of torch's ways."""
+    return (
+        type(module).__name__ == "OptimizedModule"
+        or compiled_by_user(module)
+        or hasattr(getattr(module, "forward", None), "_torchdynamo_orig_callable")
+    )

@@ -10,7 +10,12 @@ from threading import Event
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Observer
-from flatout.running.processes import Process, Processes, without_steps
+from flatout.running.processes import (
+    Process,
+    Processes,
+    backwards_and_children,
+    without_steps,
+)
 from flatout.running.records import Tail
 from flatout_agent import wire
 
@@ -177,9 +182,6 @@ def _too_few(processes: Sequence[Process], steps: int) -> UserError:
             "let it take more steps (more data or more epochs)",
             1,
         )
-    endings = [process.ended for process in processes if process.ended is not None]
-    backwards = max((ended.backwards for ended in endings), default=0)
-    children = max((ended.children for ended in endings), default=0)
     torch_seen = any(process.torch for process in processes)
-    activity, cure = without_steps(torch_seen, backwards, children)
+    activity, cure = without_steps(torch_seen, *backwards_and_children(processes))
     return UserError(f"the program {activity}", cure, 1)

@@ -157,14 +157,12 @@ class Processes:
     @property
     def backwards(self) -> int:
         """Backward passes of the process with most of them, counted until an optimizer stepped."""
-        endings = [process.ended for process in self.all if process.ended is not None]
-        return max((ended.backwards for ended in endings), default=0)
+        return backwards_and_children(self.all)[0]
 
     @property
     def children(self) -> int:
         """Processes that one of these started itself, through `multiprocessing`."""
-        endings = [process.ended for process in self.all if process.ended is not None]
-        return max((ended.children for ended in endings), default=0)
+        return backwards_and_children(self.all)[1]
 
     @property
     def redirected(self) -> tuple[str, ...]:
@@ -179,6 +177,15 @@ class Processes:
     def of(self, pid: int | None) -> Process | None:
         """The process with this id; None: it has recorded nothing."""
         return self._by_pid.get(pid) if pid is not None else None
+
+
+def backwards_and_children(processes: Iterable[Process]) -> tuple[int, int]:
+    """The most backward passes, and the most processes started, of any that has ended."""
+    endings = [process.ended for process in processes if process.ended is not None]
+    return (
+        max((ended.backwards for ended in endings), default=0),
+        max((ended.children for ended in endings), default=0),
+    )
 
 
 def without_steps(torch_seen: bool, backwards: int, children: int = 0) -> tuple[str, str]:

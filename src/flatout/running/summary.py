@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from flatout.nouns.run_end import RunEnd
-from flatout.running.processes import TOOK_HOLD, Process, Processes, without_steps
+from flatout.running.processes import (
+    TOOK_HOLD,
+    Process,
+    Processes,
+    backwards_and_children,
+    without_steps,
+)
 from flatout_agent import wire
 
 NO_AGENT = (
@@ -104,9 +110,7 @@ def _notes(everyone: Sequence[Process], trained: Sequence[Process]) -> tuple[str
         return (NO_TORCH,)
     if any(process.torch and process.ended is None for process in everyone):
         return (CUT_SHORT,)
-    endings = [process.ended for process in everyone if process.ended is not None]
-    backwards = max((ended.backwards for ended in endings), default=0)
-    children = max((ended.children for ended in endings), default=0)
+    backwards, children = backwards_and_children(everyone)
     if backwards or children:
         activity, _ = without_steps(True, backwards, children)
         return (f"no training step was seen: the program {activity}",)

@@ -64,7 +64,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup, speedup_of_work
-from flatout_agent.chain import Depth, model_call
+from flatout_agent.chain import Depth, is_compiled, model_call
 from flatout_agent.speedups.attention.calls import AttentionModule, Guarded
 from flatout_agent.speedups.attention.code import candidates
 from flatout_agent.speedups.attention.watch import watched
@@ -143,17 +143,11 @@ def _cannot(model: torch.nn.Module) -> str | None:
     if device not in DEVICES:
         return f"the model is on {device}"
     for module in model.modules():
-        name = type(module).__name__
-        if name == "DataParallel":
+        if type(module).__name__ == "DataParallel":
             return "DataParallel copies the model for each call"
-        call = model_call(module).own
-        if name == "OptimizedModule" or call is not None or _compiled_forward(module):
+        if is_compiled(module):
             return "the script compiles the model or a part of it itself"
     return None
-
-
-def _compiled_forward(module: torch.nn.Module) -> bool:
-    return hasattr(getattr(module, "forward", None), "_torchdynamo_orig_callable")
 
 
 def _switch_on(

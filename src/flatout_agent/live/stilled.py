@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from flatout_agent.chain import is_compiled
+
 RATES = {
     "dropout": ("p", 1),
     "dropout_": ("p", 1),
@@ -57,8 +59,6 @@ def can_be_stilled(model: torch.nn.Module) -> bool:
     Then a comparison would cost a compilation.
     """
     return not any(
-        type(module).__name__ == "OptimizedModule"
-        or hasattr(getattr(module, "forward", None), "_torchdynamo_orig_callable")
-        or isinstance(module, torch.jit.ScriptModule)
+        is_compiled(module) or isinstance(module, torch.jit.ScriptModule)
         for module in model.modules()
     )

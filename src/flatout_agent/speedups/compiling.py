@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.chain import compiled_by_user
+from flatout_agent.chain import is_compiled
 from flatout_agent.tracebacks import first_line
 
 if TYPE_CHECKING:
@@ -51,12 +51,7 @@ def cannot(model: torch.nn.Module) -> str | None:
     for module in model.modules():
         if ".quantized" in type(module).__module__:
             return "the model is quantized"
-        forward = getattr(module, "forward", None)
-        if (
-            type(module).__name__ == "OptimizedModule"
-            or compiled_by_user(module)
-            or hasattr(forward, "_torchdynamo_orig_callable")
-        ):
+        if is_compiled(module):
             return "the script compiles the model or a part of it itself"
     return None
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from flatout_agent.replacing import Replacement
 from flatout_train.errors import UsageError
 from flatout_train.memory import drawing as memory_drawing
 from flatout_train.memory import reporting as memory_report
@@ -180,7 +181,6 @@ def backward_calls() -> Iterator[list[BackwardCall]]:
     On a GPU they run in a thread without Python frames, so that torch records no line for them.
     """
     calls: list[BackwardCall] = []
-    originals = {name: getattr(torch.autograd, name) for name in ("backward", "grad")}
 
     def noting(original: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -193,15 +193,14 @@ def backward_calls() -> Iterator[list[BackwardCall]]:
 
         return run
 
-    ours = {name: noting(original) for name, original in originals.items()}
-    for name, function in ours.items():
-        setattr(torch.autograd, name, function)
+    functions = ("backward", "grad")
+    ours = {name: noting(getattr(torch.autograd, name)) for name in functions}
+    replacement = Replacement(torch.autograd, ours)
+    replacement.put()
     try:
         yield calls
     finally:
-        for name, original in originals.items():
-            if getattr(torch.autograd, name) is ours[name]:
-                setattr(torch.autograd, name, original)
+        replacement.back()
 
 
 def _frames() -> list[tuple[str, int]]:

@@ -176,3 +176,6 @@ def test_compiled_code_is_left_alone() -> None:
     compiled: Any = torch.compile(nn.Linear(2, 2))
     compiled = nn.Sequential(compiled)
     assert not can_be_stilled(compiled)
+    in_place = nn.Sequential(nn.Linear(2, 2))
+    in_place[0].compile()
+    assert not can_be_stilled(in_place)
