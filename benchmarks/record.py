@@ -48,10 +48,17 @@ def _version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The commit that was measured, marked where files differ from it."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    """The commit that was measured, marked where files other than results differ from it."""
     try:
-        found = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        name = _git("rev-parse", "--short=12", "HEAD")
+        changed = _git("status", "--porcelain", "-uno", "--", ".", ":!benchmarks/results")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found.stdout.strip()
+    return f"{name}-dirty" if changed else name
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", *words], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
