@@ -100,7 +100,7 @@ def find(
     allowed, refusals = _allowed(choice)
     search = _Search()
     observer.phase("switching boosts on and off in a running program")
-    idle = unfinished = 0
+    idle = pairs = 0
     while True:
         try:
             attempt = _run_process(bench, search, allowed, observer, deadline, steps_left, whole_s)
@@ -109,8 +109,8 @@ def find(
                 raise
             search.interrupted = True
             break
-        before, unfinished = unfinished, _unfinished_pairs(search.summary)
-        learned = any(map(_measured, attempt.run.decisions)) or unfinished > before
+        before, pairs = pairs, _pairs(search.summary)
+        learned = any(map(_measured, attempt.run.decisions)) or pairs > before
         idle = 0 if learned else idle + 1
         if idle >= IDLE_RUNS or _over(attempt, bool(search.kept), deadline, whole_s):
             break
@@ -174,7 +174,7 @@ def _orders(
         started_at=now,
         stop=True,
         seed=seed,
-        unfinished=summary.unfinished if summary is not None else (),
+        compared=summary.compared if summary is not None else (),
     )
     if summary is None or summary.written_ms is None or not search.kept:
         return orders
@@ -203,9 +203,9 @@ def _measured(decision: wire.Decided) -> bool:
     return bool(decision.pairs) or decision.gradient_error is not None
 
 
-def _unfinished_pairs(summary: wire.LiveSummary | None) -> int:
-    """Pairs of comparisons without an answer, which the next process goes on with."""
-    return sum(len(pairs.ratios) for pairs in summary.unfinished) if summary is not None else 0
+def _pairs(summary: wire.LiveSummary | None) -> int:
+    """Pairs of all comparisons so far."""
+    return sum(len(pairs.ratios) for pairs in summary.compared) if summary is not None else 0
 
 
 def _over(attempt: FinishedTuning, kept: bool, deadline: float, whole_s: float) -> bool:

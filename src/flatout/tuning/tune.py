@@ -284,7 +284,7 @@ def _notes(search: Found, settings: TuneSettings) -> list[str]:
 
 
 def untried_notes(search: Found) -> list[str]:
-    """What promises enough and was not tried, by what it wants: more time, or a longer program."""
+    """What promises enough and was not compared, by what it wants: more time, a longer program."""
     notes = []
     if short_of_time := _worth_trying(search, "no_time"):
         notes.append(f"there was no time to try {short_of_time}: give a longer --budget")
@@ -299,6 +299,7 @@ def _worth_trying(search: Found, why: WhyUntried) -> str:
         for row in search.trials
         if row.tried is not None
         and row.why_untried == why
+        and not row.pairs
         and known.get(row.tried).promise(search.facts, row.params) >= WORTH
     ]
     return ", ".join(dict.fromkeys(boosts))

@@ -29,7 +29,7 @@ from flatout_agent.live.state import Machinery, State, Story, Tick
 from flatout_agent.watch.window import FILLING_S
 
 Orders = list[wire.BoostOrder]
-Compared = Generator[None, Tick, decide.Answer]
+Comparing = Generator[None, Tick, decide.Answer]
 
 WARM_UNITS = 5
 WARM_MOST_S = 10.0
@@ -107,8 +107,10 @@ class Tuning:
         """Of these, what has passed the Guard and is being compared ..."""
         self._so_far: decide.Answer | None = None
         """... and what its pairs say."""
-        self._ratios = {pairs.boosts: pairs for pairs in orders.unfinished}
-        """Of comparisons without an answer."""
+        self._earlier = {pairs.boosts: pairs for pairs in orders.compared}
+        """What earlier processes compared; each is gone on with once."""
+        self._pairs = dict(self._earlier)
+        """All comparisons so far."""
         self._measured: set[str] = set(orders.measured)
         """Members of what is kept that were compared alone."""
         self._looked_at = 1.0
@@ -121,9 +123,9 @@ class Tuning:
         """Seconds of the last units, if they were as written and nothing happened beside them."""
 
     @property
-    def unfinished(self) -> tuple[wire.Unfinished, ...]:
-        """Comparisons without an answer, with their pairs so far."""
-        return tuple(self._ratios.values())
+    def compared(self) -> tuple[wire.Compared, ...]:
+        """Comparisons with their pairs so far, for the next process."""
+        return tuple(self._pairs.values())
 
     def run(self, planned: Sequence[wire.BoostOrder]) -> Story:
         """Decide on every boost that may be tried."""
@@ -183,13 +185,20 @@ class Tuning:
     def left_over(self, reason: str) -> None:
         """The program ends: report what was not tried, with the reason."""
         self._keep_so_far()
-        waiting = [*self.trying, *(candidate for candidate, _ in self.near), *self.untried]
-        for candidate in waiting:
-            if candidate.variant == 0 and candidate.id not in {*self.open, *self.state.kept_ids}:
-                self.tell(candidate, "untried", reason, why="program_ended")
+        for candidate in self._undecided():
+            answer = self._so_far if candidate in self._compared else None
+            pairs = answer.pairs if answer is not None else 0
+            told = f"the program ended: {decide.so_far(answer)}" if answer and pairs else reason
+            self.tell(candidate, "untried", told, answer, why="program_ended")
         for candidate, answer in list(self.open.values()):
             unclear = f"the program ended: {decide.so_far(answer)}"
             self.tell(candidate, "untried", unclear, answer, why="program_ended")
+
+    def _undecided(self) -> list[Candidate]:
+        """What is being tried or was to be, without other parameters of the same boost."""
+        waiting = [*self.trying, *(candidate for candidate, _ in self.near), *self.untried]
+        known = {*self._decided, *self.open, *self.state.kept_ids}
+        return [c for c in waiting if c.variant == 0 and c.id not in known]
 
     def _keep_so_far(self) -> None:
         """A throw-away program is too short for a clear answer: what leads is kept for now.
@@ -268,8 +277,14 @@ class Tuning:
         self._looked_at = self.state.gain
         self.measure.switch(self.state.on)
         yield from self.machinery.look_inside()
-        eligible, _ = candidates.candidates(self.machinery.facts(), self.orders.allowed)
+        eligible, declined = candidates.candidates(self.machinery.facts(), self.orders.allowed)
         promises = {(c.id, c.variant): c.promise for c in eligible}
+        refused = {row.id: row for row in declined}
+        for candidate in [c for c in self.untried if c.id in refused]:
+            self.untried.remove(candidate)
+            if not candidate.variant:
+                self._decided.add(candidate.id)
+                self.machinery.tell(refused[candidate.id])
         self.untried = [
             replace(c, promise=promises.get((c.id, c.variant), c.promise)) for c in self.untried
         ]
@@ -518,11 +533,12 @@ class Tuning:
             for candidate in half:
                 self.tell(candidate, "same", decide.why_not(whole), whole)
 
-    def compare(self, group: Sequence[Candidate], base: Orders, trial: Orders) -> Compared:
+    def compare(self, group: Sequence[Candidate], base: Orders, trial: Orders) -> Comparing:
         """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up."""
         key, kept_ids = _key(group), tuple(self.state.kept_ids)
-        before = self._ratios.get(key)
+        earlier, before = self._earlier.pop(key, None), self._pairs.get(key)
         ratios = list(before.ratios) if before is not None and before.kept == kept_ids else []
+        before_s = earlier.spent_s if earlier is not None and ratios else 0.0
         began, left_s = self.machinery.now(), self.budget.left_s
         if left_s is not None:
             left_s = max(0.0, left_s - self._unsure_s())
@@ -533,31 +549,39 @@ class Tuning:
         loads = any(candidate.boost.switch is Switch.ITERATOR for candidate in group)
         self.measure.begin()
         self.measure.left_s = self._run_left_s()
-        self._so_far = None
+        self._so_far = answer = self._answer(ratios)
+        if before_s and (
+            answer.verdict != "unclear"
+            or before_s + self.measure.pair_s(loads) > self._most_s(group, answer, left_s)
+        ):
+            return answer
         while True:
             if ratios or loads:
                 ratio = yield from self.measure.pair(base, trial, loads)
             else:
                 ratio = yield from self.measure.first_pair(base, trial, list(self._written))
             if not math.isfinite(ratio):
-                self._ratios.pop(key, None)
+                self._pairs.pop(key, None)
                 broken: decide.PairVerdict = (
                     "broken" if self.measure.broken_by_trial else "nonfinite"
                 )
                 return replace(decide.answer(ratios, self.state.noise), verdict=broken)
             ratios.append(ratio)
-            self._ratios[key] = wire.Unfinished(key, kept_ids, tuple(ratios))
-            self._so_far = answer = decide.answer(ratios, self.state.noise)
+            spent_s = before_s + self.machinery.now() - began
+            self._pairs[key] = wire.Compared(key, kept_ids, tuple(ratios), spent_s)
+            self._so_far = answer = self._answer(ratios)
             if answer.verdict != "unclear":
-                del self._ratios[key]
                 return answer
-            clearly = min(FAR_SLOWER, -2 * self.state.noise.deviation)
-            if len(ratios) > 1 and max(ratios) < clearly:
-                del self._ratios[key]
-                return replace(answer, verdict="slower")
-            spent_s = self.machinery.now() - began
             if spent_s + self.measure.pair_s(loads) > self._most_s(group, answer, left_s):
                 return answer
+
+    def _answer(self, ratios: list[float]) -> decide.Answer:
+        """What these pairs say; two that are far slower are enough."""
+        answer = decide.answer(ratios, self.state.noise)
+        clearly = min(FAR_SLOWER, -2 * self.state.noise.deviation)
+        if answer.verdict == "unclear" and len(ratios) > 1 and max(ratios) < clearly:
+            return replace(answer, verdict="slower")
+        return answer
 
     def _most_s(
         self, group: Sequence[Candidate], answer: decide.Answer, left_s: float | None
@@ -686,7 +710,8 @@ class Tuning:
         enough = self.state.pairs >= SURE_PAIRS
         if enough and math.log(self.state.gain) >= max(SURE, 3 * self.state.noise.deviation):
             return
-        self._ratios.pop(_key(group), None)
+        self._pairs.pop(_key(group), None)
+        self._earlier.pop(_key(group), None)
         began = self.machinery.now()
         answer = yield from self.compare(group, [], self.state.on)
         if answer.verdict == "broken":

@@ -488,7 +488,7 @@ class LiveWatch(RunWatch):
             guard_passed=verdict.passed if verdict is not None else None,
             gradient_error=verdict.error if verdict is not None else None,
             batch_noise=yardstick.batch_noise if yardstick is not None else None,
-            unfinished=self.tuning.unfinished,
+            compared=self.tuning.compared,
         )
 
 

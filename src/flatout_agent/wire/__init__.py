@@ -57,12 +57,12 @@ from flatout_agent.wire.host import StackSeen as StackSeen
 from flatout_agent.wire.live import SHORT_S as SHORT_S
 from flatout_agent.wire.live import BlockRun as BlockRun
 from flatout_agent.wire.live import BoostOrder as BoostOrder
+from flatout_agent.wire.live import Compared as Compared
 from flatout_agent.wire.live import Decided as Decided
 from flatout_agent.wire.live import LiveOrders as LiveOrders
 from flatout_agent.wire.live import LiveSummary as LiveSummary
 from flatout_agent.wire.live import LiveVerdict as LiveVerdict
 from flatout_agent.wire.live import Params as Params
-from flatout_agent.wire.live import Unfinished as Unfinished
 from flatout_agent.wire.live import WhyUntried as WhyUntried
 from flatout_agent.wire.live import confirmation_s as confirmation_s
 from flatout_agent.wire.live import reserved_s as reserved_s

@@ -30,8 +30,8 @@ class BoostOrder:
 
 
 @dataclass(frozen=True)
-class Unfinished:
-    """Pairs of a comparison without an answer: the next process of a tuning goes on from them."""
+class Compared:
+    """Pairs so far: the next process of a tuning goes on from them and does not begin anew."""
 
     boosts: str
     """What is compared, with parameters."""
@@ -39,6 +39,8 @@ class Unfinished:
     """What was kept then."""
     ratios: tuple[float, ...]
     """Logarithms: seconds of a block without these over seconds of one with them."""
+    spent_s: float = 0.0
+    """Seconds that they took."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class LiveOrders:
     """... the pairs that this rests on, ..."""
     measured: tuple[str, ...] = ()
     """... and those of them that were compared alone."""
-    unfinished: tuple[Unfinished, ...] = ()
+    compared: tuple[Compared, ...] = ()
     stop: bool = False
     """End the program when everything is decided: it was started for the answer alone."""
     seed: int = 0
@@ -178,5 +180,5 @@ class LiveSummary:
     guard_passed: bool | None = None
     gradient_error: float | None = None
     batch_noise: float | None = None
-    unfinished: tuple[Unfinished, ...] = ()
+    compared: tuple[Compared, ...] = ()
     kind: str = "live"

@@ -384,6 +384,63 @@ def test_a_program_begun_again_goes_on_from_what_is_known() -> None:
     assert all("bf16-autocast" in ids for ids in on_in_blocks[:2]), "and not as written"
 
 
+def begun_again(speeds: Speeds, allowed: Sequence[str], steps: int, times: int) -> list[Program]:
+    """A program of so few steps, begun so often as `tune` does: each goes on from the last."""
+    programs: list[Program] = []
+    settled: dict[str, None] = {}
+    compared: tuple[wire.Compared, ...] = ()
+    for _ in range(times):
+        program = Program(speeds, noise=0.03)
+        programs.append(program)
+        left_s = 60.0 - steps * STEP_S * len(programs)
+        tuning = tune(
+            program, *allowed, steps=steps, compared=compared, settled=tuple(settled),
+            budget_s=left_s,
+        )  # fmt: skip
+        compared = tuning.compared
+        left = {id_ for id_, row in program.decided().items() if row.why_untried}
+        settled |= dict.fromkeys(id_ for id_ in program.decided() if id_ not in left)
+    return programs
+
+
+def test_a_short_program_begun_again_does_not_compare_anew_what_was_compared() -> None:
+    """Rounding makes it much slower, nothing else matters: then the others get their turn."""
+    speeds: Speeds = {"bf16-autocast": 0.8, "cpu-threads": 0.7}
+    boosts = ["bf16-autocast", "allocator", "gc-pause", "fused-optimizer", "cpu-threads"]
+    programs = begun_again(speeds, boosts, 120, 8)
+    verdicts = [(row.id, row.verdict) for p in programs for row in p.decided().values()]
+    assert verdicts.count(("bf16-autocast", "slower")) == 1
+    assert ("cpu-threads", "slower") in verdicts
+    last_words = {id_: row for p in programs for id_, row in p.decided().items()}
+    assert all(row.verdict in ("slower", "same") for row in last_words.values()), last_words
+    with_bf16 = [
+        sum("bf16-autocast" in r.on for r in p.records if isinstance(r, wire.BlockRun))
+        for p in programs
+    ]
+    assert not any(with_bf16[3:]), with_bf16
+
+
+def test_what_was_decided_stays_decided_when_the_program_ends_while_others_are_tried() -> None:
+    """The group is slower, rounding alone is slower, and the end comes in the other half."""
+    speeds: Speeds = {"bf16-autocast": 0.7}
+    boosts = ["bf16-autocast", "allocator", "gc-pause", "fused-optimizer"]
+    whole = Program(speeds)
+    tune(whole, *boosts, budget_s=60.0)
+    program = Program(speeds)
+    tune(program, *boosts, steps=whole.decided()["bf16-autocast"].step + 3, budget_s=60.0)
+    assert program.decided()["bf16-autocast"].verdict == "slower"
+    assert program.decided()["gc-pause"].why_untried == "program_ended"
+
+
+def test_pairs_of_a_comparison_that_the_end_of_the_program_cuts_off_are_told() -> None:
+    program = Program({}, noise=0.05)
+    tune(program, "gc-pause", "allocator", steps=70, budget_s=60.0)
+    row = program.decided()["allocator"]
+    assert row.why_untried == "program_ended"
+    assert row.pairs > 0
+    assert "so far" in row.reason
+
+
 def test_what_is_unclear_when_the_program_ends_is_told_as_not_tried_to_its_end() -> None:
     """`tune` starts the program again for it."""
     program = Program({})
