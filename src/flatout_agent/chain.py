@@ -46,6 +46,10 @@ class ModelCall:
         """Called before each call; the layers that are there afterwards are those of the call."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        if torch.compiler.is_compiling():  # the script compiles around it: layers are not traced
+            return (self.own or self.model._call_impl)(*args, **kwargs)
         if self.before is not None:
             self.before()
         return self.outermost(*args, **kwargs)

@@ -103,7 +103,9 @@ class Discovery:
         # torch's profiler takes the model from a variable `self` of this frame, and crashes where
         # there is none.
         def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            if compiling():  # torch.compile was given a model whose call this is: not to be traced
+            # `torch.compile(model)` keeps the model's call as it was then: this one. It is not to
+            # be traced, and the model inside is not another one.
+            if compiling() or module.__call__ is not __call__:
                 return original(self, *args, **kwargs)
             module.__call__ = original
             try:

@@ -710,6 +710,27 @@ def decided(records: list[wire.Record]) -> list[wire.Decided]:
     return [record for record in records if isinstance(record, wire.Decided)]
 
 
+COMPILED = "compiled = torch.compile(model, backend='eager')\n"
+COMPILED_FUNCTION = """
+model(torch.randn(16, 20)).sum().backward()  # as it is called for the first time, it is found
+optimizer.step()
+compiled = torch.compile(lambda x: model(x), backend='eager')
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [COMPILED, COMPILED_FUNCTION])
+def test_in_a_process_a_script_that_compiles_itself_goes_on(tmp_path, compiled):
+    """Nothing of ours is traced, and the model inside of the compiled one is not a second model."""
+    loop = compiled + LOOP.replace("model(x)", "compiled(x)")
+    done, records = live(tmp_path, PLANT + loop, 150)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == bare(tmp_path, 150, BARE.replace(LOOP, loop))
+    assert not [record for record in records if isinstance(record, wire.Fault)]
+    (facts,) = [record.facts for record in records if isinstance(record, wire.JobSeen)][:1]
+    assert len(facts.models) == 1
+
+
 @pytest.mark.slow
 def test_in_a_process_one_that_raises_in_backward_does_no_harm(tmp_path):
     done, records = live(tmp_path, PLANT + WATCH + RAISES_BACKWARD + SETTLED, MOST_STEPS)
