@@ -1,4 +1,4 @@
-"""The site's pages, of docs/, of elsewhere in the repository and made from the code, and their order.
+"""The site's pages, from docs/, the rest of the repository and the code, and their order.
 
 MkDocs calls this (mkdocs.yml, `make site`). The Markdown is written for readers of the repository:
 a link to what a page is made from leads to that page, a link to another file to the repository, and
