@@ -4,8 +4,8 @@
 # make check   the fast part of it
 # make thorough   all of it and the many that are alike: some minutes more
 # make cluster    the tests that start the daemons of a cluster: Slurm, sshd and others, where installed
-# make docs    the generated pages, screens and pictures of docs/, from the code's own documentation
-# make site    the documentation as a site, into site/
+# make docs    the screens, pictures and tables in docs/
+# make site    the documentation as a site, into site/, with the pages made from the code
 # make dist    wheel and sdist, into dist/
 # make bench   the measured claims, one after the other; see benchmarks/
 # make gpu-wheels   what benchmarks/gpu.sh may lack on a machine without network, into .gpu-wheels
@@ -62,7 +62,7 @@ cluster: .venv/.for-cluster
 	$(BIN)/python -m pytest -m cluster
 
 docs: .venv/.for-development
-	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/screens.py
 	$(BIN)/python docs/recording.py
 	$(BIN)/python docs/drawing.py
@@ -121,7 +121,11 @@ $(BIN)/python:
 	$(PIP) install -c constraints.txt --group cluster
 	@touch $@
 
-# These two need nothing of the above, and no torch.
-.venv/.for-dist .venv/.for-site: .venv/.for-%: pyproject.toml .venv/.with-pip
-	$(PIP) install -c constraints.txt --group $*
+# These two need nothing of the above, and no torch. Pages are made from the code, as it is here.
+.venv/.for-site: pyproject.toml .venv/.with-pip
+	$(PIP) install -c constraints.txt -e . --group site
+	@touch $@
+
+.venv/.for-dist: pyproject.toml .venv/.with-pip
+	$(PIP) install -c constraints.txt --group dist
 	@touch $@

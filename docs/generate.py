@@ -1,221 +1,167 @@
-"""Make the reference pages from the code: commands, boosts, findings, engines, errors and so on.
+"""The pages of the reference, made from the code: commands, boosts, findings, errors and so on.
 
-Run by `make docs`; `tests/law` fails where a page differs from what this would write.
+They are built with the site (docs/site.py) and are no files of the repository: what they say stands
+in the docstrings and tables that they are made from. `flatout explain NAME` prints most of them.
 """
 
 from __future__ import annotations
 
 import ast
-import json
-import sys
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
 import flatout
 from flatout import commands
 from flatout.diagnosing import checks
-from flatout.diagnosing.pages import Page
-from flatout.diagnosing.pages import every as every_finding
+from flatout.diagnosing import pages as check_pages
 from flatout.explaining import described
 from flatout.knowledge import backends, boosts, signatures
-from flatout.knowledge.backends import KnownBackend
-from flatout.knowledge.boosts import KnownBoost
 from flatout.launching import engines
-from flatout.reporting.monitor.outlets.grafana import dashboard
+from flatout.watching import pages as alert_pages
 from flatout.watching import rules
-from flatout.watching.pages import every as every_alert
 
-DOCS = Path(__file__).parent
-LIBRARY = DOCS.parent / "src/flatout_train"
-MADE = "<!-- Made by `make docs` from src/{file}.py: edit it there. -->"
-MOMENTS = {
-    "start": "when torch has been imported",
-    "loader": "when a DataLoader is iterated for the first time",
-    "model": "when a model is called in training for the first time",
-    "optimizer": "when an optimizer takes its first step",
-}
-RISKS = {
-    "exact": "exact: the same arithmetic, at most reordered",
-    "rounding": "rounding: numbers are computed in another precision",
-    "semantics": "semantics: what is computed changes; never on unless allowed",
-}
+ROOT = Path(__file__).parent.parent
+LIBRARY = "src/flatout_train"
+SIGNATURES = "src/flatout/knowledge/signatures"
 
 
-def pages() -> dict[Path, str]:
-    """Every generated page, by its path."""
-    found = {DOCS / "boosts" / f"{boost.id}.md": page(boost) for boost in boosts.every()}
-    found[DOCS / "boosts" / "README.md"] = index()
-    findings = tuple(sorted((*every_finding(), *every_alert()), key=lambda page: page.code))
-    found |= {DOCS / "findings" / f"{page.code}.md": finding(page) for page in findings}
-    found[DOCS / "findings" / "README.md"] = finding_index(findings)
-    results = json.loads((DOCS.parent / "benchmarks/results/breadth.json").read_text("utf-8"))
-    found[DOCS / "benchmarks" / "breadth.md"] = breadth(results)
-    results = json.loads((DOCS.parent / "benchmarks/results/ranks.json").read_text("utf-8"))
-    found[DOCS / "benchmarks" / "ranks.md"] = ranks(results)
-    measured = DOCS.parent / "benchmarks/results/ranks_loading.json"
-    if measured.exists():
-        shared = json.loads(measured.read_text("utf-8"))
-        found[DOCS / "benchmarks" / "ranks.md"] += loading(shared)
-    found |= library() | command_pages() | backend_pages() | engine_pages()
-    return found | errors("en", DOCS / "errors") | errors("zh", DOCS / "errors" / "zh")
+class Made(NamedTuple):
+    """A page, and the file or folder of the repository that it is made from."""
+
+    source: str
+    text: str
 
 
-def breadth(results: dict[str, Any]) -> str:
-    """What `flatout tune` made of scripts of every style: a row for each."""
-    figures, machine = results["figures"], results["machine"]
-    head = [
-        "<!-- Made by `make docs` from benchmarks/results/breadth.json. -->",
-        "",
-        "# What tuning made of scripts of every style",
-        "",
-        f"Measured by `benchmarks/breadth.py` on {machine['cores']} cores of {machine['cpu']},"
-        f" torch {machine['torch']}, until {results['date'][:10]}: {figures['scripts']} scripts as"
-        " [strangers](../../benchmarks/strangers/README.md) and"
-        " [tests](../../tests/jobs/README.md) write them."
-        f" Geometric mean {figures['geometric_mean']:.2f}x, worst {figures['worst']:.2f}x;"
-        f" {figures['plans']} got a plan.",
-        "",
-        "The speed-up is that of fresh processes, as written and with the plan in turn, with its"
-        " 95 % interval; without one, that of a single pair of whole runs (`nano_gpt`), or of"
-        " neighbouring steps in one process, where fresh ones differ by too much to tell; 1 where"
-        " no plan was written. *By hand*: an expert's version of the same script. *Budget*: seconds"
-        " given to `flatout tune`; compiling takes most of so little and was hardly ever tried.",
-        "",
-        "| script | ms/step | budget | speed-up | by hand | boosts | same losses |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    rows = sorted(figures["rows"].items(), key=lambda item: -(item[1]["speedup"] or 1.0))
-    return "\n".join([*head, *(_breadth_row(name, row) for name, row in rows)]) + "\n"
+def pages() -> dict[str, Made]:
+    """Every page, by its place on the site."""
+    made = command_pages() | engine_pages() | backend_pages() | boost_pages() | finding_pages()
+    return made | error_pages("en", "errors") | error_pages("zh", "errors/zh") | library_pages()
 
 
-def _breadth_row(name: str, row: dict[str, Any]) -> str:
-    speedup = "1"
-    if row["speedup"]:
-        low, high = row["interval"] or (None, None)
-        spread = f" ({low:.2f}-{high:.2f})" if low and low != high else ""
-        speedup = f"{row['speedup']:.2f}x{spread}"
-    same = {True: "yes", False: "**no**", None: ""}[row["same_loss"]]
-    hand = f"{row['by_hand']:.2f}x" if row.get("by_hand") else ""
-    boosts_on = ", ".join(row["boosts"])
-    times = f"{row['step_ms']:.3g} | {row['budget'].removesuffix('s')}"
-    return f"| `{name}` | {times} | {speedup} | {hand} | {boosts_on} | {same} |"
+def _index(source: str, title: str, columns: str, rows: Iterable[str], note: str = "") -> Made:
+    """The table of a folder's pages."""
+    table = [columns, "|---" * (columns.count("|") - 1) + "|", *rows]
+    return Made(source, "\n\n".join(filter(None, [f"# {title}", note, "\n".join(table)])) + "\n")
 
 
-def ranks(results: dict[str, Any]) -> str:
-    """What became of scripts of every style on two ranks: a row for each."""
-    scripts, machine = results["figures"]["scripts"], results["machine"]
-    head = [
-        "<!-- Made by `make docs` from benchmarks/results/ranks.json. -->",
-        "",
-        "# Scripts of every style on two ranks",
-        "",
-        f"Run by `benchmarks/ranks.py` on {machine['cores']} cores of {machine['cpu']}, torch"
-        f" {machine['torch']}, on {results['date'][:10]}: {len(scripts)} scripts as"
-        " [strangers](../../benchmarks/strangers/README.md) and"
-        " [tests](../../tests/jobs/README.md) write them, each as one process and as two ranks"
-        " with the same random numbers.",
-        "",
-        "*Rows*: each rank computes its own rows of the batch. *Partly*: of some models. *Whole*:"
-        " every rank computes everything, for the reason named. *No model*: none is called with its"
-        " own weights, and every rank computes everything. *Difference*: the largest relative"
-        " one between the losses of the first steps. Where a model draws random numbers (dropout)"
-        " each rank draws its own, and losses differ as with another seed; the gradient is then"
-        " compared without them. *Gradient*: the relative error of the ranks' gradient together"
-        " against that of the whole batch. *Speed-up*: of the trial before `flatout run --ranks 2`,"
-        " against one process on as many cores, with its 95 % interval. Below 1.1x, without a"
-        " speed-up, and with other losses (the reason says how far off) a script is not trained on"
-        " ranks.",
-        "",
-        "| script | mode | steps | difference | random | gradient | speed-up | reason |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    return "\n".join([*head, *(_ranks_row(*item) for item in sorted(scripts.items()))]) + "\n"
+def command_pages() -> dict[str, Made]:
+    """One page for each command: what its `--help` says."""
+    found, rows = {}, []
+    for name in commands.names():
+        command = typer.main.get_command(commands.application(name)).commands[name]
+        text = "\n\n".join(_command_parts(f"flatout {name}", command, "#")) + "\n"
+        source = f"src/flatout/commands/{name.replace('-', '_')}.py"
+        found[f"commands/{name}.md"] = Made(source, text)
+        rows.append(f"| [flatout {name}]({name}.md) | {command.help.splitlines()[0]} |")
+    columns = "| command | what it does |"
+    found["commands/README.md"] = _index("src/flatout/commands", "Commands", columns, rows)
+    return found
 
 
-def loading(results: dict[str, Any]) -> str:
-    """What sharing the loading is worth, for a script that waits for its images."""
-    rows, machine = results["figures"], results["machine"]
-    pairs = next(iter(rows.values()))["pairs"]
-    lines = [
-        "",
-        "## A script that waits for its images",
-        "",
-        f"Measured by `benchmarks/ranks_loading.py` on {machine['cores']} cores of"
-        f" {machine['cpu']}, torch {machine['torch']}, on {results['date'][:10]}:"
-        " [slow_loading.py](../../benchmarks/rank_programs/slow_loading.py) decodes, cuts and"
-        " resizes photographs and trains a small network on them, on two ranks of one thread each:"
-        " each reads its own rows, or everything; and as one process with one thread or two,"
-        " whichever is faster. Milliseconds of a whole step, medians of"
-        f" {pairs} runs in turn; ratios with their 95 % intervals. Rows that are cut at random are"
-        " not shared: both columns are then of ranks that read everything, and differ by noise.",
-        "",
-        "| | shared | every rank reads everything | one process | against everything |"
-        " against one process |",
-        "|---|---|---|---|---|---|",
-        *(_loading_row(name, row) for name, row in rows.items()),
-    ]
-    return "\n".join(lines) + "\n"
+def _command_parts(called: str, command: Any, level: str) -> list[str]:
+    """Usage, help and options of a command; then those of its own commands."""
+    context = typer.Context(command, info_name=called)
+    usage = " ".join([called, *command.collect_usage_pieces(context)])
+    parts = [f"{level} {called}", f"```text\n{usage}\n```"]
+    for paragraph in command.help.split("\n\n"):
+        _, mark, lines = paragraph.rpartition("\b\n")  # what follows it keeps its lines
+        title, _, examples = lines.rpartition(":\n")
+        parts += [f"{title}:"] if title and mark else []
+        parts.append(f"```sh\n{textwrap.dedent(examples)}\n```" if mark else paragraph)
+    rows = [item.get_help_record(context) for item in command.params]
+    table = [f"| {_cell(row[0])} | {' '.join(row[1].split())} |" for row in rows if row]
+    if table:
+        parts.append("\n".join(["| option | meaning |", "|---|---|", *table]))
+    for name, item in getattr(command, "commands", {}).items():
+        parts += _command_parts(f"{called} {name}", item, f"{level}#")
+    return parts
 
 
-def _loading_row(name: str, row: dict[str, Any]) -> str:
-    times = " | ".join(f"{ms:.1f}" for ms in row["ms"])
-    ratios = [row["against_unshared"], row["against_one_process"]]
-    told = [f"{r['median']:.2f}x ({r['interval'][0]:.2f}-{r['interval'][1]:.2f})" for r in ratios]
-    return f"| {name} | {times} | {' | '.join(told)} |"
+def _cell(option: str) -> str:
+    """As code in a table, where a bar would end the cell even there."""
+    return f"<code>{option.replace('|', '&#124;')}</code>" if "|" in option else f"`{option}`"
 
 
-def _ranks_row(name: str, row: dict[str, Any]) -> str:
-    difference, gradient = row.get("difference"), row.get("gradient_error")
-    trial = row.get("trial") or {}
-    figures = [
-        str(row.get("steps", "")),
-        "" if difference is None else f"{difference:.0e}",
-        "yes" if row.get("random") else "",
-        "" if gradient is None else f"{gradient:.0e}",
-        _trial_speedup(trial),
-    ]
-    other = trial.get("losses_reason", "") if trial.get("losses") == "different" else ""
-    why = [row["reason"], trial.get("error") or "", other]
-    reason = "; ".join(dict.fromkeys(filter(None, why))).replace("|", "\\|").replace("\n", " ")
-    return f"| `{name}` | {row['outcome']} | {' | '.join(figures)} | {reason} |"
+def engine_pages() -> dict[str, Made]:
+    """One page for each engine of `flatout launch`."""
+    folder = "src/flatout/launching/engines"
+    found, rows = {}, []
+    for name in engines.names():
+        needs = engines.load(name).ENGINE.needs
+        found[f"engines/{name}.md"] = Made(f"{folder}/{name}.py", engines.page(name))
+        rows.append(f"| [{name}]({name}.md) | {engines.title(name)} | {needs} |")
+    columns = "| engine | what it is | needs |"
+    found["engines/README.md"] = _index(folder, "Engines of flatout launch", columns, rows)
+    return found
 
 
-def _trial_speedup(trial: dict[str, Any]) -> str:
-    if trial.get("speedup") is None:
-        return ""
-    low, high = trial["interval"]
-    return f"{trial['speedup']:.2f}x ({low:.2f}-{high:.2f})"
+def backend_pages() -> dict[str, Made]:
+    """One page for each backend of `flatout export`."""
+    folder = "src/flatout_programs/backends"
+    found, rows = {}, []
+    for backend in backends.every():
+        source = f"{folder}/{backend.id.replace('-', '_')}.py"
+        found[f"backends/{backend.id}.md"] = Made(source, backend.page)
+        rows.append(f"| [{backend.id}]({backend.id}.md) | {backend.title} | {backend.builds} |")
+    columns = "| backend | what it is | builds |"
+    found["backends/README.md"] = _index(folder, "Backends of flatout export", columns, rows)
+    return found
 
 
-def errors(language: str, folder: Path) -> dict[Path, str]:
+def boost_pages() -> dict[str, Made]:
+    """One page for each boost."""
+    folder = "src/flatout_agent/boosts"
+    found, rows = {}, []
+    for boost in boosts.every():
+        source = f"{folder}/{boost.id.replace('-', '_')}.py"
+        found[f"boosts/{boost.id}.md"] = Made(source, boost.page)
+        rows.append(f"| [{boost.id}]({boost.id}.md) | {boost.title} | {boost.risk.value} |")
+    columns = "| boost | what it does | risk |"
+    found["boosts/README.md"] = _index(folder, "Boosts", columns, rows)
+    return found
+
+
+def finding_pages() -> dict[str, Made]:
+    """One page for each code, of a check or of an alert."""
+    files = [file.path for file in checks.files()]
+    sources = [path.relative_to(ROOT).as_posix() for path in (*files, *rules.files())]
+    every = (*check_pages.every(), *alert_pages.every())
+    found, rows = {}, []
+    for page, source in sorted(zip(every, sources, strict=True), key=lambda item: item[0].code):
+        found[f"findings/{page.code}.md"] = Made(source, page.markdown)
+        rows.append(f"| [{page.code}]({page.code}.md) | {page.title} | {page.severity} |")
+    columns = "| code | what is wrong | severity |"
+    found["findings/README.md"] = _index("src/flatout/diagnosing", "Findings", columns, rows)
+    return found
+
+
+def error_pages(language: str, folder: str) -> dict[str, Made]:
     """One page for each family of signatures, in one of their languages."""
-    made = (
-        "<!-- Made by `make docs` from src/flatout/knowledge/signatures/{file}: edit it there. -->"
-    )
-    families = signatures.families()
-    found = {
-        folder / f"{family.id}.md": made.format(file=f"{family.id}.toml")
-        + f"\n\n{described.family_page(family, language)}\n"
-        for family in families
-    }
-    title = {"en": "Errors that `flatout explain` knows", "zh": "`flatout explain` 认识的错误"}
-    other = {"en": "[中文](zh/README.md)", "zh": "[English](../README.md)"}
-    columns = {"en": "| family | signatures |", "zh": "| 类别 | 特征数 |"}
-    rows = [
-        f"| [{family.title.in_language(language)}]({family.id}.md) | {len(family.signatures)} |"
-        for family in families
-    ]
-    head = ["<!-- Made by `make docs`. -->", "", f"# {title[language]}", "", other[language], ""]
-    text = "\n".join([*head, columns[language], "|---|---|", *rows]) + "\n"
-    return {**found, folder / "README.md": text}
+    found, rows = {}, []
+    for family in signatures.families():
+        text = f"{described.family_page(family, language)}\n"
+        found[f"{folder}/{family.id}.md"] = Made(f"{SIGNATURES}/{family.id}.toml", text)
+        title = family.title.in_language(language)
+        rows.append(f"| [{title}]({family.id}.md) | {len(family.signatures)} |")
+    title, columns, other = {
+        "en": (
+            "Errors that `flatout explain` knows",
+            "| family | signatures |",
+            "[中文](zh/README.md)",
+        ),
+        "zh": ("`flatout explain` 认识的错误", "| 类别 | 特征数 |", "[English](../README.md)"),
+    }[language]
+    found[f"{folder}/README.md"] = _index(SIGNATURES, title, columns, rows, other)
+    return found
 
 
-def library() -> dict[Path, str]:
+def library_pages() -> dict[str, Made]:
     """One page for each public name, read from the source: importing it would import torch."""
-    sources = {path: ast.parse(path.read_text("utf-8")) for path in LIBRARY.rglob("*.py")}
+    sources = {path: ast.parse(path.read_text("utf-8")) for path in (ROOT / LIBRARY).rglob("*.py")}
     classes = {
         node.name: node
         for source in sources.values()
@@ -224,27 +170,18 @@ def library() -> dict[Path, str]:
     }
     found, rows = {}, []
     for name, module in sorted(flatout._MODULES.items()):
-        file = LIBRARY / module.replace(".", "/")
+        file = ROOT / LIBRARY / module.replace(".", "/")
         file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
         whole = sources[file]
         own = [node for node in whole.body if name in (module, getattr(node, "name", ""))]
         parts = [part for node in own for part in _documented(node, classes, f"flatout.{name}")]
-        summary = (ast.get_docstring(whole if name == module else own[0]) or "").partition("\n")[0]
-        made_from = file.relative_to(DOCS.parent / "src").with_suffix("").as_posix()
-        head = [MADE.format(file=made_from), f"# flatout.{name}"]
-        if name == module:
-            head.append(ast.get_docstring(whole) or "")
-        found[DOCS / "library" / f"{name}.md"] = "\n\n".join([*head, *parts]) + "\n"
+        about = ast.get_docstring(whole if name == module else own[0]) or ""
+        head = [f"# flatout.{name}", *([about] if name == module else [])]
+        text = "\n\n".join([*head, *parts]) + "\n"
+        found[f"library/{name}.md"] = Made(file.relative_to(ROOT).as_posix(), text)
+        summary = about.partition("\n")[0]
         rows.append(f"| [flatout.{name}]({name}.md) | {summary} |")
-    head = [
-        "<!-- Made by `make docs`. -->",
-        "",
-        "# The library",
-        "",
-        "| name | what it is |",
-        "|---|---|",
-    ]
-    found[DOCS / "library" / "README.md"] = "\n".join([*head, *rows]) + "\n"
+    found["library/README.md"] = _index(LIBRARY, "The library", "| name | what it is |", rows)
     return found
 
 
@@ -294,178 +231,3 @@ def _arguments(words: str) -> list[str]:
             found[-1] += letter
     # ast writes `a: int=1` where people write `a: int = 1`.
     return [item.strip().replace("=", " = ", ": " in item) for item in found]
-
-
-def command_pages() -> dict[Path, str]:
-    """One page for each command: what its `--help` says."""
-    found, rows = {}, []
-    for name in commands.names():
-        command = typer.main.get_command(commands.application(name)).commands[name]
-        origin = MADE.format(file=f"flatout/commands/{name.replace('-', '_')}")
-        parts = [origin, *_command_parts(f"flatout {name}", command, "#")]
-        found[DOCS / "commands" / f"{name}.md"] = "\n\n".join(parts) + "\n"
-        rows.append(f"| [flatout {name}]({name}.md) | {command.help.splitlines()[0]} |")
-    head = ["<!-- Made by `make docs`. -->", "", "# Commands", ""]
-    table = ["| command | what it does |", "|---|---|", *rows]
-    found[DOCS / "commands" / "README.md"] = "\n".join([*head, *table]) + "\n"
-    return found
-
-
-def _command_parts(called: str, command: Any, level: str) -> list[str]:
-    """Usage, help and options of a command; then those of its own commands."""
-    context = typer.Context(command, info_name=called)
-    usage = " ".join([called, *command.collect_usage_pieces(context)])
-    parts = [f"{level} {called}", f"```text\n{usage}\n```"]
-    for paragraph in command.help.split("\n\n"):
-        _, mark, lines = paragraph.rpartition("\b\n")  # what follows it keeps its lines
-        title, _, examples = lines.rpartition(":\n")
-        parts += [f"{title}:"] if title and mark else []
-        parts.append(f"```sh\n{textwrap.dedent(examples)}\n```" if mark else paragraph)
-    rows = [item.get_help_record(context) for item in command.params]
-    table = [f"| {_cell(row[0])} | {' '.join(row[1].split())} |" for row in rows if row]
-    if table:
-        parts.append("\n".join(["| option | meaning |", "|---|---|", *table]))
-    for name, item in getattr(command, "commands", {}).items():
-        parts += _command_parts(f"{called} {name}", item, f"{level}#")
-    return parts
-
-
-def _cell(option: str) -> str:
-    """As code in a table, where a bar would end the cell even there."""
-    return f"<code>{option.replace('|', '&#124;')}</code>" if "|" in option else f"`{option}`"
-
-
-def finding(page: Page) -> str:
-    """One finding code's page."""
-    check = checks.find(page.code)
-    rule = next((path for path in rules.files() if path.stem.startswith(page.code.lower())), None)
-    path = check.path if check is not None else rule
-    assert path is not None
-    source = path.relative_to(DOCS.parent / "src").with_suffix("").as_posix()
-    return f"{MADE.format(file=source)}\n\n{page.markdown}"
-
-
-def finding_index(findings: tuple[Page, ...]) -> str:
-    """The table of all finding codes."""
-    rows = [f"| [{p.code}]({p.code}.md) | {p.title} | {p.severity} |" for p in findings]
-    head = ["<!-- Made by `make docs`. -->", "", "# Findings", ""]
-    return "\n".join([*head, "| code | what is wrong | severity |", "|---|---|---|", *rows]) + "\n"
-
-
-def page(boost: KnownBoost) -> str:
-    """One boost's page: its facts, then its docstring."""
-    title, _, text = boost.page.partition("\n")
-    facts = [
-        f"- Risk: {RISKS[boost.risk.value]}",
-        f"- Applied {MOMENTS[boost.moment.value]}",
-        f"- Since {boost.since}",
-    ]
-    if boost.params:
-        shown = [f"`{name}`: {_values(values)}" for name, values in boost.params.items()]
-        facts.append(f"- Parameters (the default first): {'; '.join(shown)}")
-    if boost.covered_by:
-        facts.append(f"- Gains nothing beside {_links(sorted(boost.covered_by))}")
-    if boost.conflicts:
-        facts.append(f"- Never together with {_links(sorted(boost.conflicts))}")
-    file = f"flatout_agent/boosts/{boost.id.replace('-', '_')}"
-    head = [MADE.format(file=file), f"# {boost.id}", title]
-    return "\n\n".join([*head, "\n".join(facts), text.strip()]) + "\n"
-
-
-def index() -> str:
-    """The table of all boosts."""
-    rows = [
-        f"| [{boost.id}]({boost.id}.md) | {boost.title} | {boost.risk.value} |"
-        for boost in boosts.every()
-    ]
-    head = ["<!-- Made by `make docs`. -->", "", "# Boosts", ""]
-    return "\n".join([*head, "| boost | what it does | risk |", "|---|---|---|", *rows]) + "\n"
-
-
-def backend_pages() -> dict[Path, str]:
-    """One page for each backend of `flatout export`, and their table."""
-    found = {DOCS / "backends" / f"{item.id}.md": backend_page(item) for item in backends.every()}
-    rows = [
-        f"| [{item.id}]({item.id}.md) | {item.title} | {_builds(item)} |"
-        for item in backends.every()
-    ]
-    head = ["<!-- Made by `make docs`. -->", "", "# Backends of flatout export", ""]
-    table = ["| backend | what it is | builds |", "|---|---|---|", *rows]
-    found[DOCS / "backends" / "README.md"] = "\n".join([*head, *table]) + "\n"
-    return found
-
-
-def backend_page(backend: KnownBackend) -> str:
-    """One backend's page: its facts, then its docstring."""
-    title, _, text = backend.page.partition("\n")
-    packages = dict.fromkeys(
-        package for variant in backend.variants for package in backend.packages(variant)
-    )
-    needs = ", ".join(f"{package.pip} (about {package.mb} MB)" for package in packages)
-    facts = [
-        f"- Builds: {_builds(backend)}",
-        f"- Packages beside torch: {needs or 'none'}",
-        f"- The artefact is loaded {'without' if backend.torch_free else 'with'} torch",
-    ]
-    if backend.device:
-        facts.append("- Needs an NVIDIA GPU")
-    if backend.on_demand:
-        facts.append(f"- Tried only where it is named: `--only {backend.id}`")
-    file = f"flatout_programs/backends/{backend.id.replace('-', '_')}"
-    head = [MADE.format(file=file), f"# {backend.id}", title]
-    return "\n\n".join([*head, "\n".join(facts), text.strip()]) + "\n"
-
-
-def _builds(backend: KnownBackend) -> str:
-    names = [(f"{backend.id}-{v.name}".removesuffix("-"), v.precision) for v in backend.variants]
-    return ", ".join(f"`{name}` ({precision})" for name, precision in names)
-
-
-def engine_pages() -> dict[Path, str]:
-    """One page for each engine of `flatout launch`, and their table."""
-    found, rows = {}, []
-    for name in engines.names():
-        module = engines.load(name)
-        title, _, text = (module.__doc__ or "").strip().partition("\n")
-        about = module.ENGINE
-        facts = [
-            f"- Needs {about.needs}",
-            f"- The code folder {'is sent along' if about.travels else 'is not sent'}",
-            f"- Since {about.since}",
-        ]
-        head = [MADE.format(file=f"flatout/launching/engines/{name}"), f"# flatout launch {name}"]
-        parts = [*head, title, "\n".join(facts), text.strip()]
-        found[DOCS / "engines" / f"{name}.md"] = "\n\n".join(parts) + "\n"
-        rows.append(f"| [{name}]({name}.md) | {title.removesuffix('.')} | {about.needs} |")
-    head = ["<!-- Made by `make docs`. -->", "", "# Engines of flatout launch", ""]
-    table = ["| engine | what it is | needs |", "|---|---|---|", *rows]
-    found[DOCS / "engines" / "README.md"] = "\n".join([*head, *table]) + "\n"
-    return found
-
-
-DASHBOARD = DOCS / "assets/grafana-flatout.json"
-
-
-def main() -> None:
-    """Write the pages and the dashboard that differ; remove pages of what is no more."""
-    wanted = pages()
-    for folder in {path.parent for path in wanted}:
-        folder.mkdir(parents=True, exist_ok=True)
-        for stale in set(folder.glob("*.md")) - set(wanted):
-            stale.unlink()
-    for path, text in {**wanted, DASHBOARD: json.dumps(dashboard(), indent=2) + "\n"}.items():
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8", newline="\n")
-            sys.stdout.write(f"{path.relative_to(DOCS.parent)}\n")
-
-
-def _values(values: tuple[object, ...]) -> str:
-    return ", ".join(f"`{value!r}`" for value in values)
-
-
-def _links(ids: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(f"[{boost_id}]({boost_id}.md)" for boost_id in ids)
-
-
-if __name__ == "__main__":
-    main()

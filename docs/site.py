@@ -1,8 +1,8 @@
-"""The site's pages: those of docs/, those that stand elsewhere in the repository, and their order.
+"""The site's pages, from docs/, the rest of the repository and the code, and their order.
 
 MkDocs calls this (mkdocs.yml, `make site`). The Markdown is written for readers of the repository:
-links to files that are no page lead to the repository, and lists are indented as Python-Markdown
-wants it.
+a link to what a page is made from leads to that page, a link to another file to the repository, and
+lists are indented as Python-Markdown wants it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import generate
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -61,6 +62,9 @@ FAMILIES = {
     "MEM": "Memory",
     "SYNC": "Synchronisation",
 }
+REFERENCE = generate.pages()
+SOURCES = {made.source: uri for uri, made in reversed(REFERENCE.items())}
+"""File or folder of the repository -> the page that is made from it, the first of several."""
 ORIGIN = re.compile(r"\A<!--.*?-->\s*")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 NAME = re.compile(r"^- Name: `([\w-]+)`", re.MULTILINE)
@@ -70,23 +74,21 @@ Nav = list[Any]
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The order of all pages, from what lies in the folders."""
+    """The order of all pages."""
     logging.getLogger("jieba").setLevel(logging.WARNING)
-    others = {*ELSEWHERE.values(), *GUIDE}
-    guide = [name for name in GUIDE if (DOCS / name).exists() or name in ELSEWHERE.values()]
-    guide += [path.name for path in sorted(DOCS.glob("*.md")) if path.name not in others]
-    errors = _folder("errors")
-    chinese = _folder("errors/zh")
+    others = [path.name for path in sorted(DOCS.glob("*.md")) if path.name not in GUIDE]
+    tables = [f"benchmarks/{path.name}" for path in sorted((DOCS / "benchmarks").glob("*.md"))]
     config.nav = [
         {"Home": ["index.md", {"中文": "zh/index.md"}]},
-        {"Guide": guide},
+        {"Guide": [*GUIDE, *others]},
         {"Commands": _folder("commands")},
         {"Engines": _folder("engines")},
+        {"Backends": _folder("backends")},
         {"Boosts": _folder("boosts")},
         {"Findings": _findings()},
-        {"Errors": [*errors, {"中文": chinese}]},
+        {"Errors": [*_folder("errors"), {"中文": _folder("errors/zh")}]},
         {"Library": _folder("library")},
-        {"Benchmarks": ["benchmarks/README.md", *_folder("benchmarks"), "benchmarks/strangers.md"]},
+        {"Benchmarks": ["benchmarks/README.md", *tables, "benchmarks/strangers.md"]},
         {
             "Project": [
                 "changelog.md",
@@ -100,9 +102,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The pages that stand elsewhere."""
+    """The pages that stand elsewhere, and those made from the code."""
     for place, target in ELSEWHERE.items():
         files.append(File.generated(config, target, abs_src_path=str(ROOT / place)))
+    for target, made in REFERENCE.items():
+        files.append(File.generated(config, target, content=made.text))
     return files
 
 
@@ -116,6 +120,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         image, label, target, anchor = match.groups()
         place = posixpath.normpath(posixpath.join(folder, target))
         inside = _on_site(place, files)
+        if (inside, uri) == ("errors/README.md", "zh/index.md"):
+            inside = "errors/zh/README.md"
         if inside is not None:
             link = posixpath.relpath(inside, posixpath.dirname(uri) or ".")
             return f"{image}[{label}]({link}{anchor or ''})"
@@ -139,6 +145,8 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 def _on_site(place: str, files: Files) -> str | None:
     """The page or picture that a place of the repository has become."""
+    if place in SOURCES:
+        return SOURCES[place]
     for candidate in (place, f"{place}/README.md"):
         uri = ELSEWHERE.get(candidate, candidate.removeprefix("docs/"))
         known = candidate in ELSEWHERE or candidate.startswith("docs/")
@@ -148,21 +156,23 @@ def _on_site(place: str, files: Files) -> str | None:
 
 
 def _folder(name: str) -> Nav:
-    """The pages of a folder, its index first."""
-    pages = sorted((DOCS / name).glob("*.md"), key=lambda path: (path.name != "README.md", path))
-    return [path.relative_to(DOCS).as_posix() for path in pages]
+    """The pages of the reference in a folder, its index first."""
+    pages = [uri for uri in REFERENCE if posixpath.dirname(uri) == name]
+    return sorted(pages, key=lambda uri: (not uri.endswith("/README.md"), uri))
 
 
 def _findings() -> Nav:
     """The index, then the findings by the letters of their code, with the short name of each."""
     families: dict[str, Nav] = {}
-    for path in sorted((DOCS / "findings").glob("*[0-9].md")):
-        name = NAME.search(path.read_text(encoding="utf-8"))
-        label = f"{path.stem} {name[1]}" if name else path.stem
-        letters = path.stem.rstrip("0123456789")
+    index, *pages = _folder("findings")
+    for uri in pages:
+        code = posixpath.basename(uri).removesuffix(".md")
+        name = NAME.search(REFERENCE[uri].text)
+        letters = code.rstrip("0123456789")
         family = f"{FAMILIES[letters]} ({letters})" if letters in FAMILIES else letters
-        families.setdefault(family, []).append({label: f"findings/{path.name}"})
-    return ["findings/README.md", *({family: pages} for family, pages in families.items())]
+        label = f"{code} {name[1]}" if name else code
+        families.setdefault(family, []).append({label: uri})
+    return [index, *({family: pages} for family, pages in families.items())]
 
 
 def _lists(markdown: str) -> str:

@@ -13,7 +13,8 @@ import pytest
 from commands.called import Flatout
 from flatout import commands
 from flatout.diagnosing import pages
-from flatout.knowledge import boosts, signatures
+from flatout.knowledge import backends, boosts, signatures
+from flatout.launching import engines
 from flatout.watching import pages as alert_pages
 
 Completed = Callable[[str], list[str]]
@@ -69,6 +70,7 @@ def test_all_codes_and_signatures(completed: Completed) -> None:
     codes = {page.code for page in (*pages.every(), *alert_pages.every())}
     ids = {signature.id for signature in signatures.every()}
     assert set(signatures.ids()) == ids
+    ids |= {*boosts.ids(), *backends.ids(), *engines.names()}
     assert set(completed("flatout explain ")) == codes | ids
     assert set(completed("flatout explain ENV0")) == {c for c in codes if c.startswith("ENV0")}
     assert "env002" in completed("flatout explain env00")

@@ -95,6 +95,7 @@ def test_not_recognised(flat: Flatout) -> None:
         (["logs/rank0/stderr"], 2, "no file"),
         (["--lang", "tlh", KILLED], 2, "--lang en or zh"),
         (["EVN002"], 1, "did you mean"),
+        (["fused-optimiser"], 1, "did you mean fused-optimizer"),
         (["--nonsense"], 2, "--nonsense"),
     ],
 )
@@ -137,6 +138,37 @@ def test_page(flat: Flatout, code: str) -> None:
     assert done.stdout.strip() == page.markdown.strip()
 
 
+@pytest.mark.parametrize(
+    ("name", "head", "told"),
+    [
+        ("tf32", "# tf32", "- Risk: rounding"),
+        ("channels_last", "# channels-last", "## How it is undone"),
+        ("slurm", "# flatout launch slurm", "## What is checked first"),
+        ("onnxruntime", "# flatout export --only onnxruntime", "## When it wins"),
+    ],
+)
+def test_the_page_of_a_boost_an_engine_and_a_backend(
+    flat: Flatout, name: str, head: str, told: str
+) -> None:
+    done = flat("explain", name)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(head)
+    assert told in done.stdout
+
+
+def test_a_boost_and_a_backend_of_one_name(flat: Flatout) -> None:
+    told = flat("explain", "compile").stdout
+    assert told.startswith("# compile\n")
+    assert "\n# flatout export --only compile\n" in told
+
+
+def test_the_page_of_a_name_in_json(flat: Flatout) -> None:
+    for name in ("tf32", "loader-worker-killed"):
+        document = json.loads(flat("explain", name, "--json").stdout)
+        assert (document["recognised"], document["page"]["id"]) == (True, name)
+        assert document["page"]["body"].startswith("# ")
+
+
 def test_json(flat: Flatout) -> None:
     document = json.loads(flat("explain", "ENV002", "--json").stdout)
     assert document["schema"] == "flatout.explain/1"
@@ -148,7 +180,7 @@ def test_json(flat: Flatout) -> None:
 def test_unknown(flat: Flatout) -> None:
     done = flat("explain", "EVN002")
     assert done.returncode == 1
-    assert "no finding 'EVN002'" in done.stderr
+    assert "is called 'EVN002'" in done.stderr
     assert "ENV002" in done.stderr
     assert "Traceback" not in done.stderr
 

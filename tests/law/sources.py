@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 SRC = Path(__file__).parents[2] / "src"
 FILES = sorted(SRC.rglob("*.py"))
@@ -33,3 +35,13 @@ def imported(module: ast.Module) -> dict[str, int]:
         elif isinstance(node, ast.ImportFrom):
             found[(node.module or "").partition(".")[0]] = node.lineno
     return found
+
+
+def script_of_docs(name: str) -> ModuleType:
+    """A script in docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, SRC.parent / f"docs/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

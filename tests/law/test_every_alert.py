@@ -13,7 +13,6 @@ from flatout.watching import pages, rules
 from law.test_every_check import assert_whole_page
 
 each_rule = for_every(rules.every(), lambda module: module.RULE.code)
-FINDINGS = Path(__file__).parents[2] / "docs/findings"
 GUIDE = Path(__file__).parents[2] / "docs/guide-monitor.md"
 
 
@@ -31,8 +30,8 @@ def test_it_has_a_page(module: rules.RuleModule) -> None:
     assert page == pages.find(rules.id_of(module))
     assert page is not None
     assert page.severity == module.RULE.severity
-    assert page.markdown.strip() in (FINDINGS / f"{page.code}.md").read_text("utf-8")
-    assert f"[{page.code}](findings/{page.code}.md)" in GUIDE.read_text("utf-8")
+    source = Path(module.__file__ or "").name
+    assert f"[{page.code}](../src/flatout/watching/alerts/{source})" in GUIDE.read_text("utf-8")
 
 
 def test_codes_and_names_are_unique() -> None:

@@ -8,6 +8,8 @@ from urllib.parse import unquote
 
 import pytest
 
+from law.sources import script_of_docs
+
 FENCE = re.compile(r"^[ ]*(```+)[^\n]*\n.*?^[ ]*\1[ ]*$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 LINK = re.compile(r"\[[^\[\]]*\]\((?![a-z]+:)([^)\s]+)\)")
@@ -46,9 +48,23 @@ def leads_somewhere(page: Path, link: str) -> bool:
 
 def test_no_link_is_broken(root: Path) -> None:
     pages = markdown(root)
-    assert {root / "README.md", root / "docs/findings/README.md"} <= set(pages)
+    assert {root / "README.md", root / "docs/guide-tune.md"} <= set(pages)
     bad = {page.relative_to(root).as_posix(): broken(page) for page in pages}
     assert {name: targets for name, targets in bad.items() if targets} == {}
+
+
+def test_pages_made_from_the_code_are_whole(root: Path, tmp_path: Path) -> None:
+    """They are built with the site; what links to them here links to what they are made from."""
+    made = script_of_docs("generate").pages()
+    assert len(made) > 300
+    assert [uri for uri, page in made.items() if not (root / page.source).exists()] == []
+    for uri, page in made.items():
+        (tmp_path / uri).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / uri).write_text(page.text, encoding="utf-8")
+    bad = {uri: targets for uri in made if (targets := broken(tmp_path / uri))}
+    assert bad == {}
+    headless = [uri for uri, page in made.items() if not page.text.startswith("# ")]
+    assert headless == []
 
 
 @pytest.mark.parametrize(

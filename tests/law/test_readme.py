@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import typer
 
 from flatout import commands
 from flatout.knowledge import boosts
+from law.sources import script_of_docs
 
 LINES = 130
 STATUS = "Windows and macOS code is type-checked and has not been run"
@@ -25,11 +24,6 @@ COMMENT = re.compile(r"\s+# .*")
 FIGURE = re.compile(r"(?<![\w.])\d+(?:\.\d+)*(?:x|%| ms| s\b)?")
 INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-TRANSLATED = {
-    "README.zh-CN.md": "README.md",
-    "docs/errors/zh/README.md": "docs/errors/README.md",
-}
-"""A Chinese page -> the English one in its place."""
 
 
 def code(page: str) -> list[str]:
@@ -57,8 +51,7 @@ def inline(page: str) -> Counter[str]:
 
 
 def targets(page: str) -> list[str]:
-    found = (TRANSLATED.get(target, target) for target in LINK.findall(page))
-    return [target for target in found if target != "README.md"]
+    return [target for target in LINK.findall(page) if target not in PAGES]
 
 
 @cache
@@ -137,25 +130,18 @@ def test_figures_are_those_of_the_measurements(root: Path) -> None:
     assert set(figures(section)) - set(measured) == set()
 
 
-def script(root: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, root / f"docs/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_pictures_are_up_to_date(root: Path) -> None:
+def test_pictures_and_tables_are_up_to_date(root: Path) -> None:
     """The recording is drawn from what was printed, the packages from the import contracts."""
-    assets = root / "docs/assets"
-    printed = (assets / "demo.txt").read_text(encoding="utf-8")
-    wanted = {
-        "demo.svg": script(root, "recording").picture(printed),
-        "architecture.svg": script(root, "drawing").picture(),
+    docs = root / "docs"
+    printed = (docs / "assets/demo.txt").read_text(encoding="utf-8")
+    pictures = {
+        "assets/demo.svg": script_of_docs("recording").picture(printed),
+        "assets/architecture.svg": script_of_docs("drawing").picture(),
     }
-    for name, drawing in wanted.items():
-        assert (assets / name).read_text(encoding="utf-8") == drawing, "run `make docs`"
+    wanted = {**pictures, **script_of_docs("tables").tables()}
+    there = {name: (docs / name).read_text(encoding="utf-8") for name in wanted}
+    assert [name for name in wanted if there[name] != wanted[name]] == [], "run `make docs`"
+    for drawing in pictures.values():
         assert drawing.count("http") == 1, "its name space, and nothing that would be loaded"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -77,22 +76,6 @@ def test_changelog_tells_of_this_version(root: Path) -> None:
     text = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     entries = dict(re.findall(r"^## (\S+)[^\n]*\n(.*?)(?=^## |\Z)", text, flags=re.M | re.S))
     assert re.search(r"^- \S", entries[flatout.__version__], flags=re.M)
-
-
-def test_generated_pages_are_up_to_date(root: Path) -> None:
-    spec = importlib.util.spec_from_file_location("generate", root / "docs/generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
-    wanted = generate.pages()
-    folders = {path.parent for path in wanted}
-    names = {"backends", "benchmarks", "boosts", "commands", "engines", "errors", "findings"}
-    names |= {"library", "zh"}
-    assert {folder.name for folder in folders} == names
-    there = {p: p.read_text(encoding="utf-8") for folder in folders for p in folder.glob("*.md")}
-    stale = {path.name for path in {*wanted, *there} if wanted.get(path) != there.get(path)}
-    assert stale == set(), "run `make docs`"
 
 
 def test_every_dependency_is_pinned(root: Path) -> None:

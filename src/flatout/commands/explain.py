@@ -20,23 +20,27 @@ if TYPE_CHECKING:
     from flatout.explaining.explaining import Source
     from flatout.nouns.explained import Explained
     from flatout.nouns.flight_record import FlightRecord
+    from flatout.nouns.page import Page
 
 PLACE = ("Fix", 2)
 USAGE = "[OPTIONS] [WHAT]..."
+WORD = re.compile(r"[A-Za-z0-9_-]{2,80}")
 CODE = re.compile(r"[A-Za-z]{2,5}\d{1,4}|[a-z0-9]+([-_][a-z0-9]+)+")
-"""A finding's code, or the name of a finding or a signature."""
+"""What can be nothing but a finding's code or a name: no message is written so."""
 
 
 def _names(incomplete: str) -> list[str]:
-    """Codes of findings and ids of signatures, without importing what they belong to."""
+    """All that has a page. Checks, alerts, boosts and engines are not imported for it."""
     from flatout.diagnosing import checks
-    from flatout.knowledge import signatures
+    from flatout.knowledge import backends, boosts, signatures
+    from flatout.launching import engines
     from flatout.watching import pages
 
     codes = [*(file.code for file in checks.files()), *pages.codes()]
     if incomplete[:1].islower():  # a shell does not complete env0 as ENV001
         codes = [code.lower() for code in codes]
-    return [name for name in (*codes, *signatures.ids()) if name.startswith(incomplete)]
+    ids = dict.fromkeys((*signatures.ids(), *boosts.ids(), *backends.ids(), *engines.names()))
+    return [name for name in (*codes, *ids) if name.startswith(incomplete)]
 
 
 What = Annotated[
@@ -59,25 +63,30 @@ def command(
     python: _options.Python = None,
     as_json: _options.Json = False,
 ) -> int:
-    """Explain an error message, a log or a finding code.
+    """Explain an error message, a log, a finding code or a boost.
 
-    WHAT is the text of an error, a log file, a folder of logs, a code, or - for standard input. It
-    prints the cause, how certain that is, and the fix. If there are logs of several ranks, it
-    explains the error that came first. Dumps of PyTorch's flight recorder (files or their folder)
-    are compared: which rank did not join which collective.
+    WHAT is the text of an error, a log file, a folder of logs, or - for standard input. It prints
+    the cause, how certain that is, and the fix. If there are logs of several ranks, it explains the
+    error that came first. Dumps of PyTorch's flight recorder (files or their folder) are compared:
+    which rank did not join which collective. If WHAT is the code of a finding, or the name of a
+    boost, of an error, of a backend of `flatout export` or of an engine of `flatout launch`, it
+    prints the page about it.
 
     Examples:
       flatout explain train.log
       python train.py 2>&1 | flatout explain
       flatout explain "CUDA error: device-side assert triggered"
       flatout explain ENV002
+      flatout explain channels-last
       flatout explain nccl_trace_rank_*
 
     Exit code: 0 if the error is known, 1 if it is not.
     """
     words = what or []
-    if len(words) == 1 and CODE.fullmatch(words[0]) and not Path(words[0]).exists():
-        return _page(words[0], as_json)
+    if len(words) == 1 and WORD.fullmatch(words[0]) and not Path(words[0]).exists():
+        page = _page(words[0])
+        if page is not None:
+            return _show(page, words[0], as_json)
     from flatout.reporting import document, explained, languages
 
     language = languages.chosen(lang)
@@ -107,21 +116,40 @@ def _answer(words: list[str], python: str | None) -> Explained:
     return replace(answer, observations=(*flight.observations(record), *answer.observations))
 
 
-def _page(name: str, as_json: bool) -> int:
+def _page(name: str) -> Page | str | None:
+    """The page of that name, Markdown where it is not a finding's; None: it is another text.
+
+    Raises UserError where it looks like a name and nothing is called so.
+    """
     from flatout.diagnosing import pages
     from flatout.watching import pages as alert_pages
 
-    page = pages.find(name) or alert_pages.find(name)
-    markdown = page.markdown if page is not None else pages.of_signature(name)
+    page = pages.find(name) or alert_pages.find(name) or _by_id(name)
+    return page or (pages.of_signature(name) if CODE.fullmatch(name) else None)
+
+
+def _by_id(name: str) -> str | None:
+    """The pages of the boost, the backend and the engine of that id; None: there are none."""
+    from flatout.knowledge import backends, boosts
+    from flatout.launching import engines
+
+    word = name.strip().lower().replace("_", "-")
+    found = [room.get(word).page for room in (boosts, backends) if word in room.ids()]
+    found += [engines.page(word)] if word in engines.names() else []
+    return "\n".join(found) or None
+
+
+def _show(page: Page | str, name: str, as_json: bool) -> int:
     if as_json:
         from flatout.nouns.explained import Explained
         from flatout.reporting import document
 
-        typer.echo(json.dumps(document.explain_document(Explained(()), page), indent=2))
+        told = {"id": name, "body": page} if isinstance(page, str) else page
+        typer.echo(json.dumps(document.explain_document(Explained(()), told), indent=2))
     else:
         from flatout.reporting import markdown_page
 
-        markdown_page.show(markdown)
+        markdown_page.show(page if isinstance(page, str) else page.markdown)
     return 0
 
 

@@ -75,7 +75,7 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Another option of the engine: see its page. Repeatable.",
+        help="Another option of the engine; flatout explain ENGINE lists them. Repeatable.",
     ),
 ]
 Name = Annotated[

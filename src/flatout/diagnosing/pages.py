@@ -28,12 +28,15 @@ def find(name: str) -> Page | None:
 def of_signature(name: str) -> str:
     """The page of a signature, by its id, as Markdown; UserError with what is near, if none."""
     from flatout.explaining import described
+    from flatout.knowledge import boosts
 
     markdown = described.find(name)
     if markdown is None:
-        near = (*described.nearest(name), *nearest(name))[:3]
+        alike = difflib.get_close_matches(name.strip().lower(), boosts.ids(), n=1, cutoff=0.8)
+        near = (*alike, *described.nearest(name), *nearest(name))[:3]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise UserError(f"there is no finding {name!r}{hint}", "flatout doctor lists findings", 1)
+        told = f"no finding, boost or error is called {name!r}{hint}"
+        raise UserError(told, "to explain a message of one word, pipe it in", 1)
     return markdown
 
 

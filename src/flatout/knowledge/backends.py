@@ -15,9 +15,9 @@ class KnownBackend:
 
     id: str
     title: str
-    """The first line of its page, without the full stop."""
-    page: str
-    """Its documentation, Markdown."""
+    """What it is in one line, without the full stop."""
+    body: str
+    """What follows that line in its documentation: Markdown."""
     variants: tuple[Variant, ...]
     rank: int
     building: tuple[RuntimePackage, ...]
@@ -27,6 +27,29 @@ class KnownBackend:
     torch_free: bool
     loading: str
     """The file of `flatout_programs.loading` that runs its artefacts."""
+
+    @property
+    def page(self) -> str:
+        """The whole page, Markdown: its facts, then its documentation."""
+        packages = dict.fromkeys(p for variant in self.variants for p in self.packages(variant))
+        needs = ", ".join(f"{package.pip} (about {package.mb} MB)" for package in packages)
+        facts = [
+            f"- Builds: {self.builds}",
+            f"- Packages beside torch: {needs or 'none'}",
+            f"- The artefact is loaded {'without' if self.torch_free else 'with'} torch",
+        ]
+        if self.device:
+            facts.append("- Needs an NVIDIA GPU")
+        if self.on_demand:
+            facts.append(f"- Tried only where it is named: `--only {self.id}`")
+        head = [f"# flatout export --only {self.id}", f"{self.title}."]
+        return "\n\n".join([*head, "\n".join(facts), self.body]) + "\n"
+
+    @property
+    def builds(self) -> str:
+        """The names of all that it builds, with their precision."""
+        names = [(f"{self.id}-{v.name}".removesuffix("-"), v.precision) for v in self.variants]
+        return ", ".join(f"`{name}` ({precision})" for name, precision in names)
 
     def packages(self, variant: Variant) -> tuple[RuntimePackage, ...]:
         """All that one build needs beside torch, each once."""
@@ -54,12 +77,12 @@ def get(backend_id: str) -> KnownBackend:
 
 def _known(name: str) -> KnownBackend:
     module = programs.load(name)
-    page = (module.__doc__ or "").strip()
+    title, _, body = (module.__doc__ or "").strip().partition("\n")
     backend = module.BACKEND
     return KnownBackend(
         id=name,
-        title=page.partition("\n")[0].removesuffix("."),
-        page=page,
+        title=title.removesuffix("."),
+        body=body.strip(),
         variants=backend.variants,
         rank=backend.rank,
         building=backend.building,

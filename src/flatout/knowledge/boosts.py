@@ -13,6 +13,18 @@ from flatout_agent import boosts as agent
 from flatout_agent.boost import Moment, Risk
 from flatout_agent.wire import JobFacts, Params
 
+MOMENTS = {
+    Moment.START: "when torch has been imported",
+    Moment.LOADER: "when a DataLoader is iterated for the first time",
+    Moment.MODEL: "when a model is called in training for the first time",
+    Moment.OPTIMIZER: "when an optimizer takes its first step",
+}
+RISKS = {
+    Risk.EXACT: "exact: the same arithmetic, at most reordered",
+    Risk.ROUNDING: "rounding: numbers are computed in another precision",
+    Risk.SEMANTICS: "semantics: what is computed changes; never on unless allowed",
+}
+
 
 @dataclass(frozen=True)
 class KnownBoost:
@@ -20,9 +32,9 @@ class KnownBoost:
 
     id: str
     title: str
-    """The first line of its page, without the full stop."""
-    page: str
-    """Its documentation, Markdown."""
+    """What it does in one line, without the full stop."""
+    body: str
+    """What follows that line in its documentation: Markdown."""
     since: str
     risk: Risk
     moment: Moment
@@ -34,6 +46,23 @@ class KnownBoost:
     """Boosts that leave nothing for this one to gain."""
     redraws: bool
     compiles: bool
+
+    @property
+    def page(self) -> str:
+        """The whole page, Markdown: its facts, then its documentation."""
+        facts = [
+            f"- Risk: {RISKS[self.risk]}",
+            f"- Applied {MOMENTS[self.moment]}",
+            f"- Since {self.since}",
+        ]
+        if self.params:
+            shown = "; ".join(f"`{name}`: {_all_of(v)}" for name, v in self.params.items())
+            facts.append(f"- Parameters (the default first): {shown}")
+        if self.covered_by:
+            facts.append(f"- Gains nothing beside {', '.join(sorted(self.covered_by))}")
+        if self.conflicts:
+            facts.append(f"- Never together with {', '.join(sorted(self.conflicts))}")
+        return "\n\n".join([f"# {self.id}", f"{self.title}.", "\n".join(facts), self.body]) + "\n"
 
     @property
     def defaults(self) -> Params:
@@ -100,13 +129,17 @@ def nearest(boost_id: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*close, *overlapping]))[:3]
 
 
+def _all_of(values: tuple[Any, ...]) -> str:
+    return ", ".join(f"`{value!r}`" for value in values)
+
+
 def _known_boost(boost_id: str, module: agent.BoostModule, conflicts: frozenset[str]) -> KnownBoost:
-    page = (module.__doc__ or "").strip()
+    title, _, body = (module.__doc__ or "").strip().partition("\n")
     boost = module.BOOST
     return KnownBoost(
         id=boost_id,
-        title=page.partition("\n")[0].removesuffix("."),
-        page=page,
+        title=title.removesuffix("."),
+        body=body.strip(),
         since=boost.since,
         risk=boost.risk,
         moment=boost.moment,

@@ -118,10 +118,12 @@ def doctor_document(diagnosed: Diagnosed) -> dict[str, Any]:
     return json_document
 
 
-def explain_document(explained: Explained, page: Page | None = None) -> dict[str, Any]:
+def explain_document(
+    explained: Explained, page: Page | dict[str, str] | None = None
+) -> dict[str, Any]:
     """What `flatout explain --json` prints: ids, figures, and texts in English.
 
-    page: that of a finding's code, where one was asked for.
+    page: that of a code or a name, where one was asked for.
     """
     document = {
         "schema": EXPLAIN,

@@ -68,3 +68,22 @@ def load(name: str) -> Engine:
     if name not in names():
         raise KeyError(name)
     return cast("Engine", importlib.import_module(f"{__name__}.{name}"))
+
+
+def title(name: str) -> str:
+    """What the engine is, in one line without the full stop."""
+    return (load(name).__doc__ or "").strip().partition("\n")[0].removesuffix(".")
+
+
+def page(name: str) -> str:
+    """The engine's whole page, Markdown: its facts, then its documentation."""
+    module = load(name)
+    about = module.ENGINE
+    facts = [
+        f"- Needs {about.needs}",
+        f"- The code folder {'is sent along' if about.travels else 'is not sent'}",
+        f"- Since {about.since}",
+    ]
+    body = (module.__doc__ or "").strip().partition("\n")[2].strip()
+    head = [f"# flatout launch {name}", f"{title(name)}."]
+    return "\n\n".join([*head, "\n".join(facts), body]) + "\n"

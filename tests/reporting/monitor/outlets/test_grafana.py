@@ -295,8 +295,3 @@ def test_promtool_finds_no_fault_in_what_is_served() -> None:
         timeout=60,
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
-
-
-def test_the_dashboard_in_the_docs_is_up_to_date() -> None:
-    path = Path(__file__).parents[4] / "docs/assets/grafana-flatout.json"
-    assert json.loads(path.read_text(encoding="utf-8")) == dashboard(), "run `make docs`"
