@@ -24,7 +24,6 @@ from flatout.knowledge import backends, boosts, signatures
 from flatout.knowledge.backends import KnownBackend
 from flatout.knowledge.boosts import KnownBoost
 from flatout.launching import engines
-from flatout.reporting.monitor.outlets.grafana import dashboard
 from flatout.watching import rules
 from flatout.watching.pages import every as every_alert
 
@@ -443,17 +442,14 @@ def engine_pages() -> dict[Path, str]:
     return found
 
 
-DASHBOARD = DOCS / "assets/grafana-flatout.json"
-
-
 def main() -> None:
-    """Write the pages and the dashboard that differ; remove pages of what is no more."""
+    """Write the pages that differ; remove pages of what is no more."""
     wanted = pages()
     for folder in {path.parent for path in wanted}:
         folder.mkdir(parents=True, exist_ok=True)
         for stale in set(folder.glob("*.md")) - set(wanted):
             stale.unlink()
-    for path, text in {**wanted, DASHBOARD: json.dumps(dashboard(), indent=2) + "\n"}.items():
+    for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8", newline="\n")
             sys.stdout.write(f"{path.relative_to(DOCS.parent)}\n")
