@@ -131,7 +131,7 @@ def from_traces(paths: Sequence[Path]) -> Recorded:
         if trace_profile.trace_steps
         else ("the trace marks no steps: it is treated as one step",)
     )
-    return Recorded(trace_profile, notes, tuple(paths), None, time.monotonic() - started_at)
+    return Recorded(trace_profile, notes, None, time.monotonic() - started_at)
 
 
 class _Window:
