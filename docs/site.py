@@ -38,7 +38,6 @@ GUIDE = [
     "guide-nodes.md",
     "guide-launch.md",
     "guide-export.md",
-    "guide-serving.md",
     "guide-profile.md",
     "guide-doctor.md",
     "guide-explain.md",

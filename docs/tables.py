@@ -1,8 +1,8 @@
-"""Write the tables of benchmarks, from benchmarks/results, and the dashboard for Grafana.
+"""Write the tables of benchmarks, from benchmarks/results.
 
     python docs/tables.py
 
-README and the guides link to them, so they stand in the repository: docs/benchmarks, docs/assets.
+README and the guides link to them, so they stand in the repository: docs/benchmarks.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-
-from flatout.reporting.monitor.outlets.grafana import dashboard
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks/results"
@@ -22,7 +20,6 @@ def tables() -> dict[str, str]:
     return {
         "benchmarks/breadth.md": breadth(_results("breadth")),
         "benchmarks/ranks.md": ranks(_results("ranks")) + loading(_results("ranks_loading")),
-        "assets/grafana-flatout.json": json.dumps(dashboard(), indent=2) + "\n",
     }
 
 

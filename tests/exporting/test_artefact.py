@@ -7,7 +7,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,3 +130,70 @@ def test_a_missing_runtime_is_told_with_its_line(tmp_path: Path) -> None:
     )
     assert "RuntimeError: this model needs no_such_runtime" in done.stderr
     assert "pip install no-such-runtime==1.0" in done.stderr
+
+
+DOUBLING = """
+def start(folder, options, threads):
+    return lambda arrays: [2 * arrays[0]]
+"""
+X = {"name": "x", "dtype": "float32", "shape": [None, 2]}
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[HTTPConnection]:
+    """The example beside an artefact that doubles its input."""
+    loading = artefact.program("eager")
+    frame_alone = loading[: loading.index("\ndef start(")]
+    (folder / "load.py").write_text(frame_alone + DOUBLING, encoding="utf-8")
+    manifest = {
+        "files": artefact.hashes(folder),
+        "packages": {"numpy": "2.4.0"},
+        "options": {},
+        "inputs": [X],
+        "outputs": [{**X, "name": "y"}],
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    artefact.add_server(folder)
+    command = [sys.executable, "-B", str(folder / "serve.py"), "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().rpartition("/")[2]
+            yield HTTPConnection(address.strip(), timeout=60)
+        finally:
+            process.kill()
+
+
+def test_the_example_serves_the_model(tmp_path: Path) -> None:
+    def ask(method: str, body: str | None = None) -> tuple[int, Any]:
+        connection.request(method, "/", body)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    with serving(tmp_path) as connection:
+        status, told = ask("GET")
+        assert (status, told["inputs"]) == (200, [X])
+        assert ask("POST", '{"x": [[1, 2.5], [3, 4]]}') == (200, {"y": [[2.0, 5.0], [6.0, 8.0]]})
+        for wrong, said in (
+            ("no JSON", "JSONDecodeError"),
+            ('{"z": [[1, 2]]}', "z is not among them"),
+            ('{"x": [[1, 2, 3]]}', "not (1, 3)"),
+            ('{"x": "words"}', "ValueError"),
+        ):
+            status, told = ask("POST", wrong)
+            assert (status, said in told["error"]) == (400, True), told
+    assert (tmp_path / "requirements.txt").read_text(encoding="utf-8") == "numpy==2.4.0\n"
+
+
+def test_the_example_stands_alone(tmp_path: Path) -> None:
+    written(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
+    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "packages": {}}))
+    artefact.add_server(tmp_path)
+    text = (tmp_path / "serve.py").read_text(encoding="utf-8")
+    ast.parse(text, feature_version=(3, 9))
+    assert "flatout_programs" not in text
+    assert "noqa" not in text
+    assert "type: ignore" not in text
+    artefact.check_target(tmp_path)

@@ -28,10 +28,9 @@ RUNTIMES = {
     "torchao", "tvm",
 }  # fmt: skip
 """What these import, always inside functions."""
-APART = {"kernels", "launching", "serving", *EXPORTING}
+APART = {"kernels", "launching", *EXPORTING}
 ALONE = [path for path in PROGRAMS if path.parent.name not in APART]
 LAUNCHING = [path for path in PROGRAMS if path.parent.name == "launching"]
-SERVING = [path for path in PROGRAMS if path.parent.name == "serving"]
 BUILDING = [path for path in PROGRAMS if path.parent.name in EXPORTING]
 EXPENSIVE = ["torch", "rich", "plotly", "psutil", "jinja2", "tomlkit", "pynvml", "numpy"]
 WITH_TORCH = (
@@ -125,22 +124,16 @@ def test_programs_are_python_3_7_and_stand_alone(path: Path) -> None:
 
 @for_every(BUILDING, name)
 def test_what_exports_imports_runtimes_inside_functions_alone(path: Path) -> None:
-    """The host reads the backends' pages and needs without any of them."""
+    """The host reads the backends' pages and needs without any of them.
+
+    `load` is the artefact's own file, beside the example that serves it.
+    """
     module = tree(path)
     ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
     allowed = sys.stdlib_module_names | {"flatout_programs"}
-    assert imported(module).keys() <= allowed | RUNTIMES | {"torch"}
+    assert imported(module).keys() <= allowed | RUNTIMES | {"torch", "load"}
     top = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     assert imported(ast.Module(top, [])).keys() <= allowed
-
-
-@for_every(SERVING, name)
-def test_what_serves_needs_numpy_alone(path: Path) -> None:
-    """It is copied into an artefact's folder, where `load` is the artefact's own file."""
-    module = tree(path)
-    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
-    allowed = sys.stdlib_module_names | {"numpy", "flatout_programs", "load"}
-    assert imported(module).keys() <= allowed
 
 
 @for_every(LAUNCHING, name)

@@ -98,31 +98,12 @@ Install = Annotated[
         "--install", help="Install missing packages into flatout's cache folder, after asking."
     ),
 ]
-Serve = Annotated[
-    Path | None,
-    typer.Option(
-        "--serve", metavar="FOLDER", help="Serve an exported model over HTTP; no script runs."
-    ),
-]
-Host = Annotated[
-    str,
-    typer.Option("--host", metavar="ADDRESS", help="With --serve: the address to listen on."),
-]
-Port = Annotated[
-    int, typer.Option("--port", metavar="N", min=0, max=65535, help="With --serve: the port.")
-]
 Triton = Annotated[
     Path | None,
     typer.Option(
         "--triton",
         metavar="FOLDER",
         help="Write an exported model's repository for Triton Inference Server.",
-    ),
-]
-Kserve = Annotated[
-    Path | None,
-    typer.Option(
-        "--kserve", metavar="FOLDER", help="Write an exported model's manifests for KServe."
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Install without asking.")]
@@ -144,11 +125,7 @@ def command(
     threads: Threads = None,
     install: Install = False,
     yes: Yes = False,
-    serve: Serve = None,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
     triton: Triton = None,
-    kserve: Kserve = None,
     python: _options.Python = None,
     as_json: _options.Json = False,
 ) -> int:
@@ -160,7 +137,7 @@ def command(
     Examples:
       flatout export train.py
       flatout export --exact --for throughput --install train.py --epochs 1
-      flatout export --serve exported
+      flatout export --triton exported
 
     Exit code: 0 if a build was kept, 1 if none could be verified, 2 for wrong usage.
     """
@@ -169,10 +146,9 @@ def command(
 
 def _answer(words: list[str], options: dict[str, Any]) -> int:
     """The exit code; options: those of `command`, by its names for them."""
-    given = {f"--{name}": options[name] for name in ("serve", "triton", "kserve")}
+    if options["triton"] is not None:
+        return _on_triton(options["triton"], words)
     python, capture = options["python"], options["capture"]
-    if any(given.values()):
-        return _served(given, bool(words), (options["host"], options["port"]), python)
     settings = _settings(options)
     if options["install"]:
         settings = _installed(settings, options["yes"])
@@ -183,29 +159,14 @@ def _answer(words: list[str], options: dict[str, Any]) -> int:
     return _report(_exported(words, capture, settings, python, request), as_json)
 
 
-def _served(
-    given: dict[str, Path | None], script: bool, address: tuple[str, int], python: str | None
-) -> int:
-    """Serve an exported model, or write what serves it elsewhere; the exit code."""
-    from flatout.exporting import packages, serving
-    from flatout.running.command import chosen_python
+def _on_triton(folder: Path, words: list[str]) -> int:
+    """Write an exported model's repository; the exit code."""
+    from flatout.exporting import triton
 
-    folders = {option: folder for option, folder in given.items() if folder is not None}
-    if script or len(folders) > 1:
-        raise UserError(
-            f"{' and '.join(folders)} cannot be combined with another option or a script",
-            "export first: flatout export train.py",
-        )
-    ((option, folder),) = folders.items()
-    if option == "--serve":
-        executable = chosen_python(python)
-        overlay = packages.existing(executable)
-        return serving.serve(folder, *address, python=executable, overlay=overlay)
-    if option == "--triton":
-        repository = serving.triton(folder)
-        lines = [f"written to {repository.path}", *repository.notes]
-    else:
-        lines = [f"written to {path}" for path in serving.kserve(folder)]
+    if words:
+        raise UserError("--triton runs no script", f"flatout export {words[0]}")
+    repository = triton.write(folder)
+    lines = [f"written to {repository.path}", *repository.notes]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0
 

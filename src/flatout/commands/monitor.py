@@ -48,31 +48,14 @@ Remote = Annotated[
 ]
 Web = Annotated[bool, typer.Option("--web", help="Serve a live page in place of the screen.")]
 Port = Annotated[
-    int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port of the page.")
-]
-Listen = Annotated[
-    str | None,
+    int | None,
     typer.Option(
-        "--listen",
-        metavar="ADDRESS",
-        help="Serve the page on this address; needs --tls.  [default: this machine only]",
+        "--port", metavar="N", min=0, max=65535, help="Port of the page.  [default: a free one]"
     ),
-]
-Tls = Annotated[
-    Path | None,
-    typer.Option("--tls", metavar="FILE", help="Certificate and key of the page, in PEM."),
 ]
 Prometheus = Annotated[
     str | None,
     typer.Option("--prometheus", metavar="[HOST:]PORT", help="Serve the figures for Prometheus."),
-]
-Otlp = Annotated[
-    str | None,
-    typer.Option("--otlp", metavar="URL", help="Send the figures to an OpenTelemetry collector."),
-]
-Tensorboard = Annotated[
-    Path | None,
-    typer.Option("--tensorboard", metavar="FOLDER", help="Write the figures for TensorBoard."),
 ]
 Exec = Annotated[
     list[str] | None,
@@ -104,18 +87,8 @@ class _Outlets(NamedTuple):
     """Where figures and alerts go."""
 
     prometheus: str | None
-    otlp: str | None
-    tensorboard: Path | None
     commands: list[str] | None
     urls: list[str] | None
-
-
-class _Address(NamedTuple):
-    """Where the page is served."""
-
-    port: int
-    listen: str | None
-    tls: Path | None
 
 
 def command(
@@ -129,12 +102,8 @@ def command(
     slurm: Slurm = None,
     remote: Remote = "flatout",
     web: Web = False,
-    port: Port = 0,
-    listen: Listen = None,
-    tls: Tls = None,
+    port: Port = None,
     prometheus: Prometheus = None,
-    otlp: Otlp = None,
-    tensorboard: Tensorboard = None,
     execute: Exec = None,
     webhook: Webhook = None,
 ) -> int:
@@ -152,26 +121,23 @@ def command(
       flatout monitor --exec "notify-send flatout"
     """
     source = _Source(_named(hosts, slurm), remote, every, replay, speed)
-    outlets = _Outlets(prometheus, otlp, tensorboard, execute, webhook)
-    address = _address(_Address(port, listen, tls), web, follow and not as_json)
+    outlets = _Outlets(prometheus, execute, webhook)
+    _check(follow and not as_json, port is not None and not web)
     if once or (as_json and not follow):
         return _one(source, as_json)
     with ExitStack() as stack:
-        return _shown(source, _receivers(stack, outlets), as_json, address)
+        return _shown(source, _receivers(stack, outlets), as_json, (port or 0) if web else None)
 
 
-def _address(address: _Address, web: bool, lone_follow: bool) -> _Address | None:
-    """Where the page is served, if at all. Refuses options that mean nothing without another."""
+def _check(lone_follow: bool, lone_port: bool) -> None:
+    """Refuse options that mean nothing without another."""
     if lone_follow:
         raise UserError("--follow goes with --json", "flatout monitor --json --follow")
-    if not web and any(address):
-        raise UserError("--listen, --tls and --port go with --web", "flatout monitor --web")
-    return address if web else None
+    if lone_port:
+        raise UserError("--port goes with --web", "flatout monitor --web")
 
 
-def _shown(
-    source: _Source, receivers: Sequence[_Receiver], as_json: bool, address: _Address | None
-) -> int:
+def _shown(source: _Source, receivers: Sequence[_Receiver], as_json: bool, port: int | None) -> int:
     """Frame after frame, in the way that was asked for."""
     observer = None
     if not source.hosts and source.replay is None:
@@ -181,8 +147,8 @@ def _shown(
     frames = _told(_frames(source, observer), receivers)
     if as_json:
         return _documents(frames)
-    if address is not None:
-        return _page(frames, address)
+    if port is not None:
+        return _page(frames, port)
     stacks = observer.stacks if observer is not None else None
     return _screen(frames, source, stacks, told=bool(receivers))
 
@@ -251,14 +217,6 @@ def _receivers(stack: ExitStack, outlets: _Outlets) -> list[_Receiver]:
         from flatout.reporting.monitor.outlets.prometheus import serving
 
         receivers.append(stack.enter_context(serving(outlets.prometheus)))
-    if outlets.otlp is not None:
-        from flatout.reporting.monitor.outlets.otlp import sending
-
-        receivers.append(stack.enter_context(sending(outlets.otlp, warn)))
-    if outlets.tensorboard is not None:
-        from flatout.reporting.monitor.outlets.tensorboard import writing
-
-        receivers.append(stack.enter_context(writing(outlets.tensorboard, warn)))
     return receivers + _noticed(stack, outlets.commands, outlets.urls)
 
 
@@ -295,13 +253,13 @@ def _documents(frames: Iterator[Frame]) -> int:
     return 0
 
 
-def _page(frames: Iterator[Frame], address: _Address) -> int:
+def _page(frames: Iterator[Frame], port: int) -> int:
     """Serve the page until Ctrl-C, or until whoever started it ends it."""
     from flatout.reporting.monitor.web.publisher import Publisher
     from flatout.reporting.monitor.web.server import serving
 
     publisher = Publisher()
-    with serving(publisher, *address) as server:
+    with serving(publisher, port) as server:
         typer.echo(f"{server.url}\n")
         typer.echo(f"From another machine: {server.ssh_line}, then open the same address there.")
         typer.echo("Ctrl-C ends it.")

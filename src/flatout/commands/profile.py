@@ -45,10 +45,6 @@ FailAbove = Annotated[
         help="Exit with 1 if a finding saves more than this share of the step: 10% or 0.1.",
     ),
 ]
-Out = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Copy the traces to this folder, for TensorBoard."),
-]
 OldFailOver = Annotated[str | None, typer.Option("--fail-over", hidden=True)]
 OldTrace = Annotated[list[str] | None, typer.Option("--trace", hidden=True)]
 OldCompare = Annotated[str | None, typer.Option("--compare", hidden=True)]
@@ -63,7 +59,6 @@ def command(
     no_bench: NoBench = False,
     python: _options.Python = None,
     fail_above: FailAbove = DEFAULT_LIMIT,
-    out: Out = None,
     as_json: _options.Json = False,
     fail_over: OldFailOver = None,
     trace: OldTrace = None,
@@ -93,10 +88,10 @@ def command(
     target = resolve(*program(ctx.args), python)
     skip_s = duration("--skip", skip, zero=True)
     settings = ProfileSettings(steps, skip_s, stop, not no_bench, as_json)
-    return _record(target, _with_plan(settings, plan), limit, out)
+    return _record(target, _with_plan(settings, plan), limit)
 
 
-def _record(target: Command, settings: ProfileSettings, limit: float, out: Path | None) -> int:
+def _record(target: Command, settings: ProfileSettings, limit: float) -> int:
     """Run the script and report as soon as its window is recorded."""
     from flatout.profiling import recording
     from flatout.profiling.settings import Lines
@@ -104,7 +99,7 @@ def _record(target: Command, settings: ProfileSettings, limit: float, out: Path 
     codes: list[int] = []
 
     def report(recorded: Recorded) -> None:
-        codes.append(_report(recorded, limit, settings.stdout_to_stderr, out))
+        codes.append(_report(recorded, limit, settings.stdout_to_stderr))
 
     recording.record(target, settings, Lines(), report)
     return max(codes)
@@ -135,7 +130,7 @@ def _traces(ctx: typer.Context, old: list[str]) -> int:
         _check_traces(words, [name for name in SCRIPT_ONLY if name in options])
     limit = _limit(options.get("fail_above", DEFAULT_LIMIT), options.get("fail_over"), words)
     recorded = recording.from_traces([Path(word) for word in words])
-    return _report(recorded, limit, options.get("as_json", False), options.get("out"))
+    return _report(recorded, limit, options.get("as_json", False))
 
 
 def _typed_options(ctx: Any) -> dict[str, Any]:
@@ -178,12 +173,12 @@ def _limit(fail_above: str, fail_over: str | None, words: Sequence[str]) -> floa
     return threshold("--fail-above", fail_above)
 
 
-def _report(recorded: Recorded, most: float, as_json: bool, out: Path | None) -> int:
+def _report(recorded: Recorded, most: float, as_json: bool) -> int:
     """Diagnose, write the report and print it; 1: a finding saves more than `most`."""
     from flatout.diagnosing import checks
     from flatout.diagnosing.diagnose import diagnose_profile
     from flatout.nouns.profile import Profiled
-    from flatout.reporting import tensorboard, terminal
+    from flatout.reporting import terminal
     from flatout.reporting.profile import document, html
     from flatout.running import folder
 
@@ -195,8 +190,6 @@ def _report(recorded: Recorded, most: float, as_json: bool, out: Path | None) ->
     text = json.dumps(document.document(profiled), indent=2) + "\n"
     (run_folder / "profile.json").write_text(text, encoding="utf-8")
     html.write_report(profiled, page)
-    if out is not None:
-        tensorboard.profile(profiled, out, recorded.traces)
     if as_json:
         sys.stdout.write(text)
     else:

@@ -1,4 +1,4 @@
-"""The artefact folder: model, `load.py`, manifest with hashes, report."""
+"""The artefact folder: model, `load.py`, manifest with hashes, report, an example of a server."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ SCHEMA = "flatout.artefact/1"
 MANIFEST = "manifest.json"
 LOAD = "load.py"
 REPORT = "report.html"
+SERVE = "serve.py"
+REQUIREMENTS = "requirements.txt"
 NOT_HASHED = (MANIFEST, REPORT)
 SERVED = "serving"
 """In the manifest: hashes of what serves the model. The user may change such files, and then no
@@ -85,14 +87,20 @@ def _packages(
 
 def program(backend: str) -> str:
     """The text of `load.py`: the frame, and the backend's own part behind it."""
-    spec = importlib.util.find_spec("flatout_programs.loading")
-    assert spec is not None and spec.submodule_search_locations
-    folder = Path(spec.submodule_search_locations[0])
-    frame = (folder / "frame.py").read_text(encoding="utf-8")
-    own = (folder / f"{backend.replace('-', '_')}.py").read_text(encoding="utf-8")
+    own = _source(backend.replace("-", "_"))
     begin = START.search(own)
     assert begin is not None, backend
-    return f"{MARK.sub('', frame).rstrip()}\n\n\n{MARK.sub('', own[begin.start() :])}"
+    return f"{_source('frame').rstrip()}\n\n\n{own[begin.start() :]}"
+
+
+def add_server(folder: Path) -> None:
+    """Write what loads the model behind HTTP, and the packages that this needs."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    pins = "".join(f"{name}=={version}\n" for name, version in manifest["packages"].items())
+    texts = {SERVE: _source("serve"), REQUIREMENTS: pins}
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    note_served(folder, [folder / name for name in texts])
 
 
 def size(folder: Path) -> int:
@@ -141,6 +149,7 @@ def keep(
     manifest.update(guard=own.pop("guard"), measured=own, **more)
     manifest["candidates"] = [dataclasses.asdict(item) for item in candidates]
     _save(staged / MANIFEST, manifest)
+    add_server(staged)
     if out.exists():
         shutil.rmtree(out)
     staged.rename(out)
@@ -178,6 +187,14 @@ def _foreign(folder: Path) -> list[str]:
 def specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
     """From the JSON of a capture."""
     return tuple(TensorSpec(item["name"], item["dtype"], tuple(item["shape"])) for item in items)
+
+
+def _source(name: str) -> str:
+    """A file of the programs' `loading`, without what is meant for our own checks."""
+    spec = importlib.util.find_spec("flatout_programs.loading")
+    assert spec is not None and spec.submodule_search_locations
+    path = Path(spec.submodule_search_locations[0], f"{name}.py")
+    return MARK.sub("", path.read_text(encoding="utf-8"))
 
 
 def _files(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flatout.exporting import artefact, candidates, choosing, notes, serving, timing, worker
+from flatout.exporting import artefact, candidates, choosing, notes, timing, worker
 from flatout.exporting.candidates import EAGER, BuildPlan
 from flatout.exporting.timing import TimedBuild
 from flatout.exporting.worker import Broken
@@ -312,7 +312,6 @@ class Export:
             built = next(a.folder for a in self.verified if a.plan.id == result.chosen)
             more = {"notes": list(result.notes), "metric": result.metric, "why": result.why}
             artefact.keep(built, self.settings.out, _winner(result), result.candidates, more)
-            serving.write(self.settings.out)
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
         return result
 

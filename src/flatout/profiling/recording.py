@@ -64,8 +64,6 @@ class Recorded:
     profile: Profile
     notes: tuple[str, ...] = ()
     """What could not be recorded, and why."""
-    traces: tuple[Path, ...] = ()
-    """The raw traces of times, of all ranks."""
     folder: Path | None = None
     """The folder of this run."""
     wall_s: float | None = None
@@ -133,7 +131,7 @@ def from_traces(paths: Sequence[Path]) -> Recorded:
         if trace_profile.trace_steps
         else ("the trace marks no steps: it is treated as one step",)
     )
-    return Recorded(trace_profile, notes, tuple(paths), None, time.monotonic() - started_at)
+    return Recorded(trace_profile, notes, None, time.monotonic() - started_at)
 
 
 class _Window:
@@ -236,7 +234,6 @@ class _Window:
         self.recorded = Recorded(
             profile=dataclasses.replace(run_profile, devices=devices),
             notes=records.notes(self.processes, main_process, orders),
-            traces=records.traces(self.processes),
             folder=path.parent,
             wall_s=time.monotonic() - self.started_at,
         )

@@ -1,11 +1,14 @@
-"""The text endpoint, read by Prometheus's own parser."""
+"""The text endpoint, read by Prometheus's own parser, and what the dashboard asks of it."""
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,9 @@ from flatout.nouns.errors import UserError
 from flatout.reporting.monitor.outlets import prometheus
 from monitored import FRAME
 from reporting.monitor import frames
+
+DASHBOARD = Path(__file__).parents[4] / "docs/assets/grafana-flatout.json"
+METRIC = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{([^}]*)\}")
 
 
 @pytest.fixture
@@ -62,6 +68,31 @@ def test_a_name_that_is_no_utf8_costs_no_figure(port: int) -> None:
     assert len(samples) > 50
     (info,) = [s for s in samples if s.name == "flatout_train_info" and "?" in s.labels["program"]]
     assert info.labels["program"] == 'tr? "x" \\ \n.py'
+
+
+def queries(document: Any) -> Iterator[str]:
+    """Every expression in PromQL, wherever it stands."""
+    if isinstance(document, dict):
+        for name, value in document.items():
+            if name in ("expr", "query") and isinstance(value, str) and "{" in value:
+                yield value
+            yield from queries(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from queries(value)
+
+
+def test_what_the_dashboard_asks_for_is_served(port: int) -> None:
+    with prometheus.serving(str(port)) as exposition:
+        exposition.tell(FRAME)
+        found: dict[str, set[str]] = {}
+        for sample in scraped(port):
+            found.setdefault(sample.name, set()).update(sample.labels)
+    asked = [*queries(json.loads(DASHBOARD.read_text(encoding="utf-8")))]
+    assert len(asked) > 40
+    for query in asked:
+        for name, matchers in METRIC.findall(query):
+            assert set(re.findall(r"(\w+)=~?\"", matchers)) <= found[name], query
 
 
 def test_ports(port: int) -> None:

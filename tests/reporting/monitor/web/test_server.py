@@ -5,15 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import shutil
 import socket
-import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,12 +218,6 @@ def test_it_ends_while_readers_hang() -> None:
     stream.close()
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.7", "example.org"])
-def test_others_need_tls(address: str) -> None:
-    with pytest.raises(UserError, match="without TLS"), serving(Publisher(), listen=address):
-        pass
-
-
 def test_a_port_that_is_taken(site: Site) -> None:
     taken = socket.create_server(("127.0.0.1", 0))
     with (
@@ -235,32 +225,6 @@ def test_a_port_that_is_taken(site: Site) -> None:
         pytest.raises(UserError, match="cannot be served"),
         serving(Publisher(), port=taken.getsockname()[1]),
     ):
-        pass
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate")
-def test_tls(tmp_path: Path) -> None:
-    pem, key = tmp_path / "both.pem", tmp_path / "key.pem"
-    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    make += ["-subj", "/CN=localhost", "-keyout"]
-    subprocess.run([*make, str(key), "-out", str(pem)], check=True, capture_output=True)
-    pem.write_text(pem.read_text() + key.read_text())
-    publisher = Publisher()
-    with serving(publisher, tls=pem, listen="127.0.0.1") as server:
-        assert server.url.startswith("https://127.0.0.1:")
-        site = Site(publisher, server)
-        with socket.create_connection(("127.0.0.1", server.port)) as plain:  # no handshake
-            context = ssl._create_unverified_context()
-            connection = http.client.HTTPSConnection(
-                "127.0.0.1", server.port, context=context, timeout=60
-            )
-            connection.request("GET", "/")
-            assert connection.getresponse().status == 200
-            connection.close()
-            assert plain.fileno() >= 0
-        rules = security.access("127.0.0.1", site.port, tls=True)
-        assert "Secure" in rules.cookie
-    with pytest.raises(UserError, match="cannot be used for TLS"), serving(publisher, tls=key):
         pass
 
 
@@ -281,8 +245,8 @@ def test_what_is_kept_is_bounded_and_thinned() -> None:
 
 
 def test_cookies_and_tokens_are_compared_whole() -> None:
-    rules = security.access(None, 8000, tls=False)
-    other = security.access(None, 8000, tls=False)
+    rules = security.Access(8000)
+    other = security.Access(8000)
     assert rules.token != other.token
     assert len(rules.token) >= 43
     assert rules.accepts_token(rules.token)

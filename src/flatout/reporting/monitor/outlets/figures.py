@@ -16,8 +16,8 @@ from flatout.nouns.alert import Alert
 from flatout.nouns.job_sample import JobSample, RankSample
 from flatout.nouns.machine_sample import DiskSample, GpuSample, MachineSample, ProcessSample
 
-Kind = Literal["gauge", "counter", "level"]
-"""counter: it never falls; level: an amount that may be added up (OpenTelemetry: UpDownCounter)."""
+Kind = Literal["gauge", "counter"]
+"""counter: it never falls."""
 Labels = tuple[tuple[str, str], ...]
 Noun = MachineSample | DiskSample | ProcessSample | GpuSample | JobSample | RankSample | Alert
 
@@ -67,7 +67,7 @@ class Figure:
         """Its name there, by OpenTelemetry's rules; a counter with `_total`."""
         name = re.sub(r"[^a-zA-Z0-9]+", "_", self.name)
         unit = UNITS.get(self.unit, "")
-        if self.unit == "1" and self.kind == "gauge":
+        if self.unit == "1":
             unit = "ratio"
         if unit and not name.endswith(f"_{unit}"):
             name = f"{name}_{unit}"
@@ -117,12 +117,11 @@ MACHINE = (
         "By",
         "Memory of the machine, or the container's limit.",
         "memory_bytes",
-        "level",
     ),
     Figure(
         "system.memory.usage",
         "By",
-        "level",
+        "gauge",
         "Memory in use.",
         MachineSample,
         (FigurePart("memory_used_bytes", (("system.memory.state", "used"),)),),
@@ -130,7 +129,7 @@ MACHINE = (
     Figure(
         "system.paging.usage",
         "By",
-        "level",
+        "gauge",
         "Swap in use.",
         MachineSample,
         (FigurePart("swap_used_bytes", (("system.paging.state", "used"),)),),
@@ -159,11 +158,11 @@ MACHINE = (
         "network.io.direction",
         {"receive": "network_received_bytes_per_s", "transmit": "network_sent_bytes_per_s"},
     ),
-    _one(DiskSample, "system.filesystem.limit", "By", "Size of a file system.", "bytes", "level"),
+    _one(DiskSample, "system.filesystem.limit", "By", "Size of a file system.", "bytes"),
     Figure(
         "system.filesystem.usage",
         "By",
-        "level",
+        "gauge",
         "Room left in a file system.",
         DiskSample,
         (FigurePart("free_bytes", (("system.filesystem.state", "free"),)),),
@@ -181,7 +180,6 @@ MACHINE = (
         "By",
         "Memory, proportional where that can be read.",
         "memory_bytes",
-        "level",
     ),
     _one(
         ProcessSample,
@@ -189,7 +187,6 @@ MACHINE = (
         "By",
         "GPU memory of the process.",
         "gpu_memory_bytes",
-        "level",
     ),
 )
 GPUS = (
@@ -215,10 +212,8 @@ GPUS = (
         "Share of the tensor cores' time at work.",
         "tensor_active",
     ),
-    _one(
-        GpuSample, "hw.gpu.memory.usage", "By", "GPU memory in use.", "memory_used_bytes", "level"
-    ),
-    _one(GpuSample, "hw.gpu.memory.limit", "By", "Size of GPU memory.", "memory_bytes", "level"),
+    _one(GpuSample, "hw.gpu.memory.usage", "By", "GPU memory in use.", "memory_used_bytes"),
+    _one(GpuSample, "hw.gpu.memory.limit", "By", "Size of GPU memory.", "memory_bytes"),
     _one(GpuSample, "hw.power", "W", "Power drawn.", "power_w"),
     _one(GpuSample, "flatout.gpu.power.limit", "W", "Power limit now.", "power_limit_w"),
     _one(
@@ -276,8 +271,8 @@ GPUS = (
     ),
     Figure(
         "hw.status",
-        "1",
-        "level",
+        "{status}",
+        "gauge",
         "degraded is 1 while memory waits for a reset to be repaired.",
         GpuSample,
         (FigurePart("remap_pending", (("hw.state", "degraded"),)),),
@@ -324,15 +319,8 @@ JOBS = (
     _one(JobSample, "flatout.train.loss", "{loss}", "Loss, mean of the ranks.", LOSS),
     _one(JobSample, "flatout.train.remaining", "s", "Time to the end.", "left_s"),
     _one(JobSample, "flatout.train.cpu.usage", "{core}", "Cores that it keeps busy.", "cpu_cores"),
-    _one(JobSample, "flatout.train.memory.usage", "By", "Memory.", "memory_bytes", "level"),
-    _one(
-        JobSample,
-        "flatout.train.gpu.memory.usage",
-        "By",
-        "GPU memory.",
-        "gpu_memory_bytes",
-        "level",
-    ),
+    _one(JobSample, "flatout.train.memory.usage", "By", "Memory.", "memory_bytes"),
+    _one(JobSample, "flatout.train.gpu.memory.usage", "By", "GPU memory.", "gpu_memory_bytes"),
 )
 RANKS = (
     _one(RankSample, "flatout.train.rank.step.count", "{step}", "Steps taken.", "step", "counter"),
@@ -362,14 +350,9 @@ RANKS = (
         "Cores that it keeps busy.",
         "cpu_cores",
     ),
-    _one(RankSample, "flatout.train.rank.memory.usage", "By", "Memory.", "memory_bytes", "level"),
+    _one(RankSample, "flatout.train.rank.memory.usage", "By", "Memory.", "memory_bytes"),
     _one(
-        RankSample,
-        "flatout.train.rank.gpu.memory.usage",
-        "By",
-        "GPU memory.",
-        "gpu_memory_bytes",
-        "level",
+        RankSample, "flatout.train.rank.gpu.memory.usage", "By", "GPU memory.", "gpu_memory_bytes"
     ),
 )
 ALERTS = (

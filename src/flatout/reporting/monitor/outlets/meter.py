@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -27,8 +26,6 @@ class MeterReading:
     host: str
     labels: Labels
     value: float
-    began_s: float
-    """Unix time at which it was read first: a counter counts on from there."""
 
     @property
     def key(self) -> Key:
@@ -50,15 +47,9 @@ class Meter:
         for reading in readings(frame):
             if reading.key in now:
                 continue
-            before = self._last.get(reading.key)
-            if before is not None:
-                falls = reading.figure.kind == "counter" and reading.value < before.value
-                reading = dataclasses.replace(
-                    reading,
-                    value=before.value if falls else reading.value,
-                    began_s=before.began_s,
-                )
-            now[reading.key] = reading
+            before = self._last.get(reading.key, reading)
+            falls = reading.figure.kind == "counter" and reading.value < before.value
+            now[reading.key] = before if falls else reading
         self._last = now
         return list(now.values())
 
@@ -72,15 +63,7 @@ def readings(frame: Frame) -> Iterator[MeterReading]:
                     every = tuple(
                         (name, _encodable(word)) for name, word in (*labels, *part.labels, *more)
                     )
-                    yield MeterReading(figure, _encodable(host), every, value, frame.time_s)
-
-
-def of_gpu(gpu: GpuSample) -> Iterator[tuple[Figure, Labels, float]]:
-    """The figures of one GPU, without the labels that name it."""
-    for figure in figures.GPUS:
-        for part in figure.parts:
-            for more, value in _values(gpu, part):
-                yield figure, (*part.labels, *more), value
+                    yield MeterReading(figure, _encodable(host), every, value)
 
 
 def _of_noun(noun: type) -> Iterable[Figure]:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import queue
 import socket
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 from flatout.nouns.errors import UserError
@@ -44,29 +42,17 @@ class WebMonitor:
 
 
 @contextmanager
-def serving(
-    publisher: Publisher, port: int = 0, listen: str | None = None, tls: Path | None = None
-) -> Iterator[WebMonitor]:
-    """Serve the page until the end of the `with` statement.
-
-    Raises UserError for an address that would be open to all, a port that is taken, a bad
-    certificate.
-    """
-    security.access(listen, port, tls is not None)  # before anything listens
-    context = _context(tls) if tls is not None else None
-    server = _bound((listen or "127.0.0.1", port))
-    server.rules = security.access(listen, server.server_port, tls is not None)
-    server.publisher, server.context = publisher, context
+def serving(publisher: Publisher, port: int = 0) -> Iterator[WebMonitor]:
+    """Serve the page until the end of the `with` statement. Raises UserError for a taken port."""
+    server = _bound(port)
+    number = server.server_port
+    server.rules, server.publisher = Access(number), publisher
     thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
     thread.start()
-    number = server.server_port
-    host = listen if listen not in (None, "0.0.0.0", "::") else "127.0.0.1"
-    if listen in ("0.0.0.0", "::"):
-        host = socket.gethostname()
     try:
         yield WebMonitor(
             number,
-            f"{server.rules.scheme}://{host}:{number}/#{server.rules.token}",
+            f"http://127.0.0.1:{number}/#{server.rules.token}",
             f"ssh -L {number}:127.0.0.1:{number} {socket.gethostname()}",
         )
     finally:
@@ -76,29 +62,14 @@ def serving(
         thread.join(LIMIT_S)
 
 
-def _context(path: Path) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+def _bound(port: int) -> _Server:
     try:
-        context.load_cert_chain(path)
-    except (OSError, ssl.SSLError) as error:
-        raise UserError(
-            f"{path} cannot be used for TLS: {error}",
-            "give one PEM file with the certificate and its private key",
-        ) from error
-    return context
-
-
-def _bound(address: tuple[str, int]) -> _Server:
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    kind = type("_Bound", (_Server,), {"address_family": family})
-    try:
-        server: _Server = kind(address, _Handler)
+        return _Server(("127.0.0.1", port), _Handler)
     except OSError as error:
         raise UserError(
-            f"the page cannot be served on {address[0]}, port {address[1]}: {error.strerror}",
+            f"the page cannot be served on port {port}: {error.strerror}",
             "choose another port with --port, or leave it out",
         ) from error
-    return server
 
 
 class _Server(ThreadingHTTPServer):
@@ -108,7 +79,6 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     rules: Access
     publisher: Publisher
-    context: ssl.SSLContext | None
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -133,11 +103,7 @@ class _Server(ThreadingHTTPServer):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         request.settimeout(LIMIT_S)
-        if self.context is None:
-            super().finish_request(request, client_address)
-            return
-        with self.context.wrap_socket(request, server_side=True) as encrypted:
-            super().finish_request(encrypted, client_address)
+        super().finish_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that breaks off is no error of ours, and its address is nobody's business."""

@@ -29,7 +29,6 @@ class ServedModel:
     """Name -> SHA-256."""
     packages: dict[str, str]
     """What load.py imports, with the versions that were measured."""
-    python: str | None
     options: dict[str, Any]
     """Of the backend: among them the names of inputs and outputs within the model's file."""
     batched: bool
@@ -40,8 +39,6 @@ class ServedModel:
     """The largest batch that was verified or measured."""
     exact: bool
     on_gpu: bool
-    threads: int | None
-    """It was measured with so many."""
 
 
 def read(folder: Path) -> ServedModel:
@@ -89,12 +86,10 @@ def _model(folder: Path, facts: dict[str, Any]) -> ServedModel:
         outputs=specs(facts["outputs"]),
         files={str(name): str(digest) for name, digest in facts["files"].items()},
         packages={str(name): str(version) for name, version in facts["packages"].items()},
-        python=facts.get("python"),
         options=dict(facts["options"]),
         batched=bool(facts["batch_dynamic"]) and not facts.get("batch_matters") and axes == {0},
         best_batch=int(best["batch"]) if best else max(sizes, default=1),
         most_rows=max(sizes, default=1),
         exact=facts["precision"] == "exact",
         on_gpu=bool(facts.get("on_gpu")),
-        threads=facts.get("threads"),
     )

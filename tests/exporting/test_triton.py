@@ -2,24 +2,63 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from flatout.exporting import artefact, serving
+from flatout.exporting import artefact, triton
 from flatout.nouns.errors import UserError
-from served import finished, linear, tensor
 
 FILES = {
     "onnxruntime": ("model.onnx",),
     "openvino": ("model.xml", "model.bin"),
     "tensorrt": ("model.engine",),
     "aoti": ("model.pt2",),
+    "tvm": ("model.so",),
 }
+
+
+def tensor(name: str, dtype: str, *shape: int | None) -> dict[str, Any]:
+    return {"name": name, "dtype": dtype, "shape": list(shape)}
+
+
+def finished(folder: Path, **facts: Any) -> Path:
+    """The folder as an artefact, with its manifest."""
+    hashes = {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    manifest = {
+        "schema": "flatout.artefact/1",
+        "model": "Linear",
+        "backend": "onnxruntime",
+        "precision": "exact",
+        "batch_dynamic": True,
+        "batch_sizes": [1, 8],
+        "input_axes": [0],
+        "output_axes": [0, 0],
+        "batch_matters": False,
+        "options": {},
+        "packages": {"numpy": np.__version__},
+        "measured": {
+            "batches": [
+                {"batch": 1, "ms": 1.0, "samples_per_s": 1000.0},
+                {"batch": 8, "ms": 2.0, "samples_per_s": 4000.0},
+                {"batch": 16, "ms": 8.0, "samples_per_s": 2000.0},
+            ]
+        },
+        "files": hashes,
+        **facts,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
 
 
 def built(folder: Path, backend: str, *more: str, **facts: Any) -> Path:
@@ -33,7 +72,7 @@ def built(folder: Path, backend: str, *more: str, **facts: Any) -> Path:
     return finished(folder, **facts)
 
 
-def configuration(repository: serving.Repository) -> Any:
+def configuration(repository: triton.Repository) -> Any:
     """As Triton reads it."""
     text_format = pytest.importorskip("google.protobuf.text_format")
     spec = importlib.util.find_spec("tritonclient")
@@ -55,14 +94,14 @@ def described(tensors: Any) -> list[tuple[str, int, list[int]]]:
     return [(item.name, item.data_type, list(item.dims)) for item in tensors]
 
 
-def files(repository: serving.Repository) -> dict[str, str]:
+def files(repository: triton.Repository) -> dict[str, str]:
     root = repository.path / repository.model
     paths = [path for path in root.rglob("*") if path.is_file() and path.name != "config.pbtxt"]
     return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
 
 
 def test_onnxruntime(tmp_path: Path) -> None:
-    repository = serving.triton(built(tmp_path / "a", "onnxruntime"))
+    repository = triton.write(built(tmp_path / "a", "onnxruntime"))
     assert repository.path == tmp_path / "a" / "triton"
     assert files(repository) == {"1/model.onnx": "the bytes of model.onnx"}
     assert repository.notes == ()
@@ -81,13 +120,13 @@ def test_onnxruntime(tmp_path: Path) -> None:
 
 def test_names_are_those_of_the_model_file(tmp_path: Path) -> None:
     options = {"inputs": ["l_images_", 'odd"\\\n'], "outputs": ["output_ä"]}
-    config = configuration(serving.triton(built(tmp_path / "a", "onnxruntime", options=options)))
+    config = configuration(triton.write(built(tmp_path / "a", "onnxruntime", options=options)))
     assert [item.name for item in config.input] == options["inputs"]
     assert [item.name for item in config.output] == options["outputs"]
 
 
 def test_weights_beside_the_model_stay_beside_it(tmp_path: Path) -> None:
-    repository = serving.triton(built(tmp_path / "a", "onnxruntime", "model.onnx.data"))
+    repository = triton.write(built(tmp_path / "a", "onnxruntime", "model.onnx.data"))
     assert sorted(files(repository)) == ["1/model.onnx/model.onnx", "1/model.onnx/model.onnx.data"]
 
 
@@ -98,25 +137,25 @@ def test_weights_beside_the_model_stay_beside_it(tmp_path: Path) -> None:
 def test_what_cannot_be_batched_says_all_its_dimensions(
     tmp_path: Path, facts: dict[str, Any]
 ) -> None:
-    config = configuration(serving.triton(built(tmp_path / "a", "onnxruntime", **facts)))
+    config = configuration(triton.write(built(tmp_path / "a", "onnxruntime", **facts)))
     assert config.max_batch_size == 0
     assert list(config.input[0].dims) == [-1, 3, -1, -1]
     assert not config.HasField("dynamic_batching")
 
 
 def test_openvino_takes_any_batch_one_request_at_a_time(tmp_path: Path) -> None:
-    repository = serving.triton(built(tmp_path / "a", "openvino"))
+    repository = triton.write(built(tmp_path / "a", "openvino"))
     assert sorted(files(repository)) == ["1/model.bin", "1/model.xml"]
     assert "bfloat16" in repository.notes[0]
     config = configuration(repository)
     assert (config.backend, config.max_batch_size) == ("openvino", 0)
     assert list(config.input[0].dims) == [-1, 3, -1, -1]
-    rounding = serving.triton(built(tmp_path / "b", "openvino", precision="rounding"))
+    rounding = triton.write(built(tmp_path / "b", "openvino", precision="rounding"))
     assert rounding.notes == ()
 
 
 def test_aoti_names_tensors_by_their_places(tmp_path: Path) -> None:
-    repository = serving.triton(
+    repository = triton.write(
         built(tmp_path / "a", "aoti", packages={"torch": "2.13.0", "numpy": "2.4.0"})
     )
     assert files(repository) == {"1/model.pt2": "the bytes of model.pt2"}
@@ -129,7 +168,7 @@ def test_aoti_names_tensors_by_their_places(tmp_path: Path) -> None:
 
 
 def test_tensorrt_is_renamed_and_on_a_gpu(tmp_path: Path) -> None:
-    repository = serving.triton(built(tmp_path / "a", "tensorrt", on_gpu=True))
+    repository = triton.write(built(tmp_path / "a", "tensorrt", on_gpu=True))
     assert files(repository) == {"1/model.plan": "the bytes of model.engine"}
     (group,) = configuration(repository).instance_group
     assert group.kind == group.KIND_GPU
@@ -137,7 +176,7 @@ def test_tensorrt_is_renamed_and_on_a_gpu(tmp_path: Path) -> None:
 
 def test_a_backend_that_triton_lacks(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no backend for tvm") as caught:
-        serving.triton(linear(tmp_path / "a", backend="tvm"))
+        triton.write(built(tmp_path / "a", "tvm"))
     assert "--only onnxruntime" in str(caught.value.next_step)
 
 
@@ -145,24 +184,24 @@ def test_a_file_that_was_changed_is_not_published(tmp_path: Path) -> None:
     folder = built(tmp_path / "a", "onnxruntime")
     (folder / "model.onnx").write_text("other bytes")
     with pytest.raises(UserError, match="not the file that was verified"):
-        serving.triton(folder)
+        triton.write(folder)
     assert not (folder / "triton").exists()
 
 
 def test_it_replaces_its_own_and_nothing_else(tmp_path: Path) -> None:
     folder, out = built(tmp_path / "a", "onnxruntime"), tmp_path / "models"
-    serving.triton(folder, out)
+    triton.write(folder, out)
     (out / "other").mkdir()
-    repository = serving.triton(folder, out)
+    repository = triton.write(folder, out)
     assert (out / "other").is_dir()
     (out / repository.model / "config.pbtxt").write_text("name: 'theirs'")
     with pytest.raises(UserError, match="did not write it"):
-        serving.triton(folder, out)
+        triton.write(folder, out)
 
 
 def test_an_export_may_replace_an_artefact_with_a_repository(tmp_path: Path) -> None:
     folder = built(tmp_path / "a", "onnxruntime")
-    serving.triton(folder)
+    triton.write(folder)
     artefact.check_target(folder)
     (folder / "triton" / "Linear" / "2").mkdir()
     (folder / "triton" / "Linear" / "2" / "model.onnx").write_text("theirs")
@@ -171,7 +210,18 @@ def test_an_export_may_replace_an_artefact_with_a_repository(tmp_path: Path) -> 
 
 
 def test_a_name_that_is_no_folder(tmp_path: Path) -> None:
-    repository = serving.triton(built(tmp_path / "a", "onnxruntime", model="../Net/é"))
+    repository = triton.write(built(tmp_path / "a", "onnxruntime", model="../Net/é"))
     assert repository.model == ".._Net__"
     assert (repository.path / repository.model / "config.pbtxt").is_file()
     assert json.loads((tmp_path / "a" / "manifest.json").read_text())["serving"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"schema": "flatout.artefact/1"}', '{"schema": "flatout.artefact/9"}']
+)
+def test_a_folder_that_is_none(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match="holds no exported model"):
+        triton.write(tmp_path)
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(UserError, match=r"manifest\.json"):
+        triton.write(tmp_path)

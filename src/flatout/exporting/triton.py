@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flatout.exporting import artefact
-from flatout.exporting.serving.model import AGAIN, ServedModel, check, read
+from flatout.exporting.served_model import AGAIN, ServedModel, check, read
 from flatout.nouns.errors import UserError
 from flatout.nouns.exported import TensorSpec
 
@@ -76,7 +76,7 @@ class Repository:
     """What differs from the artefact as it was measured."""
 
 
-def triton(folder: Path, out: Path | None = None) -> Repository:
+def write(folder: Path, out: Path | None = None) -> Repository:
     """Write the artefact as a model repository, into its folder `triton` unless told otherwise.
 
     Raises UserError for a backend that Triton has no counterpart of, and where something else is in
@@ -87,7 +87,7 @@ def triton(folder: Path, out: Path | None = None) -> Repository:
     if backend is None:
         raise UserError(
             f"Triton has no backend for {model.backend}",
-            "serve it with its own server or container, or export for one that Triton has: "
+            "start from its serve.py, or export for one that Triton has: "
             + "flatout export "
             + " ".join(f"--only {name}" for name in BACKENDS),
         )

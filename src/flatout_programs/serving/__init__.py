@@ -1,1 +1,0 @@
-"""The server of an artefact folder: `serve.py`, and what it reads, in `serving/` beside it."""
