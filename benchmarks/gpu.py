@@ -1,10 +1,10 @@
 """All that is to be seen on a machine with one CUDA device, in calls of under ten minutes.
 
-`gpu.py tests`, `gpu.py rates`, `gpu.py commands`, `gpu.py race`. Each group is made of parts; a part
-is a process of its own with a time limit, and what fails does not stop the rest. `<group>.json` is
-written after each part, what the parts printed is in `<group>.txt`. Called again, a group goes on
-with the parts that have not succeeded on this machine. `--dry` walks the same code on a CPU, with
-small sizes.
+`gpu.py tests`, `gpu.py rates`, `gpu.py commands`, `gpu.py race`. Each group is made of parts; a
+part is a process of its own with a time limit, and what fails does not stop the rest.
+`<group>.json` is written after each part, what the parts printed is in `<group>.txt`. Called again,
+a group goes on with the parts that have not succeeded on this machine. `--dry` walks the same code
+on a CPU, with small sizes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Group:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("groups", nargs="*", help="tests, rates, commands, race; none: all, in turn")
+    parser.add_argument("groups", nargs="*", help="by default all, in turn")
     parser.add_argument("--dry", action="store_true", help="small sizes, on any machine")
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="these parts alone")
     parser.add_argument("--again", action="store_true", help="also what has succeeded before")
@@ -110,6 +110,7 @@ def groups(dry: bool) -> dict[str, Group]:
     import gpu_commands
     import gpu_launches
     import gpu_race
+    import gpu_race_summary
     import gpu_rates
     import gpu_tests
 
@@ -121,7 +122,7 @@ def groups(dry: bool) -> dict[str, Group]:
         "rates": Group(rates),
         "commands": Group(commands),
         "race": Group(
-            [Part(*each) for each in gpu_race.parts(dry)], 2 if dry else 1, gpu_race.summary
+            [Part(*each) for each in gpu_race.parts(dry)], 2 if dry else 1, gpu_race_summary.summary
         ),
     }
 

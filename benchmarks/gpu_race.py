@@ -2,9 +2,9 @@
 
 `python gpu_race.py gpt` times race/gpt.py, its version by hand and the same script under three
 plans, all in turn, each from outside by `step_clock.py`. `gpt_tune` lets `flatout tune` find the
-plan. `gpt_alone_1` and `_2` add each boost that applies by itself, `gpt_without_1` and `_2` take each
-out of all that go together. A line of JSON is printed after each run; what fails tells why in its
-row.
+plan. `gpt_alone_1` and `_2` add each boost that applies by itself, `gpt_without_1` and `_2` take
+each out of all that go together. A line of JSON is printed after each run; what fails tells why in
+its row.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,6 @@ PLANS: dict[str, tuple[str, ...]] = {
     "graphs": ("bf16-autocast", "fused-optimizer", "cuda-graphs"),
 }
 """Those that are forced, beside all that apply."""
-WON = 1.02
-"""From this gain on a boost has won."""
 Rows = dict[str, dict[str, Any]]
 
 
@@ -136,9 +135,10 @@ class Course:
         environment = {**os.environ, "STEP_CLOCK": str(clock), "STEP_CLOCK_SKIP": str(skipped)}
         code, out, err = finished([sys.executable, *words], environment, min(LAP_S, self.left_s))
         sys.stderr.write(err)
+        if code is None:
+            return {"failed": f"took more than {LAP_S:.0f} s, or all that was left"}
         if not clock.exists():
-            why = f"took more than {LAP_S:.0f} s, or all that was left" if code is None else code
-            return {"failed": f"exit code {why}: {last_line(err)}" if code is not None else why}
+            return {"failed": f"exit code {code}: {last_line(err)}"}
         told: dict[str, Any] = json.loads(clock.read_text())
         return told | ({"boosts": became(out)} if way.plan is not None else {})
 
@@ -158,9 +158,9 @@ class Course:
         from flatout.measuring import trial
         from flatout.running.command import resolve, script_sha256
 
-        name = f"race-{script_sha256(self.script)}-{'small' if self.small else 'large'}.json"
-        kept = Path(tempfile.gettempdir()) / name
-        if kept.exists():
+        which = script_sha256(self.script), version("torch"), "small" if self.small else "large"
+        kept = Path(tempfile.gettempdir()) / f"race-{'-'.join(map(str, which))}.json"
+        with contextlib.suppress(OSError, ValueError):  # of another version, or half written
             return jobs.facts(json.loads(kept.read_text()))
         bench = trial.Bench(
             resolve(self.words(self.script)), self.folder / "look", max_steps=8, window_s=0.5
@@ -184,14 +184,15 @@ class Course:
 
 
 def together(boosts: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that can be on at the same time, the likeliest gain first."""
+    """Those that can be on at the same time: of two that cannot, the one in the plan "compiled",
+    else the one that promises more."""
     from flatout.knowledge import boosts as known
 
     chosen: dict[str, Any] = {}
-    for boost, params in boosts.items():
+    for boost in sorted(boosts, key=lambda boost: boost not in PLANS["compiled"]):
         about = known.get(boost)
         if not (about.conflicts | set(about.covered_by)) & set(chosen):
-            chosen[boost] = params
+            chosen[boost] = boosts[boost]
     return chosen
 
 
@@ -200,29 +201,29 @@ def race(course: Course) -> Iterator[dict[str, Any]]:
     from flatout.knowledge import boosts as known
 
     ways = {"written": Way(course.script), "hand": Way(course.by_hand)}
-    rows: Rows = {}
-    for rows in in_turn(course, ways, 1):
-        yield {"rows": rows}
+    first: Rows = {}
+    for first in in_turn(course, ways, 1):
+        yield {"rows": first}
     for name, ids in PLANS.items():
         kept = [boost for boost in ids if boost != "compile" or not course.small]
         ways[name] = course.plan({boost: known.get(boost).defaults for boost in kept}, name)
     ways["all"] = course.plan(together(course.applicable()), "all")
-    for rows in in_turn(course, ways, course.rounds, rows):
+    for rows in in_turn(course, ways, course.rounds, first):
         yield {"rows": rows, **problem(rows, "written")}
 
 
 def tuned(course: Course) -> Iterator[dict[str, Any]]:
     """What a tuning finds, then its plan, the hand and the script as written in turn."""
-    rows: Rows = {}
-    for rows in in_turn(course, {"written": Way(course.script)}, 1):
-        yield {"rows": rows}
+    first: Rows = {}
+    for first in in_turn(course, {"written": Way(course.script)}, 1):
+        yield {"rows": first}
     budget_s = 12 if course.small else BUDGET_S
     try:
         words = course.words(course.script)
         limit_s = course.left_s
         found = tune(words, course.folder, f"--budget={budget_s}s", timeout_s=limit_s)
     except (SystemExit, subprocess.TimeoutExpired) as error:
-        yield {"rows": rows, "problem": f"tune: {last_line(str(error))}"}
+        yield {"rows": first, "problem": f"tune: {last_line(str(error))}"}
         return
     figures = {
         "told": found["speedup"],
@@ -238,7 +239,7 @@ def tuned(course: Course) -> Iterator[dict[str, Any]]:
     plan = {"plan": Way(course.script, course.folder / "flatout.toml")}
     ways = {**(plan if figures["boosts"] else {}), "hand": Way(course.by_hand)}
     ways |= {"written": Way(course.script)}
-    for rows in in_turn(course, ways, course.rounds, rows):
+    for rows in in_turn(course, ways, course.rounds, first):
         yield {"rows": rows, **figures, **problem(rows, "written")}
 
 
@@ -362,85 +363,27 @@ def gains(rows: Rows, base: str) -> dict[str, float]:
     return {name: round(rows[base]["ms"] / ms, 3) for name, ms in times.items()}
 
 
-def problem(rows: Rows, *needed: str) -> dict[str, str]:
-    """What makes the part count as failed: a row that all others are compared with."""
-    wrong = {name: rows[name]["failed"] for name in needed if "failed" in rows.get(name, {})}
-    return {"problem": f"{name}: {why}" for name, why in list(wrong.items())[:1]}
+def problem(rows: Rows, base: str) -> dict[str, str]:
+    """What makes the part count as failed: there is nothing to compare the other rows with."""
+    failed = rows[base].get("failed")
+    return {"problem": f"{base}: {failed}"} if failed else {}
 
 
 def words(figures: dict[str, Any]) -> str:
     """For the screen, after a part."""
-    if "gains" in figures:
-        return ", ".join(f"{boost} {gain:.2f}x" for boost, gain in figures["gains"].items())
     rows = figures["rows"]
-    told = [f"{name} {row['ms']:.2f} ms" for name, row in rows.items() if "ms" in row]
-    return ", ".join(told + [f"{name} failed" for name, row in rows.items() if "failed" in row])
-
-
-def summary(parts: Mapping[str, Any]) -> list[str]:
-    """A line per script, the share of the hand over all, and a line per boost."""
-    lines = [f"{'ms a step':16}{'written':>9}{'hand':>9}{'forced':>20}{'tuned':>9}{'share':>7}"]
-    shares: dict[str, list[float]] = {"forced": [], "tuned": []}
-    for name in JOBS:
-        rows, tuned = _rows(parts, name), _rows(parts, f"{name}_tune")
-        if "ms" not in rows.get("written", {}):
-            continue
-        times = {way: row["ms"] for way, row in rows.items() if "ms" in row}
-        forced = {way: ms for way, ms in times.items() if way not in ("written", "hand")}
-        best = min(forced, key=forced.__getitem__, default=None)
-        plan = tuned.get("plan", tuned.get("written", {})).get("ms")
-        hand = tuned.get("hand", {}).get("ms", times.get("hand"))
-        shares["forced"] += [times["hand"] / forced[best]] if best and "hand" in times else []
-        shares["tuned"] += [hand / plan] if hand and plan else []
-        share = f"{hand / plan:.2f}" if hand and plan else ""
-        best_words = f"{best} {forced[best]:.2f}" if best else ""
-        lines.append(
-            f"{name:16}{times['written']:>9.2f}{_ms(times.get('hand'))}{best_words:>20}"
-            f"{_ms(plan)}{share:>7}"
-        )
-    for way, found in shares.items():
-        if found:
-            mean = statistics.geometric_mean(found)
-            lines.append(f"{way}: {mean:.2f} of the hand, geometric mean of {len(found)}")
-    return lines + _boost_lines(parts)
-
-
-def _boost_lines(parts: Mapping[str, Any]) -> list[str]:
-    """What each boost gave, alone and beside the others, over all scripts."""
-    found: dict[str, dict[str, list[float]]] = {}
-    idle: dict[str, int] = {}
-    for name in JOBS:
-        for kind in KINDS[2:]:
-            figures = (parts.get(name + kind) or {}).get("figures") or {}
-            where = "alone" if kind.startswith("_alone") else "beside the others"
-            for boost, gain in figures.get("gains", {}).items():
-                gained = found.setdefault(boost, {})
-                if figures["took"][boost] == "engaged":
-                    gained.setdefault(where, []).append(gain)
-                elif where == "alone":
-                    idle[boost] = idle.get(boost, 0) + 1
-    lines = []
-    for boost, kinds in sorted(found.items()):
+    if "gains" in figures:
         told = [
-            f"{where} {statistics.geometric_mean(gained):.2f}x, won {_won(gained)}"
-            for where, gained in kinds.items()
+            f"{boost} {gain:.2f}x" if figures["took"][boost] == "engaged" else f"{boost} idle"
+            for boost, gain in figures["gains"].items()
         ]
-        told += [f"idle in {idle[boost]}"] if boost in idle else []
-        lines.append(f"{boost:20}{'; '.join(told)}")
-    return lines
+        return ", ".join(told + _failed(rows))
+    told = [f"{name} {row['ms']:.2f} ms" for name, row in rows.items() if "ms" in row]
+    return ", ".join(told + _failed(rows))
 
 
-def _won(gained: list[float]) -> str:
-    return f"{sum(gain >= WON for gain in gained)} of {len(gained)}"
-
-
-def _rows(parts: Mapping[str, Any], part: str) -> Rows:
-    rows: Rows = ((parts.get(part) or {}).get("figures") or {}).get("rows", {})
-    return rows
-
-
-def _ms(value: float | None) -> str:
-    return f"{value:>9.2f}" if value is not None else " " * 9
+def _failed(rows: Rows) -> list[str]:
+    return [f"{name} failed" for name, row in rows.items() if "failed" in row]
 
 
 if __name__ == "__main__":

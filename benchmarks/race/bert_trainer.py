@@ -73,9 +73,7 @@ def train(args, **more):
         disable_tqdm=True,
         **more,
     )
-    trainer = Trainer(
-        model=model, args=training_args, train_dataset=dataset, callbacks=[SayLoss()]
-    )
+    trainer = Trainer(model=model, args=training_args, train_dataset=dataset, callbacks=[SayLoss()])
     trainer.train()
 
 

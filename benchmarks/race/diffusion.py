@@ -61,7 +61,9 @@ class UNet(nn.Module):
         self.conv_in = nn.Conv2d(3, base, 3, padding=1)
         self.down1 = nn.ModuleList([ResBlock(base, base, emb), ResBlock(base, base, emb)])
         self.pool1 = nn.Conv2d(base, base, 3, stride=2, padding=1)
-        self.down2 = nn.ModuleList([ResBlock(base, base * 2, emb), ResBlock(base * 2, base * 2, emb)])
+        self.down2 = nn.ModuleList(
+            [ResBlock(base, 2 * base, emb), ResBlock(2 * base, 2 * base, emb)]
+        )
         self.attn2 = Attention(base * 2)
         self.pool2 = nn.Conv2d(base * 2, base * 2, 3, stride=2, padding=1)
         self.mid1 = ResBlock(base * 2, base * 2, emb)

@@ -121,7 +121,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1)
     for step in range(1, args.steps + 1):
         x, y = get_batch()
-        logits, loss = model(x, y)
+        _, loss = model(x, y)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

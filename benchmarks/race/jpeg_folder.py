@@ -101,6 +101,11 @@ def resnet18():
     return found(num_classes=CLASSES)
 
 
+def sizes(small):
+    """(pictures, their size, the size that is trained on, batch)"""
+    return (64, (96, 72), 32, 8) if small else (1024, (640, 480), 224, 64)
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1000)
@@ -113,7 +118,7 @@ def main():
     random.seed(0)
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    count, stored, size, batch = (64, (96, 72), 32, 8) if args.small else (1024, (640, 480), 224, 64)
+    count, stored, size, batch = sizes(args.small)
     dataset = JpegFolder(picture_folder(count, stored), size)
     loader = DataLoader(dataset, batch_size=batch, shuffle=True, num_workers=0 if args.small else 4)
 

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import torch
 import torch.nn as nn
-from jpeg_folder import MEAN, STD, JpegFolder, arguments, picture_folder, resnet18
+from jpeg_folder import MEAN, STD, JpegFolder, arguments, picture_folder, resnet18, sizes
 from torch.utils.data import DataLoader
 
 
@@ -25,7 +25,7 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     cuda = device.type == "cuda"
     torch.backends.cudnn.benchmark = True
-    count, stored, size, batch = (64, (96, 72), 32, 8) if args.small else (1024, (640, 480), 224, 64)
+    count, stored, size, batch = sizes(args.small)
     workers = 0 if args.small else max(4, os.cpu_count() or 1)
     loader = DataLoader(
         Bytes(picture_folder(count, stored), size),
