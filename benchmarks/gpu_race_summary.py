@@ -14,9 +14,8 @@ WON = 1.02
 
 def summary(parts: Mapping[str, Any]) -> list[str]:
     """A line per script, the share of the hand over all of them, and a line per boost."""
-    lines = [
-        f"{'ms a step':16}{'written':>9}{'hand':>9}{'best forced':>20}{'tuned':>9}{'of the hand':>13}"
-    ]
+    heads = f"{'written':>9}{'hand':>9}{'best forced':>20}{'tuned':>9}{'of the hand':>13}"
+    lines = [f"{'ms a step':16}{heads}"]
     shares: dict[str, list[float]] = {"best forced": [], "tuned": []}
     for name in JOBS:
         times, tuned = _times(parts, name), _times(parts, f"{name}_tune")
@@ -26,7 +25,7 @@ def summary(parts: Mapping[str, Any]) -> list[str]:
         best = min(forced, key=forced.__getitem__, default="")
         if best and "hand" in times:
             shares["best forced"].append(times["hand"] / forced[best])
-        hand, found = tuned.get("hand"), tuned.get("plan", tuned.get("written"))
+        hand, found = _hand(times, tuned), tuned.get(_way(parts, f"{name}_tune"))
         if hand and found:
             shares["tuned"].append(hand / found)
         share = f"{hand / found:.2f}" if hand and found else ""
@@ -40,6 +39,18 @@ def summary(parts: Mapping[str, Any]) -> list[str]:
             mean = statistics.geometric_mean(each)
             lines.append(f"{way}: {mean:.2f} of the hand, geometric mean of {len(each)}")
     return lines + _boost_lines(parts)
+
+
+def _hand(times: Mapping[str, float], tuned: Mapping[str, float]) -> float | None:
+    """The time by hand beside the tuning; where there was none left for it, by that of the race."""
+    if "hand" in tuned or "hand" not in times or "written" not in tuned:
+        return tuned.get("hand")
+    return times["hand"] * tuned["written"] / times["written"]
+
+
+def _way(parts: Mapping[str, Any], part: str) -> str:
+    """What a user has after the tuning: the script as it was, where it found nothing."""
+    return "plan" if ((parts.get(part) or {}).get("figures") or {}).get("boosts") else "written"
 
 
 def _boost_lines(parts: Mapping[str, Any]) -> list[str]:
