@@ -252,6 +252,8 @@ def alone(course: Course, half: int) -> Iterator[dict[str, Any]]:
         found = gains(rows, "written")
         took = {boost: rows[boost].get("boosts", {}).get(boost) for boost in found}
         yield {"rows": rows, "gains": found, "took": took, **problem(rows, "written")}
+        if "failed" in rows["written"]:
+            return
 
 
 def without(course: Course, half: int) -> Iterator[dict[str, Any]]:
@@ -265,6 +267,8 @@ def without(course: Course, half: int) -> Iterator[dict[str, Any]]:
         lost = {boost: round(1 / gain, 3) for boost, gain in gains(rows, "all").items()}
         took = {boost: rows["all"].get("boosts", {}).get(boost) for boost in lost}
         yield {"rows": rows, "gains": lost, "took": took, **problem(rows, "all")}
+        if "failed" in rows["all"]:
+            return
 
 
 def of_part(course: Course, kind: str) -> Iterator[dict[str, Any]]:
@@ -288,7 +292,8 @@ def in_turn(
             row = rows.setdefault(name, {"times_ms": [], "seconds": []})
             if "failed" in row or len(row["times_ms"]) > number:
                 continue
-            if course.left_s < max([FEWEST_S, *row["seconds"][-1:]]):
+            # What was compiled in the first round is there in the second.
+            if course.left_s < max([FEWEST_S, *(spent / 2 for spent in row["seconds"][-1:])]):
                 row["note"] = f"no time for round {number + 1}"
                 continue
             began = time.monotonic()
@@ -299,9 +304,9 @@ def in_turn(
 
 
 def add(row: dict[str, Any], lap: dict[str, Any]) -> None:
-    """One more run of this row's way."""
+    """One more run of this row's way; where it fails, what it gave before still holds."""
     if "failed" in lap:
-        row["failed"] = lap["failed"]
+        row["note" if row["times_ms"] else "failed"] = lap["failed"]
         return
     row["times_ms"].append(round(lap["step_ms"], 3))
     times = row["times_ms"]

@@ -9,7 +9,7 @@ if __name__ == "__main__":
     cuda = torch.cuda.is_available()
     settings = {"bf16": True, "use_cpu": not cuda, "optim": "adamw_torch_fused"}
     if cuda:
-        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.set_float32_matmul_precision("high")
         settings |= {
             "torch_compile": True,
             "dataloader_num_workers": min(4, os.cpu_count() or 1),
