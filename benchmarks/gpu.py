@@ -1,9 +1,10 @@
-"""All that is to be seen on a machine with one CUDA device, in three calls of under ten minutes.
+"""All that is to be seen on a machine with one CUDA device, in calls of under ten minutes.
 
-`gpu.py tests`, `gpu.py rates`, `gpu.py commands`. Each group is made of parts; a part is a process
-of its own with a time limit, and what fails does not stop the rest. `<group>.json` is written after
-each part, what the parts printed is in `<group>.txt`. Called again, a group goes on with the parts
-that have not succeeded on this machine. `--dry` walks the same code on a CPU, with small sizes.
+`gpu.py tests`, `gpu.py rates`, `gpu.py commands`, `gpu.py race`. Each group is made of parts; a
+part is a process of its own with a time limit, and what fails does not stop the rest.
+`<group>.json` is written after each part, what the parts printed is in `<group>.txt`. Called again,
+a group goes on with the parts that have not succeeded on this machine. `--dry` walks the same code
+on a CPU, with small sizes.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Part:
     limit_s: float
     shown: Callable[[dict[str, Any]], str] = lambda figures: ""
     """The figures in some words, for the screen."""
+    least_s: float = 0.0
+    """It is not begun with less time than this."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,13 @@ class Group:
     """The most valuable first."""
     side_by_side: int = 1
     """So many at once. What fails beside others is run again alone."""
+    summary: Callable[[dict[str, Any]], list[str]] = lambda parts: []
+    """Lines about all parts together, told at the end."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("groups", nargs="*", help="tests, rates, commands; none: all, in turn")
+    parser.add_argument("groups", nargs="*", help="by default all, in turn")
     parser.add_argument("--dry", action="store_true", help="small sizes, on any machine")
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="these parts alone")
     parser.add_argument("--again", action="store_true", help="also what has succeeded before")
@@ -96,12 +101,16 @@ def main() -> int:
         parts = [part for part in group.parts if not arguments.only or part.name in arguments.only]
         runner = Runner(results, time.monotonic() + arguments.seconds)
         failed += runner.run(parts, group.side_by_side, arguments.again)
+        for line in group.summary(results.parts):
+            print(line, flush=True)
     return 1 if failed else 0
 
 
 def groups(dry: bool) -> dict[str, Group]:
     import gpu_commands
     import gpu_launches
+    import gpu_race
+    import gpu_race_summary
     import gpu_rates
     import gpu_tests
 
@@ -112,6 +121,9 @@ def groups(dry: bool) -> dict[str, Group]:
         "tests": Group(tests, 1 if dry else gpu_tests.SIDE_BY_SIDE),
         "rates": Group(rates),
         "commands": Group(commands),
+        "race": Group(
+            [Part(*each) for each in gpu_race.parts(dry)], 2 if dry else 1, gpu_race_summary.summary
+        ),
     }
 
 
@@ -195,7 +207,7 @@ class Runner:
         limit_s = min(part.limit_s, self.end - time.monotonic() - TO_STOP_S)
         if self.interrupted:
             return False
-        if limit_s < LEAST_S:
+        if limit_s < max(LEAST_S, part.least_s):
             tell(part.name, "not begun: no time left; call again")
             return False
         began = time.monotonic()

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# GPU tests and GPU figures on a machine with one CUDA device, in three calls of under ten minutes:
-#   benchmarks/gpu.sh tests; benchmarks/gpu.sh rates; benchmarks/gpu.sh commands
+# GPU tests and GPU figures on a machine with one CUDA device, in calls of under ten minutes:
+#   benchmarks/gpu.sh tests; benchmarks/gpu.sh rates; benchmarks/gpu.sh commands; benchmarks/gpu.sh race
+# A call of `race` does three of its parts: call it again until all are there, or name some (--only).
 # Options and parts: benchmarks/gpu.sh --help, --list. No network; needs torch with CUDA, numpy and
 # pillow. Other packages that are missing there: `make gpu-wheels` beforehand, and take the folder
 # .gpu-wheels along. Ctrl-C or SIGTERM ends it with what there is.

@@ -1,0 +1,186 @@
+"""The race for a GPU, on a CPU: its scripts, its turns, what it tells, and its clock."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import forked
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "race"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if "_by_hand" not in path.stem)
+STEPS = 3
+NEAR = 0.15
+"""How far the first losses may lie apart: other batches, bf16."""
+OWN = ("gpu", "gpu_race", "gpu_race_summary", "record", "step_clock", "tuning")
+
+
+@pytest.fixture
+def modules(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    monkeypatch.syspath_prepend(str(root / "benchmarks"))
+    yield {name: importlib.import_module(name) for name in OWN}
+    for name in OWN:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def race(modules: dict[str, ModuleType]) -> ModuleType:
+    return modules["gpu_race"]
+
+
+@functools.cache
+def losses(name: str) -> tuple[float, ...]:
+    """What the script prints in its first steps."""
+    argv = [str(FOLDER / f"{name}.py"), "--small", "--steps", str(STEPS)]
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as results:
+        done = forked.bare(argv, Path(folder), Path(results))
+    assert done.returncode == 0, done.stderr
+    return tuple(map(float, re.findall(r"^step \d+ loss (\S+)", done.stdout, re.MULTILINE)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_by_hand_begins_where_the_plain_script_begins(name: str) -> None:
+    plain, by_hand = losses(name), losses(f"{name}_by_hand")
+    assert len(plain) == len(by_hand) >= 2
+    assert all(map(math.isfinite, plain + by_hand))
+    assert by_hand[0] == pytest.approx(plain[0], rel=NEAR)
+
+
+def test_each_script_is_raced_and_has_its_version_by_hand(race: ModuleType) -> None:
+    assert sorted(race.JOBS) == NAMES
+    assert {path.stem for path in FOLDER.glob("*_by_hand.py")} == {f"{n}_by_hand" for n in NAMES}
+
+
+def test_no_part_is_begun_that_three_calls_cannot_end(race: ModuleType) -> None:
+    parts = race.parts(False)
+    assert len({part[0] for part in parts}) == len(race.JOBS) * len(race.KINDS)
+    assert all(limit == least <= 190 for _, _, limit, _, least in parts)
+
+
+class Laps:
+    """A course whose runs take no time: way -> what its runs give, one after the other."""
+
+    def __init__(self, given: dict[str, list[dict[str, Any]]], left_s: float = 500.0) -> None:
+        self.given, self.left_s = given, left_s
+        self.order: list[str] = []
+
+    def lap(self, way: str) -> dict[str, Any]:
+        self.order.append(way)
+        return self.given[way].pop(0)
+
+
+def ms(value: float, **more: Any) -> dict[str, Any]:
+    return {"step_ms": value, "steps": 30, **more}
+
+
+def test_all_ways_are_run_in_turn(race: ModuleType) -> None:
+    course = Laps({"a": [ms(10.0), ms(12.0)], "b": [ms(5.0, boosts={"x": "engaged"}), ms(5.0)]})
+    *_, rows = race.in_turn(course, {"a": "a", "b": "b"}, 2)
+    assert course.order == ["a", "b", "a", "b"]
+    assert (rows["a"]["ms"], rows["a"]["spread"], rows["a"]["times_ms"]) == (11.0, 0.2, [10, 12])
+    assert rows["b"]["boosts"] == {"x": "engaged"}
+    assert race.gains(rows, "a") == {"b": 2.2}
+
+
+def test_what_fails_tells_why_and_does_not_stop_the_others(race: ModuleType) -> None:
+    course = Laps({"a": [ms(10.0), ms(10.0)], "b": [{"failed": "exit code 1: why"}]})
+    *_, rows = race.in_turn(course, {"a": "a", "b": "b"}, 2)
+    assert course.order == ["a", "b", "a"]
+    assert rows["b"]["failed"] == "exit code 1: why"
+    assert race.problem(rows, "a") == {}
+    assert race.problem(rows, "b") == {"problem": "b: exit code 1: why"}
+    assert race.words({"rows": rows}) == "a 10.00 ms, b failed"
+
+
+def test_without_time_for_a_run_its_row_says_so(race: ModuleType) -> None:
+    *_, rows = race.in_turn(Laps({}, left_s=3.0), {"a": "a"}, 1)
+    assert rows["a"]["note"] == "no time for round 1"
+
+
+def test_a_round_from_before_counts(race: ModuleType) -> None:
+    course = Laps({"a": [ms(10.0), ms(10.0)], "b": [ms(5.0), ms(5.0)]})
+    *_, first = race.in_turn(course, {"a": "a"}, 1)
+    list(race.in_turn(course, {"b": "b", "a": "a"}, 2, first))
+    assert course.order == ["a", "b", "b", "a"]
+
+
+def test_of_two_boosts_that_exclude_each_other_one_is_taken(race: ModuleType) -> None:
+    promised = dict.fromkeys(["cuda-graphs", "fp16-autocast", "bf16-autocast", "compile", "tf32"])
+    assert set(race.together(promised)) == {"bf16-autocast", "compile", "tf32"}
+
+
+def test_what_a_run_tells_of_its_boosts(race: ModuleType) -> None:
+    printed = '{"engaged": ["tf32"], "not_engaged": {"compile": "declined: x"}}'
+    assert race.became(printed) == {"tf32": "engaged", "compile": "declined: x"}
+    assert race.became("no document") == {}
+
+
+def part(times: dict[str, float], **more: Any) -> dict[str, Any]:
+    return {"figures": {"rows": {way: {"ms": value} for way, value in times.items()}, **more}}
+
+
+def test_the_summary(modules: dict[str, ModuleType]) -> None:
+    tf32 = {"gains": {"tf32": 1.5, "compile": 0.9}, "took": {"tf32": "engaged", "compile": "idle"}}
+    parts = {
+        "gpt": part({"written": 80.0, "hand": 20.0, "compiled": 25.0, "all": 40.0}),
+        "gpt_tune": part({"written": 80.0, "hand": 20.0, "plan": 40.0}, boosts=["tf32"]),
+        "gan": part({"written": 10.0, "hand": 5.0}),
+        "gan_tune": part({"written": 20.0}, boosts=[]),
+        "gpt_alone_1": part({}, **tf32),
+        "gpt_without_1": {"failed": "exit code 1", "figures": None},
+    }
+    lines = modules["gpu_race_summary"].summary(parts)
+    assert [line.split() for line in lines[1:3]] == [
+        ["gpt", "80.00", "20.00", "compiled", "25.00", "40.00", "0.50"],
+        ["gan", "10.00", "5.00", "20.00", "0.50"],
+    ]
+    assert lines[3:] == [
+        "best forced: 0.80 of the hand, geometric mean of 1",
+        "tuned: 0.50 of the hand, geometric mean of 2",
+        "compile             idle in 1",
+        "tf32                alone 1.50x, won 1 of 1",
+    ]
+
+
+def test_a_step_in_a_graph_counts_each_time_that_the_graph_runs(
+    modules: dict[str, ModuleType],
+) -> None:
+    capturing = False
+
+    class Graph:
+        def capture_end(self) -> None:
+            nonlocal capturing
+            capturing = False
+
+        def replay(self) -> None:
+            pass
+
+    clock = modules["step_clock"].Clock(1000.0)
+    clock.cuda = SimpleNamespace(
+        CUDAGraph=Graph,
+        is_initialized=lambda: True,
+        is_current_stream_capturing=lambda: capturing,
+        synchronize=lambda: None,
+    )
+    clock.watch_graphs()
+    clock.step()
+    whole, forward = Graph(), Graph()
+    capturing = True
+    clock.step()
+    whole.capture_end()
+    forward.capture_end()
+    assert len(clock.times) == 1, "a step that is recorded has not run"
+    for graph in (whole, forward, whole):
+        graph.replay()
+    assert len(clock.times) == 3
