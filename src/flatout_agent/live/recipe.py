@@ -446,7 +446,10 @@ class Tuning:
             self.untried.remove(candidate)
         if candidate.id in self.open:
             _, answer = self.open.pop(candidate.id)
-            self.tell(candidate, "same", decide.why_not(answer), answer)
+            if refusal.why == "no_time" and self._believed(candidate, answer):
+                self._believe(candidate, answer)
+            else:
+                self.tell(candidate, "same", decide.why_not(answer), answer)
             return
         if candidate.variant:
             return
@@ -515,6 +518,8 @@ class Tuning:
                 yield from self._compare_half(half, verdict, began, answer)
         elif self._stays_open(alone, answer):
             self.open[alone.id] = alone, answer
+        elif self._believed(alone, answer):
+            self._believe(alone, answer)
         else:
             self._drop(alone, answer, verdict, began, idle)
 
@@ -818,6 +823,28 @@ class Tuning:
             and not candidate.again
             and (self.budget.left_s is not None or answer.gain > 1 + LIKELY)
         )
+
+    def _believed(self, candidate: Candidate, answer: decide.Answer) -> bool:
+        """Whether it goes into the plan with the time for its pairs used up.
+
+        Half of the interval would leave out 1. Of a throw-away run the plan is confirmed as a
+        whole; what compiles must be beyond doubt.
+        """
+        return (
+            self.budget.throw_away
+            and not candidate.boost.compiles
+            and answer.verdict == "unclear"
+            and answer.pairs >= decide.FEWEST
+            and answer.gain > 1 + LIKELY
+            and answer.low > 1 / answer.gain
+        )
+
+    def _believe(self, candidate: Candidate, answer: decide.Answer) -> None:
+        self.state.keep([candidate], answer.gain, answer.pairs)
+        self.budget.found = True
+        self._measured.add(candidate.id)
+        self.measure.switch(self.state.on)
+        self.tell(candidate, "kept", f"no time for more pairs: {decide.so_far(answer)}", answer)
 
     def _pays(self, answer: decide.Answer, start_s: float) -> bool:
         """Whether a boost that is compiled at every start wins that time back over a whole run."""

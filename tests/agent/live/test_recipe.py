@@ -454,6 +454,27 @@ def test_what_is_unclear_when_the_program_ends_is_told_as_not_tried_to_its_end()
     assert row.reason == "the program ended: 1.05x so far [0.97-1.14]"
 
 
+def test_what_leads_by_far_is_believed_where_the_time_is_over_and_a_confirmation_follows() -> None:
+    program = Program({"bf16-autocast": 1.12}, noise=0.2)
+    assert kept(tune(program, "bf16-autocast", budget_s=10.0)) == ["bf16-autocast"]
+    row = program.decided()["bf16-autocast"]
+    assert row.reason.startswith("no time for more pairs: ")
+    assert row.low is not None
+    assert row.low < 1, "not beyond doubt"
+    assert not wrongly_kept(noise=0.2, runs=40)
+
+
+def wrongly_kept(noise: float, runs: int) -> list[wire.Decided]:
+    """Of boosts that do nothing, in runs without time."""
+    found = []
+    for seed in range(runs):
+        program = Program({}, noise=noise)
+        program._random.seed(seed)
+        tune(program, "bf16-autocast", "gc-pause", budget_s=12.0)
+        found += [row for row in program.decided().values() if row.verdict == "kept"]
+    return found
+
+
 def test_what_cannot_pay_in_the_steps_that_are_left_is_not_tried() -> None:
     program = Program({"compile": 1.1})
     tune(program, "compile", steps=4000, stop=False)
