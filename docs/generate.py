@@ -55,10 +55,6 @@ def pages() -> dict[Path, str]:
     found[DOCS / "benchmarks" / "breadth.md"] = breadth(results)
     results = json.loads((DOCS.parent / "benchmarks/results/ranks.json").read_text("utf-8"))
     found[DOCS / "benchmarks" / "ranks.md"] = ranks(results)
-    measured = DOCS.parent / "benchmarks/results/ranks_loading.json"
-    if measured.exists():
-        shared = json.loads(measured.read_text("utf-8"))
-        found[DOCS / "benchmarks" / "ranks.md"] += loading(shared)
     found |= library() | command_pages() | backend_pages() | engine_pages()
     return found | errors("en", DOCS / "errors") | errors("zh", DOCS / "errors" / "zh")
 
@@ -133,38 +129,6 @@ def ranks(results: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     return "\n".join([*head, *(_ranks_row(*item) for item in sorted(scripts.items()))]) + "\n"
-
-
-def loading(results: dict[str, Any]) -> str:
-    """What sharing the loading is worth, for a script that waits for its images."""
-    rows, machine = results["figures"], results["machine"]
-    pairs = next(iter(rows.values()))["pairs"]
-    lines = [
-        "",
-        "## A script that waits for its images",
-        "",
-        f"Measured by `benchmarks/ranks_loading.py` on {machine['cores']} cores of"
-        f" {machine['cpu']}, torch {machine['torch']}, on {results['date'][:10]}:"
-        " [slow_loading.py](../../benchmarks/rank_programs/slow_loading.py) decodes, cuts and"
-        " resizes photographs and trains a small network on them, on two ranks of one thread each:"
-        " each reads its own rows, or everything; and as one process with one thread or two,"
-        " whichever is faster. Milliseconds of a whole step, medians of"
-        f" {pairs} runs in turn; ratios with their 95 % intervals. Rows that are cut at random are"
-        " not shared: both columns are then of ranks that read everything, and differ by noise.",
-        "",
-        "| | shared | every rank reads everything | one process | against everything |"
-        " against one process |",
-        "|---|---|---|---|---|---|",
-        *(_loading_row(name, row) for name, row in rows.items()),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _loading_row(name: str, row: dict[str, Any]) -> str:
-    times = " | ".join(f"{ms:.1f}" for ms in row["ms"])
-    ratios = [row["against_unshared"], row["against_one_process"]]
-    told = [f"{r['median']:.2f}x ({r['interval'][0]:.2f}-{r['interval'][1]:.2f})" for r in ratios]
-    return f"| {name} | {times} | {' | '.join(told)} |"
 
 
 def _ranks_row(name: str, row: dict[str, Any]) -> str:

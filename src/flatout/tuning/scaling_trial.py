@@ -287,7 +287,6 @@ def compared(
     if ranks is None:
         return ScalingRow(size, predicted=predicted, error=f"{outcome.error} (log: {outcome.log})")
     models = rank_summary.models(seen) if seen is not None else ()
-    loaders = rank_summary.loaders(seen) if seen is not None else ()
     random_numbers = drawn or any(model.random for model in models)
     verdict, reason = losses_agree(written.losses, ranks.losses, random_numbers)
     return ScalingRow(
@@ -302,7 +301,6 @@ def compared(
         exchange_s=seen.exchange_s if seen is not None else None,
         region_s=seen.region_s if seen is not None else None,
         wait_s=_wait_s(ranks),
-        loaders=loaders,
     )
 
 
@@ -381,9 +379,7 @@ def _too_slow(row: ScalingRow) -> str:
     limits = f"; of {units.milliseconds(row.step_ms)} a step, {spent}" if spent else ""
     whole = [model for model in row.models if not model.cut]
     uncut = f"; every rank computes all of {whole[0].model}: {whole[0].reason}" if whole else ""
-    alone = [loader for loader in row.loaders if not loader.shared] if row.wait_s else []
-    unshared = f"; every rank reads all of {alone[0].dataset}: {alone[0].reason}" if alone else ""
-    return f"{row.size} ranks are {speed}{limits}{uncut}{unshared}"
+    return f"{row.size} ranks are {speed}{limits}{uncut}"
 
 
 def _wait_s(measured: Measurement) -> float | None:

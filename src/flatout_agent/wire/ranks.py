@@ -84,28 +84,6 @@ class RegionSeen:
 
 
 @dataclass(frozen=True)
-class LoaderSeen:
-    """What was found out about the loading of one data set."""
-
-    dataset: str
-    """Class name."""
-    shared: bool
-    """Each rank reads its own rows of a batch, and gets those of the others."""
-    reason: str = ""
-    """Why it is not, or no longer: each rank reads all of it."""
-    rows: int | None = None
-    """Rows of the batch that this was found out on."""
-    whole_s: float | None = None
-    """How long a batch that is read whole is waited for."""
-    exchange_s: float | None = None
-    """How long it takes to exchange one."""
-    samples: str = ""
-    """Why ranks send each other samples, and each collates all of them; empty: they do not."""
-    batches: int = 0
-    """Put together of the ranks' parts so far."""
-
-
-@dataclass(frozen=True)
 class RanksSeen:
     """How the ranks train together: written when the first step has ended, and at the end."""
 
@@ -129,7 +107,6 @@ class RanksSeen:
     """The largest of the regions'."""
     native: str = ""
     """The framework that divided the work itself, or OWN_DDP: each rank counts its own samples."""
-    loaders: tuple[LoaderSeen, ...] = ()
     kind: str = "ranks"
 
 
