@@ -38,9 +38,6 @@ class LoneGroup(RankGroup):
         """As if all ranks had the same."""
         return self._reduce(tensor, None).mul_(self.size)
 
-    def parts(self, dtype: torch.dtype, count: int, device: torch.device) -> None:
-        """There is nobody to share memory with."""
-
     def joined(self, part: torch.Tensor, dim: int, counts: Sequence[int]) -> torch.Tensor:
         """Own rows, again and again."""
         self.sent.messages += 1

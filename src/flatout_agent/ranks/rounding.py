@@ -29,7 +29,7 @@ class DisturbingReducer(reducer.Reducer):
         self._share, self._seed = orders.rounding, orders.seed
         self._dice: dict[torch.device, torch.Generator] = {}
 
-    def after_backward(self, place: Any) -> None:
+    def after_backward(self) -> None:
         """Disturb the gradients that have changed."""
         for parameter in self.parameters():
             if parameter is not None and reducer.is_changed(parameter):
