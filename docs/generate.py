@@ -123,7 +123,8 @@ def ranks(results: dict[str, Any]) -> str:
         " against that of the whole batch. *Speed-up*: of the trial before `flatout run --ranks 2`,"
         " against one process on as many cores, with its 95 % interval. Below 1.1x, without a"
         " speed-up, and with other losses (the reason says how far off) a script is not trained on"
-        " ranks.",
+        " ranks. The speed-ups are of a version that sent large tensors through memory shared"
+        " by the ranks; now they go through gloo, and were not timed again.",
         "",
         "| script | mode | steps | difference | random | gradient | speed-up | reason |",
         "|---|---|---|---|---|---|---|---|",

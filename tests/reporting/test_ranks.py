@@ -80,10 +80,9 @@ def test_how_they_trained() -> None:
 
 
 def test_a_row_of_the_trial() -> None:
-    row = ScalingRow(2, 21.0, 1.83, (1.8, 1.86), 1.9, "exact")
+    row = ScalingRow(2, 21.0, 1.83, (1.8, 1.86), "exact")
     assert ranks.row_line(row, Scaling(2, 2, 38.4, (row,))) == (
-        "2 ranks: 1.83x (1.80-1.86), 21.0 ms a step instead of 38.4 ms, predicted 1.90x; "
-        "the same losses"
+        "2 ranks: 1.83x (1.80-1.86), 21.0 ms a step instead of 38.4 ms; the same losses"
     )
     failed = ScalingRow(4, error="ValueError: no\n(exit code 1)")
     assert ranks.row_line(failed, Scaling(4, None, 38.4, ())) == (

@@ -90,8 +90,6 @@ class ScalingRow:
     speedup: float | None = None
     interval: tuple[float, float] | None = None
     """95 %, from the times of the steps."""
-    predicted: float | None = None
-    """Speed-up that the cost model foretold; None: it was not asked."""
     losses: LossesAgree | None = None
     """None: the program shows no losses to compare."""
     losses_reason: str = ""

@@ -133,8 +133,6 @@ def row_line(row: ScalingRow, scaling: Scaling) -> str:
     times = f"{units.milliseconds(row.step_ms)} a step instead of"
     line = f"{head}{units.ratio(row.speedup)} ({units.ratios(row.interval)}), {times} "
     line += units.milliseconds(scaling.written_ms)
-    if row.predicted is not None:
-        line += f", predicted {units.ratio(row.predicted)}"
     nothing = row.losses_reason if row.native and row.losses_reason else "no losses to compare"
     losses = OURS[row.losses] if row.losses is not None else nothing
     started = ", started as torchrun would" if row.native else ""

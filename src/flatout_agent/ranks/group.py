@@ -20,21 +20,8 @@ dist: Any = typed
 """Its process groups are public in C++, and hardly typed."""
 
 
-class Sent:
-    """What this rank has put into exchanges so far."""
-
-    def __init__(self) -> None:
-        self.messages = 0
-        self.summed_bytes = 0
-        self.joined_bytes = 0
-        """This rank's own parts."""
-
-
 class RankGroup:
     """Exchanges tensors of any device among the ranks: gloo on CPUs, NCCL on CUDA devices."""
-
-    alone = False
-    """There are no other ranks: nothing that they compute can be compared."""
 
     def __init__(
         self, orders: wire.RankOrders, lost: Callable[[Exception], None] = lambda error: None
@@ -48,7 +35,6 @@ class RankGroup:
         self._store = meeting.store(orders)
         self._gloo = self._another("gloo")
         self._nccl: Any = None
-        self.sent = Sent()
 
     def _another(self, name: str) -> Any:
         """A group on CPUs; what is sent in one does not wait for another."""
@@ -105,8 +91,6 @@ class RankGroup:
         options = dist.AllreduceOptions()
         options.reduceOp = operation
         self._exchange(lambda: self._of(tensor).allreduce([tensor], options))
-        self.sent.messages += 1
-        self.sent.summed_bytes += tensor.numel() * tensor.element_size()
         return tensor
 
     def joined(self, part: torch.Tensor, dim: int, counts: Sequence[int]) -> torch.Tensor:
@@ -125,8 +109,6 @@ class RankGroup:
             joined = whole.reshape(self.size * most, *rows.shape[1:])
         else:
             joined = torch.cat([whole[rank, :count] for rank, count in enumerate(counts)])
-        self.sent.messages += 1
-        self.sent.joined_bytes += own.numel()
         return joined.movedim(0, dim).contiguous()  # as the whole would be: a script may view it
 
     def broadcast_(self, tensor: torch.Tensor) -> None:

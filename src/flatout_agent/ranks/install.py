@@ -11,7 +11,6 @@ import torch
 from flatout_agent import wire
 from flatout_agent.ranks import agreeing, going_on, reducer
 from flatout_agent.ranks.group import RankGroup
-from flatout_agent.ranks.lone import LoneGroup
 from flatout_agent.ranks.refusal import Refused, guarding, losing
 from flatout_agent.ranks.regions import Regions, fingerprint
 from flatout_agent.recorder import Recorder
@@ -29,8 +28,7 @@ class RankRuntime:
     def __init__(self, orders: wire.RankOrders, recorder: Recorder) -> None:
         self.orders, self.recorder = orders, recorder
         self.guarded = guarding(recorder)
-        kind = LoneGroup if orders.rehearsal else RankGroup
-        self.group: RankGroup = self.guarded(kind, orders, losing(recorder))
+        self.group: RankGroup = self.guarded(RankGroup, orders, losing(recorder))
         self.reducer = reducer.Reducer(self.group)
         self.regions = Regions(self.group, self.reducer, self.guarded)
         self._backwards = 0
@@ -86,9 +84,7 @@ class RankRuntime:
             self.recorder.write(self.seen())
 
     def _spent(self) -> tuple[float, ...]:
-        sent = self.group.sent
-        times = self.reducer.exchange_s, self.regions.region_s
-        return (*times, sent.messages, sent.summed_bytes, sent.joined_bytes)
+        return self.reducer.exchange_s, self.regions.region_s
 
     def seen(self) -> wire.RanksSeen:
         """How the ranks train together, so far."""
@@ -104,9 +100,6 @@ class RankRuntime:
             exchanged_bytes=self.reducer.last_bytes,
             exchange_s=spent[0],
             region_s=spent[1],
-            messages=spent[2],
-            summed_bytes=spent[3],
-            joined_bytes=spent[4],
             steps=self._steps,
             gradient_error=max(errors, default=None),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -27,23 +28,18 @@ gives that of a gradient that is gone to the next one.
 """
 
 
-class Reducer:
-    """Knows the trained parameters and averages what backward passes add to their gradients."""
+class TrainedParameters(ABC):
+    """All parameters that optimizers train, and what is done to their gradients."""
 
-    def __init__(self, group: RankGroup) -> None:
-        self.group = group
-        self.exchange_s = 0.0
-        self.last_bytes = 0
-        """Exchanged after the last backward pass."""
-        self._parameters: list[weakref.ref[torch.Tensor]] = []
-        self._numbers: Any = WeakIdKeyDictionary()
+    def __init__(self) -> None:
         self.paused = False
         """Gradients are asked for by ourselves."""
+        self._parameters: list[weakref.ref[torch.Tensor]] = []
+        self._numbers: Any = WeakIdKeyDictionary()
         self._kinds: list[ParameterKind] = []
-        self._layouts: dict[tuple[int, ...], list[GradientBucket]] = {}
 
     def add(self, parameters: Iterable[Any]) -> None:
-        """Average the gradients of these from now on."""
+        """Know these from now on."""
         for parameter in parameters:
             if isinstance(parameter, torch.Tensor) and parameter not in self._numbers:
                 self._numbers[parameter] = len(self._parameters)
@@ -59,6 +55,26 @@ class Reducer:
     def parameters(self) -> list[torch.Tensor | None]:
         """All that were ever added, in the same order in all ranks; None: it is gone."""
         return [reference() for reference in self._parameters]
+
+    @abstractmethod
+    def averaged(self, gradients: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """What becomes of what `torch.autograd.grad` has given for these tensors."""
+
+    @abstractmethod
+    def after_backward(self) -> None:
+        """A backward pass has ended."""
+
+
+class Reducer(TrainedParameters):
+    """Averages what backward passes add to the gradients."""
+
+    def __init__(self, group: RankGroup) -> None:
+        super().__init__()
+        self.group = group
+        self.exchange_s = 0.0
+        self.last_bytes = 0
+        """Exchanged after the last backward pass."""
+        self._layouts: dict[tuple[int, ...], list[GradientBucket]] = {}
 
     def averaged(self, gradients: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
         """What `torch.autograd.grad` has given for these tensors, averaged where they are known."""
@@ -132,7 +148,7 @@ def is_changed(parameter: torch.Tensor | None) -> bool:
     return gradient is not None and getattr(gradient, MARK, None) != gradient._version
 
 
-def watched(reducer: Reducer, guarded: Callable[..., Any]) -> Undo:
+def watched(reducer: TrainedParameters, guarded: Callable[..., Any]) -> Undo:
     """Average after each backward pass, and what `torch.autograd.grad` gives for parameters.
 
     guarded: calls (function, *arguments) of ours within the program.

@@ -47,8 +47,6 @@ class RankOrders:
     and meet in `store`."""
     host: str = ""
     """Address of this machine that ranks on other machines reach; empty: there are none."""
-    rehearsal: bool = False
-    """There are no others: it computes its own rows, and what they would send is made up."""
     rounding: float = 0.0
     """Of a single process, for comparison: its gradients are disturbed by this share of them."""
     native: str = ""
@@ -96,12 +94,6 @@ class RanksSeen:
     """Per step, mean: exchanging gradients, waits for other ranks included."""
     region_s: float = 0.0
     """Per step, mean: joining and splitting rows, waits included."""
-    messages: float = 0.0
-    """Per step: exchanges of any kind, each of which all ranks wait for."""
-    summed_bytes: float = 0.0
-    """Per step: what a rank puts into sums over all ranks; gradients above all."""
-    joined_bytes: float = 0.0
-    """Per step: what a rank puts into joined rows."""
     steps: int = 0
     gradient_error: float | None = None
     """The largest of the regions'."""
