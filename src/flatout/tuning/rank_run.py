@@ -13,7 +13,7 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan, PlannedBoost, PlannedRanks
 from flatout.nouns.ranks import Scaling
-from flatout.running import folder, native_source, rank_summary
+from flatout.running import folder, native_ranks, rank_summary
 from flatout.running.command import Command, script_sha256
 from flatout.running.native_ranks import NativeStart
 from flatout.running.rank_layout import RankLayout, fewer
@@ -80,7 +80,7 @@ def untried(layout: RankLayout, command: Command, scale_batch: bool) -> RankPlan
     """
     if scale_batch:
         raise UserError(NEEDS_TRIAL, "leave out --no-trial")
-    own = native_source.tells(command.script) in ("ddp", "perhaps ddp")
+    own = native_ranks.starts_group(command.script)
     return RankPlan(replace(layout, native=NativeStart(wire.OWN_DDP) if own else None))
 
 
