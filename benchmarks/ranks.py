@@ -4,14 +4,12 @@ python benchmarks/ranks.py                    # both parts, all scripts: half an
 python benchmarks/ranks.py --part same           # goes on where an earlier run was broken off
 python benchmarks/ranks.py --part same --again plain gan
 python benchmarks/ranks.py --part speed --pairs 14
-python benchmarks/ranks.py --part predicted --pairs 3
 
 Same: each script of tests/jobs and strangers as one process and as two ranks, with the same random
 numbers; the losses that both print; and what the trial of `flatout run --ranks 2` says of it: the
 speed-up, or why it is not trained on ranks. Speed: `rank_programs/one_device.py` on two ranks of
 one thread each, in turn with `rank_programs/expert_ddp.py` under torchrun; and one process with two
 threads.
-Predicted: what the rehearsal of `flatout run --ranks 2` foretells, against what its trial measures.
 
 What stands in the results is not run again without --again; nothing takes longer than its limit.
 """
@@ -55,12 +53,12 @@ TRIALS = f".flatout/runs/*-ranks/{RANKS_TRIAL}"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=("same", "speed", "predicted"), action="append")
+    parser.add_argument("--part", choices=("same", "speed"), action="append")
     parser.add_argument("--pairs", type=int, default=14)
     parser.add_argument("--again", action="store_true", help="run also what is in the results")
     parser.add_argument("names", nargs="*", default=[*breadth.strangers(), *breadth.JOB_NAMES])
     arguments = parser.parse_args()
-    parts = arguments.part or ["same", "speed", "predicted"]
+    parts = arguments.part or ["same", "speed"]
     figures: dict[str, Any] = earlier()
     if "same" in parts:
         rows = figures.setdefault("scripts", {})
@@ -76,8 +74,6 @@ def main() -> None:
     if "speed" in parts:
         figures["speed"] = {model: speed(model, arguments.pairs) for model in MODELS}
         record.write("ranks", figures)
-    if "predicted" in parts:
-        figures["predicted"] = predicted(arguments.pairs)
         record.write("ranks", figures)
 
 
@@ -157,41 +153,8 @@ def speed(model: str, pairs: int) -> dict[str, Any]:
     }
 
 
-def predicted(times: int) -> dict[str, Any]:
-    """Per model: what the trials foretold and measured, and the middle of their ratios.
-
-    None where a trial has measured none: what does not pay even without an exchange is not tried.
-    """
-    columns = {"predicted": "predicted", "measured": "speedup", "errors": "error"}
-    rows: dict[str, Any] = {model: {column: [] for column in columns} for model in MODELS}
-    with tempfile.TemporaryDirectory() as folder:
-        environ = trial_environment(folder)
-        links = ("--only", "all-reduce-cpu", "--only", "all-reduce-cpu-latency")
-        bench = [*FLATOUT, "bench", "--json", *links]
-        subprocess.run(bench, env=environ, cwd=folder, stdout=subprocess.DEVNULL, check=False)
-        for _ in range(times):
-            for model, row in rows.items():
-                batch, _ = MODELS[model]
-                program = str(PROGRAMS / "one_device.py")
-                words = [program, "--model", model, "--batch", batch, "--steps", "60"]
-                scaling = trial_of(words, environ, folder)
-                for column, figure in columns.items():
-                    row[column].append(scaling[figure])
-                sys.stderr.write(f"{model}: {row}\n")
-    for row in rows.values():
-        row["ratio"] = middle_ratio(row["predicted"], row["measured"])
-    return rows
-
-
-def middle_ratio(predicted: list[float | None], measured: list[float | None]) -> float | None:
-    """Of what was foretold to what was measured, where there are both; None: nowhere."""
-    pairs = zip(predicted, measured, strict=True)
-    ratios = [a / b for a, b in pairs if a is not None and b is not None]
-    return round(statistics.median(ratios), 3) if ratios else None
-
-
 def trial_environment(folder: str) -> dict[str, str]:
-    """Without what an earlier `flatout bench` on this machine has found: no rehearsal."""
+    """Without a number of threads, and with lines that are not broken."""
     environ = dict(os.environ, FLATOUT_CACHE=folder, COLUMNS="2000")  # a message is one line
     environ.pop("OMP_NUM_THREADS", None)
     return environ
@@ -218,7 +181,7 @@ def trial_of(words: list[str], environ: dict[str, str], folder: str) -> dict[str
         return no_trial(f"no trial within {LIMIT_S:.0f} s" if late else last_message(said))
     scaling = json.loads(new.pop().read_text(encoding="utf-8"))
     row = scaling["rows"][-1]
-    keys = ("step_ms", "speedup", "interval", "predicted", "losses", "losses_reason")
+    keys = ("step_ms", "speedup", "interval", "losses", "losses_reason")
     figures = {key: row[key] for key in keys}
     return {**figures, "written_ms": scaling["written_ms"], "error": row["error"] or None}
 
@@ -234,7 +197,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def no_trial(why: str) -> dict[str, Any]:
-    return {"speedup": None, "interval": None, "predicted": None, "error": why}
+    return {"speedup": None, "interval": None, "error": why}
 
 
 def last_message(said: str) -> str:

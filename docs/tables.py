@@ -19,7 +19,7 @@ def tables() -> dict[str, str]:
     """The text of each file, by its place in docs/."""
     return {
         "benchmarks/breadth.md": breadth(_results("breadth")),
-        "benchmarks/ranks.md": ranks(_results("ranks")) + loading(_results("ranks_loading")),
+        "benchmarks/ranks.md": ranks(_results("ranks")),
     }
 
 
@@ -92,44 +92,13 @@ def ranks(results: dict[str, Any]) -> str:
         " against that of the whole batch. *Speed-up*: of the trial before `flatout run --ranks 2`,"
         " against one process on as many cores, with its 95 % interval. Below 1.1x, without a"
         " speed-up, and with other losses (the reason says how far off) a script is not trained on"
-        " ranks.",
+        " ranks. The speed-ups are of a version that sent large tensors through memory shared"
+        " by the ranks; now they go through gloo, and were not timed again.",
         "",
         "| script | mode | steps | difference | random | gradient | speed-up | reason |",
         "|---|---|---|---|---|---|---|---|",
     ]
     return "\n".join([*head, *(_ranks_row(*item) for item in sorted(scripts.items()))]) + "\n"
-
-
-def loading(results: dict[str, Any]) -> str:
-    """What sharing the loading is worth, for a script that waits for its images."""
-    rows, machine = results["figures"], results["machine"]
-    pairs = next(iter(rows.values()))["pairs"]
-    lines = [
-        "",
-        "## A script that waits for its images",
-        "",
-        f"Measured by `benchmarks/ranks_loading.py` on {machine['cores']} cores of"
-        f" {machine['cpu']}, torch {machine['torch']}, on {results['date'][:10]}:"
-        " [slow_loading.py](../../benchmarks/rank_programs/slow_loading.py) decodes, cuts and"
-        " resizes photographs and trains a small network on them, on two ranks of one thread each:"
-        " each reads its own rows, or everything; and as one process with one thread or two,"
-        " whichever is faster. Milliseconds of a whole step, medians of"
-        f" {pairs} runs in turn; ratios with their 95 % intervals. Rows that are cut at random are"
-        " not shared: both columns are then of ranks that read everything, and differ by noise.",
-        "",
-        "| | shared | every rank reads everything | one process | against everything |"
-        " against one process |",
-        "|---|---|---|---|---|---|",
-        *(_loading_row(name, row) for name, row in rows.items()),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _loading_row(name: str, row: dict[str, Any]) -> str:
-    times = " | ".join(f"{ms:.1f}" for ms in row["ms"])
-    ratios = [row["against_unshared"], row["against_one_process"]]
-    told = [f"{r['median']:.2f}x ({r['interval'][0]:.2f}-{r['interval'][1]:.2f})" for r in ratios]
-    return f"| {name} | {times} | {' | '.join(told)} |"
 
 
 def _ranks_row(name: str, row: dict[str, Any]) -> str:

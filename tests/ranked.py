@@ -70,28 +70,20 @@ def disturbed(folder: Path, words: list[str], share: float) -> Ranked:
     return _run(folder, words, range(1), 1, 120.0, rounding=share)
 
 
-def alone(folder: Path, words: list[str], rank: int, size: int) -> Ranked:
-    """Run `python *words` as one of so many ranks that rehearses without the others."""
-    return _run(folder, words, range(rank, rank + 1), size, 120.0, rehearsal=True)
-
-
 def _run(
     folder: Path,
     words: list[str],
     ranks: range,
     size: int,
     timeout_s: float,
-    rehearsal: bool = False,
     rounding: float = 0.0,
     fork: bool = True,
 ) -> Ranked:
-    records = folder / f"{'alone' if rehearsal else 'records'}-{size}"
+    records = folder / f"records-{size}"
     records.mkdir(parents=True)
     start = forked.start if fork else forked.start_own
     orders = functools.partial(_environment, folder, records)
-    processes = [
-        start(words, folder, orders(rank, size, timeout_s, rehearsal, rounding)) for rank in ranks
-    ]
+    processes = [start(words, folder, orders(rank, size, timeout_s, rounding)) for rank in ranks]
     return ended(processes, records, timeout_s)
 
 
@@ -117,7 +109,6 @@ def _environment(
     rank: int,
     size: int,
     timeout_s: float,
-    rehearsal: bool,
     rounding: float,
 ) -> dict[str, str]:
     ranks = wire.RankOrders(
@@ -129,7 +120,6 @@ def _environment(
         scratch=str(folder / f"scratch-{size}-{rank}") if rank else "",
         protect=str(folder),
         timeout_s=timeout_s,
-        rehearsal=rehearsal,
         rounding=rounding,
     )
     pulse = folder / f"pulse-{size}"

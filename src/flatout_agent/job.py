@@ -68,8 +68,6 @@ class Job:
         """
         self.hand_weights: Callable[[], list[torch.Tensor]] = list
         """The weights that it changes, as far as they are known."""
-        self.unsettled: Callable[[], int] = lambda: 0
-        """Batches at the beginning that are loaded in another way than later ones."""
         self.backwards = 0
         """Backward passes so far, counted until an optimizer steps."""
         self.step_callbacks: list[Callable[[], None]] = []

@@ -38,7 +38,6 @@ def begin(orders: wire.Orders, recorder: Recorder) -> None:
     discovery.install()
     if ranks is not None:
         job.after_step(ranks.step)
-        job.unsettled = ranks.unsettled
     tracebacks.install()
     process = os.getpid()
 

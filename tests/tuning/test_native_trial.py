@@ -133,27 +133,32 @@ def look(
     return Look(program, told, warned, len(trials))
 
 
-def test_node_0_looks_only_where_the_source_does_not_tell(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_node_0_looks_once_where_it_may(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "train.py"
-    shows = first(measured(10.0), wire.NativeSeen("lightning", batches=(8,)))
     script.write_text("import torch")
-    assert look(monkeypatch, script, shows) == Look(None, [], [], 0)
-    scaled = look(monkeypatch, script, shows, scale=True)
-    assert scaled == Look(None, [native_trial.UNSCALED], [], 0)
-    script.write_text("import torch\ntorch.distributed.init_process_group()")
-    assert look(monkeypatch, script, shows).program == NativeProgram("ddp")
-    script.write_text("from accelerate import Accelerator")
+    plain = look(monkeypatch, script, first(measured(10.0), None))
+    assert plain == Look(None, [native_look.LOOK], [], 1)
+    scaled = look(monkeypatch, script, first(measured(10.0), None), scale=True)
+    assert scaled == Look(None, [native_look.LOOK, native_trial.UNSCALED], [], 1)
+    shows = first(measured(10.0), wire.NativeSeen("lightning", batches=(8,)))
     lightning = NativeProgram("lightning", batches=(8,))
     assert look(monkeypatch, script, shows) == Look(lightning, [native_look.LOOK], [], 1)
-    assert look(monkeypatch, script, None) == Look(None, [], [], 0)
-    with pytest.raises(UserError, match="needs the trial"):
-        look(monkeypatch, script, None, scale=True)
     ranks = PlannedRanks(2, 2, script_sha256=script_sha256(script), native="ddp")
     remembered = look(monkeypatch, script, shows, Plan((), ranks=ranks))
     assert (remembered.program, remembered.trials) == (NativeProgram("ddp"), 0)
+
+
+def test_where_node_0_may_not_look_the_script_tells(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\ntorch.distributed.init_process_group()")
+    assert look(monkeypatch, script, None) == Look(NativeProgram("ddp"), [], [], 0)
+    script.write_text("from accelerate import Accelerator")
+    assert look(monkeypatch, script, None) == Look(None, [], [], 0)
+    with pytest.raises(UserError, match="needs the trial"):
+        look(monkeypatch, script, None, scale=True)
 
 
 def test_a_look_that_shows_nothing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -207,7 +212,7 @@ class Trials:
 
 
 def first(
-    figures: Measurement | None, seen: wire.NativeSeen, returncode: int | None = None
+    figures: Measurement | None, seen: wire.NativeSeen | None, returncode: int | None = None
 ) -> Outcome:
     process = Process(1) if figures is not None else None
     return Outcome(process, figures, None, True, True, returncode, "log", 1.0, native=seen)
@@ -282,6 +287,7 @@ def test_without_a_trial_only_ddp_of_its_own_is_seen(tmp_path: Path) -> None:
         ("dist.init_process_group('gloo')", OWN),
         ("# dist.init_process_group('gloo')", None),
         ("mp.spawn(main)\ndist.init_process_group('gloo')", None),
+        ("def main():\n    if ranks > 1:\n        init_process_group('gloo')", OWN),
         ("Accelerator()", None),
     ):
         script.write_text(text)

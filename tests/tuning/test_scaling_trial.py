@@ -102,21 +102,6 @@ def test_what_does_not_pay_is_refused_with_what_limits_it() -> None:
     assert "--no-trial" in (error.next_step or "")
 
 
-def with_loader(loader: wire.LoaderSeen, losses: tuple[float | None, ...] = LOSSES) -> ScalingRow:
-    done = outcome(38.0, losses)
-    assert done.ranks is not None
-    seen = dataclasses.replace(done.ranks, loaders=(loader,))
-    return scaling_trial.compared(2, measured(40.0), dataclasses.replace(done, ranks=seen))
-
-
-def test_loading_that_is_not_shared_is_named_with_the_reason() -> None:
-    alone = wire.LoaderSeen("Stream", False, "it is not a map-style dataset")
-    told = scaling_trial.chosen(2, 40.0, [with_loader(alone)]).refusal
-    assert told.endswith("every rank reads all of Stream: it is not a map-style dataset")
-    shared = wire.LoaderSeen("Faces", True, rows=8, exchange_s=0.001, batches=20)
-    assert "Faces" not in scaling_trial.chosen(2, 40.0, [with_loader(shared)]).refusal
-
-
 def test_a_gain_within_the_noise_does_not_pay() -> None:
     noisy = dataclasses.replace(row(30.0), interval=(0.9, 1.9))
     assert scaling_trial.chosen(2, 40.0, [noisy]).count is None

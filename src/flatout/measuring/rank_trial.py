@@ -1,9 +1,7 @@
 """Run one trial of several ranks: throw-away processes that train the user's program together.
 
 Rank 0 ends its measured window by itself, as in every trial; the others train on until they are
-ended, since a rank that ended before would leave rank 0 waiting. In a rehearsal nobody waits: each
-rank computes its own rows and exchanges nothing. On CPU cores all of them run, since they share the
-caches and the memory; of GPUs the first one is enough.
+ended, since a rank that ended before would leave rank 0 waiting.
 """
 
 from __future__ import annotations
@@ -52,18 +50,16 @@ def run(
     boosts: tuple[PlannedBoost, ...],
     facts: wire.JobFacts | None,
     limit_s: float,
-    rehearsal: bool = False,
 ) -> RankOutcome:
     """The trial from start to end. A crash, a hang, a refusal is an outcome too."""
     layout = layout.begun()
-    folder = bench.folder / f"{_kind(layout, rehearsal)}-{layout.size}"
-    count = 1 if rehearsal and layout.gpus else layout.size
+    folder = bench.folder / f"{_kind(layout)}-{layout.size}"
     deadline = time.monotonic() + limit_s
     processes = Processes()
     with ExitStack() as stack:
         programs = [
-            stack.enter_context(_started(bench, folder, layout, rank, boosts, facts, rehearsal))
-            for rank in range(count)
+            stack.enter_context(_started(bench, folder, layout, rank, boosts, facts))
+            for rank in range(layout.size)
         ]
         late = _follow(programs, processes, deadline)
         if layout.native is not None and not late:
@@ -86,10 +82,8 @@ def run(
     )
 
 
-def _kind(layout: RankLayout, rehearsal: bool) -> str:
+def _kind(layout: RankLayout) -> str:
     """Of the trial: no two of one program share a folder."""
-    if rehearsal:
-        return "rehearsal"
     if layout.rounding:
         return "rounding"
     return "native" if layout.native is not None else "ranks"
@@ -102,7 +96,6 @@ def _started(
     rank: int,
     boosts: Sequence[PlannedBoost],
     facts: wire.JobFacts | None,
-    rehearsal: bool,
 ) -> TrialProcess:
     own = folder / f"rank{rank}"
     shared = layout.native is not None  # they may read what another has saved
@@ -112,9 +105,7 @@ def _started(
         records=str(folder),
         boosts=tuple(wire.BoostOrder(boost.id, boost.params) for boost in boosts),
         trial=trial,
-        ranks=replace(
-            layout.orders(rank, folder / STORE, trial.scratch, trial.protect), rehearsal=rehearsal
-        ),
+        ranks=layout.orders(rank, folder / STORE, trial.scratch, trial.protect),
     )
     variables: dict[str, str] = {}
     for boost in boosts:

@@ -31,26 +31,6 @@ class ModelCut:
 
 
 @dataclass(frozen=True)
-class LoadingShared:
-    """Whether each rank reads its own rows of one data set's batches."""
-
-    dataset: str
-    """Class name."""
-    shared: bool
-    reason: str = ""
-    """Why not, or no longer: each rank reads all of it."""
-    rows: int | None = None
-    whole_s: float | None = None
-    """How long a batch that is read whole is waited for."""
-    exchange_s: float | None = None
-    """How long it takes to exchange one."""
-    samples: str = ""
-    """Why ranks send each other samples, and each collates all of them; empty: they do not."""
-    batches: int = 0
-    """Put together of the ranks' parts."""
-
-
-@dataclass(frozen=True)
 class RankFailure:
     """The rank that ended the run, and what became of the others."""
 
@@ -99,7 +79,6 @@ class RanksEnd:
     native: str = ""
     """The framework that divided the work itself, or `ddp`; empty: rows were cut."""
     failure: RankFailure | None = None
-    loaders: tuple[LoadingShared, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,8 +90,6 @@ class ScalingRow:
     speedup: float | None = None
     interval: tuple[float, float] | None = None
     """95 %, from the times of the steps."""
-    predicted: float | None = None
-    """Speed-up that the cost model foretold; None: it was not asked."""
     losses: LossesAgree | None = None
     """None: the program shows no losses to compare."""
     losses_reason: str = ""
@@ -125,7 +102,6 @@ class ScalingRow:
     """Why there is no measurement."""
     native: str = ""
     """The framework that divided the work itself, or `ddp`; empty: rows were cut."""
-    loaders: tuple[LoadingShared, ...] = ()
 
     @property
     def efficiency(self) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from flatout.nouns import units
-from flatout.nouns.ranks import LoadingShared, ModelCut, RankFailure, RanksEnd, Scaling, ScalingRow
+from flatout.nouns.ranks import ModelCut, RankFailure, RanksEnd, Scaling, ScalingRow
 from flatout.reporting import plain, terminal
 
 if TYPE_CHECKING:
@@ -114,25 +114,6 @@ def ended_lines(end: RanksEnd) -> Iterator[str]:
     for model in end.models:
         if not model.cut:
             yield _not_cut(model)
-    yield from dict.fromkeys(map(loading_line, end.loaders))
-
-
-def loading_line(loader: LoadingShared) -> str:
-    """As in: each rank read its own rows of Faces: a batch exchanged in 2.10 ms, whole batches were
-    waited for 40.0 ms.
-    """
-    if not loader.shared:
-        why = f": {loader.reason}" if loader.reason else ""
-        return f"every rank read all of {loader.dataset}{why}"
-    figures = []
-    if loader.exchange_s is not None:
-        figures.append(f"a batch exchanged in {_ms(loader.exchange_s)}")
-    if loader.whole_s is not None:
-        figures.append(f"whole batches were waited for {_ms(loader.whole_s)}")
-    if loader.samples:
-        figures.append(f"each collated all of them ({loader.samples})")
-    told = f": {', '.join(figures)}" if figures else ""
-    return f"each rank read its own rows of {loader.dataset}{told}"
 
 
 def trial(scaling: Scaling, console: Console | None = None) -> None:
@@ -152,15 +133,11 @@ def row_line(row: ScalingRow, scaling: Scaling) -> str:
     times = f"{units.milliseconds(row.step_ms)} a step instead of"
     line = f"{head}{units.ratio(row.speedup)} ({units.ratios(row.interval)}), {times} "
     line += units.milliseconds(scaling.written_ms)
-    if row.predicted is not None:
-        line += f", predicted {units.ratio(row.predicted)}"
     nothing = row.losses_reason if row.native and row.losses_reason else "no losses to compare"
     losses = OURS[row.losses] if row.losses is not None else nothing
     started = ", started as torchrun would" if row.native else ""
     doubt = DISTURBED.format(row.size) if row.speedup > TOO_GOOD * row.size else ""
-    shared = ", ".join(dict.fromkeys(each.dataset for each in row.loaders if each.shared))
-    loading = f"; each reads its own rows of {shared}" if shared else ""
-    return f"{line}{started}; {losses}{loading}{doubt}"
+    return f"{line}{started}; {losses}{doubt}"
 
 
 def _not_cut(model: ModelCut) -> str:

@@ -8,9 +8,11 @@ program lets one rank save, or each its own part.
 from __future__ import annotations
 
 import dataclasses
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from flatout.running.processes import Process
 from flatout.running.rank_place import RankPlace, interface
@@ -18,6 +20,12 @@ from flatout_agent import wire
 
 HERE = "127.0.0.1"
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+GROUPS = re.compile(
+    r"^[^#\n]*\b(?:init_process_group|init_device_mesh|init_distributed\w*)\(", re.MULTILINE
+)
+"""Calls that start a group of processes."""
+SPAWNS = re.compile(r"^[^#\n]*\b(?:spawn|start_processes|Process)\(", re.MULTILINE)
+"""It starts all of its processes as well: nothing can start it as one of them."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,15 @@ def _as_slurm_tasks(local: int, place: RankPlace) -> dict[str, str]:
         "SLURM_NODEID": str(place.machine),
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), total),
     }
+
+
+def starts_group(script: Path | None) -> bool:
+    """Whether this file starts a group of processes, by its text: where nothing may be tried."""
+    try:
+        text = script.read_text(encoding="utf-8", errors="replace") if script is not None else ""
+    except OSError:
+        return False
+    return bool(GROUPS.search(text)) and not SPAWNS.search(text)
 
 
 def seen(processes: Iterable[Process]) -> wire.NativeSeen | None:

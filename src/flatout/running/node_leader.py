@@ -1,6 +1,10 @@
 """Node 0 of several: it waits for the others, numbers all ranks, and tells who failed first.
 
 One thread does everything. What it makes of what the nodes say is in `node_book`.
+
+torchrun's agents do not serve here (tried with torch 2.13): each tells the first failure among its
+own ranks, so that every other node blames one that only lost the rank that failed; rank 0 may be on
+any node; and a cluster's warning, SIGUSR1, is none of the signals that they handle by themselves.
 """
 
 from __future__ import annotations

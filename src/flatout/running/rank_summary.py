@@ -10,7 +10,6 @@ from pathlib import Path
 from flatout.nouns.errors import UserError
 from flatout.nouns.ranks import (
     RANKS_TRIAL,
-    LoadingShared,
     ModelCut,
     RankFailure,
     RanksEnd,
@@ -46,7 +45,6 @@ def ranks_end(
         scaling=scaling,
         failure=failure,
         native=native,
-        loaders=loaders(seen),
     )
 
 
@@ -64,11 +62,6 @@ def models(seen: wire.RanksSeen) -> tuple[ModelCut, ...]:
         ModelCut(part.model, part.cut, part.reason, part.rows, part.error, part.random)
         for part in seen.regions
     )
-
-
-def loaders(seen: wire.RanksSeen) -> tuple[LoadingShared, ...]:
-    """Which data sets' batches are shared, and why the others are not."""
-    return tuple(LoadingShared(**vars(loader)) for loader in seen.loaders)
 
 
 def check_refusal(records: Iterable[tuple[int, wire.Record]]) -> None:

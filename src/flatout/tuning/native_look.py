@@ -1,8 +1,8 @@
 """Whether a program divides its work itself, found out on node 0 before several nodes start it.
 
 On one machine the trial of ranks shows it. Here there is none, and all nodes must start the program
-alike: node 0 finds out and tells the others. What the source does not settle, a look at one process
-does, which trains for a few steps as written and changes nothing of the user's.
+alike: node 0 finds out and tells the others. It looks at one process, which trains for a few steps
+as written and changes nothing of the user's.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from flatout.measuring import trial
 from flatout.measuring.trial import Bench
 from flatout.nouns.errors import UserError
 from flatout.nouns.nodes import NativeProgram
 from flatout.nouns.plan import Plan
-from flatout.running import folder, native_source, rank_layout
+from flatout.running import folder, native_ranks, rank_layout
 from flatout.running.command import Command, script_sha256
 from flatout.running.process import end_all
 from flatout.running.rank_layout import RankLayout
@@ -43,12 +42,14 @@ def program(
     may_look: one process may be tried; limit_s: for it; tell: called with a line on what is done;
     warn: with what the user should know.
     """
-    known = _known(command, plan, may_look)
-    if known is None and not may_look:
+    tells = not may_look and native_ranks.starts_group(command.script)
+    if tells or _remembered(command, plan):
+        return NativeProgram(wire.OWN_DDP, scale_batch=scale_batch)
+    if not may_look:
         if scale_batch:
             raise UserError(rank_run.NEEDS_TRIAL, "leave out --no-trial")
         return None
-    seen = known.program if known is not None else _seen(command, seed, limit_s, tell, warn)
+    seen = _seen(command, seed, limit_s, tell, warn)
     if seen is None:
         if scale_batch:
             tell(native_trial.UNSCALED)
@@ -56,25 +57,15 @@ def program(
     return NativeProgram(seen.framework, seen.against, seen.batches, scale_batch)
 
 
-class _Known(NamedTuple):
-    """What needs no look."""
+def _remembered(command: Command, plan: Plan) -> bool:
+    """Whether a trial of the same script has shown that it starts its group itself.
 
-    program: wire.NativeSeen | None
-    """None: its rows are cut."""
-
-
-def _known(command: Command, plan: Plan, may_look: bool) -> _Known | None:
-    """By its source, or by a trial of the same script; None: not known."""
-    told = native_source.tells(command.script)
-    if told == "plain":
-        return _Known(None)
-    if told == "ddp" or (told == "perhaps ddp" and not may_look):
-        return _Known(wire.NativeSeen(wire.OWN_DDP))
+    Which batches the ranks of a framework would divide stands in no plan.
+    """
     ranks, sha = plan.ranks, script_sha256(command.script)
     if ranks is None or sha is None or ranks.script_sha256 != sha:
-        return None
-    # Which batches the ranks of a framework would divide stands in no plan.
-    return _Known(wire.NativeSeen(wire.OWN_DDP)) if ranks.native == wire.OWN_DDP else None
+        return False
+    return ranks.native == wire.OWN_DDP
 
 
 def _seen(

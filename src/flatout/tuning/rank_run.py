@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flatout.benching import ceiling_store
 from flatout.measuring.trial import Bench
-from flatout.nouns import scaling
-from flatout.nouns.ceiling import Point
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan, PlannedBoost, PlannedRanks
 from flatout.nouns.ranks import Scaling
-from flatout.nouns.scaling import Link
-from flatout.running import folder, native_source, rank_summary
+from flatout.running import folder, native_ranks, rank_summary
 from flatout.running.command import Command, script_sha256
 from flatout.running.native_ranks import NativeStart
 from flatout.running.rank_layout import RankLayout, fewer
@@ -63,8 +59,7 @@ def planned(
     alone = RankLayout(1, layout.seed).orders(0, Path(), "", str(Path.cwd()))
     bench = Bench(command, run_folder, layout.seed, min_steps=8, compile_cache=cache, ranks=alone)
     own = RankMachine(cores, machine.memory_bytes)
-    exchange = links(machine, bool(layout.gpus))
-    job = layout, boosts, own, plan.job, report, exchange, scale_batch
+    job = layout, boosts, own, plan.job, report, scale_batch
     measured = scaling_trial.measure(bench, *job)
     if isinstance(measured, TooShort):
         warn(TOO_SHORT)
@@ -85,7 +80,7 @@ def untried(layout: RankLayout, command: Command, scale_batch: bool) -> RankPlan
     """
     if scale_batch:
         raise UserError(NEEDS_TRIAL, "leave out --no-trial")
-    own = native_source.tells(command.script) in ("ddp", "perhaps ddp")
+    own = native_ranks.starts_group(command.script)
     return RankPlan(replace(layout, native=NativeStart(wire.OWN_DDP) if own else None))
 
 
@@ -93,24 +88,6 @@ def _as_remembered(layout: RankLayout, ranks: PlannedRanks | None) -> RankLayout
     if ranks is None or not ranks.native:
         return layout
     return replace(layout, native=NativeStart(ranks.native, bool(ranks.scale_batch)))
-
-
-def links(machine: Identity, on_gpus: bool) -> dict[int, Link]:
-    """What an exchange takes by the number of ranks, as `flatout bench` has measured it here."""
-    stored = ceiling_store.load(machine)
-    name = "all-reduce" if on_gpus else "all-reduce-cpu"
-    curves = {row.id: row.curve for row in stored.ceilings} if stored is not None else {}
-    rates = _by_ranks(curves.get(name, ()))
-    times = _by_ranks(curves.get(f"{name}-latency", ()))
-    return {
-        ranks: scaling.of_measured(ranks, rates[ranks], times[ranks] / 1e6)
-        for ranks in rates.keys() & times.keys()
-    }
-
-
-def _by_ranks(curve: Sequence[Point]) -> dict[int, float]:
-    """Values of points such as "2 ranks, 25 MiB"."""
-    return {int(point.size.split()[0]): point.value for point in curve if point.value > 0}
 
 
 def remembered(

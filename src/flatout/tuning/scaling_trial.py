@@ -2,15 +2,14 @@
 
 One process as written, then 2, 4, ... ranks, each in throw-away processes of the same seed that
 change nothing of the user's. The losses of the steps that both took are compared, then the times of
-their steps. Where `flatout bench` has measured an exchange, a rehearsal without one comes first: it
-foretells the speed-up, and where even that would not pay, the ranks are not started.
+their steps.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,12 +17,10 @@ from flatout.measuring import rank_trial, trial
 from flatout.measuring.outcome import LEAST_STEPS
 from flatout.measuring.rank_trial import RankOutcome
 from flatout.measuring.trial import Bench
-from flatout.nouns import scaling as model
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.ranks import LossesAgree, Scaling, ScalingRow
-from flatout.nouns.scaling import Cluster, Link, Rehearsal
 from flatout.nouns.trial import Measurement
 from flatout.running import rank_summary
 from flatout.running.native_ranks import NativeStart
@@ -71,21 +68,19 @@ def measure(
     machine: RankMachine,
     facts: wire.JobFacts | None = None,
     tell: Callable[[str], None] = lambda line: None,
-    links: Mapping[int, Link] | None = None,
     scale_batch: bool = False,
 ) -> Scaling | TooShort:
     """The trial. Raises UserError.
 
     boosts: on in all trials; facts: of the program that they were chosen for; tell: called with
-    a line on what is tried next; links: what an exchange takes, by the number of ranks;
-    scale_batch: a framework may give each rank a whole batch.
+    a line on what is tried next; scale_batch: a framework may give each rank a whole batch.
     """
     try:
         tell("trial: one process, as written")
         first = trial.run(bench, trial.FIRST, boosts, facts, LIMIT_S)
         native = native_trial.start(first.native, scale_batch, tell)
         batches = first.native.batches if first.native is not None else ()
-        asked = _Asked(bench, layout, boosts, machine, facts, tell, links or {}, native, batches)
+        asked = _Asked(bench, layout, boosts, machine, facts, tell, native, batches)
         written = first.measured or asked.without_others()
         ended_well = first.process is not None and not first.returncode and not first.late
         if written is None and ended_well:
@@ -109,7 +104,6 @@ class _Asked(NamedTuple):
     machine: RankMachine
     facts: wire.JobFacts | None
     tell: Callable[[str], None]
-    links: Mapping[int, Link]
     native: NativeStart | None = None
     batches: tuple[int, ...] = ()
     """That a framework would divide between the ranks."""
@@ -124,14 +118,13 @@ class _Asked(NamedTuple):
     def run(
         self,
         size: int,
-        rehearsal: bool = False,
         native: NativeStart | None = None,
         rounding: float = 0.0,
     ) -> RankOutcome:
         part = fewer(self.layout, size, self.machine.cores)
         part = replace(part, native=native, rounding=rounding)
         settings = part, self.boosts, self.facts, LIMIT_S
-        return rank_trial.run(self.bench, *settings, rehearsal=rehearsal)
+        return rank_trial.run(self.bench, *settings)
 
 
 def _rows(asked: _Asked, written: Measurement, drawn: bool = False) -> list[ScalingRow]:
@@ -153,18 +146,10 @@ def _rows(asked: _Asked, written: Measurement, drawn: bool = False) -> list[Scal
                 continue
             asked.tell(f"its rows are cut instead: {why}")
             how = None
-        predicted = None
-        if (link := asked.links.get(size)) is not None:
-            asked.tell(f"trial: {size} ranks without their exchange")
-            alone = asked.run(size, rehearsal=True)
-            predicted = foretold(size, written, alone, link)
-            if (hopeless := _hopeless(written, alone)) is not None:
-                rows.append(ScalingRow(size, predicted=predicted, error=hopeless))
-                continue
         asked.tell(f"trial: {size} ranks")
         outcome = asked.run(size)
         _check_refusal(outcome, size)
-        row = compared(size, written, outcome, predicted)
+        row = compared(size, written, outcome)
         if row.losses == "different":
             row = _beside_rounding(asked, row, written, outcome)
         rows.append(row)
@@ -232,35 +217,6 @@ def _native_row(
     return native_trial.judged(compared(size, written, outcome, drawn=drawn), written, outcome, how)
 
 
-def foretold(size: int, written: Measurement, alone: RankOutcome, link: Link) -> float | None:
-    """The speed-up of so many ranks, from a rehearsal; None: there is none.
-
-    Nothing of the exchange is hidden behind the backward pass. A join of rows sends each rank's
-    part to all others, a sum twice.
-    """
-    ranks, sent = alone.measured, alone.ranks
-    if ranks is None or sent is None:
-        return None
-    exchanged = sent.summed_bytes + sent.joined_bytes * size / 2
-    rehearsal = Rehearsal(
-        outside_s=ranks.step_ms / 1000,
-        region_s=0.0,
-        backward_s=0.0,
-        gradient_bytes=exchanged,
-        bucket_bytes=max(1.0, exchanged / max(1.0, sent.messages)),
-    )
-    step_s = model.predicted(rehearsal, size, Cluster(size, link)).step_s
-    return written.step_ms / (1000 * step_s)
-
-
-def _hopeless(written: Measurement, alone: RankOutcome) -> str | None:
-    """Why so many ranks need not be tried; None: they may pay."""
-    if alone.measured is None or written.step_ms >= LEAST_SPEEDUP * alone.measured.step_ms:
-        return None
-    ratio = units.ratio(written.step_ms / alone.measured.step_ms)
-    return f"not tried: {ratio} as fast as one process even if nothing were exchanged"
-
-
 def _check_refusal(outcome: RankOutcome, size: int) -> None:
     """Raise UserError where the ranks have refused to train the script."""
     if outcome.refused is not None:
@@ -279,15 +235,13 @@ def compared(
     size: int,
     written: Measurement,
     outcome: RankOutcome,
-    predicted: float | None = None,
     drawn: bool = False,
 ) -> ScalingRow:
     """One number of ranks against one process. drawn: random numbers are, also where none told."""
     seen, ranks = outcome.ranks, outcome.measured
     if ranks is None:
-        return ScalingRow(size, predicted=predicted, error=f"{outcome.error} (log: {outcome.log})")
+        return ScalingRow(size, error=f"{outcome.error} (log: {outcome.log})")
     models = rank_summary.models(seen) if seen is not None else ()
-    loaders = rank_summary.loaders(seen) if seen is not None else ()
     random_numbers = drawn or any(model.random for model in models)
     verdict, reason = losses_agree(written.losses, ranks.losses, random_numbers)
     return ScalingRow(
@@ -295,14 +249,12 @@ def compared(
         step_ms=ranks.step_ms,
         speedup=written.step_ms / ranks.step_ms,
         interval=interval(written.steps_ms, ranks.steps_ms),
-        predicted=predicted,
         losses=verdict,
         losses_reason=reason,
         models=models,
         exchange_s=seen.exchange_s if seen is not None else None,
         region_s=seen.region_s if seen is not None else None,
         wait_s=_wait_s(ranks),
-        loaders=loaders,
     )
 
 
@@ -381,9 +333,7 @@ def _too_slow(row: ScalingRow) -> str:
     limits = f"; of {units.milliseconds(row.step_ms)} a step, {spent}" if spent else ""
     whole = [model for model in row.models if not model.cut]
     uncut = f"; every rank computes all of {whole[0].model}: {whole[0].reason}" if whole else ""
-    alone = [loader for loader in row.loaders if not loader.shared] if row.wait_s else []
-    unshared = f"; every rank reads all of {alone[0].dataset}: {alone[0].reason}" if alone else ""
-    return f"{row.size} ranks are {speed}{limits}{uncut}{unshared}"
+    return f"{row.size} ranks are {speed}{limits}{uncut}"
 
 
 def _wait_s(measured: Measurement) -> float | None:

@@ -35,7 +35,7 @@ def maxima() -> Callable[[torch.Tensor], Callable[[], None]] | None:
     """
     global _count
     group = _group
-    if group is None or group.alone or group.size < 2:
+    if group is None or group.size < 2:
         return None
     _count += 1
     beside: Any = group.beside(f"agreement-{_count}")

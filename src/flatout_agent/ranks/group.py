@@ -7,7 +7,6 @@ stays False, so that libraries which ask for it do not begin to synchronise by t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -15,28 +14,14 @@ import torch
 import torch.distributed as typed
 
 from flatout_agent import wire
-from flatout_agent.ranks import meeting, shared_memory
-from flatout_agent.ranks.shared_memory import BUFFER_BYTES, SharedMemory
+from flatout_agent.ranks import meeting
 
 dist: Any = typed
 """Its process groups are public in C++, and hardly typed."""
 
 
-class Sent:
-    """What this rank has put into exchanges so far."""
-
-    def __init__(self) -> None:
-        self.messages = 0
-        self.summed_bytes = 0
-        self.joined_bytes = 0
-        """This rank's own parts."""
-
-
 class RankGroup:
     """Exchanges tensors of any device among the ranks: gloo on CPUs, NCCL on CUDA devices."""
-
-    alone = False
-    """There are no other ranks: nothing that they compute can be compared."""
 
     def __init__(
         self, orders: wire.RankOrders, lost: Callable[[Exception], None] = lambda error: None
@@ -50,10 +35,6 @@ class RankGroup:
         self._store = meeting.store(orders)
         self._gloo = self._another("gloo")
         self._nccl: Any = None
-        self._memory: SharedMemory | None = None
-        """None: not needed so far, or not to be had here."""
-        self._asked_for_memory = False
-        self.sent = Sent()
 
     def _another(self, name: str) -> Any:
         """A group on CPUs; what is sent in one does not wait for another."""
@@ -100,14 +81,7 @@ class RankGroup:
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Make `tensor` (contiguous) the sum over the ranks, in place."""
-        sent_bytes = tensor.numel() * tensor.element_size()
-        memory = self._memory_for(tensor.device, sent_bytes)
-        if memory is None:
-            return self._reduce(tensor, dist.ReduceOp.SUM)
-        memory.sum_(tensor, self.meet)
-        self.sent.messages += 1
-        self.sent.summed_bytes += sent_bytes
-        return tensor
+        return self._reduce(tensor, dist.ReduceOp.SUM)
 
     def max_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Make `tensor` (contiguous) the maximum over the ranks, in place."""
@@ -117,17 +91,12 @@ class RankGroup:
         options = dist.AllreduceOptions()
         options.reduceOp = operation
         self._exchange(lambda: self._of(tensor).allreduce([tensor], options))
-        self.sent.messages += 1
-        self.sent.summed_bytes += tensor.numel() * tensor.element_size()
         return tensor
 
     def joined(self, part: torch.Tensor, dim: int, counts: Sequence[int]) -> torch.Tensor:
         """The ranks' parts one after the other along `dim`; counts: the length of each there."""
         rows = part.movedim(dim, 0).contiguous()
         most = max(counts)
-        joined = self._joined_in_memory(rows, counts)
-        if joined is not None:
-            return joined.movedim(0, dim).contiguous()
         if rows.shape[0] < most:
             padding = rows.new_empty((most - rows.shape[0], *rows.shape[1:]))
             rows = torch.cat([rows, padding])
@@ -140,66 +109,7 @@ class RankGroup:
             joined = whole.reshape(self.size * most, *rows.shape[1:])
         else:
             joined = torch.cat([whole[rank, :count] for rank, count in enumerate(counts)])
-        self.sent.messages += 1
-        self.sent.joined_bytes += own.numel()
         return joined.movedim(0, dim).contiguous()  # as the whole would be: a script may view it
-
-    def _joined_in_memory(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor | None:
-        """The same through shared memory; None: it is not for that."""
-        width = rows.shape[1:].numel()
-        # All ranks know the largest part, and go the same way.
-        memory = self._memory_for(rows.device, max(counts) * width * rows.element_size())
-        if memory is None:
-            return None
-        self.sent.messages += 1
-        self.sent.joined_bytes += rows.numel() * rows.element_size()
-        flat = memory.joined(rows.view(-1), [count * width for count in counts], self.meet)
-        return flat.view(sum(counts), *rows.shape[1:])
-
-    def parts(
-        self, dtype: torch.dtype, count: int, device: torch.device
-    ) -> list[torch.Tensor] | None:
-        """Each rank's place in shared memory for so many values; None: it is not for that.
-
-        This rank writes its own, and reads all of them after `meet`, before the next message but
-        one. What is made there needs no copy before it is sent, and none after.
-        """
-        sent_bytes = count * dtype.itemsize
-        memory = self._memory_for(device, sent_bytes) if sent_bytes <= BUFFER_BYTES else None
-        if memory is None:
-            return None
-        self.sent.messages += 1
-        self.sent.summed_bytes += sent_bytes
-        return memory.parts(dtype, [count] * self.size)
-
-    def _memory_for(self, device: torch.device, message_bytes: int) -> SharedMemory | None:
-        """Shared memory for a large message on CPUs; all ranks ask for it at the same message."""
-        if device.type != "cpu" or message_bytes < shared_memory.LEAST_BYTES:
-            return None
-        if not self._asked_for_memory:
-            self._asked_for_memory = True
-            self._memory = self._shared_memory()
-        return self._memory
-
-    def _shared_memory(self) -> SharedMemory | None:
-        memory = None
-        with suppress(OSError):  # not on this system, or too little of it
-            if self.size <= shared_memory.MOST_RANKS and not self._orders.address:
-                memory = SharedMemory(self.rank, self.size, self._orders.store)
-        made = self.agreed(memory is not None)
-        opened = False
-        if memory is not None and made:
-            with suppress(OSError):
-                memory.open()
-                opened = True
-        everywhere = self.agreed(opened)
-        if memory is not None:
-            memory.unlink()
-        return memory if everywhere else None
-
-    def meet(self) -> None:
-        """All ranks have come here."""
-        self._exchange(self._gloo.barrier)
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
         """Make `tensor` (contiguous) rank 0's, in place."""

@@ -11,8 +11,6 @@ import torch
 from flatout_agent import wire
 from flatout_agent.ranks import agreeing, going_on, reducer
 from flatout_agent.ranks.group import RankGroup
-from flatout_agent.ranks.loading.sharing import Sharing
-from flatout_agent.ranks.lone import LoneGroup
 from flatout_agent.ranks.refusal import Refused, guarding, losing
 from flatout_agent.ranks.regions import Regions, fingerprint
 from flatout_agent.recorder import Recorder
@@ -30,11 +28,9 @@ class RankRuntime:
     def __init__(self, orders: wire.RankOrders, recorder: Recorder) -> None:
         self.orders, self.recorder = orders, recorder
         self.guarded = guarding(recorder)
-        kind = LoneGroup if orders.rehearsal else RankGroup
-        self.group: RankGroup = self.guarded(kind, orders, losing(recorder))
+        self.group: RankGroup = self.guarded(RankGroup, orders, losing(recorder))
         self.reducer = reducer.Reducer(self.group)
         self.regions = Regions(self.group, self.reducer, self.guarded)
-        self.sharing = Sharing(self.group, self.guarded, recorder.safely, self.regions.apart)
         self._backwards = 0
         self._steps = 0
         self._write_at = 2
@@ -46,7 +42,6 @@ class RankRuntime:
             torch.set_num_threads(self.orders.threads)
         reducer.watched(self.reducer, self._backward_guarded)
         self.regions.install()
-        self.sharing.install()
         agreeing.offer(self.group)
         going_on.offer(self.regions)
         several = bool(self.orders.address)
@@ -57,7 +52,6 @@ class RankRuntime:
     def _forked(self) -> None:
         """A loader worker that computes with a model does so alone: it is no rank."""
         self.regions.leave()
-        self.sharing.leave()
         self.reducer.paused = True
 
     def _backward_guarded(self, action: Callable[..., Any], *args: Any) -> Any:
@@ -89,14 +83,8 @@ class RankRuntime:
             self._write_at *= 2
             self.recorder.write(self.seen())
 
-    def unsettled(self) -> int:
-        """Batches until the loading is as it stays."""
-        return self.sharing.unsettled()
-
     def _spent(self) -> tuple[float, ...]:
-        sent = self.group.sent
-        times = self.reducer.exchange_s, self.regions.region_s
-        return (*times, sent.messages, sent.summed_bytes, sent.joined_bytes)
+        return self.reducer.exchange_s, self.regions.region_s
 
     def seen(self) -> wire.RanksSeen:
         """How the ranks train together, so far."""
@@ -112,12 +100,8 @@ class RankRuntime:
             exchanged_bytes=self.reducer.last_bytes,
             exchange_s=spent[0],
             region_s=spent[1],
-            messages=spent[2],
-            summed_bytes=spent[3],
-            joined_bytes=spent[4],
             steps=self._steps,
             gradient_error=max(errors, default=None),
-            loaders=self.sharing.seen(),
         )
 
 

@@ -71,10 +71,6 @@ class NativeRuntime:
         if not self._backend:
             raise Refused(NO_GROUP, UNTRIED)
 
-    def unsettled(self) -> int:
-        """Batches until the loading is as it stays: the framework divides it from the first on."""
-        return 0
-
     def seen(self) -> wire.RanksSeen:
         """Whether the program has made a group of processes; backend: "" where it has not."""
         dist = torch.distributed

@@ -125,8 +125,6 @@ class Prover:
         reason = self._dry(inputs, dims, whole, split)
         if not self.group.agreed(not reason):
             return Proof(False, reason or "it fails on another rank's rows")
-        if self.group.alone:
-            return self._taken(inputs, dims, whole, split)
         with self.within(split):
             part = self._run(inputs, (dims, split))
         again = self.kept.written()
@@ -147,23 +145,6 @@ class Prover:
                 if not self.group.agreed(gradient_error <= bound):
                     return Proof(False, f"its gradients differ by {gradient_error:.1e}")
         return Proof(True, "", dims, outputs, part.spec, count, error, gradient_error, whole.random)
-
-    def _taken(
-        self, inputs: Inputs, dims: tuple[int | None, ...], whole: _Run, split: Split
-    ) -> Proof:
-        """The call as it would be cut if a proof by all ranks held."""
-        with self.within(split):
-            part = self._run(inputs, (dims, split))
-        outputs: list[Output | None] = []
-        for of_whole, of_part in zip(whole.leaves, part.leaves, strict=True):
-            if not isinstance(of_whole, torch.Tensor):
-                outputs.append(None)
-                continue
-            graph = of_whole.requires_grad
-            likely = leaves.candidates(of_whole, of_part, split)
-            means = [output for output in likely if output.how == "mean"] if graph else []
-            outputs.append((means or likely)[0]._replace(graph=graph))
-        return Proof(True, "", dims, tuple(outputs), part.spec, split.rows, random=whole.random)
 
     def _same_buffers(self, buffers: list[torch.Tensor]) -> bool:
         """Whether the call has left the same as that of the whole batch, but for rounding.

@@ -1,16 +1,15 @@
 """Averages the gradients of the ranks: after each backward pass every rank has the same `.grad`.
 
 By linearity that is right however a script goes on: it may accumulate, clip, unscale or read them.
-Which gradients a backward pass has changed is told by the tensors themselves (their version); the
-ranks have to exchange the same ones, so each backward pass carries, beside the gradients that it
-had at this place of the program before, a flag for each, and whether there were others.
+Which gradients a backward pass has changed is told by the tensors themselves (their version). The
+ranks have to exchange the same ones, so they agree first on those that any of them has changed.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,7 +20,6 @@ from flatout_agent.ranks.buckets import BUCKET_BYTES, GradientBucket, ParameterK
 from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.refusal import SPARSE, Refused
 from flatout_agent.ranks.rows import mean_gradient
-from flatout_agent.ranks.shared_memory import BUFFER_BYTES
 from flatout_agent.replacing import Undo, in_reverse, replaced
 
 MARK = "_flatout_version"
@@ -30,25 +28,18 @@ gives that of a gradient that is gone to the next one.
 """
 
 
-class Reducer:
-    """Knows the trained parameters and averages what backward passes add to their gradients."""
+class TrainedParameters(ABC):
+    """All parameters that optimizers train, and what is done to their gradients."""
 
-    def __init__(self, group: RankGroup) -> None:
-        self.group = group
-        self.exchange_s = 0.0
-        self.last_bytes = 0
-        """Exchanged after the last backward pass."""
-        self._parameters: list[weakref.ref[torch.Tensor]] = []
-        self._numbers: Any = WeakIdKeyDictionary()
+    def __init__(self) -> None:
         self.paused = False
         """Gradients are asked for by ourselves."""
+        self._parameters: list[weakref.ref[torch.Tensor]] = []
+        self._numbers: Any = WeakIdKeyDictionary()
         self._kinds: list[ParameterKind] = []
-        self._layouts: dict[tuple[int, ...], list[GradientBucket]] = {}
-        self._usual: dict[Any, tuple[int, ...]] = {}
-        """Place of a backward pass in the program -> parameters whose gradients it changes."""
 
     def add(self, parameters: Iterable[Any]) -> None:
-        """Average the gradients of these from now on."""
+        """Know these from now on."""
         for parameter in parameters:
             if isinstance(parameter, torch.Tensor) and parameter not in self._numbers:
                 self._numbers[parameter] = len(self._parameters)
@@ -64,6 +55,26 @@ class Reducer:
     def parameters(self) -> list[torch.Tensor | None]:
         """All that were ever added, in the same order in all ranks; None: it is gone."""
         return [reference() for reference in self._parameters]
+
+    @abstractmethod
+    def averaged(self, gradients: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """What becomes of what `torch.autograd.grad` has given for these tensors."""
+
+    @abstractmethod
+    def after_backward(self) -> None:
+        """A backward pass has ended."""
+
+
+class Reducer(TrainedParameters):
+    """Averages what backward passes add to the gradients."""
+
+    def __init__(self, group: RankGroup) -> None:
+        super().__init__()
+        self.group = group
+        self.exchange_s = 0.0
+        self.last_bytes = 0
+        """Exchanged after the last backward pass."""
+        self._layouts: dict[tuple[int, ...], list[GradientBucket]] = {}
 
     def averaged(self, gradients: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
         """What `torch.autograd.grad` has given for these tensors, averaged where they are known."""
@@ -81,82 +92,47 @@ class Reducer:
             )
         )
 
-    def after_backward(self, place: Any) -> None:
-        """A backward pass that began at this place of the program has ended."""
+    @torch.no_grad()
+    def after_backward(self) -> None:
+        """A backward pass has ended: average what any rank's has changed."""
         began = time.perf_counter()
         parameters = self.parameters()
-        changed = {number for number, each in enumerate(parameters) if is_changed(each)}
-        usual = self._usual.get(place, ())
         self.last_bytes = 0
-        if self._exchange(usual, parameters, changed, more=not changed <= set(usual)):
-            bits = torch.zeros(len(parameters), dtype=torch.int32)
-            bits[list(changed)] = 1
-            union = [int(number) for number in self.group.max_(bits).nonzero()]
-            rest = tuple(number for number in union if number not in usual)
-            self._exchange(rest, parameters, changed, more=False)
-            self._usual[place] = tuple(sorted({*union, *usual}))
+        if parameters:
+            changed = torch.tensor([is_changed(each) for each in parameters], dtype=torch.int32)
+            union = tuple(int(number) for number in self.group.max_(changed).nonzero())
+            for bucket in self._layout(union):
+                self._average(bucket, [parameters[number] for number in bucket.numbers])
+                self.last_bytes += bucket.bytes
         self.exchange_s += time.perf_counter() - began
 
-    @torch.no_grad()
-    def _exchange(
-        self,
-        numbers: tuple[int, ...],
-        parameters: list[torch.Tensor | None],
-        changed: set[int],
-        more: bool,
-    ) -> bool:
-        """Average these parameters' gradients where any rank has changed them.
-
-        Returns whether any rank has changed others. On a CPU the flags travel with the gradients;
-        a device would have to be waited for before they can be read.
-        """
-        flags = [*(float(number in changed) for number in numbers), float(more)]
-        buckets = self._layout(numbers)
-        travel = bool(buckets) and buckets[0].carries_flags
-        seen = [] if travel else self.group.sum_(torch.tensor(flags)).tolist()
-        of_number = dict(zip(numbers, seen, strict=False))
-        for bucket in buckets:
-            message = bucket.message(self.group, [] if seen else flags)
-            owners = [parameters[number] for number in bucket.numbers]
-            sums = message.send([_gradient(owner) for owner in owners])
-            if not seen:
-                seen, of_number = sums, dict(zip(numbers, sums, strict=False))
-            used = [index for index, number in enumerate(bucket.numbers) if of_number[number]]
-            targets = {index: self._target(owners[index], bucket, index) for index in used}
-            message.write(targets)
-            for target in targets.values():
-                setattr(target, MARK, target._version)
-            self.last_bytes += message.bytes
-        return bool(seen[-1])
+    def _average(self, bucket: GradientBucket, owners: list[torch.Tensor | None]) -> None:
+        averages = bucket.averages(self.group, [_gradient(owner) for owner in owners])
+        here = []  # others are gone, and in use in another rank
+        for owner, average in zip(owners, averages, strict=True):
+            if owner is not None:
+                owner.grad = torch.zeros_like(owner) if owner.grad is None else owner.grad
+                here.append((owner.grad, average))
+        if here:
+            torch._foreach_copy_([target for target, _ in here], [average for _, average in here])
+        for target, _ in here:
+            setattr(target, MARK, target._version)
 
     def _layout(self, numbers: tuple[int, ...]) -> list[GradientBucket]:
         """Parameters of one type and device together, as many as one message holds."""
         if numbers in self._layouts:
             return self._layouts[numbers]
-        flags_bytes = 8 * (len(numbers) + 1)
         buckets: dict[Any, GradientBucket] = {}
         done: list[GradientBucket] = []
         for number in numbers:
             kind = self._kinds[number]
             key = (kind.dtype, kind.device)
-            limit = BUFFER_BYTES - flags_bytes if kind.device.type == "cpu" else BUCKET_BYTES
-            if key in buckets and buckets[key].bytes + kind.bytes > limit:
+            if key in buckets and buckets[key].bytes + kind.bytes > BUCKET_BYTES:
                 done.append(buckets.pop(key))
             buckets.setdefault(key, GradientBucket(kind.dtype, kind.device)).add(number, kind.shape)
         done += buckets.values()
-        done.sort(key=lambda bucket: not bucket.carries_flags)
         self._layouts[numbers] = done
         return done
-
-    def _target(
-        self, owner: torch.Tensor | None, bucket: GradientBucket, index: int
-    ) -> torch.Tensor:
-        """The gradient that is to become the average."""
-        if owner is None:  # gone here, in use in another rank
-            return torch.zeros(bucket.shapes[index], dtype=bucket.dtype, device=bucket.device)
-        if owner.grad is None:
-            owner.grad = torch.zeros_like(owner)
-        return owner.grad
 
 
 def _gradient(owner: torch.Tensor | None) -> torch.Tensor | None:
@@ -172,7 +148,7 @@ def is_changed(parameter: torch.Tensor | None) -> bool:
     return gradient is not None and getattr(gradient, MARK, None) != gradient._version
 
 
-def watched(reducer: Reducer, guarded: Callable[..., Any]) -> Undo:
+def watched(reducer: TrainedParameters, guarded: Callable[..., Any]) -> Undo:
     """Average after each backward pass, and what `torch.autograd.grad` gives for parameters.
 
     guarded: calls (function, *arguments) of ours within the program.
@@ -187,9 +163,7 @@ def watched(reducer: Reducer, guarded: Callable[..., Any]) -> Undo:
         if inside() != -1 or reducer.paused:
             return original(tensors, *args, **kwargs)
         result = original(tensors, *args, **kwargs)
-        frame = sys._getframe(1)
-        caller = frame.f_back or frame
-        guarded(reducer.after_backward, (caller.f_code, caller.f_lasti, len(reducer._parameters)))
+        guarded(reducer.after_backward)
         return result
 
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:

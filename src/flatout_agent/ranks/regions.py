@@ -115,16 +115,6 @@ class Regions:
 
         return replaced(stateless, "_functional_call", functional_call)
 
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        """What this rank computes alone meanwhile is not cut, and no gradient of it averaged."""
-        before = self._busy, self.reducer.paused
-        self._busy = self.reducer.paused = True
-        try:
-            yield
-        finally:
-            self._busy, self.reducer.paused = before
-
     def leave(self) -> None:
         """Cut nothing any more."""
         self._busy = True

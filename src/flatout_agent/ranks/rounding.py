@@ -14,10 +14,9 @@ import torch
 
 from flatout_agent import wire
 from flatout_agent.ranks import reducer
-from flatout_agent.ranks.lone import LoneGroup
 
 
-class DisturbingReducer(reducer.Reducer):
+class DisturbedGradients(reducer.TrainedParameters):
     """Adds random numbers to what backward passes give, as large as a share of its typical value.
 
     Sums are off by a share of what is added up, not of the result: a value close to zero may change
@@ -25,11 +24,11 @@ class DisturbingReducer(reducer.Reducer):
     """
 
     def __init__(self, orders: wire.RankOrders) -> None:
-        super().__init__(LoneGroup(orders))
+        super().__init__()
         self._share, self._seed = orders.rounding, orders.seed
         self._dice: dict[torch.device, torch.Generator] = {}
 
-    def after_backward(self, place: Any) -> None:
+    def after_backward(self) -> None:
         """Disturb the gradients that have changed."""
         for parameter in self.parameters():
             if parameter is not None and reducer.is_changed(parameter):
@@ -62,4 +61,4 @@ class DisturbingReducer(reducer.Reducer):
 
 def disturb(orders: wire.RankOrders, guarded: Callable[..., Any]) -> None:
     """From now on, in a throw-away process."""
-    reducer.watched(DisturbingReducer(orders), guarded)
+    reducer.watched(DisturbedGradients(orders), guarded)

@@ -117,7 +117,7 @@ class TrialWatch(Watcher):
             now = time.perf_counter()
         self._record_step(index, phase, now)
         self.record.goes_on()
-        buffered = self.record.buffered() + self.job.unsettled()
+        buffered = self.record.buffered()
         filling = phase != "window" and self.booster.fills()
         if self.window.step_ended(
             self._steps[-1], closing, buffered, compile_counters()[0], filling

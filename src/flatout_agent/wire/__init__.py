@@ -83,7 +83,6 @@ from flatout_agent.wire.ranks import REFUSED_EXIT as REFUSED_EXIT
 from flatout_agent.wire.ranks import SAVED_EXIT as SAVED_EXIT
 from flatout_agent.wire.ranks import SIZE_ENV as SIZE_ENV
 from flatout_agent.wire.ranks import WARNING_ENV as WARNING_ENV
-from flatout_agent.wire.ranks import LoaderSeen as LoaderSeen
 from flatout_agent.wire.ranks import NativeSeen as NativeSeen
 from flatout_agent.wire.ranks import RankOrders as RankOrders
 from flatout_agent.wire.ranks import RanksRefused as RanksRefused

@@ -47,8 +47,6 @@ class RankOrders:
     and meet in `store`."""
     host: str = ""
     """Address of this machine that ranks on other machines reach; empty: there are none."""
-    rehearsal: bool = False
-    """There are no others: it computes its own rows, and what they would send is made up."""
     rounding: float = 0.0
     """Of a single process, for comparison: its gradients are disturbed by this share of them."""
     native: str = ""
@@ -84,28 +82,6 @@ class RegionSeen:
 
 
 @dataclass(frozen=True)
-class LoaderSeen:
-    """What was found out about the loading of one data set."""
-
-    dataset: str
-    """Class name."""
-    shared: bool
-    """Each rank reads its own rows of a batch, and gets those of the others."""
-    reason: str = ""
-    """Why it is not, or no longer: each rank reads all of it."""
-    rows: int | None = None
-    """Rows of the batch that this was found out on."""
-    whole_s: float | None = None
-    """How long a batch that is read whole is waited for."""
-    exchange_s: float | None = None
-    """How long it takes to exchange one."""
-    samples: str = ""
-    """Why ranks send each other samples, and each collates all of them; empty: they do not."""
-    batches: int = 0
-    """Put together of the ranks' parts so far."""
-
-
-@dataclass(frozen=True)
 class RanksSeen:
     """How the ranks train together: written when the first step has ended, and at the end."""
 
@@ -118,18 +94,11 @@ class RanksSeen:
     """Per step, mean: exchanging gradients, waits for other ranks included."""
     region_s: float = 0.0
     """Per step, mean: joining and splitting rows, waits included."""
-    messages: float = 0.0
-    """Per step: exchanges of any kind, each of which all ranks wait for."""
-    summed_bytes: float = 0.0
-    """Per step: what a rank puts into sums over all ranks; gradients above all."""
-    joined_bytes: float = 0.0
-    """Per step: what a rank puts into joined rows."""
     steps: int = 0
     gradient_error: float | None = None
     """The largest of the regions'."""
     native: str = ""
     """The framework that divided the work itself, or OWN_DDP: each rank counts its own samples."""
-    loaders: tuple[LoaderSeen, ...] = ()
     kind: str = "ranks"
 
 

@@ -1,4 +1,4 @@
-"""Gradients of real processes, averaged: of every kind, in every way of sending them."""
+"""Gradients of real processes, averaged: of every kind."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from pathlib import Path
 import pytest
 
 import ranked
-from flatout_agent.ranks import shared_memory
 
 pytestmark = pytest.mark.slow
 PROGRAM = """
 import json, sys
 import torch
 from flatout_agent import wire
-from flatout_agent.ranks import shared_memory
 from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.reducer import Reducer
 
 rank, size, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-if sys.argv[4] == "sockets":
-    shared_memory.FOLDER = store + "-absent"
 group = RankGroup(wire.RankOrders(rank, size, store, 0, timeout_s=60))
 reducer = Reducer(group)
 channels_last = torch.empty(8, 3, 5, 5).to(memory_format=torch.channels_last)
@@ -73,7 +69,7 @@ for step in range(3):
         elif has(name, rank, step) or given:
             if parameter is not None:
                 parameter.grad = None
-    reducer.after_backward("here")
+    reducer.after_backward()
     for name, parameter in parameters.items():
         if name in wanted:
             bound = 2e-2 if parameter.dtype.itemsize == 2 else 1e-5
@@ -91,14 +87,11 @@ figures = [float(torch.view_as_real(g).sum() if g.is_complex() else g.double().s
            for g in (parameters[name].grad for name in shared)]
 if not group.equal(*figures):
     wrong.append("the ranks differ")
-print(json.dumps({"wrong": wrong, "memory": group._memory is not None}))
+print(json.dumps({"wrong": wrong}))
 group.agreed(True)
 """
 
 
-@pytest.mark.parametrize(("size", "way"), [(2, "memory"), (3, "memory"), (2, "sockets")])
-def test_every_kind_of_gradient_is_averaged(size: int, way: str, tmp_path: Path) -> None:
-    if way == "memory" and not Path(shared_memory.FOLDER).is_dir():
-        pytest.skip("no /dev/shm here")
-    answers = ranked.exchanging(tmp_path, PROGRAM, size, way)
-    assert answers == [{"wrong": [], "memory": way == "memory"}] * size
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_kind_of_gradient_is_averaged(size: int, tmp_path: Path) -> None:
+    assert ranked.exchanging(tmp_path, PROGRAM, size) == [{"wrong": []}] * size

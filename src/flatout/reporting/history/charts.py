@@ -133,7 +133,7 @@ def _gpu_chart(
 
 
 def _scaling(trial: Scaling) -> Chart | None:
-    """Speed-up against ranks: measured with its interval, foretold, and at best."""
+    """Speed-up against ranks: measured with its interval, and at best."""
     rows = [row for row in trial.rows if row.speedup is not None and row.interval is not None]
     if not rows:
         return None
@@ -148,15 +148,6 @@ def _scaling(trial: Scaling) -> Chart | None:
         "arrayminus": [mean - low for (low, _), mean in zip(bounds, measured["y"], strict=True)],
     }
     traces = [_curve("at best", sizes, [float(size) for size in sizes], "@untouched"), measured]
-    foretold = [row for row in trial.rows if row.predicted is not None]
-    if foretold:
-        predicted = _curve(
-            "predicted",
-            [row.size for row in foretold],
-            [row.predicted for row in foretold],
-            "@again",
-        )
-        traces.append({**predicted, "mode": "markers"})
     best = max(rows, key=lambda row: row.speedup or 0.0)
     title = f"{best.size} ranks are {units.ratio(best.speedup)} as fast as one process"
     note = (
