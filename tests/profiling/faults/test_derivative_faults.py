@@ -10,7 +10,7 @@ import pytest
 import profiled
 
 SCRIPT = "derivative_faults.py"
-CODES = {"discarded": "LOOP021", "twice": "LOOP022", "graph": "LOOP023", "again": "LOOP024"}
+CODES = {"discarded": "LOOP021", "twice": "LOOP022", "again": "LOOP024"}
 
 
 def places(folder: Path, *faults: str) -> dict[str, list[Any]]:

@@ -25,7 +25,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from flatout_agent.replacing import Undo, in_reverse, replaced
 from flatout_agent.watch import places
 from flatout_agent.watch.profile.flow_births import MAKERS, FlowBirths
-from flatout_agent.watch.profile.flow_matrices import FlowMatrices
 from flatout_agent.watch.profile.flow_notes import FlowNotes, fields
 from flatout_agent.watch.profile.flow_numbers import FlowNumbers
 from flatout_agent.watch.profile.flow_passes import FlowPasses
@@ -292,11 +291,10 @@ class Flow:
         """Storages of parameters that nothing trains."""
         self._kept: list[StorageWeakRef] = []
         self._own(models, weights)
-        self.values = FlowValues(models, self.owned)
+        self.values = FlowValues(models)
         self.numbers = FlowNumbers(self.owned)
         self.births = FlowBirths()
-        self.passes = FlowPasses(models)
-        self.matrices = FlowMatrices(self.owned, self._batch)
+        self.passes = FlowPasses()
 
     def _own(self, models: Iterable[torch.nn.Module], weights: Sequence[torch.Tensor]) -> None:
         """Keeps the addresses from being used again where the program replaces a weight."""
@@ -332,7 +330,6 @@ class Flow:
         """See no more."""
         self._undo()
         self._undo = lambda: None
-        self.passes.remove()
 
     def next_step(self) -> None:
         """One step has ended."""
@@ -445,8 +442,7 @@ class Flow:
         pure = not (uses.unknown or facts.random) and _tells_all(facts)
         self._number(node, facts, given, results, (pure, signature))
         self.notes.operator(index, node, results)
-        self.values.operator(index, node, given[0], uses.tensors, results)
-        self.matrices.operator(index, node, given, results, uses.tensors)
+        self.values.operator(index, node, given[0], uses.tensors)
 
     def _number(
         self,
@@ -783,13 +779,13 @@ class Flow:
                 return original(*args, **kwargs)
             self._passes.append(-1)
             self._safely(self._note_pass, args, not kwargs.get("accumulate_grad", True))
-            result, failed = None, True
+            failed = True
             try:
                 result = original(*args, **kwargs)
                 failed = False
             finally:
                 self._passes.pop()
-                self._safely(self.passes.ends, result, len(self.nodes), failed)
+                self._safely(self.passes.ends, len(self.nodes), failed)
             return result
 
         return run_backward
@@ -803,7 +799,6 @@ class Flow:
         else:
             self._note_roots(_tensors(args[:1]))
         self.passes.begins(args, gives, (self.step, len(self.nodes)), chain, self.maker)
-        self.values.rows.backward_from(args[0])
 
     def _note_roots(self, roots: Iterable[torch.Tensor]) -> None:
         """Where the program gives the gradient to begin with, no operator reads what it is of."""

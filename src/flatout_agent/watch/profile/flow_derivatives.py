@@ -1,4 +1,4 @@
-"""Derivatives that are computed twice, and graphs of derivatives that nothing goes through."""
+"""Derivatives that are computed twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def derivatives(flow: Flow, live: Collection[int], before: WeightLooks | None) -
     return {
         "discarded": discarded(flow, before),
         "derived_again": derived_again(flow, live),
-        "graphs_unused": graphs_unused(flow),
     }
 
 
@@ -124,45 +123,3 @@ def _spent(flow: Flow, passes: Iterable[FlowPass]) -> tuple[float, float, int]:
     flops = sum(node.flops for node in flow.nodes if node.step == 0)
     share = sum(flow.nodes[index].flops for index in own) / flops if flops else 0.0
     return sum(flow.nodes[index].s for index in own), share, len(own)
-
-
-def graphs_unused(flow: Flow) -> tuple[wire.GraphUnusedSeen, ...]:
-    """Lines that ask for create_graph=True in each step, though no pass goes through the result.
-
-    That is certain where the graphs of the first step are gone when the second one has ended.
-    """
-    taken = _taken(flow)
-    lines: dict[str | None, list[FlowPass]] = defaultdict(list)
-    for item in flow.passes.passes:
-        if item.create_graph:
-            lines[item.where].append(item)
-    rows = []
-    for where, passes in lines.items():
-        first = [item for item in passes if item.step == 0]
-        if where is None or not first or len(first) == len(passes):
-            continue
-        if any(_used(item) or item.number in taken for item in passes):
-            continue
-        if any(item.alive or not item.marks for item in first):
-            continue
-        s, _, operators = _spent(flow, first)
-        rows.append(wire.GraphUnusedSeen(where, len(first), operators, first[0].gives, s))
-    return tuple(sorted(rows, key=lambda row: -row.s))
-
-
-def _used(item: FlowPass) -> bool:
-    """Whether its graph is, may be, or is not the user's to leave out."""
-    return item.visited or item.failed or item.unmarked or not item.direct
-
-
-def _taken(flow: Flow) -> set[int]:
-    """Passes of which another one takes results, as those that go through their operators do."""
-    owner: dict[int, int] = {}
-    for item in sorted(flow.passes.passes, key=lambda item: item.begin):
-        owner |= dict.fromkeys(_own(flow, item), item.number)
-    return {
-        owner[dep]
-        for index, number in owner.items()
-        for dep in flow.nodes[index].deps
-        if dep in owner and owner[dep] != number
-    }

@@ -16,13 +16,10 @@ from flatout_agent.watch.profile.flow_births import host_constants
 from flatout_agent.watch.profile.flow_constants import constants
 from flatout_agent.watch.profile.flow_derivatives import derivatives
 from flatout_agent.watch.profile.flow_gradients import WeightLooks, unused_gradients
-from flatout_agent.watch.profile.flow_growing import growing
 from flatout_agent.watch.profile.flow_inputs import padding, recomputed
 from flatout_agent.watch.profile.flow_loops import repeats
-from flatout_agent.watch.profile.flow_matrix_rows import matrices
 from flatout_agent.watch.profile.flow_unread import unread, with_sources
-from flatout_agent.watch.profile.flow_unread_rows import unread_rows
-from flatout_agent.watch.profile.flow_value_rows import embeddings, ignored, zeros
+from flatout_agent.watch.profile.flow_value_rows import embeddings, ignored
 
 SLIGHT = 0.05
 """Share of the costliest source of float64 below which another is not told."""
@@ -63,7 +60,6 @@ def results(
         default_double=torch.get_default_dtype() is torch.float64,
         returns=returns(flow),
         repeats=repeats(flow, training) if not flow.unseen and flow.modelled else (),
-        growing=growing(flow),
         beside=rows,
         training=lines,
         gradients=None if by_hand or not flow.modelled else unused_gradients(flow, weights),
@@ -80,15 +76,9 @@ def _derived(differentiated: dict[str, Any]) -> set[str]:
 def _noted(flow: Flow) -> dict[str, Any]:
     """What was noted beside the flow: fields of FlowSeen."""
     steps = max(1, flow.steps)
-    logits = ignored(flow) if not flow.unseen else ()
-    both = flow.steps >= 2 and not flow.unseen
-    named = {row.head_where for row in logits}
     return {
-        **matrices(flow),
-        "zeros": zeros(flow),
         "embeddings": embeddings(flow),
-        "ignored": logits,
-        "unread_rows": unread_rows(flow, named) if both else (),
+        "ignored": ignored(flow) if not flow.unseen else (),
         "recomputed": recomputed(flow),
         "padding": padding(flow),
         "batches": flow.notes.batches / steps,

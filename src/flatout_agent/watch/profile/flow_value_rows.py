@@ -1,4 +1,4 @@
-"""What the noted values mean: products with zeros, embeddings updated whole, ignored logits."""
+"""What the noted values mean: embeddings updated whole, ignored logits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from flatout_agent import wire
 from flatout_agent.watch.profile.flow import Flow, FlowNode
-from flatout_agent.watch.profile.flow_values import FACTORS, LOOKUPS, FlowLoss, FlowZeros
+from flatout_agent.watch.profile.flow_values import LOOKUPS, FlowLoss
 
 LEAST = 0.01
 """Share of the step's operators below which a row is left out."""
@@ -25,52 +25,9 @@ PASSING = frozenset(
     )
 )  # fmt: skip
 """What may stand between a head's product and the loss."""
+PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.mv", "aten.addmv")
 ASKING = frozenset(f"aten.{name}" for name in ("argmax", "max", "topk", "amax"))
 """They ask for a metric what can be asked of fewer rows as well."""
-
-
-def zeros(flow: Flow) -> tuple[wire.ZerosSeen, ...]:
-    """Matrices of zeros by the line that multiplies by them, the costliest first."""
-    groups: dict[tuple[str | None, str, tuple[int, ...]], list[FlowZeros]] = defaultdict(list)
-    for note in flow.values.zeros:
-        first = flow.nodes[note.products[0]]
-        groups[first.where, note.kind, note.shape].append(note)
-    takers = _takers(flow)
-    rows = [
-        _zeros_row(flow, where, notes, takers)
-        for (where, _, _), notes in groups.items()
-        if where is not None
-    ]
-    least_s = LEAST * _spent(flow.nodes)
-    worth = [row for row in rows if row.s + row.built_s >= least_s]
-    return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
-
-
-def _zeros_row(
-    flow: Flow, where: str, notes: Sequence[FlowZeros], takers: Mapping[int, Sequence[int]]
-) -> wire.ZerosSeen:
-    storages = {note.storage for note in notes}
-    forward = {index for note in notes for index in note.products}
-    backward = {
-        index
-        for index, node in enumerate(flow.nodes)
-        if node.backward and not node.step and node.name in FACTORS and storages & set(node.reads)
-    }
-    products = [flow.nodes[index] for index in sorted(forward | backward)]
-    building = {index for note in notes for index in _building(flow, note, takers)}
-    made = [flow.nodes[note.maker].where for note in notes if note.maker >= 0]
-    return wire.ZerosSeen(
-        where=where,
-        kind=notes[0].kind,
-        shape="x".join(map(str, notes[0].shape)),
-        density=max(note.density for note in notes),
-        table=all(note.table for note in notes),
-        built_where=next((line for line in made if line is not None), None),
-        calls=len(products),
-        s=_spent(products),
-        built_s=_spent(flow.nodes[index] for index in building),
-        flops=_share(flow, products),
-    )
 
 
 def _takers(flow: Flow) -> dict[int, list[int]]:
@@ -80,22 +37,6 @@ def _takers(flow: Flow) -> dict[int, list[int]]:
         for dep in node.deps if not node.step else ():
             takers[dep].append(index)
     return takers
-
-
-def _building(flow: Flow, note: FlowZeros, takers: Mapping[int, Sequence[int]]) -> set[int]:
-    """Operators that serve nothing but to make the matrix for its products."""
-    needed = set(note.products)
-    building: set[int] = set()
-    waiting = [note.maker]
-    while waiting:
-        index = waiting.pop()
-        if index < 0 or index in building or flow.nodes[index].loader:
-            continue
-        serving = (taker for taker in takers.get(index, ()) if not flow.nodes[taker].backward)
-        if all(taker in needed or taker in building for taker in serving):
-            building.add(index)
-            waiting += flow.nodes[index].deps
-    return building
 
 
 def embeddings(flow: Flow) -> tuple[wire.EmbeddingSeen, ...]:
@@ -154,7 +95,7 @@ def _ignored_row(
         return None
     size = rows * loss.classes
     backward = [node for node in flow.nodes if node.backward and _holds(node, size, loss.classes)]
-    if not any(node.name in FACTORS for node in backward):
+    if not any(node.name in PRODUCTS for node in backward):
         return None
     forward = [flow.nodes[index] for index in (*sorted(between), loss.node)]
     nodes = [flow.nodes[head], *(node for node in forward if _holds(node, size, loss.classes))]

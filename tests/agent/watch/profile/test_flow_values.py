@@ -1,8 +1,7 @@
-"""Zeros in products, embeddings updated whole and ignored logits, in steps of small loops."""
+"""Embeddings updated whole and ignored logits, in steps of small loops."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,80 +10,8 @@ from torch import nn
 
 from agent.watch.profile.flow_steps import mark
 from agent.watch.profile.flow_steps import of_loss as followed
-from flatout_agent import wire
 
 CLASSES, WIDTH, ROWS = 512, 64, 256
-
-
-def told(rows: Sequence[wire.ZerosSeen]) -> list[tuple[str, str]]:
-    return [(mark(row.where), row.kind) for row in rows]
-
-
-def test_a_one_hot_matrix_times_a_table() -> None:
-    layer = nn.Linear(CLASSES, WIDTH, bias=False)
-
-    def loss() -> torch.Tensor:
-        index = torch.randint(0, CLASSES, (ROWS,))
-        rows = F.one_hot(index, CLASSES).float()  # built
-        return layer(rows).square().mean()  # multiplied
-
-    (row,) = followed(layer, loss).zeros
-    assert (mark(row.where), row.kind, row.table) == ("multiplied", "select", True)
-    assert (mark(row.built_where), row.shape) == ("built", f"{ROWS}x{CLASSES}")
-    assert row.density == 1 / CLASSES
-    assert row.calls == 2  # forward, and the gradient of the weight
-    assert row.built_s > 0
-    assert row.flops > 0.9
-
-
-def test_a_one_hot_matrix_that_adds_rows_up() -> None:
-    layer = nn.Linear(WIDTH, WIDTH)
-    x = torch.randn(ROWS, WIDTH)
-
-    def loss() -> torch.Tensor:
-        groups = F.one_hot(torch.randint(0, 64, (ROWS,)), 64).float()
-        return (groups.t() @ layer(x)).square().mean()  # added
-
-    assert told(followed(layer, loss).zeros) == [("added", "add")]
-
-
-def test_a_dense_adjacency_matrix() -> None:
-    nodes = 400
-    layer = nn.Linear(WIDTH, WIDTH)
-    x = torch.randn(nodes, WIDTH)
-    adjacency = torch.eye(nodes)
-    adjacency[torch.arange(nodes), torch.arange(1, nodes + 1) % nodes] = 0.5
-
-    def loss() -> torch.Tensor:
-        h = layer(x)
-        for _ in range(2):
-            h = adjacency @ h  # spread
-        return h.square().mean()
-
-    (row,) = followed(layer, loss).zeros
-    assert (mark(row.where), row.kind, row.table) == ("spread", "sparse", False)
-    assert (row.calls, row.density, row.built_where) == (4, 2 / nodes, None)
-
-
-def test_zeros_of_activations_dropout_and_states_are_none() -> None:
-    first, second = nn.Linear(WIDTH, CLASSES), nn.Linear(CLASSES, WIDTH)
-    model = nn.Sequential(first, second)
-    x, state = torch.randn(ROWS, WIDTH), torch.zeros(ROWS, CLASSES)
-
-    def loss() -> torch.Tensor:
-        seldom = F.relu(first(x) - 5.0) + 0.0
-        with torch.no_grad():
-            teacher = second(F.relu(first(x) - 5.0))
-        dropped = F.dropout(torch.ones(ROWS, CLASSES), 0.97)
-        return (second(seldom) + second(dropped) + second(state) - teacher).square().mean()
-
-    assert followed(model, loss).zeros == ()
-
-
-def test_half_of_zeros_are_ordinary() -> None:
-    layer = nn.Linear(CLASSES, WIDTH)
-    x = torch.randn(ROWS, CLASSES).relu()
-    assert followed(layer, lambda: layer(x).square().mean()).zeros == ()
 
 
 class Words(nn.Module):
