@@ -29,8 +29,6 @@ from flatout_agent.wire.export import ExportSeen as ExportSeen
 from flatout_agent.wire.flow import AgainSeen as AgainSeen
 from flatout_agent.wire.flow import BesideSeen as BesideSeen
 from flatout_agent.wire.flow import ConstantSeen as ConstantSeen
-from flatout_agent.wire.flow import DerivedAgainSeen as DerivedAgainSeen
-from flatout_agent.wire.flow import DiscardedSeen as DiscardedSeen
 from flatout_agent.wire.flow import DoubleSeen as DoubleSeen
 from flatout_agent.wire.flow import EmbeddingSeen as EmbeddingSeen
 from flatout_agent.wire.flow import FlowSeen as FlowSeen

@@ -88,9 +88,7 @@ class HostConstantSeen:
 
 @dataclass(frozen=True)
 class AgainSeen:
-    """Calls of one module in one step that compute what an earlier one has: the same operators on
-    the same values.
-    """
+    """What one step computes again: the same operators on the same values."""
 
     what: str
     """Field() for a module; autograd.grad for calls of torch.autograd.grad."""
@@ -99,7 +97,7 @@ class AgainSeen:
     lines: tuple[str, ...] = ()
     """The innermost lines by which the calls differ."""
     calls: float = 2.0
-    """In a step, with the first."""
+    """In a step, with the first where that is one of them."""
     repeated: float = 1.0
     """Of them those that repeat one."""
     gradients: float = 0.0
@@ -110,6 +108,8 @@ class AgainSeen:
     """CPU seconds of a step in what is computed again; of an accelerator only what launches it."""
     flops: float = 0.0
     """Share of the step's floating-point operations."""
+    backward_where: str | None = None
+    """Of derivatives: file:line of a `backward` that computes all of them, too."""
 
 
 @dataclass(frozen=True)
@@ -232,56 +232,28 @@ class IgnoredSeen:
 
 @dataclass(frozen=True)
 class GradientsSeen:
-    """Gradients of parameters that no optimizer and no code of the program's ever changes."""
+    """Gradients that nothing uses: of parameters that nothing changes, or of a part that is trained
+    by another backward pass.
+    """
 
     what: str
-    """Class of the largest module that has only such parameters; empty: none has."""
+    """Class of the largest module of which all are such; empty: none has."""
     where: str | None = None
     """file:line that calls it, or the model."""
     tensors: int = 0
+    """Parameters that nothing changes."""
     parameters: int = 0
     """Numbers in them."""
     after_trained: bool = True
     """Something that is trained lies before it: a backward pass has to go through it."""
-    s: float = 0.0
-    """CPU seconds of a step in operators that only these gradients need; of an accelerator only
-    what launches them.
-    """
-    flops: float = 0.0
-    """Share of the step's floating-point operations."""
-
-
-@dataclass(frozen=True)
-class DiscardedSeen:
-    """Gradients of a part that is trained, from a pass after which nothing reads them."""
-
-    what: str
-    """Class of the largest module of which nothing that the pass computes is read."""
-    where: str | None = None
-    """file:line that calls it."""
+    dropped: bool = False
+    """It is trained; of this pass the gradients are set to zero or dropped."""
     backward_where: str | None = None
-    calls: float = 1.0
-    """Such passes in a step."""
+    """file:line of that pass."""
     s: float = 0.0
     """CPU seconds of a step in operators that only these gradients need; of an accelerator only
     what launches them.
     """
-    flops: float = 0.0
-    """Share of the step's floating-point operations."""
-
-
-@dataclass(frozen=True)
-class DerivedAgainSeen:
-    """Calls of torch.autograd.grad that give what `backward` over the same graph gives too."""
-
-    where: str
-    """file:line"""
-    other_where: str
-    """Of the other pass."""
-    calls: float = 1.0
-    """In a step."""
-    s: float = 0.0
-    """CPU seconds of a step in operators; of an accelerator only what launches them."""
     flops: float = 0.0
     """Share of the step's floating-point operations."""
 
@@ -361,11 +333,7 @@ class FlowSeen:
     """The largest first."""
     ignored: tuple[IgnoredSeen, ...] = ()
     """The costliest first."""
-    gradients: GradientsSeen | None = None
-    """None: each gradient is used."""
-    discarded: tuple[DiscardedSeen, ...] = ()
-    """The costliest first."""
-    derived_again: tuple[DerivedAgainSeen, ...] = ()
+    gradients: tuple[GradientsSeen, ...] = ()
     """The costliest first."""
     recomputed: RecomputedSeen | None = None
     """None: nothing is computed again."""

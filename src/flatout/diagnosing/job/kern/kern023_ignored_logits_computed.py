@@ -84,9 +84,7 @@ def _ms(profile: Profile, flow: FlowSeen, row: IgnoredSeen) -> float:
     the time in operators.
     """
     if savings.accelerated(profile):
-        return min(max(row.flops, 0.0), 1.0) * operators.total(
-            profile, operators.products(profile)
-        )
+        return min(max(row.flops, 0.0), 1.0) * operators.total(profile, operators.products(profile))
     if flow.operators_s <= 0:
         return 0.0
     took = operators.total(profile, profile.operators)
