@@ -184,22 +184,29 @@ def _same_backward(flow: Flow, number: int, computed: Mapping[int, Sequence[int]
     """The line of a `backward` in the same step that leaves all that this call gives in `.grad`."""
     if flow.passes[number].graph:
         return None  # what differentiates the gradients goes through it
-    values = {flow.numbers.again.get(index, index) for index in computed[number]}
+    values = _values(flow, computed[number])
     for other, indexes in computed.items():
-        item = flow.passes[other]
-        if item.gives or any(_adds(flow, index) for index in indexes):
+        if flow.passes[other].gives or not values <= _values(flow, indexes):
             continue
-        if values <= {flow.numbers.again.get(index, index) for index in indexes}:
-            return item.where
+        if not any(_adds(flow, index, values) for index in indexes):
+            return flow.passes[other].where
     return None
 
 
-def _adds(flow: Flow, index: int) -> bool:
-    """Whether it adds a gradient to what was there before its backward pass."""
+def _values(flow: Flow, indexes: Iterable[int]) -> set[int]:
+    """The first operators of their step that have made the same."""
+    return {flow.numbers.again.get(index, index) for index in indexes}
+
+
+def _adds(flow: Flow, index: int, values: Set[int]) -> bool:
+    """Whether it adds one of these to a gradient that was there before its backward pass."""
     node = flow.nodes[index]
     if node.name != ADDING:
         return False
-    before = [dep for dep in node.deps if flow.nodes[dep].backward_pass != node.backward_pass]
+    own = {dep for dep in node.deps if flow.nodes[dep].backward_pass == node.backward_pass}
+    before = set(node.deps) - own
+    if values.isdisjoint(_values(flow, own)):
+        return False
     if any(flow.nodes[dep].name in CLEARING for dep in before):
         return False
     return bool(before) or any(state.outside for state in node.made)
