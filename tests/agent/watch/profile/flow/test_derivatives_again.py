@@ -118,6 +118,21 @@ def test_calls_that_backward_repeats_are_told_once() -> None:
     assert text(row.backward_where) == "loss.backward()"
 
 
+def test_they_are_told_beside_a_module_that_is_called_again() -> None:
+    loop = Loop()
+
+    def step() -> None:
+        loss = loop.loss() + loop.model(loop.x).mean()
+        loop.kept.append(norm(torch.autograd.grad(loss, loop.params, retain_graph=True)))
+        loop.optimizer.zero_grad()
+        loss.backward()
+        loop.optimizer.step()
+
+    rows = {row.what: row for row in loop.followed(step)}
+    assert set(rows) == {"autograd.grad", "Sequential()"}
+    assert rows["Sequential()"].gradients == 0
+
+
 def test_gradients_of_something_else() -> None:
     loop = Loop()
     other = torch.randn(128, WIDTH)

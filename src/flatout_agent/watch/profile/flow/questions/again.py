@@ -52,7 +52,11 @@ def again(flow: Flow, live: Set[int]) -> tuple[wire.AgainSeen, ...]:
     gradients = {key: item for key, item in gradients.items() if key in later_gradients}
     rows = []
     for (kind, _, _), item in modules.items():
-        own = [key for key, group in gradients.items() if _through(flow, group, item)]
+        own = [
+            key
+            for key, group in gradients.items()
+            if group.backward is None and _through(flow, group, item)
+        ]
         rows.append(_row(flow, f"{kind}()", item, [gradients.pop(key) for key in own]))
     rows += [_row(flow, GRADIENTS, item, ()) for item in gradients.values()]
     operators_s = sum(node.s for node in flow.nodes if node.step == 0)
