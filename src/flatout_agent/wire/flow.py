@@ -88,9 +88,7 @@ class HostConstantSeen:
 
 @dataclass(frozen=True)
 class AgainSeen:
-    """Calls of one module in one step that compute what an earlier one has: the same operators on
-    the same values.
-    """
+    """What one step computes again: the same operators on the same values."""
 
     what: str
     """Field() for a module; autograd.grad for calls of torch.autograd.grad."""
@@ -99,7 +97,7 @@ class AgainSeen:
     lines: tuple[str, ...] = ()
     """The innermost lines by which the calls differ."""
     calls: float = 2.0
-    """In a step, with the first."""
+    """In a step, with the first where that is one of them."""
     repeated: float = 1.0
     """Of them those that repeat one."""
     gradients: float = 0.0
@@ -110,6 +108,8 @@ class AgainSeen:
     """CPU seconds of a step in what is computed again; of an accelerator only what launches it."""
     flops: float = 0.0
     """Share of the step's floating-point operations."""
+    backward_where: str | None = None
+    """Of derivatives: file:line of a `backward` that computes all of them, too."""
 
 
 @dataclass(frozen=True)
@@ -193,135 +193,6 @@ class RepeatSeen:
 
 
 @dataclass(frozen=True)
-class GrownSeen:
-    """A tensor that concatenation grows by a part at a time, which copies all earlier parts."""
-
-    where: str
-    """file:line that concatenates."""
-    calls: float = 0.0
-    """Concatenations in a step."""
-    largest: int = 0
-    """Numbers in it at its last concatenation of a step."""
-    spared: float = 0.0
-    """Share of the copied numbers that were in it before; of those that are copied while it grows
-    within a step, all that concatenating once at the end would not copy.
-    """
-    across: bool = False
-    """It grows from step to step, not within a step."""
-    s: float = 0.0
-    """CPU seconds of a step in these operators; of an accelerator only what launches them."""
-
-
-@dataclass(frozen=True)
-class ZerosSeen:
-    """A matrix of zeros but for at most a twentieth, which no training changes, in products."""
-
-    where: str
-    """file:line that multiplies by it."""
-    kind: str
-    """select: each row picks one row of the other factor, a one-hot matrix; add: such a matrix
-    transposed, which adds rows up; scaled: one number in each row or column; else sparse.
-    """
-    shape: str
-    """1536x1500"""
-    density: float
-    """Share of its numbers that are not zero."""
-    table: bool = False
-    """The other factor is a weight."""
-    built_where: str | None = None
-    """file:line of the last operator that makes it in a step."""
-    calls: float = 1.0
-    """Products in a step that take it, with those of the backward pass."""
-    s: float = 0.0
-    """CPU seconds of a step in them; of an accelerator only what launches them."""
-    built_s: float = 0.0
-    """The same of operators that serve nothing but to make it."""
-    flops: float = 0.0
-    """Share of the step's floating-point operations in these products."""
-
-
-@dataclass(frozen=True)
-class SortSeen:
-    """A sort of long rows of which only a narrow slice is read."""
-
-    where: str
-    """file:line that sorts."""
-    kind: str
-    """first, last: the columns that are read; single: one in between."""
-    length: int
-    """Of a row."""
-    read: int
-    """Columns that are read, counted from that side."""
-    largest: bool = False
-    """These are the largest ones."""
-    calls: int = 1
-    """In a step."""
-    shape: str = ""
-    """8x256x256."""
-    s: float = 0.0
-    """CPU seconds of a step in the sorts; of an accelerator only what launches them."""
-
-
-@dataclass(frozen=True)
-class InverseSeen:
-    """An explicit inverse that nothing but matrix products takes."""
-
-    where: str
-    """file:line that inverts."""
-    pseudo: bool = False
-    """A pseudo-inverse ..."""
-    hermitian: bool = False
-    """... of what is said to be symmetric."""
-    shape: str = ""
-    """491x491."""
-    calls: int = 1
-    """In a step."""
-    products: tuple[str, ...] = ()
-    """Lines that multiply by it."""
-    s: float = 0.0
-    """CPU seconds of a step in it; of an accelerator only what launches it."""
-
-
-@dataclass(frozen=True)
-class DiagonalSeen:
-    """A matrix that is diagonal, in a Cholesky factorisation or a triangular solve."""
-
-    where: str
-    """file:line that factorises or solves."""
-    operators: tuple[str, ...] = ()
-    """aten.linalg_cholesky_ex, aten.linalg_solve_triangular."""
-    shape: str = ""
-    """64x32x32, of the largest."""
-    size: int = 0
-    """Its rows."""
-    built_where: str | None = None
-    """file:line of the last operator that makes it in a step."""
-    calls: int = 1
-    """In a step, without the backward pass."""
-    s: float = 0.0
-    """CPU seconds of a step in these operators; of an accelerator only what launches them."""
-
-
-@dataclass(frozen=True)
-class JoinSeen:
-    """Hundreds of tensors that are stacked or concatenated, most of them from before the step."""
-
-    where: str
-    """file:line that joins them."""
-    tensors: int = 0
-    older: int = 0
-    """Of them, those that were there before the step."""
-    shape: str = ""
-    """Of one of them."""
-    calls: int = 1
-    """In a step."""
-    bytes: int = 0
-    """Joined in a step."""
-    s: float = 0.0
-    """CPU seconds of a step in these operators; of an accelerator only what launches them."""
-
-
-@dataclass(frozen=True)
 class EmbeddingSeen:
     """The weight of an embedding with dense gradients, of which a step touches few rows."""
 
@@ -360,97 +231,31 @@ class IgnoredSeen:
 
 
 @dataclass(frozen=True)
-class UnreadRowsSeen:
-    """Linear layers on rows of which few are taken from what they make."""
-
-    where: str | None
-    """file:line that calls the first one."""
-    read_where: str | None = None
-    """file:line of the first operator that takes rows of the last one."""
-    products: int = 1
-    """Layers, in a step."""
-    rows: int = 0
-    """That go through them in a step."""
-    used: int = 0
-    """Of them, at most."""
-    s: float = 0.0
-    """CPU seconds of a step in operators on all the rows, with their backward pass, beyond their
-    dispatch; of an accelerator only what launches them.
-    """
-    flops: float = 0.0
-    """Share of the step's floating-point operations in these."""
-
-
-@dataclass(frozen=True)
 class GradientsSeen:
-    """Gradients of parameters that no optimizer and no code of the program's ever changes."""
+    """Gradients that nothing uses: of parameters that nothing changes, or of a part that is trained
+    by another backward pass.
+    """
 
     what: str
-    """Class of the largest module that has only such parameters; empty: none has."""
+    """Class of the largest module of which all are such; empty: none has."""
     where: str | None = None
     """file:line that calls it, or the model."""
     tensors: int = 0
+    """Parameters that nothing changes."""
     parameters: int = 0
     """Numbers in them."""
     after_trained: bool = True
     """Something that is trained lies before it: a backward pass has to go through it."""
-    s: float = 0.0
-    """CPU seconds of a step in operators that only these gradients need; of an accelerator only
-    what launches them.
-    """
-    flops: float = 0.0
-    """Share of the step's floating-point operations."""
-
-
-@dataclass(frozen=True)
-class DiscardedSeen:
-    """Gradients of a part that is trained, from a pass after which nothing reads them."""
-
-    what: str
-    """Class of the largest module of which nothing that the pass computes is read."""
-    where: str | None = None
-    """file:line that calls it."""
+    dropped: bool = False
+    """It is trained; of this pass the gradients are set to zero or dropped."""
     backward_where: str | None = None
-    calls: float = 1.0
-    """Such passes in a step."""
+    """file:line of that pass."""
     s: float = 0.0
     """CPU seconds of a step in operators that only these gradients need; of an accelerator only
     what launches them.
     """
     flops: float = 0.0
     """Share of the step's floating-point operations."""
-
-
-@dataclass(frozen=True)
-class DerivedAgainSeen:
-    """Calls of torch.autograd.grad that give what `backward` over the same graph gives too."""
-
-    where: str
-    """file:line"""
-    other_where: str
-    """Of the other pass."""
-    calls: float = 1.0
-    """In a step."""
-    s: float = 0.0
-    """CPU seconds of a step in operators; of an accelerator only what launches them."""
-    flops: float = 0.0
-    """Share of the step's floating-point operations."""
-
-
-@dataclass(frozen=True)
-class GraphUnusedSeen:
-    """A line that asks for create_graph=True, though nothing differentiates through the result."""
-
-    where: str
-    """file:line"""
-    calls: float = 1.0
-    """In a step."""
-    operators: int = 0
-    """Of a step that are recorded for nothing."""
-    gives: bool = True
-    """torch.autograd.grad; else backward."""
-    s: float = 0.0
-    """CPU seconds of a step in these; of an accelerator only what launches them."""
 
 
 @dataclass(frozen=True)
@@ -520,35 +325,15 @@ class FlowSeen:
     returns: tuple[ReturnSeen, ...] = ()
     repeats: tuple[RepeatSeen, ...] = ()
     """The costliest first."""
-    growing: tuple[GrownSeen, ...] = ()
-    """The costliest first."""
     beside: tuple[BesideSeen, ...] = ()
     """The costliest first."""
     training: tuple[str, ...] = ()
     """Lines with operators that the loss or the update of the weights needs."""
-    zeros: tuple[ZerosSeen, ...] = ()
-    """The costliest first."""
-    sorts: tuple[SortSeen, ...] = ()
-    """The costliest first."""
-    inverses: tuple[InverseSeen, ...] = ()
-    """The costliest first."""
-    diagonals: tuple[DiagonalSeen, ...] = ()
-    """The costliest first."""
-    joins: tuple[JoinSeen, ...] = ()
-    """The costliest first."""
     embeddings: tuple[EmbeddingSeen, ...] = ()
     """The largest first."""
     ignored: tuple[IgnoredSeen, ...] = ()
     """The costliest first."""
-    unread_rows: tuple[UnreadRowsSeen, ...] = ()
-    """The costliest first."""
-    gradients: GradientsSeen | None = None
-    """None: each gradient is used."""
-    discarded: tuple[DiscardedSeen, ...] = ()
-    """The costliest first."""
-    derived_again: tuple[DerivedAgainSeen, ...] = ()
-    """The costliest first."""
-    graphs_unused: tuple[GraphUnusedSeen, ...] = ()
+    gradients: tuple[GradientsSeen, ...] = ()
     """The costliest first."""
     recomputed: RecomputedSeen | None = None
     """None: nothing is computed again."""

@@ -26,12 +26,6 @@ class Recurrent(nn.Module):
             for at in range(x.shape[1]):  # fault: slices
                 state = torch.tanh(self.cell(torch.cat([x[:, at], state], 1)))
                 states.append(state)
-        elif "growing" in self.faults:
-            states = state.unsqueeze(1)
-            for part in x.unbind(1):
-                state = torch.tanh(self.cell(torch.cat([part, state], 1)))
-                states = torch.cat([states, state.unsqueeze(1)], 1)  # fault: growing
-            return self.out(states[:, 1:])
         else:
             for part in x.unbind(1):
                 state = torch.tanh(self.cell(torch.cat([part, state], 1)))

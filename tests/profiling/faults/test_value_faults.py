@@ -9,7 +9,7 @@ import pytest
 import profiled
 
 SCRIPT = "value_faults.py"
-CODES = {"onehot": "KERN021", "embedding": "KERN022", "ignored": "KERN023"}
+CODES = {"embedding": "KERN022", "ignored": "KERN023"}
 
 
 def places(folder: Path, *faults: str) -> dict[str, str]:
@@ -22,7 +22,7 @@ def places(folder: Path, *faults: str) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "faults",
-    [("onehot", "ignored"), pytest.param(("embedding",), marks=pytest.mark.thorough)],
+    [("ignored",), pytest.param(("embedding",), marks=pytest.mark.thorough)],
 )
 def test_value_faults_are_named_with_their_lines(faults: tuple[str, ...], tmp_path: Path) -> None:
     expected = {CODES[fault]: profiled.line(SCRIPT, fault) for fault in faults}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from flatout_agent.watch.profile.flow import Flow
+from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.modes import StepMode
 
 

@@ -27,9 +27,10 @@ from flatout_agent.watch import Watcher, places
 from flatout_agent.watch.ending import children_started, end_process
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import compile, flops
-from flatout_agent.watch.profile.flow import Flow, FlowLine
-from flatout_agent.watch.profile.flow_gradients import WeightLooks
-from flatout_agent.watch.profile.flow_results import results
+from flatout_agent.watch.profile.flow.follow import Flow
+from flatout_agent.watch.profile.flow.records import FlowLine
+from flatout_agent.watch.profile.flow.results import results
+from flatout_agent.watch.profile.flow.weights import WeightLooks
 from flatout_agent.watch.profile.held import optimizer_bytes, parameter_bytes
 from flatout_agent.watch.profile.loop import LoopNotes
 from flatout_agent.watch.profile.own_profilers import hold_off

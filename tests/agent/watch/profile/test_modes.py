@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from flatout_agent.watch.profile.flops import counter
-from flatout_agent.watch.profile.flow import Flow
+from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.modes import StepMode, without_modes
 
 

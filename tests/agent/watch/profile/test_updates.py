@@ -12,8 +12,8 @@ from torch import nn
 from flatout_agent.job import Job
 from flatout_agent.watch.profile import updates
 from flatout_agent.watch.profile.flops import counter
-from flatout_agent.watch.profile.flow import Flow
-from flatout_agent.watch.profile.flow_results import results
+from flatout_agent.watch.profile.flow.follow import Flow
+from flatout_agent.watch.profile.flow.results import results
 from flatout_agent.watch.profile.updates import UpdateLines
 
 

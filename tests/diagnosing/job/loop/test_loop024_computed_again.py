@@ -45,6 +45,14 @@ def test_derivatives_with_the_module_or_alone() -> None:
     assert "torch.autograd.grad" in changes(finding)
 
 
+def test_gradients_that_backward_leaves_in_grad() -> None:
+    row = dataclasses.replace(ROW, what="autograd.grad", calls=1.0, backward_where="train.py:81")
+    finding = only(CHECK, cpu_profile(seen__flow=flow(row)))
+    assert "backward computes as well" in finding.title
+    assert "train.py:81" in finding.evidence
+    assert "+ grads = [p.grad for p in parameters]" in changes(finding)
+
+
 def test_little_or_none() -> None:
     little = dataclasses.replace(ROW, s=0.001)
     assert findings(CHECK, cpu_profile(seen__flow=flow(little))) == ()

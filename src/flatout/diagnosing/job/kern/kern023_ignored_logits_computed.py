@@ -33,12 +33,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, flow, savings
-from flatout.diagnosing.job.kern import values
+from flatout.diagnosing.job import device_time, flow, operators, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
-from flatout_agent.wire import IgnoredSeen
+from flatout_agent.wire import FlowSeen, IgnoredSeen
 
 CHECK = Check(code="KERN023", severity=Severity.WARNING, since="0.3.0")
 MANY = 1000
@@ -52,7 +51,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     seen = flow.of(profile)
     for row in seen.ignored if seen is not None else ():
         assert seen is not None
-        took = values.ms(profile, seen, row.s, row.flops)
+        took = _ms(profile, seen, row)
         if row.rows <= 0 or (row.classes < MANY and took < LEAST * profile.anatomy.step_ms):
             continue
         out = 1 - row.used / row.rows
@@ -76,6 +75,20 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             reason=saving.reason,
             most_ms=took,
         )
+
+
+def _ms(profile: Profile, flow: FlowSeen, row: IgnoredSeen) -> float:
+    """Of a step, in layer and loss.
+
+    On an accelerator by the share of operations in the time of its products, else by the share of
+    the time in operators.
+    """
+    if savings.accelerated(profile):
+        return min(max(row.flops, 0.0), 1.0) * operators.total(profile, operators.products(profile))
+    if flow.operators_s <= 0:
+        return 0.0
+    took = operators.total(profile, profile.operators)
+    return min(max(row.s / flow.operators_s, 0.0), 1.0) * took
 
 
 def _loss(row: IgnoredSeen) -> str:

@@ -1,15 +1,16 @@
-"""A module is called again in one step on the same input, with the same weights.
+"""One step computes again what it has computed before: a module on the same input, or derivatives.
 
 ## What it sees
 
 Calls of one module in a step whose operators all work on the same values as those of an earlier
 call, in two consecutive steps: the helpers of a physics-informed loss that each call the network
 anew, a second forward pass for a metric. Repeated calls of `torch.autograd.grad` for the same
-derivatives count, too. Dropout, batch normalisation that keeps statistics, weights that have
-changed in between, a discriminator that gets its input once detached and once not, and calls on all
-parts of a batch without gradients that are made again with them, part by part to save memory, do
-not. Of calls that nobody reads LOOP016 tells, of what is the same in each step LOOP017, of
-derivatives that `backward` gives too LOOP022.
+derivatives count, too, and those that give what `backward` leaves in `.grad` as well: mostly
+gradients that are computed in advance only to log their norm. Dropout, batch normalisation that
+keeps statistics, weights that have changed in between, a discriminator that gets its input once
+detached and once not, and calls on all parts of a batch without gradients that are made again with
+them, part by part to save memory, do not. Of calls that nobody reads LOOP016 tells, of what is the
+same in each step LOOP017.
 
 ## Why it matters
 
@@ -23,8 +24,9 @@ again with it, and their share of the step.
 
 ## Cure
 
-Call it once and use its output wherever it is needed, `output.detach()` where no gradient is;
-one `torch.autograd.grad` gives the derivatives by all columns of an input. The gain: the time of
+Call it once and use its output wherever it is needed, `output.detach()` where no gradient is. One
+`torch.autograd.grad` gives the derivatives by all columns of an input; after `backward` the
+parameters' `.grad` holds theirs, and `clip_grad_norm_` returns their norm. The gain: the time of
 the operators that only repeat, without the backward pass through them.
 
 ## References
@@ -50,7 +52,7 @@ GRADIENTS = "autograd.grad"
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for each line that calls a module."""
+    """One finding for each line that calls a module, or torch.autograd.grad."""
     seen = flow.of(profile)
     for row in seen.again if seen is not None else ():
         assert seen is not None
@@ -60,9 +62,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             continue
         yield Diagnosis(
             title=_title(row),
-            evidence=f"{row.repeated:.3g} of the calls compute again what an earlier one has "
-            f"given{_gradients(row)}, from {', '.join(row.lines)}: {words}; the same operators on "
-            "the same values in two consecutive steps",
+            evidence=f"{_repeated(row)}: {words}; the same operators on the same values in two "
+            "consecutive steps",
             cure=_cure(profile, row),
             severity=saving.severity,
             where=row.where,
@@ -72,18 +73,37 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _title(row: AgainSeen) -> str:
+    if row.backward_where is not None:
+        return "torch.autograd.grad computes the gradients that backward computes as well"
     if row.what == GRADIENTS:
         return f"torch.autograd.grad computes the same derivatives {row.calls:.3g} times a step"
     return f"{row.what.removesuffix('()')} is called {row.calls:.3g} times a step on the same input"
 
 
-def _gradients(row: AgainSeen) -> str:
-    if not row.gradients:
-        return ""
-    return f", and {row.gradients:.3g} of torch.autograd.grad the same derivatives"
+def _repeated(row: AgainSeen) -> str:
+    if row.backward_where is not None:
+        return (
+            f"{row.calls:.3g} such calls a step, from {', '.join(row.lines)}, and the pass at "
+            f"{row.backward_where} gives the same gradients"
+        )
+    derivatives = f", and {row.gradients:.3g} of torch.autograd.grad the same derivatives"
+    return (
+        f"{row.repeated:.3g} of the calls compute again what an earlier one has given"
+        f"{derivatives if row.gradients else ''}, from {', '.join(row.lines)}"
+    )
 
 
 def _cure(profile: Profile, row: AgainSeen) -> Cure:
+    if row.backward_where is not None:
+        return Cure(
+            "Read the parameters' .grad after backward (clip_grad_norm_ returns their norm), or "
+            "compute this only every N steps.",
+            savings.lines(
+                row.where,
+                "grads = torch.autograd.grad(loss, parameters, retain_graph=True)",
+                "grads = [p.grad for p in parameters]  # after loss.backward()",
+            ),
+        )
     line = flow.line_source(profile, row.where)
     if row.what == GRADIENTS or row.gradients:
         once = (

@@ -1,0 +1,147 @@
+"""Constants: values that come from no tensor that training changes, and where they are used."""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from flatout_agent.watch.profile.flow.records import (
+    FlowConstant,
+    FlowNode,
+    FlowStorage,
+    FlowUses,
+    tensors,
+)
+from flatout_agent.watch.profile.flow.schemas import FROM_NOTHING, OperatorSchema
+from flatout_agent.watch.profile.storages import storage_of
+
+LEAST_BYTES = 1024
+"""Smaller constants are compared only where making them takes LEAST_S, as statistics of a table."""
+LEAST_S = 50e-6
+MOST_BYTES = 256 << 20
+"""Compared by their bytes altogether; what comes after that by how it was made."""
+
+
+class FlowConstants:
+    """Those that meet a value of the loop, and how each was made."""
+
+    def __init__(self, nodes: Sequence[FlowNode]) -> None:
+        """nodes: the operators so far."""
+        self.constants: list[FlowConstant] = []
+        self._nodes = nodes
+        self._entered: dict[int, FlowConstant] = {}
+        self._hashed = 0
+
+    @property
+    def digesting(self) -> bool:
+        """Whether bytes are still compared."""
+        return self._hashed < MOST_BYTES
+
+    def operator(
+        self,
+        node: FlowNode,
+        schema: OperatorSchema,
+        uses: FlowUses,
+        given: tuple[Any, dict[str, Any]],
+        results: Sequence[torch.Tensor],
+    ) -> int:
+        """The signature of what it makes, where that is a constant; else 0."""
+        node.constant = self._makes(node, schema, uses)
+        if not node.constant:
+            return 0
+        node.sources = node.deps if schema.name not in FROM_NOTHING else ()
+        node.made_s = node.s + sum(self._nodes[source].made_s for source in node.sources)
+        return self._signature(schema, uses, given, results)
+
+    def _makes(self, node: FlowNode, schema: OperatorSchema, uses: FlowUses) -> bool:
+        """Whether its result is one; constants that meet what is none are noted."""
+        if node.backward or node.loader or uses.unknown:
+            return False
+        if not schema.random and schema.tells_all:
+            if schema.name in FROM_NOTHING:
+                return True
+            for _, state, _ in uses.tensors:
+                if not state.constant:
+                    break
+            else:
+                return True
+        for tensor, state, written in uses.tensors:
+            if state.constant and not written and state.node >= 0:
+                self.enters(tensor, state, node.step)
+        return False
+
+    def enters(self, tensor: torch.Tensor, state: FlowStorage, step: int) -> None:
+        """A constant is used together with what is none; noted once for each time it is made."""
+        storage = storage_of(tensor)
+        size = int(storage.nbytes())
+        small = size < LEAST_BYTES
+        if small and self._nodes[state.node].made_s < LEAST_S:
+            return
+        if any(constant.node == state.node for constant in self.constants[-8:]):
+            return
+        digest = self.digest(tensor)
+        layout = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+        constant = self._entered[state.node] = FlowConstant(
+            state.node,
+            step,
+            tuple(tensor.shape),
+            str(tensor.dtype).removeprefix("torch."),
+            size,
+            # Few bytes may be equal by chance.
+            hash((*layout, digest, state.signature if small or digest is None else None)),
+            digest is not None,
+        )
+        self.constants.append(constant)
+
+    def overwritten(self, state: FlowStorage) -> None:
+        """A storage gets another value."""
+        if state.node in self._entered:
+            self._entered[state.node].changed = True
+
+    def _signature(
+        self,
+        schema: OperatorSchema,
+        uses: FlowUses,
+        given: tuple[Any, dict[str, Any]],
+        results: Sequence[torch.Tensor],
+    ) -> int:
+        """How a constant was made: equal for equal code on equal values."""
+        if schema.name == "aten.lift_fresh":
+            tensor = results[0]
+            return hash((schema.name, tuple(tensor.shape), tensor.dtype, self.digest(tensor)))
+        values = (*given[0], *given[1].values())
+        words = ["" if tensors(value) else repr(value) for value in values]
+        known = [self._value(tensor, state, results) for tensor, state, _ in uses.tensors]
+        return hash((schema.name, *words, *(known if schema.name not in FROM_NOTHING else ())))
+
+    def _value(
+        self, tensor: torch.Tensor, state: FlowStorage, results: Sequence[torch.Tensor]
+    ) -> tuple[object, ...]:
+        """What tells the value of a constant from another one: slices of one tensor differ.
+
+        The program may write to memory of the host without an operator: where that is copied to a
+        device, its bytes count, and what cannot be read equals nothing.
+        """
+        layout = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        known = (state.signature, state.version, *layout)
+        copied = bool(results) and results[0].device.type != "cpu" == tensor.device.type
+        if state.node >= 0 or not copied:
+            return known
+        digest = self.digest(tensor)
+        return (*known, digest if digest is not None else -len(self._nodes))
+
+    def digest(self, tensor: torch.Tensor) -> int | None:
+        """Of the bytes of its storage; None: too many, or not on the host."""
+        storage = storage_of(tensor)
+        size = int(storage.nbytes())
+        if tensor.device.type != "cpu" or self._hashed + size > MOST_BYTES:
+            return None
+        address = int(storage.data_ptr())
+        if not address:
+            return None
+        self._hashed += size
+        return zlib.crc32((ctypes.c_char * size).from_address(address))

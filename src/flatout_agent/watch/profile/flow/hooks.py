@@ -1,0 +1,100 @@
+"""What a `Flow` sees beside operators: calls of modules, backward passes, values on the host."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from flatout_agent.replacing import Undo, in_reverse, replaced
+from flatout_agent.watch import places
+from flatout_agent.watch.profile.flow.records import tensors
+
+READERS = ("numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "untyped_storage")
+"""Methods of tensors by which values leave torch unseen by a dispatch mode."""
+MAKERS = ("from_numpy", "frombuffer", "as_tensor", "asarray", "tensor")
+"""Functions of torch by which values of the host become a tensor."""
+ENGINE = "_engine_run_backward"
+"""Function of torch.autograd that each backward pass goes through."""
+
+
+class Seeing(Protocol):
+    """Who is told; nothing that it does raises."""
+
+    def call_begins(self, module: torch.nn.Module, args: Any) -> None:
+        """A module is about to be called."""
+
+    def call_ends(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        """Its call has ended, with an error perhaps."""
+
+    def pass_begins(self, args: Any, gives: bool) -> Callable[[bool], None] | None:
+        """The engine is about to be called so; what is returned is called when it has ended, with
+        whether it has failed.
+        """
+
+    def leaves(self, tensor: torch.Tensor) -> None:
+        """A value leaves torch."""
+
+    def born(self, tensor: Any) -> None:
+        """A tensor was made of values of the host."""
+
+
+def install(flow: Seeing) -> Undo:
+    """Tell it until this is undone."""
+    undos: list[Undo] = [replaced(torch.Tensor, name, _reader(name, flow)) for name in READERS]
+    undos += [replaced(torch, name, _maker(name, flow)) for name in MAKERS]
+    hooks = torch.nn.modules.module
+    undos.append(hooks.register_module_forward_pre_hook(flow.call_begins).remove)
+    undos.append(hooks.register_module_forward_hook(flow.call_ends, always_call=True).remove)
+    engine = getattr(torch.autograd, ENGINE, None)
+    if engine is not None:
+        undos.append(replaced(torch.autograd, ENGINE, _engine(engine, flow)))
+    return in_reverse(undos)
+
+
+def _engine(original: Callable[..., Any], flow: Seeing) -> Callable[..., Any]:
+    """In place of the function that runs a backward pass; for torch.autograd.grad, too."""
+
+    @functools.wraps(original)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        ends = flow.pass_begins(args, not kwargs.get("accumulate_grad", True))
+        if ends is None:
+            return original(*args, **kwargs)
+        failed = True
+        try:
+            result = original(*args, **kwargs)
+            failed = False
+        finally:
+            ends(failed)
+        return result
+
+    return run_backward
+
+
+def _reader(name: str, flow: Seeing) -> Callable[..., Any]:
+    original = getattr(torch.Tensor, name)
+
+    @functools.wraps(original)
+    def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = original(tensor, *args, **kwargs)
+        if not sys._getframe(1).f_code.co_filename.startswith(places.AGENT):
+            flow.leaves(tensor)
+        return result
+
+    return method
+
+
+def _maker(name: str, flow: Seeing) -> Callable[..., Any]:
+    original = getattr(torch, name)
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if not tensors(args):
+            flow.born(result)
+        return result
+
+    return function

@@ -1,0 +1,218 @@
+"""Constants that two steps make anew: by which lines, and which of the user's calls makes them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from flatout_agent import wire
+from flatout_agent.watch.profile.flow.follow import Flow
+from flatout_agent.watch.profile.flow.reading import flops_share
+from flatout_agent.watch.profile.flow.records import FlowCall, FlowConstant, Stack
+from flatout_agent.watch.profile.flow.schemas import FROM_NOTHING
+from flatout_agent.watch.profile.storages import storage_key
+
+LEAST = 0.01
+"""Share of the step's operators below which nothing is told."""
+LARGE = 16 << 10
+"""Bytes of constants that are told whatever their operators take: Python may take longer."""
+MOST = 8
+"""Rows."""
+INITIAL = FROM_NOTHING | {
+    f"aten.{name}" for name in ("zeros", "ones", "full", "empty", "fill_", "zero_", "empty_strided")
+}
+"""They make values to begin with, for one pass over memory: no work to keep the result of."""
+
+
+@dataclass(frozen=True)
+class _Site:
+    """A line of the user's whose call gives nothing but constants."""
+
+    where: str
+    called: str
+    """The function, or the kind of the module; empty: it has no name."""
+
+
+def constants(flow: Flow, operators_s: float) -> tuple[wire.ConstantSeen, ...]:
+    """Made in both steps by the same lines with the same result.
+
+    By the user's outermost line whose call gives nothing else; else by the last line of each.
+    """
+    varying = _varying(flow)
+    sites = _sites(flow)
+    renewed = _renewed(flow)
+    first = [
+        constant
+        for constant in flow.constants.constants
+        if constant.step == 0
+        and not constant.changed
+        and (constant.node in sites or not _general(flow, constant, varying))
+    ]
+    again = Counter(
+        _identity(flow, constant)
+        for constant in flow.constants.constants
+        if constant.step == 1 == flow.nodes[constant.node].step
+    )
+    groups: dict[tuple[str, _Site | None], list[FlowConstant]] = defaultdict(list)
+    for constant in first:
+        identity = _identity(flow, constant)
+        site = sites.get(constant.node)
+        where = site.where if site is not None else _last_line(flow, constant.node)
+        if again[identity] and where is not None and not _initial(flow, constant):
+            if _reads(flow, constant, renewed):
+                continue
+            again[identity] -= 1
+            groups[where, site].append(constant)
+    rows = [_constant(flow, where, site, group, varying) for (where, site), group in groups.items()]
+    worth = [row for row in rows if row.s >= LEAST * operators_s / 4 or row.bytes >= LARGE]
+    return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
+
+
+def _renewed(flow: Flow) -> set[int]:
+    """Storages of the weights of frozen networks with the shapes of a trained one: target networks
+    get its weights from time to time.
+    """
+    references = [flow.notes.modules[key] for key in flow.notes.roots]
+    networks = [module for reference in references if (module := reference()) is not None]
+    weights = [[*module.parameters()] for module in networks]
+    trained = {_shapes(group) for group in weights if any(w.requires_grad for w in group)}
+    frozen = [group for group in weights if not any(weight.requires_grad for weight in group)]
+    return {
+        key
+        for group in frozen
+        if group and _shapes(group) in trained
+        for weight in group
+        if (key := storage_key(weight)) is not None
+    }
+
+
+def _shapes(weights: Sequence[torch.Tensor]) -> tuple[torch.Size, ...]:
+    return tuple(weight.shape for weight in weights)
+
+
+def _reads(flow: Flow, constant: FlowConstant, storages: Collection[int]) -> bool:
+    chain = _chain(flow, constant.node) if storages else ()
+    return any(key in storages for index in chain for key, _ in flow.nodes[index].reads)
+
+
+def _sites(flow: Flow) -> dict[int, _Site]:
+    """Operator that makes a constant -> the user's outermost call that gives nothing else.
+
+    Only where the line that calls does so for nothing that changes: a layer of a network may get
+    what is constant in its first call alone.
+    """
+    below: dict[Stack, bool] = {}
+    for node in flow.nodes:
+        if not (node.step or node.backward or node.loader):
+            below[node.chain] = below.get(node.chain, True) and node.constant
+    same: dict[Stack, bool] = {}
+    for chain, constant in below.items():
+        for at in range(len(chain)):
+            same[chain[at:]] = same.get(chain[at:], True) and constant
+    mixed = {(line.file, line.number) for chain in below if not below[chain] for line in chain}
+    kinds = {call.chain: call.kind for call in reversed(flow.calls) if call.step == 0}
+    sites = {}
+    for entry in flow.constants.constants:
+        chain = flow.nodes[entry.node].chain
+        depth = next((at for at in range(len(chain)) if not same.get(chain[at:])), len(chain)) - 1
+        if depth < 1 or (chain[depth].file, chain[depth].number) in mixed:
+            continue
+        line, function = chain[depth], chain[depth - 1].function
+        called = kinds.get(chain[depth:], "" if function.startswith("<") else function)
+        if not _reads_changing(flow, chain[:depth]):
+            sites[entry.node] = _Site(str(line), called)
+    return sites
+
+
+def _reads_changing(flow: Flow, chain: Stack) -> bool:
+    """Whether one of these functions reads a value that changes."""
+    functions = {(line.file, line.function) for line in chain}
+    return any((line.file, line.function) in functions for line in flow.births.read_at)
+
+
+def _initial(flow: Flow, constant: FlowConstant) -> bool:
+    """Whether it is only filled with a number."""
+    return all(flow.nodes[index].name in INITIAL for index in _chain(flow, constant.node))
+
+
+def _varying(flow: Flow) -> dict[tuple[str | None, str], list[int]]:
+    """Operators of the first step that make what changes, by their line and name."""
+    varying: dict[tuple[str | None, str], list[int]] = defaultdict(list)
+    for index, node in enumerate(flow.nodes):
+        if not (node.step or node.constant or node.backward):
+            varying[node.where, node.name].append(index)
+    return varying
+
+
+def _general(
+    flow: Flow, constant: FlowConstant, varying: Mapping[tuple[str | None, str], Sequence[int]]
+) -> bool:
+    """Whether its line works on what changes in another call of a module: a layer on its input."""
+    node = flow.nodes[constant.node]
+    own = _innermost(flow, constant.node)
+    alike = varying.get((node.where, node.name), ())
+    return any(_innermost(flow, index) != own for index in alike)
+
+
+def _innermost(flow: Flow, index: int) -> FlowCall | None:
+    """The call of a module in which an operator ran."""
+    around = [call for call in flow.calls if call.begin <= index < call.end]
+    return around[-1] if around else None
+
+
+def _identity(flow: Flow, constant: FlowConstant) -> tuple[object, ...]:
+    node = flow.nodes[constant.node]
+    return (node.name, node.where, constant.shape, constant.dtype, constant.digest)
+
+
+def _constant(
+    flow: Flow,
+    where: str,
+    site: _Site | None,
+    group: Sequence[FlowConstant],
+    varying: Mapping[tuple[str | None, str], Sequence[int]],
+) -> wire.ConstantSeen:
+    chain = sorted({index for constant in group for index in _chain(flow, constant.node)})
+    nodes = [flow.nodes[index] for index in chain]
+    largest = max(group, key=lambda constant: constant.bytes)
+    spent: dict[str, float] = defaultdict(float)
+    busy = {line for line, _ in varying} if site is not None else set()
+    for node in nodes:
+        spent[where if node.where is None or node.where in busy else node.where] += node.s
+    lines = [where if node.where in busy else node.where for node in nodes]
+    shared = any((node.where, node.name) in varying for node in nodes)
+    return wire.ConstantSeen(
+        where=where
+        if site is not None and shared
+        else max(reversed(spent), key=lambda line: spent[line]),
+        lines=tuple(dict.fromkeys(line for line in lines if line is not None)),
+        operators=tuple(dict.fromkeys(node.name for node in nodes)),
+        calls=len(group),
+        shape="x".join(map(str, largest.shape)),
+        dtype=largest.dtype,
+        bytes=sum(constant.bytes for constant in group),
+        s=sum(node.s for node in nodes),
+        compared=all(constant.compared for constant in group),
+        called=site.called if site is not None else "",
+        shared=site is not None and shared,
+        flops=flops_share(flow, nodes),
+    )
+
+
+def _chain(flow: Flow, last: int) -> set[int]:
+    """All operators that a constant is made by."""
+    chain, waiting = {last}, [last]
+    while waiting:
+        for source in flow.nodes[waiting.pop()].sources:
+            if source not in chain and flow.nodes[source].step == flow.nodes[last].step:
+                chain.add(source)
+                waiting.append(source)
+    return chain
+
+
+def _last_line(flow: Flow, last: int) -> str | None:
+    lines = (flow.nodes[index].where for index in sorted(_chain(flow, last), reverse=True))
+    return next((line for line in lines if line is not None), None)

@@ -1,0 +1,315 @@
+"""Gradients that a backward pass computes and nothing uses.
+
+Of weights that nothing ever changes, or of a part that another pass trains: set to zero or dropped
+before anything reads them, as in the discriminator's step of a GAN that goes back through the
+generator. Of the latter a called module is told of which nothing at all comes of the pass, while
+another part of the same pass is used; not where the pass must go through, to what lies before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from flatout_agent import wire
+from flatout_agent.watch.profile.flow.follow import Flow
+from flatout_agent.watch.profile.flow.reading import seconds
+from flatout_agent.watch.profile.flow.records import FlowCall, FlowNode, FlowPass
+from flatout_agent.watch.profile.flow.schemas import CLEARING
+from flatout_agent.watch.profile.flow.weights import WeightLooks
+from flatout_agent.watch.profile.storages import storage_key, storage_of
+
+ADDING = "aten.add_"
+"""A gradient is added to one that is there."""
+HALF = 0.5
+"""Of a convolution's backward operator, where only one of its two gradients is needed."""
+
+
+@dataclass
+class _Needs:
+    """What becomes of each operator's result, followed back from the end of the steps."""
+
+    live: set[int] = field(default_factory=set)
+    """Operators of which somebody needs something."""
+    partly: set[int] = field(default_factory=set)
+    """Convolutions' backward operators that make a gradient which nobody needs, and one more."""
+    reads: dict[int, int] = field(default_factory=dict)
+    """Storage -> the last operator outside of backward passes that reads it."""
+
+
+def unused_gradients(
+    flow: Flow, before: WeightLooks | None, by_hand: bool = False
+) -> tuple[wire.GradientsSeen, ...]:
+    """The costliest first; of weights that nothing changes, if there are any, else of passes.
+
+    before: what the weights were some steps ago. by_hand: no optimizer changes them.
+    """
+    if flow.steps < 2:
+        return ()
+    modules = [module for reference in flow.notes.modules.values() if (module := reference())]
+    idle = _idle(flow, modules, before) if not by_hand else {}
+    if idle:
+        return (_of_idle(flow, modules, idle),)
+    if flow.unseen:
+        return ()
+    needs = _needs(flow, ())
+    passes = [item for item in flow.passes if not (item.step or item.gives or item.failed)]
+    rows: dict[tuple[str | None, str | None], wire.GradientsSeen] = {}
+    for item in passes:
+        row = _of_pass(flow, item, needs)
+        if row is not None:
+            lines = row.where, row.backward_where
+            before_it = rows.get(lines)
+            rows[lines] = (
+                row
+                if before_it is None
+                else dataclasses.replace(
+                    row, s=row.s + before_it.s, flops=row.flops + before_it.flops
+                )
+            )
+    return tuple(sorted(rows.values(), key=lambda row: -row.s))
+
+
+def _of_idle(
+    flow: Flow, modules: Sequence[torch.nn.Module], idle: dict[int, torch.Tensor]
+) -> wire.GradientsSeen:
+    """Of the last step: its gradients are known by the weights that hold them."""
+    step = flow.steps - 1
+    needs = _needs(flow, {_gradient(weight) for weight in idle.values()})
+    own = [i for i, node in enumerate(flow.nodes) if node.backward and node.step == step]
+    spent_s, flops = _spent(flow, own, needs)
+    module, call = _named(flow, modules, idle, step)
+    return wire.GradientsSeen(
+        what=type(module).__name__ if module is not None else "",
+        where=call.where if call is not None else None,
+        tensors=len(idle),
+        parameters=sum(weight.numel() for weight in idle.values()),
+        after_trained=module is None or id(module) in flow.notes.after_trained,
+        s=spent_s * seconds(flow.nodes) / (seconds(flow.nodes, step) or 1.0),
+        flops=flops,
+    )
+
+
+def _of_pass(flow: Flow, item: FlowPass, needs: _Needs) -> wire.GradientsSeen | None:
+    """None: each part of the pass is used, or none of it."""
+    nodes = flow.nodes
+    own = [index for index in range(item.begin, item.end) if nodes[index].backward]
+    dead = {index for index in own if index not in needs.live}
+    used = any(
+        state.key in needs.reads
+        for index in own
+        if index not in dead
+        for state in nodes[index].made
+    )
+    futile = list(_futile(flow, item, own, dead, needs)) if dead and used else []
+    if not futile:
+        return None
+    call, module = max(futile, key=lambda pair: sum(w.numel() for w in pair[1].parameters()))
+    spent_s, flops = _spent(flow, own, needs)
+    return wire.GradientsSeen(
+        what=type(module).__name__,
+        where=call.where,
+        dropped=True,
+        backward_where=item.where,
+        s=spent_s,
+        flops=flops,
+    )
+
+
+def _spent(flow: Flow, own: Sequence[int], needs: _Needs) -> tuple[float, float]:
+    """Seconds of these operators that nobody needs, and their share of their step's operations."""
+    weights = {index: 1.0 for index in own if index not in needs.live}
+    weights |= {index: HALF for index in own if index in needs.partly}
+    step = flow.nodes[own[0]].step if own else 0
+    flops = sum(node.flops for node in flow.nodes if node.step == step)
+    spent = sum(flow.nodes[index].flops * share for index, share in weights.items())
+    spent_s = sum(flow.nodes[index].s * share for index, share in weights.items())
+    return spent_s, spent / flops if flops else 0.0
+
+
+def _needs(flow: Flow, unwanted: Collection[int | None]) -> _Needs:
+    """unwanted: storages of gradients that nobody will read."""
+    nodes = flow.nodes
+    given = {index for indexes in flow.given.values() for index in indexes}
+    sizes = dict(_gradient_sizes(flow))
+    needs = _Needs()
+    wanted = {state.key for node in nodes for state in node.made if state.alive}
+    wanted -= {key for key in unwanted if key is not None}
+    for index in range(len(nodes) - 1, -1, -1):
+        node = nodes[index]
+        made = {state.key for state in node.made}
+        adds = node.backward and node.name == ADDING  # to what was there before the two steps
+        if wanted.isdisjoint(made) and not (index in given if adds else node.read):
+            continue
+        needs.live.add(index)
+        if node.name.endswith("convolution_backward") and not made <= wanted:
+            needs.partly.add(index)
+        cleared = _cleared(node, sizes)
+        wanted -= cleared
+        taken = {key for key, _ in node.reads} - cleared
+        wanted |= taken
+        for key in taken if not node.backward else ():
+            needs.reads.setdefault(key, index)
+    return needs
+
+
+def _gradient_sizes(flow: Flow) -> Iterator[tuple[int, int]]:
+    """Storages of gradients that fill them, with how many numbers they hold."""
+    for reference in flow.notes.modules.values():
+        module = reference()
+        for weight in module.parameters(recurse=False) if module is not None else ():
+            gradient = weight.grad
+            key = storage_key(gradient) if gradient is not None else None
+            if gradient is None or key is None:
+                continue
+            if storage_of(gradient).nbytes() == gradient.numel() * gradient.element_size():
+                yield key, gradient.numel()
+
+
+def _cleared(node: FlowNode, sizes: dict[int, int]) -> set[int]:
+    """Gradients that an operator sets to zero as a whole."""
+    if node.name not in CLEARING:
+        return set()
+    return {
+        key
+        for (key, _), shape in zip(node.reads, node.shapes, strict=True)
+        if sizes.get(key) == math.prod(shape)
+    }
+
+
+def _futile(
+    flow: Flow, item: FlowPass, own: Collection[int], dead: Collection[int], needs: _Needs
+) -> Iterator[tuple[FlowCall, torch.nn.Module]]:
+    """The outermost calls of modules before the pass of which it gives nothing that is needed."""
+    end = -1
+    for call in flow.calls:
+        reference = flow.notes.modules.get(call.module)
+        module = reference() if reference is not None else None
+        if call.step or not call.gradients or call.begin < end or call.end > item.begin:
+            continue
+        if module is None or not any(weight.requires_grad for weight in module.parameters()):
+            continue
+        consumers = _consumers(flow, call, module, own, needs)
+        if consumers and all(index in dead for index in consumers):
+            end = call.end
+            yield call, module
+
+
+def _consumers(
+    flow: Flow, call: FlowCall, module: torch.nn.Module, own: Collection[int], needs: _Needs
+) -> set[int]:
+    """Operators of the pass that take what stays inside of a call, or the module's weights.
+
+    What it returns others take, too, for gradients of their own.
+    """
+    inside = {
+        index
+        for index in range(call.begin, call.end)
+        if not any(needs.reads.get(state.key, -1) >= call.end for state in flow.nodes[index].made)
+    }
+    weights = {storage_key(weight) for weight in module.parameters()}
+    taking = {index for index in own if not inside.isdisjoint(flow.nodes[index].deps)}
+    if not taking:
+        return set()  # the pass goes through another call of the module
+    return taking.union(i for i in own if any(key in weights for key, _ in flow.nodes[i].reads))
+
+
+def _idle(
+    flow: Flow, modules: Sequence[torch.nn.Module], before: WeightLooks | None
+) -> dict[int, torch.Tensor]:
+    """Parameters with a gradient which is in no optimizer, and neither changed nor read."""
+    weights = {id(weight): weight for module in modules for weight in module.parameters()}
+    with_gradient = {
+        key: weight
+        for key, weight in weights.items()
+        if weight.requires_grad and weight.is_leaf and _plain(weight)
+    }
+    changed, used = _changed(flow), _used(flow)
+    untouched = {
+        key: weight
+        for key, weight in with_gradient.items()
+        if storage_key(weight) not in changed
+        and _gradient(weight) not in used
+        and not (before is not None and before.changed(weight))
+    }
+    if not untouched:
+        return {}  # a look at every object of the process takes long
+    if _frozen(modules):
+        return {}  # its optimizers may be as well, and are not found then
+    owned = {id(weight) for optimizer in _optimizers() for weight in _updated(optimizer)}
+    shared = {_gradient(weight) for key, weight in weights.items() if key in owned}
+    return {
+        key: weight
+        for key, weight in untouched.items()
+        if key not in owned and _gradient(weight) not in shared
+    }
+
+
+def _gradient(weight: torch.Tensor) -> int | None:
+    """The storage of its gradient."""
+    return storage_key(weight.grad) if weight.grad is not None else None
+
+
+def _plain(weight: torch.Tensor) -> bool:
+    gradient = weight.grad
+    return gradient is not None and gradient.layout == torch.strided and not weight.is_sparse
+
+
+def _optimizers() -> Iterator[Any]:
+    """All of the process, those too that have not stepped yet."""
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.optim.Optimizer):
+            yield thing
+
+
+def _frozen(modules: Iterable[torch.nn.Module]) -> bool:
+    """Whether `gc.freeze` has hidden one of these from `gc.get_objects`."""
+    hidden = {id(module) for module in modules} if gc.get_freeze_count() else set()
+    return bool(hidden) and not hidden <= {
+        key for thing in gc.get_objects() if (key := id(thing)) in hidden
+    }
+
+
+def _updated(optimizer: Any) -> Iterator[torch.Tensor]:
+    for group in getattr(optimizer, "param_groups", ()):
+        yield from group["params"]
+
+
+def _changed(flow: Flow) -> set[int]:
+    """Storages that operators outside of backward passes write to."""
+    return {state.key for node in flow.nodes if not node.backward for state in node.made}
+
+
+def _used(flow: Flow) -> set[int]:
+    """Storages that such operators read or write, if not only to set them to zero."""
+    used: set[int] = set()
+    for node in flow.nodes:
+        if not node.backward and node.name not in CLEARING:
+            used |= {key for key, _ in node.reads}
+            used |= {state.key for state in node.made}
+    return used
+
+
+def _named(
+    flow: Flow, modules: Iterable[torch.nn.Module], idle: Collection[int], step: int
+) -> tuple[torch.nn.Module | None, FlowCall | None]:
+    """The largest module that is called and has no other trainable parameters, with its call."""
+    calls = {call.module: call for call in reversed(flow.calls) if call.step == step}
+    best: torch.nn.Module | None = None
+    most = 0
+    for module in modules:
+        trainable = [weight for weight in module.parameters() if weight.requires_grad]
+        size = sum(weight.numel() for weight in trainable)
+        if not trainable or id(module) not in calls or any(id(w) not in idle for w in trainable):
+            continue
+        first = best is None or calls[id(module)].begin < calls[id(best)].begin
+        if size > most or (size == most and first):
+            best, most = module, size
+    root = next((call for call in flow.calls if call.root and call.step == step), None)
+    return best, calls[id(best)] if best is not None else root

@@ -1,0 +1,208 @@
+"""Calls and operators whose results nobody reads, named by the outermost futile call."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from flatout_agent import wire
+from flatout_agent.watch.profile.flow.follow import Flow
+from flatout_agent.watch.profile.flow.reading import (
+    GRADIENTS,
+    flops_share,
+    grad_call,
+    with_sources,
+)
+from flatout_agent.watch.profile.flow.records import FlowCall, FlowNode, Stack
+
+LEAST = 0.01
+"""Share of the step's operators, by time or by their operations, below which nothing is told."""
+MOST = 8
+"""Rows."""
+
+
+def unread(flow: Flow, live: Collection[int], operators_s: float) -> tuple[wire.UnreadSeen, ...]:
+    """Of the first step; what the second one takes is read, and what is still there may be.
+
+    live: operators whose result somebody reads, or may read yet.
+    """
+    stacks = _stacks(flow, live)
+    futile = _futile(stacks, live)
+    dead_calls = _dead_calls(flow, live)
+    inside = {index for call in dead_calls for index in range(call.begin, call.end)}
+    rows = [_called(flow, calls, live, futile, stacks) for calls in _grouped(dead_calls, futile)]
+    told = {row.where for row in rows}
+    inside = with_sources(flow.nodes, inside)
+    outside = {
+        index: stack
+        for index, stack in stacks.items()
+        if index not in live and index not in inside and "empty" not in flow.nodes[index].name
+    }
+    rows += [row for row in _lines(flow, outside, futile) if row.where not in told]
+    worth = [row for row in rows if row.s >= LEAST * operators_s or row.flops >= LEAST]
+    return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
+
+
+def _own(node: FlowNode) -> bool:
+    """Of the first step's own code, and not only counting."""
+    return not (node.step or node.backward or node.loader or node.counter)
+
+
+def _stacks(flow: Flow, live: Collection[int]) -> dict[int, Stack]:
+    """Of each operator of the first step's own code: the user's lines, the innermost first.
+
+    With those that a call of torch.autograd.grad runs, where nothing that it computes is read, by
+    the lines of that call.
+    """
+    stacks = {index: node.chain for index, node in enumerate(flow.nodes) if _own(node)}
+    computed: dict[int, list[int]] = defaultdict(list)
+    for index, node in enumerate(flow.nodes):
+        if not node.step and (number := grad_call(flow, node)) >= 0:
+            computed[number].append(index)
+    for number, indexes in computed.items():
+        if not any(index in live for index in indexes):
+            stacks |= dict.fromkeys(indexes, flow.passes[number].chain)
+    return {index: stack for index, stack in sorted(stacks.items()) if stack}
+
+
+def _futile(stacks: Mapping[int, Stack], live: Collection[int]) -> set[Stack]:
+    """Stacks of the user's lines, the innermost first, below which nothing is read."""
+    below: dict[Stack, bool] = {}
+    for index, chain in stacks.items():
+        below[chain] = below.get(chain, False) or index in live
+    reads: dict[Stack, bool] = {}
+    for chain, read in below.items():
+        for at in range(len(chain)):
+            reads[chain[at:]] = reads.get(chain[at:], False) or read
+    return {stack for stack, read in reads.items() if not read}
+
+
+def _outermost(stack: Stack, futile: Collection[Stack]) -> int:
+    """Position in a stack of the outermost line below which nothing is read; 0: its own."""
+    at = 0
+    while at + 1 < len(stack) and stack[at + 1 :] in futile:
+        at += 1
+    return at
+
+
+def _dead_calls(flow: Flow, live: Collection[int]) -> list[FlowCall]:
+    """The outermost calls of modules of which nothing is read."""
+    dead: list[FlowCall] = []
+    for call in flow.calls:
+        inside = dead and dead[-1].begin <= call.begin < dead[-1].end
+        if call.step or call.end <= call.begin or inside or call.where is None:
+            continue
+        own = [index for index in range(call.begin, call.end) if not flow.nodes[index].counter]
+        if own and not any(index in live for index in own) and not flow.nodes[own[0]].backward:
+            dead.append(call)
+    return dead
+
+
+def _grouped(calls: Iterable[FlowCall], futile: Collection[Stack]) -> list[list[FlowCall]]:
+    """By the outermost line that calls them for nothing; by the module where it is their own."""
+    groups: dict[tuple[Stack, str], list[FlowCall]] = defaultdict(list)
+    for call in calls:
+        at = _outermost(call.chain, futile)
+        groups[call.chain[at:], call.kind if at == 0 else ""].append(call)
+    return list(groups.values())
+
+
+def _called(
+    flow: Flow,
+    calls: Sequence[FlowCall],
+    live: Collection[int],
+    futile: Collection[Stack],
+    stacks: Mapping[int, Stack],
+) -> wire.UnreadSeen:
+    """Of calls with the same outermost line."""
+    first = calls[0]
+    at = _outermost(first.chain, futile)
+    outer = first.chain[at:]
+    nodes = [
+        flow.nodes[index]
+        for index, stack in stacks.items()
+        if (stack[-len(outer) :] == outer if at else _within(index, calls))
+    ]
+    same = [_same_input(flow, call, live) for call in calls]
+    functions = [line.function for line in reversed(first.chain[:at])]
+    called = next((name for name in functions if not name.startswith("<")), "")
+    return wire.UnreadSeen(
+        what=f"{called or first.kind}()",
+        where=str(outer[0]),
+        calls=min(Counter((call.where, call.module) for call in calls).values())
+        if at
+        else len(calls),
+        s=sum(node.s for node in nodes),
+        flops=flops_share(flow, nodes),
+        root=first.root,
+        gradients=first.gradients,
+        same_input=all(call is not None for call in same),
+        first_where=next((call.where for call in same if call is not None), None),
+        module=first.kind if called else "",
+        forwards=sum(call.root and call.gradients for call in calls),
+    )
+
+
+def _within(index: int, calls: Iterable[FlowCall]) -> bool:
+    return any(call.begin <= index < call.end for call in calls)
+
+
+def _same_input(flow: Flow, dead: FlowCall, live: Collection[int]) -> FlowCall | None:
+    """A call of the same module on the same tensors that is read; None: there is none."""
+    taken = _inputs(flow, dead)
+    for call in flow.calls:
+        same = (call.module, call.kind) == (dead.module, dead.kind)
+        if call is dead or not same or call.step or call.end <= call.begin:
+            continue
+        if any(index in live for index in range(call.begin, call.end)) and (
+            taken <= _inputs(flow, call)
+        ):
+            return call
+    return None
+
+
+def _inputs(flow: Flow, call: FlowCall) -> set[tuple[int, int]]:
+    """Storages and their versions that a call takes from outside of it."""
+    nodes = flow.nodes[call.begin : call.end]
+    own = {state.ref.cdata for node in nodes for state in node.made}
+    return {read for node in nodes for read in node.reads if read[0] not in own}
+
+
+def _lines(
+    flow: Flow, stacks: Mapping[int, Stack], futile: Collection[Stack]
+) -> list[wire.UnreadSeen]:
+    """Operators that are not read, by the user's outermost such line.
+
+    Calls of torch.autograd.grad by the function that they are in: x and y of one Laplacian.
+    """
+    outer = {index: stack[_outermost(stack, futile) :] for index, stack in stacks.items()}
+    gradients = {stack for index, stack in outer.items() if grad_call(flow, flow.nodes[index]) >= 0}
+    groups: dict[object, list[int]] = defaultdict(list)
+    for index, stack in outer.items():
+        function = (stack[0].file, stack[0].function, *stack[1:])
+        groups[function if stack in gradients else str(stack[0])].append(index)
+    return [_line(flow, indexes, outer) for indexes in groups.values()]
+
+
+def _line(flow: Flow, indexes: Sequence[int], outer: Mapping[int, Stack]) -> wire.UnreadSeen:
+    """Of these operators; where: the line with most of their time."""
+    nodes = [flow.nodes[index] for index in indexes]
+    spent: dict[str, float] = defaultdict(float)
+    for index in indexes:
+        spent[str(outer[index][0])] += flow.nodes[index].s
+    calls = {number for node in nodes if (number := grad_call(flow, node)) >= 0}
+    return wire.UnreadSeen(
+        what=GRADIENTS if calls else _names(nodes),
+        where=max(spent, key=lambda where: spent[where]),
+        calls=max(len(calls), 1),
+        s=sum(node.s for node in nodes),
+        flops=flops_share(flow, nodes),
+    )
+
+
+def _names(nodes: Iterable[FlowNode]) -> str:
+    """The costliest operators, as in mm, softmax."""
+    spent: dict[str, float] = defaultdict(float)
+    for node in nodes:
+        spent[node.name.partition(".")[2] or node.name] += node.s
+    return ", ".join(sorted(spent, key=lambda name: -spent[name])[:3])

@@ -1,0 +1,200 @@
+"""What a `Flow` keeps of the operators, calls and backward passes of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from flatout_agent.watch import places
+
+
+class FlowLine(NamedTuple):
+    """A line of a user's file that is being executed."""
+
+    file: str
+    """As the code object names it."""
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        """file:line, as the host is told it."""
+        return f"{places.display(self.file)}:{self.number}"
+
+
+Stack = tuple[FlowLine, ...]
+"""The user's lines, the innermost first."""
+
+
+class FlowValue(NamedTuple):
+    """What a storage holds, as its last writer leaves it: see `FlowStorage`."""
+
+    constant: bool
+    signature: int
+    wide: int
+    away: str | None
+
+
+@dataclass(slots=True)
+class FlowStorage:
+    """What is known of one storage; its value is that of its last writer."""
+
+    ref: StorageWeakRef
+    outside: bool = True
+    """It was there before the two steps."""
+    node: int = -1
+    version: int = 0
+    constant: bool = False
+    """Its value comes from no tensor that training changes."""
+    signature: int = 0
+    wide: int = 0
+    """Bits of the `FlowEntry`s that made it float64."""
+    away: str | None = None
+    """Line where its value left the device."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether something still holds it."""
+        return not self.ref.expired()  # type: ignore[no-untyped-call]  # torch's own
+
+    @property
+    def key(self) -> int:
+        """Its address."""
+        return int(self.ref.cdata)
+
+
+@dataclass(slots=True)
+class FlowNode:
+    """One operator that made or changed a value."""
+
+    name: str
+    where: str | None
+    s: float
+    flops: float
+    step: int
+    deps: tuple[int, ...]
+    reads: tuple[tuple[int, int], ...]
+    """Storages with their versions that were there before."""
+    made: tuple[FlowStorage, ...]
+    backward: bool
+    loader: bool
+    read: bool = False
+    """Its inputs are read, whatever becomes of its result."""
+    counter: bool = False
+    """It counts, as batch normalisation does its batches."""
+    sources: tuple[int, ...] = ()
+    """Of a constant: the operators that made what it is made from."""
+    constant: bool = False
+    chain: Stack = ()
+    """Empty in a backward pass."""
+    shapes: tuple[torch.Size, ...] = ()
+    """Of the tensors that it takes."""
+    onto: tuple[int, ...] = ()
+    """Operators that made what it overwrites."""
+    made_s: float = 0.0
+    """Of a constant: CPU seconds in it and in its sources."""
+    backward_pass: int = -1
+    """Number of the `FlowPass` that it is part of; -1: of none, or one of another thread's."""
+
+
+@dataclass(slots=True)
+class FlowCall:
+    """One call of a module: the operators from `begin` to before `end`."""
+
+    module: int
+    kind: str
+    where: str | None
+    root: bool
+    gradients: bool
+    step: int
+    begin: int
+    end: int = -1
+    chain: Stack = ()
+    """The line that calls, and those that led to it."""
+    onwards: bool = False
+    """Its input needs a gradient: a backward pass goes on through it."""
+
+
+@dataclass(slots=True)
+class FlowPass:
+    """One backward pass: the operators from `begin` to before `end`, with those of hooks."""
+
+    chain: Stack
+    """The lines that led to it."""
+    step: int
+    begin: int
+    gives: bool
+    """By torch.autograd.grad: it returns the gradients; else they are added to `.grad`."""
+    graph: bool
+    """create_graph=True."""
+    end: int = -1
+    failed: bool = False
+
+    @property
+    def where(self) -> str | None:
+        """file:line that calls it."""
+        return str(self.chain[0]) if self.chain else None
+
+
+@dataclass(slots=True)
+class FlowConstant:
+    """A constant that meets a value of the loop."""
+
+    node: int
+    step: int
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    digest: int
+    compared: bool
+    """By its bytes, not only by how it was made."""
+    changed: bool = False
+    """It is written to afterwards."""
+
+
+@dataclass(slots=True)
+class FlowEntry:
+    """Where float64 comes into the step."""
+
+    what: str
+    """Name of the operator; parameter, buffer, batch or tensor where it was there before."""
+    where: str | None
+    part: str = ""
+    """Of the batch, as in ["x"]."""
+    s: float = 0.0
+    operators: int = 0
+    """Computed in float64 because of it."""
+
+
+@dataclass(slots=True)
+class FlowReturn:
+    """A value that left the device and came back."""
+
+    left: str | None
+    back: str | None
+    bytes: int
+    step: int
+
+
+@dataclass(slots=True)
+class FlowUses:
+    """The tensors that one operator takes: with their storages, and whether it writes to them."""
+
+    tensors: list[tuple[torch.Tensor, FlowStorage, bool]] = field(default_factory=list)
+    unknown: bool = False
+    """A tensor without storage is among them."""
+
+
+Nodes = Sequence[FlowNode]
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors of an argument or a result: one, or a list of them, or of lists of them."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in tensors(item)]
+    return []

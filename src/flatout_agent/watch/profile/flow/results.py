@@ -1,0 +1,122 @@
+"""What the data flow of two steps shows: results nobody reads, constants made anew, float64."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from flatout_agent import wire
+from flatout_agent.watch.profile.flow.follow import Flow
+from flatout_agent.watch.profile.flow.questions.again import again
+from flatout_agent.watch.profile.flow.questions.beside import beside
+from flatout_agent.watch.profile.flow.questions.constants import constants
+from flatout_agent.watch.profile.flow.questions.embeddings import embeddings
+from flatout_agent.watch.profile.flow.questions.gradients import unused_gradients
+from flatout_agent.watch.profile.flow.questions.host_constants import host_constants
+from flatout_agent.watch.profile.flow.questions.ignored import ignored
+from flatout_agent.watch.profile.flow.questions.padding import padding
+from flatout_agent.watch.profile.flow.questions.recomputed import recomputed
+from flatout_agent.watch.profile.flow.questions.repeats import repeats
+from flatout_agent.watch.profile.flow.questions.unread import unread
+from flatout_agent.watch.profile.flow.reading import with_sources
+from flatout_agent.watch.profile.flow.records import FlowLine, FlowNode
+from flatout_agent.watch.profile.flow.weights import WeightLooks
+
+SLIGHT = 0.05
+"""Share of the costliest source of float64 below which another is not told."""
+MOST = 8
+"""Rows of each kind."""
+
+
+def results(
+    flow: Flow,
+    training: Collection[FlowLine] = (),
+    weights: WeightLooks | None = None,
+    by_hand: bool = False,
+) -> wire.FlowSeen | None:
+    """None: the flow is not known to be whole. What compares two steps is left out after one, and
+    what asks for what becomes of a value where unseen code takes some.
+
+    training: the lines on the stack while `backward` runs, where they are known. weights: what they
+    were some steps before. by_hand: no optimizer changes them.
+    """
+    if not flow.going:
+        return None
+    first = [node for node in flow.nodes if node.step == 0]
+    operators_s = sum(node.s for node in first)
+    both = flow.steps >= 2 and not flow.unseen
+    known = both and flow.modelled
+    live = _live(flow) if both else set()
+    rows, lines = beside(flow, live) if known else ((), ())
+    return wire.FlowSeen(
+        steps=flow.steps,
+        operators=len(first),
+        operators_s=operators_s,
+        unread=unread(flow, live, operators_s) if known else (),
+        constants=constants(flow, operators_s) if both else (),
+        host_constants=host_constants(flow.births) if both else (),
+        again=again(flow, live) if both else (),
+        doubles=doubles(flow),
+        default_double=torch.get_default_dtype() is torch.float64,
+        returns=returns(flow),
+        repeats=repeats(flow, training) if not flow.unseen and flow.modelled else (),
+        beside=rows,
+        training=lines,
+        gradients=unused_gradients(flow, weights, by_hand) if flow.modelled else (),
+        **_noted(flow),
+    )
+
+
+def _noted(flow: Flow) -> dict[str, Any]:
+    """What was noted beside the flow: fields of FlowSeen."""
+    steps = max(1, flow.steps)
+    return {
+        "embeddings": embeddings(flow),
+        "ignored": ignored(flow) if not flow.unseen else (),
+        "recomputed": recomputed(flow),
+        "padding": padding(flow),
+        "batches": flow.notes.batches / steps,
+        "training_calls": flow.notes.training_calls / steps,
+    }
+
+
+def doubles(flow: Flow) -> tuple[wire.DoubleSeen, ...]:
+    """Where float64 comes in, the costliest first."""
+    entries = sorted(flow.doubles.entries, key=lambda entry: -entry.s)
+    most_s = entries[0].s if entries else 0.0
+    return tuple(
+        wire.DoubleSeen(entry.what, entry.where, entry.part, entry.operators, entry.s)
+        for entry in entries[:MOST]
+        if entry.operators and entry.s >= SLIGHT * most_s
+    )
+
+
+def _live(flow: Flow) -> set[int]:
+    """Operators whose result somebody reads, or may read yet."""
+    waiting = [
+        index
+        for index, node in enumerate(flow.nodes)
+        if node.step > 0 or node.read or _kept(node, index)
+    ]
+    return with_sources(flow.nodes, waiting)
+
+
+def _kept(node: FlowNode, index: int) -> bool:
+    """Whether its result is still in memory."""
+    return any(state.node == index and not state.outside and state.alive for state in node.made)
+
+
+def returns(flow: Flow) -> tuple[wire.ReturnSeen, ...]:
+    """Values that left the device and came back, by their two lines."""
+    groups: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
+    for item in flow.returns.returns:
+        if item.step == 0:
+            groups[item.left, item.back].append(item.bytes)
+    rows = [
+        wire.ReturnSeen(left, back, len(sizes), sum(sizes))
+        for (left, back), sizes in groups.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.bytes)[:MOST])
