@@ -7,10 +7,9 @@ import re
 import sys
 import time
 import warnings
+from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-import torch
 
 from flatout_agent.watch import library_pulse
 from flatout_train.checkpoint import random_states, termination
@@ -18,9 +17,9 @@ from flatout_train.checkpoint import reading as checkpoint_reading
 from flatout_train.checkpoint import sharded as checkpoint_sharded
 from flatout_train.checkpoint.files import Folder
 from flatout_train.checkpoint.ranks import Agreement, CheckpointRanks
-from flatout_train.checkpoint.reading import RANDOM_STATES, NewestCheckpoint, file_name, read_all
-from flatout_train.checkpoint.states import Staging
-from flatout_train.checkpoint.tracked import Tracked, differences, load_all, mismatch, put_back
+from flatout_train.checkpoint.reading import RANDOM_STATES, file_name, read_all
+from flatout_train.checkpoint.states import HostCopies
+from flatout_train.checkpoint.tracked import Tracked
 from flatout_train.checkpoint.writing import Background, Staged, write
 from flatout_train.errors import CheckpointError, UsageError
 
@@ -98,11 +97,10 @@ class Checkpoint:
             raise UsageError("tracked names must differ in more than upper and lower case")
         self._tracked = [Tracked(name, thing) for name, thing in tracked.items()]
         self._folder, self._keep = Folder(dir), keep
-        self._staging, self._background = Staging(), Background()
+        self._copies, self._background = HostCopies(), Background()
         self._watch = termination.Watch(grace)
         self._ranks: CheckpointRanks | None = None
         self._agreement: Agreement | None = None
-        self._broken: list[Any] = []
         self._may_save = self._closed = False
         self._done = 0
         self._look_at = 0
@@ -117,20 +115,19 @@ class Checkpoint:
         """Load the newest intact checkpoint into the tracked objects.
 
         Returns the number of optimizer steps done; 0: there is no checkpoint. Broken checkpoints
-        are skipped with a warning that names them. Raises CheckpointError where the state does not
-        fit the tracked objects, or where no checkpoint can be read: nothing is loaded then.
+        are skipped with a warning that names them. Raises CheckpointError where no checkpoint can be
+        read: nothing is loaded then; and where the state does not fit the tracked objects.
         """
         ranks = self._begin()
         self.wait()
         newest = checkpoint_reading.newest(self._folder, ranks)
         self._may_save = True
-        ranks.check_alike(0 if newest is None else newest.entry.step, self._folder.path)
+        ranks.check_alike(0 if newest is None else newest.step, self._folder.path)
         if newest is None:
             return 0
-        self._load(newest, ranks)
+        self._load(newest.path, ranks)
         ranks.wait_for_all()
-        self._broken = newest.broken
-        self._done = self._look_at = newest.entry.step
+        self._done = self._look_at = newest.step
         return self._done
 
     def after_step(self) -> None:
@@ -159,8 +156,8 @@ class Checkpoint:
         if ranks.writes:
             library_pulse.saving()
             staged = self._stage(ranks)
-            folder, keep, broken = self._folder, self._keep, self._broken
-            self._background.start(lambda: write(staged, folder, ranks, keep, broken))
+            folder, keep = self._folder, self._keep
+            self._background.start(lambda: write(staged, folder, ranks, keep))
         if self._period is not None:
             self._clock = time.monotonic() + self._period
 
@@ -242,66 +239,48 @@ class Checkpoint:
         return request, bool(any_late)
 
     def _stage(self, ranks: CheckpointRanks) -> Staged:
-        self._staging.begin()
+        copies = self._copies
+        copies.begin()
         states: dict[str, Any] = {}
         error: Exception | None = None
         try:
             for tracked in self._tracked:
-                state = self._staging.copy(tracked.state(), tracked.name)
+                state = copies.copy(tracked.state(), tracked.name)
                 if ranks.rank == 0 or not tracked.alike:
                     states[file_name(tracked.name, ranks.rank)] = state
             drawn = {**random_states.capture(), **ranks.carried()}
-            random = self._staging.copy(drawn, RANDOM_STATES)
-            states[file_name(RANDOM_STATES, ranks.rank)] = random
+            states[file_name(RANDOM_STATES, ranks.rank)] = copies.copy(drawn, RANDOM_STATES)
         except Exception as failure:
             if ranks.size == 1:
                 raise
             error = failure  # the other ranks wait for this rank's result
-        self._staging.started()
-        facts = {
-            "torch": torch.__version__,
-            "world_size": ranks.size,
-            "tracked": {
-                tracked.name: type(tracked.thing).__qualname__ for tracked in self._tracked
-            },
-            "sharded": bool(self._staging.shards),
-        }
-        shards = self._staging.shards
-        return Staged(self._done, states, shards, facts, self._staging.finish, error)
+        copies.started()
+        return Staged(self._done, states, copies.shards, copies.finish, error)
 
-    def _load(self, source: NewestCheckpoint, ranks: CheckpointRanks) -> None:
-        """Load everything or nothing, on all ranks alike."""
-        things, path, staging = self._tracked, source.entry.path, Staging()
+    def _load(self, path: Path, ranks: CheckpointRanks) -> None:
+        """Read everything before anything is loaded, on all ranks alike."""
+        things = self._tracked
         current = {tracked.name: tracked.state() for tracked in things}
         states: dict[str, Any] = {}
-        before: dict[str, Any] = {}
-
-        def read() -> None:
-            states.update(read_all(source, ranks.rank, current))
-            for tracked in things:
-                before[tracked.name] = staging.copy(current[tracked.name], tracked.name)
-
-        def load() -> None:
-            mismatches = {name: differences(states[name], current[name]) for name in states}
-            if failed := load_all(states, things):
-                name, error = failed
-                raise mismatch(name, path, mismatches[name], error) from error
-
-        ranks.together(read)
+        ranks.together(lambda: states.update(read_all(path, ranks.rank, current)))
         states = checkpoint_sharded.load(states, current, things, path, ranks.loop)
-        staging.finish()
-        try:
-            ranks.together(load)
-        except CheckpointError:
-            for name, state in before.items():
-                before[name] = checkpoint_sharded.fill(state, staging.shards)
-            put_back(before, things)
-            raise
-        if checkpoint_reading.own_file(source, RANDOM_STATES, ranks.rank):
-            random = checkpoint_reading.read(source, RANDOM_STATES, ranks.rank)
+        ranks.together(lambda: [_load_into(tracked, states, path) for tracked in things])
+        if checkpoint_reading.own_file(path, RANDOM_STATES, ranks.rank):
+            random = checkpoint_reading.read(path, RANDOM_STATES, ranks.rank)
             random_states.restore(random)
             if differs := ranks.go_on(random):
                 warnings.warn(differs, stacklevel=3)
+
+
+def _load_into(tracked: Tracked, states: dict[str, Any], path: Path) -> None:
+    try:
+        tracked.load(states[tracked.name])
+    except Exception as error:
+        name = tracked.name
+        raise CheckpointError(
+            f"{name} in {path} does not fit the {name} of this program: {error}. Build it as it "
+            "was when the checkpoint was written, or pass Checkpoint another folder to start afresh"
+        ) from error
 
 
 def _every(every: int | str | None) -> tuple[int | None, float | None]:
