@@ -15,9 +15,9 @@ from flatout_agent.watch import library_pulse
 from flatout_train.checkpoint import random_states, termination
 from flatout_train.checkpoint import reading as checkpoint_reading
 from flatout_train.checkpoint import sharded as checkpoint_sharded
-from flatout_train.checkpoint.files import Folder
+from flatout_train.checkpoint.files import RANDOM_STATES, Folder
 from flatout_train.checkpoint.ranks import Agreement, CheckpointRanks
-from flatout_train.checkpoint.reading import RANDOM_STATES, file_name, read_all
+from flatout_train.checkpoint.reading import file_name, read_all
 from flatout_train.checkpoint.states import HostCopies
 from flatout_train.checkpoint.tracked import Tracked
 from flatout_train.checkpoint.writing import Background, Staged, write
@@ -278,8 +278,8 @@ def _load_into(tracked: Tracked, states: dict[str, Any], path: Path) -> None:
     except Exception as error:
         name = tracked.name
         raise CheckpointError(
-            f"{name} in {path} does not fit the {name} of this program: {error}. Build it as it "
-            "was when the checkpoint was written, or pass Checkpoint another folder to start afresh"
+            f"{name} in {path} does not fit the {name} of this program: build it as it was when "
+            f"the checkpoint was written, or pass Checkpoint another folder. {error}"
         ) from error
 
 

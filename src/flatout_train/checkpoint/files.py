@@ -17,6 +17,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
+RANDOM_STATES = "random-states"
+"""File name of the random states, which every checkpoint holds; no tracked object can have it."""
+
 _NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 _TEMPORARY = re.compile(r"\.step-\d{8,}\.[0-9a-f]{8}\.tmp")
 
@@ -69,7 +72,10 @@ class Folder:
         return SavedCheckpoint(step, times, self.path / name)
 
     def prune(self, keep: int, newest: SavedCheckpoint) -> None:
-        """Remove the checkpoints before `newest`, except those of the last `keep` steps."""
+        """Remove the checkpoints before `newest`, except those of the last `keep` steps.
+
+        Folders that flatout did not write stay.
+        """
         kept_steps: set[int] = set()
         for entry in self.entries():
             if entry > newest:
@@ -77,6 +83,8 @@ class Folder:
             if len(kept_steps) < keep and entry.step not in kept_steps:
                 kept_steps.add(entry.step)
                 continue
+            if not (entry.path / f"{RANDOM_STATES}.pt").exists():
+                continue  # not written by flatout
             # Renamed first: a crash must not leave half of a checkpoint under its name.
             temporary = self._temporary(entry.step)
             entry.path.rename(temporary)

@@ -10,13 +10,10 @@ from typing import Any
 import torch
 
 from flatout_train.checkpoint import sharded as checkpoint_sharded
-from flatout_train.checkpoint.files import Folder, SavedCheckpoint
+from flatout_train.checkpoint.files import RANDOM_STATES, Folder, SavedCheckpoint
 from flatout_train.checkpoint.ranks import CheckpointRanks
 from flatout_train.checkpoint.tracked import fit
 from flatout_train.errors import CheckpointError
-
-RANDOM_STATES = "random-states"
-"""File name of the random states; no tracked object can have it."""
 
 
 def newest(folder: Folder, ranks: CheckpointRanks) -> SavedCheckpoint | None:
