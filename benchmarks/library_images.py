@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import record
 import torch
-from flatout_agent.speedups.cores import usable_cores
 from PIL import Image
 from sklearn.datasets import load_sample_images
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
 import flatout
+from flatout_agent.limits import usable_cores
 
 ROOT = Path(__file__).parent.parent
 SIZE = 224

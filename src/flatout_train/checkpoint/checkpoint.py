@@ -50,18 +50,19 @@ class Checkpoint:
         wrapped by DDP, FSDP2 or torch.compile), optimizer, scheduler, GradScaler, a `train_step`, a
         `loader`; or a `torch.Generator`. The random states of Python, NumPy and torch on each
         device are always saved. States may hold tensors, numbers, strings, and lists, tuples, sets
-        and dicts of them; files are read with `weights_only=True`, so they cannot run code.
+        and dicts of them; `weights_only=True` reads them, so that these files cannot run code.
 
     Saving stops training only for the copy to host memory (on CUDA not even that: the copies are
     queued on the device). That memory is kept for the next save: as much as the state's size; on
     CUDA it is page-locked, and torch rounds each tensor up to a power of two, so it may be nearly
-    twice as much. A thread writes the files; a save that starts before it is done waits for it:
-    increase `every` then.
+    twice as much. A thread writes the files, by `torch.save`, one for each object; a save that
+    starts before it is done waits for it: increase `every` then.
 
     Under torch.distributed all ranks create it, with the same arguments, and call each method at
-    the same steps. State that all ranks share is written by rank 0; sharded tensors, random states,
-    loaders and other objects by each rank. The number of ranks may differ on resume: additional
-    ranks keep their own random states, and get rank 0's state of the other objects.
+    the same steps. State that all ranks share is written by rank 0; random states, loaders and
+    other objects by each rank; sharded tensors by `torch.distributed.checkpoint`, whose index is a
+    pickle: load only what you trust. The number of ranks may differ on resume: additional ranks
+    keep their own random states, and get rank 0's state of the other objects.
 
     Under `flatout run --ranks`, `--gpus` or `--nodes` all ranks save at the same step too; rank 0
     alone writes to `dir`, and any number of ranks resumes from it. As many ranks as before go on
@@ -115,8 +116,8 @@ class Checkpoint:
         """Load the newest intact checkpoint into the tracked objects.
 
         Returns the number of optimizer steps done; 0: there is no checkpoint. Broken checkpoints
-        are skipped with a warning that names them. Raises CheckpointError where no checkpoint can be
-        read: nothing is loaded then; and where the state does not fit the tracked objects.
+        are skipped with a warning that names them. Raises CheckpointError where no checkpoint can
+        be read: nothing is loaded then; and where the state does not fit the tracked objects.
         """
         ranks = self._begin()
         self.wait()
@@ -264,7 +265,7 @@ class Checkpoint:
         states: dict[str, Any] = {}
         ranks.together(lambda: states.update(read_all(path, ranks.rank, current)))
         states = checkpoint_sharded.load(states, current, things, path, ranks.loop)
-        ranks.together(lambda: [_load_into(tracked, states, path) for tracked in things])
+        ranks.together(lambda: _load_into(things, states, path))
         if checkpoint_reading.own_file(path, RANDOM_STATES, ranks.rank):
             random = checkpoint_reading.read(path, RANDOM_STATES, ranks.rank)
             random_states.restore(random)
@@ -272,15 +273,16 @@ class Checkpoint:
                 warnings.warn(differs, stacklevel=3)
 
 
-def _load_into(tracked: Tracked, states: dict[str, Any], path: Path) -> None:
-    try:
-        tracked.load(states[tracked.name])
-    except Exception as error:
-        name = tracked.name
-        raise CheckpointError(
-            f"{name} in {path} does not fit the {name} of this program: build it as it was when "
-            f"the checkpoint was written, or pass Checkpoint another folder. {error}"
-        ) from error
+def _load_into(things: list[Tracked], states: dict[str, Any], path: Path) -> None:
+    for tracked in things:
+        try:
+            tracked.load(states[tracked.name])
+        except Exception as error:
+            name = tracked.name
+            raise CheckpointError(
+                f"{name} in {path} does not fit the {name} of this program: build it as it was "
+                f"when the checkpoint was written, or pass Checkpoint another folder. {error}"
+            ) from error
 
 
 def _every(every: int | str | None) -> tuple[int | None, float | None]:

@@ -102,7 +102,7 @@ def discard(temporary: Path) -> None:
 def write(path: Path, state: Any) -> None:
     """Write a state to a new file and flush it to the disk."""
     with path.open("xb") as raw:
-        file = _Written(raw)
+        file: Any = _Written(raw)
         try:
             torch.save(state, file)
         except Exception:

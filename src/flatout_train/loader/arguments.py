@@ -145,11 +145,11 @@ def _check_dataset(settings: Settings) -> None:
 
 
 def _check_combinations(settings: Settings) -> None:
-    chosen = [name for name in ("shuffle", "sampler") if getattr(settings, name) not in (None, False)]
-    if settings.stream and chosen:
-        raise UsageError(
-            f"{chosen[0]} needs a data set with an index, but an iterable data set has its own "
-            f"order: leave {chosen[0]} out"
-        )
-    if len(chosen) > 1:
+    if settings.sampler is not None and settings.shuffle:
         raise UsageError("sampler and shuffle both choose the order: pass only one of them")
+    if settings.stream and (settings.shuffle or settings.sampler is not None):
+        name = "shuffle" if settings.shuffle else "sampler"
+        raise UsageError(
+            f"{name} needs a data set with an index, but an iterable data set has its own order: "
+            f"leave {name} out"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -31,7 +32,7 @@ def on_device(
     side = SideStream(device)
     under_way: tuple[Any, Any, Mark] | None = None
     for batch, mark in batches:
-        ready, under_way = under_way, (*side.run(lambda: _copied(batch, device)), mark)
+        ready, under_way = under_way, (*side.run(partial(_copied, batch, device)), mark)
         if ready is not None:
             yield _taken(ready[0], device, side.join(ready[1])), ready[2]
     if under_way is not None:

@@ -211,7 +211,8 @@ class StreamSource:
         if world.size > 1:
             self.notes["distributed"] = "the iterable data set must split itself among ranks"
         workers = max(1, self._workers)  # one worker reads in the same order as this process
-        before = {"read": 0, "workers": workers, "state": None} if mark is None else mark
+        begin: BatchMark = {"read": 0, "workers": workers, "state": None}
+        before = begin if mark is None else mark
         if before["workers"] != workers:
             raise UsageError(
                 f"the state was saved with {before['workers']} workers, now there are "
@@ -234,7 +235,7 @@ class StreamSource:
         return copy.deepcopy(self.settings.dataset.state_dict()) if here else None
 
     def _read(self, seed: int, read: int) -> Iterator[Any]:
-        """The batches from the `read`-th on. Workers have seeds of torch's, others one per batch."""
+        """The batches from the `read`-th on. torch seeds workers; here each batch has a seed."""
         settings, workers, dataset = self.settings, self._workers, self.settings.dataset
         loader: DataLoader[Any] = DataLoader(
             dataset if isinstance(dataset, IterableDataset) else PlainStream(dataset),

@@ -53,9 +53,7 @@ def chosen(
     return enough(cost, epoch, cores(), accelerated, method)
 
 
-def why_none(
-    dataset: Any, collate: Any, method: str, batch_size: int, prefetch: int
-) -> str | None:
+def why_none(dataset: Any, collate: Any, method: str, batch_size: int, prefetch: int) -> str | None:
     """Why this process cannot have workers, or had better have none; None: it can."""
     if multiprocessing.current_process().daemon:
         return "this process is a daemon, which may not have child processes"
@@ -92,7 +90,9 @@ def enough(
     if share < 2 and cost.busy > 0.5:
         return 0, f"{told}, but there is one core: a worker would take it from training"
     spare = max(1, share - 1 if accelerated else share // 4)
-    return min(spare, math.ceil(cost.seconds / FASTEST_STEP_S[accelerated])), f"{told}, {share} cores"
+    return min(
+        spare, math.ceil(cost.seconds / FASTEST_STEP_S[accelerated])
+    ), f"{told}, {share} cores"
 
 
 def _cost(batches: BatchedDataset, request: Request, method: str) -> LoadingCost | None:

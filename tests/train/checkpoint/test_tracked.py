@@ -50,7 +50,9 @@ def test_a_model_of_another_size_does_not_fit(tmp_path):
         checkpoint.save()
     with (
         Checkpoint(tmp_path, model=make(width=9)["model"]) as checkpoint,
-        pytest.raises(CheckpointError, match=r"(?s)model in .*step-00000000 does not fit .*0\.weight"),
+        pytest.raises(
+            CheckpointError, match=r"(?s)model in .*step-00000000 does not fit .*0\.weight"
+        ),
     ):
         checkpoint.resume()
 
