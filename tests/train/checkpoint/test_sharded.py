@@ -10,7 +10,10 @@ from flatout_train.checkpoint.tracked import Tracked
 DTYPES = torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.float8_e4m3fn
 WHOLE = {str(dtype): torch.tensor([[0, 1, 1]]).to(dtype) for dtype in DTYPES}
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:torch.distributed is disabled",
+    "ignore:TypedStorage is deprecated",  # by DCP of torch 2.10
+)
 
 
 @pytest.fixture
