@@ -103,7 +103,7 @@ def _cost(batches: BatchedDataset, request: Request, method: str) -> LoadingCost
     """
     if method != "fork":
         return timed(batches, request)
-    context = multiprocessing.get_context("fork")
+    context: Any = multiprocessing.get_context("fork")  # which Windows does not have
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_tell, args=(sender, batches, request), daemon=True)
     process.start()
