@@ -7,8 +7,6 @@ the fed loop as a share of the rate from memory. Three jobs, each at least some 
 - decode: the cost of decoding: 2,048 images 3 x 160 x 160 uint8, zlib-compressed, unpacked in
   `__getitem__` and cropped to 64 x 64 at a random place, so that no cache can help. From memory:
   one batch. Training has all cores but one, in both loops; loading has the rest.
-- text: 4,096 texts of 8 to 256 tokens, batches of similar length, padded. From memory: the very
-  batches that the fed round gets, drawn beforehand from a second loader that is made alike.
 
 Which loop comes first changes from pair to pair. What workers had ready when a round begins is
 drawn and thrown away first: they go on loading while the other loop runs.
@@ -26,17 +24,16 @@ from typing import Any
 
 import record
 import torch
-from flatout_agent.speedups.cores import usable_cores
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 import flatout
+from flatout_agent.limits import usable_cores
 
 GOAL = 0.95
 READY = 16
 """More batches than workers and prefetching hold."""
-VOCABULARY = 1000
 Step = Callable[[Any], None]
 
 
@@ -46,9 +43,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of a round, about")
     arguments = parser.parse_args()
     figures: dict[str, Any] = {"device": str(flatout.device()), "cores": usable_cores()}
-    for name, job in {"tensors": tensors, "decode": decode, "text": text}.items():
+    for name, job in {"tensors": tensors, "decode": decode}.items():
         figures[name] = job(arguments.pairs, arguments.seconds)
-    figures["lowest_share"] = min(figures[name]["share"] for name in ("tensors", "decode", "text"))
+    figures["lowest_share"] = min(figures[name]["share"] for name in ("tensors", "decode"))
     figures["goal_share"] = GOAL
     record.write("library_loader", figures)
 
@@ -92,29 +89,6 @@ def decode(pairs: int, seconds: float) -> dict[str, Any]:
     return found
 
 
-class Texts(Dataset[dict[str, Tensor]]):
-    def __init__(self, samples: int) -> None:
-        generator = torch.Generator().manual_seed(0)
-        lengths = torch.randint(8, 257, (samples,), generator=generator)
-        self.texts = [
-            torch.randint(1, VOCABULARY, (length,), generator=generator)
-            for length in lengths.tolist()
-        ]
-        self.lengths = lengths
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"input_ids": self.texts[index], "labels": self.texts[index]}
-
-
-def text(pairs: int, seconds: float) -> dict[str, Any]:
-    data = Texts(4096)
-    loader, alike = (flatout.loader(data, 16, shuffle=True, lengths=data.lengths) for _ in range(2))
-    return compared(loader, text_step(), pairs, seconds, endless(alike))
-
-
 def images_step(width: int) -> Step:
     model = nn.Sequential(
         nn.Conv2d(3, width, 3, stride=2, padding=1),
@@ -128,19 +102,6 @@ def images_step(width: int) -> Step:
     return training(model, lambda batch: functional.cross_entropy(model(batch[0]), batch[1]))
 
 
-def text_step() -> Step:
-    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
-    body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    model = nn.Sequential(nn.Embedding(VOCABULARY, 64), body, nn.Linear(64, VOCABULARY))
-    model.to(flatout.device())
-
-    def loss(batch: dict[str, Tensor]) -> Tensor:
-        logits = model(batch["input_ids"])
-        return functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
-
-    return training(model, loss)
-
-
 def training(model: nn.Module, loss: Callable[[Any], Tensor]) -> Step:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
@@ -152,21 +113,15 @@ def training(model: nn.Module, loss: Callable[[Any], Tensor]) -> Step:
     return step
 
 
-def compared(
-    loader: Any, step: Step, pairs: int, seconds: float, alike: Iterator[Any] | None = None
-) -> dict[str, Any]:
+def compared(loader: Any, step: Step, pairs: int, seconds: float) -> dict[str, Any]:
     batches = endless(loader)
-    first = next(batches if alike is None else alike)
-    if alike is not None:
-        next(batches)
+    first = next(batches)
     spent(step, [first] * 10)
     steps = max(8, int(seconds / (spent(step, [first] * 10) / 10)))
     shares, step_ms = [], []
     for pair in range(pairs + 1):
-        for each in (batches, alike or iter(())):  # what lies ready
-            list(itertools.islice(each, READY))
-        held = [first] * steps if alike is None else list(itertools.islice(alike, steps))
-        rounds = {"fed": itertools.islice(batches, steps), "memory": held}
+        list(itertools.islice(batches, READY))  # what lies ready
+        rounds = {"fed": itertools.islice(batches, steps), "memory": [first] * steps}
         order = ("fed", "memory") if pair % 2 else ("memory", "fed")
         took = {name: spent(step, rounds[name]) for name in order}
         if pair:  # the first pair warms up

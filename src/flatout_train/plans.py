@@ -47,7 +47,7 @@ NOT_OURS = {
     "eval-without-grad": "the evaluation loop is the caller's: write it under torch.no_grad()",
     "image-cache": "flatout.image_loader caches decoded images itself: see its argument cache",
     "liger-kernels": "the model is the caller's: apply Liger's kernels before building the step",
-    "sample-cache": "flatout.loader caches samples itself: see its argument cache",
+    "sample-cache": "flatout.loader loads each sample anew: keep costly ones in the data set",
     "scaled-jpeg": "flatout.image_loader decodes each image at the needed size itself",
     "sdpa-attention": "the model is the caller's: call scaled_dot_product_attention in it",
 }

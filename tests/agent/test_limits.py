@@ -270,13 +270,13 @@ def test_a_limited_slice_gives_its_limit_everywhere(
     membership: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from flatout.probing import cpu
-    from flatout_train.loader import feeding
+    from flatout_train.loader import workers
 
     monkeypatch.setattr(limits, "ROOT", machine(tmp_path, membership, files))
     assert limits.usable_cores() == 1
     assert cpu.cpu().cores == 1
     assert cpu.cpu().quota_cores == 1.0
-    assert feeding.usable_cores() == 1
+    assert workers.usable_cores() == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -544,13 +544,7 @@ class Tuning:
         earlier, before = self._earlier.pop(key, None), self._pairs.get(key)
         ratios = list(before.ratios) if before is not None and before.kept == kept_ids else []
         before_s = earlier.spent_s if earlier is not None and ratios else 0.0
-        began, left_s = self.machinery.now(), self.budget.left_s
-        if left_s is not None:
-            left_s = max(0.0, left_s - self._unsure_s())
-            # What a throw-away program does not finish the next one goes on with.
-            if len(group) > 1 and not self.budget.throw_away:
-                run_left_s = self._run_left_s()
-                left_s = min(left_s, math.inf if run_left_s is None else run_left_s)
+        began, left_s = self.machinery.now(), self._left_s(group)
         loads = any(candidate.boost.switch is Switch.ITERATOR for candidate in group)
         self.measure.begin()
         self.measure.left_s = self._run_left_s()
@@ -579,6 +573,18 @@ class Tuning:
                 return answer
             if spent_s + self.measure.pair_s(loads) > self._most_s(group, answer, left_s):
                 return answer
+
+    def _left_s(self, group: Sequence[Candidate]) -> float | None:
+        """Seconds that are left for these; None: there is no limit."""
+        left_s = self.budget.left_s
+        if left_s is None:
+            return None
+        left_s = max(0.0, left_s - self._unsure_s())
+        # What a throw-away program does not finish the next one goes on with.
+        if len(group) > 1 and not self.budget.throw_away:
+            run_left_s = self._run_left_s()
+            left_s = min(left_s, math.inf if run_left_s is None else run_left_s)
+        return left_s
 
     def _answer(self, ratios: list[float]) -> decide.Answer:
         """What these pairs say; two that are far slower are enough."""

@@ -7,20 +7,19 @@ import re
 import sys
 import time
 import warnings
+from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-import torch
 
 from flatout_agent.watch import library_pulse
 from flatout_train.checkpoint import random_states, termination
 from flatout_train.checkpoint import reading as checkpoint_reading
 from flatout_train.checkpoint import sharded as checkpoint_sharded
-from flatout_train.checkpoint.files import Folder
+from flatout_train.checkpoint.files import RANDOM_STATES, Folder
 from flatout_train.checkpoint.ranks import Agreement, CheckpointRanks
-from flatout_train.checkpoint.reading import RANDOM_STATES, NewestCheckpoint, file_name, read_all
-from flatout_train.checkpoint.states import Staging
-from flatout_train.checkpoint.tracked import Tracked, differences, load_all, mismatch, put_back
+from flatout_train.checkpoint.reading import file_name, read_all
+from flatout_train.checkpoint.states import HostCopies
+from flatout_train.checkpoint.tracked import Tracked
 from flatout_train.checkpoint.writing import Background, Staged, write
 from flatout_train.errors import CheckpointError, UsageError
 
@@ -51,18 +50,19 @@ class Checkpoint:
         wrapped by DDP, FSDP2 or torch.compile), optimizer, scheduler, GradScaler, a `train_step`, a
         `loader`; or a `torch.Generator`. The random states of Python, NumPy and torch on each
         device are always saved. States may hold tensors, numbers, strings, and lists, tuples, sets
-        and dicts of them; files are read with `weights_only=True`, so they cannot run code.
+        and dicts of them; `weights_only=True` reads them, so that these files cannot run code.
 
     Saving stops training only for the copy to host memory (on CUDA not even that: the copies are
     queued on the device). That memory is kept for the next save: as much as the state's size; on
     CUDA it is page-locked, and torch rounds each tensor up to a power of two, so it may be nearly
-    twice as much. A thread writes the files; a save that starts before it is done waits for it:
-    increase `every` then.
+    twice as much. A thread writes the files, by `torch.save`, one for each object; a save that
+    starts before it is done waits for it: increase `every` then.
 
     Under torch.distributed all ranks create it, with the same arguments, and call each method at
-    the same steps. State that all ranks share is written by rank 0; sharded tensors, random states,
-    loaders and other objects by each rank. The number of ranks may differ on resume: additional
-    ranks keep their own random states, and get rank 0's state of the other objects.
+    the same steps. State that all ranks share is written by rank 0; random states, loaders and
+    other objects by each rank; sharded tensors by `torch.distributed.checkpoint`, whose index is a
+    pickle: load only what you trust. The number of ranks may differ on resume: additional ranks
+    keep their own random states, and get rank 0's state of the other objects.
 
     Under `flatout run --ranks`, `--gpus` or `--nodes` all ranks save at the same step too; rank 0
     alone writes to `dir`, and any number of ranks resumes from it. As many ranks as before go on
@@ -98,11 +98,10 @@ class Checkpoint:
             raise UsageError("tracked names must differ in more than upper and lower case")
         self._tracked = [Tracked(name, thing) for name, thing in tracked.items()]
         self._folder, self._keep = Folder(dir), keep
-        self._staging, self._background = Staging(), Background()
+        self._copies, self._background = HostCopies(), Background()
         self._watch = termination.Watch(grace)
         self._ranks: CheckpointRanks | None = None
         self._agreement: Agreement | None = None
-        self._broken: list[Any] = []
         self._may_save = self._closed = False
         self._done = 0
         self._look_at = 0
@@ -117,20 +116,19 @@ class Checkpoint:
         """Load the newest intact checkpoint into the tracked objects.
 
         Returns the number of optimizer steps done; 0: there is no checkpoint. Broken checkpoints
-        are skipped with a warning that names them. Raises CheckpointError where the state does not
-        fit the tracked objects, or where no checkpoint can be read: nothing is loaded then.
+        are skipped with a warning that names them. Raises CheckpointError where no checkpoint can
+        be read: nothing is loaded then; and where the state does not fit the tracked objects.
         """
         ranks = self._begin()
         self.wait()
         newest = checkpoint_reading.newest(self._folder, ranks)
         self._may_save = True
-        ranks.check_alike(0 if newest is None else newest.entry.step, self._folder.path)
+        ranks.check_alike(0 if newest is None else newest.step, self._folder.path)
         if newest is None:
             return 0
-        self._load(newest, ranks)
+        self._load(newest.path, ranks)
         ranks.wait_for_all()
-        self._broken = newest.broken
-        self._done = self._look_at = newest.entry.step
+        self._done = self._look_at = newest.step
         return self._done
 
     def after_step(self) -> None:
@@ -159,8 +157,8 @@ class Checkpoint:
         if ranks.writes:
             library_pulse.saving()
             staged = self._stage(ranks)
-            folder, keep, broken = self._folder, self._keep, self._broken
-            self._background.start(lambda: write(staged, folder, ranks, keep, broken))
+            folder, keep = self._folder, self._keep
+            self._background.start(lambda: write(staged, folder, ranks, keep))
         if self._period is not None:
             self._clock = time.monotonic() + self._period
 
@@ -242,66 +240,49 @@ class Checkpoint:
         return request, bool(any_late)
 
     def _stage(self, ranks: CheckpointRanks) -> Staged:
-        self._staging.begin()
+        copies = self._copies
+        copies.begin()
         states: dict[str, Any] = {}
         error: Exception | None = None
         try:
             for tracked in self._tracked:
-                state = self._staging.copy(tracked.state(), tracked.name)
+                state = copies.copy(tracked.state(), tracked.name)
                 if ranks.rank == 0 or not tracked.alike:
                     states[file_name(tracked.name, ranks.rank)] = state
             drawn = {**random_states.capture(), **ranks.carried()}
-            random = self._staging.copy(drawn, RANDOM_STATES)
-            states[file_name(RANDOM_STATES, ranks.rank)] = random
+            states[file_name(RANDOM_STATES, ranks.rank)] = copies.copy(drawn, RANDOM_STATES)
         except Exception as failure:
             if ranks.size == 1:
                 raise
             error = failure  # the other ranks wait for this rank's result
-        self._staging.started()
-        facts = {
-            "torch": torch.__version__,
-            "world_size": ranks.size,
-            "tracked": {
-                tracked.name: type(tracked.thing).__qualname__ for tracked in self._tracked
-            },
-            "sharded": bool(self._staging.shards),
-        }
-        shards = self._staging.shards
-        return Staged(self._done, states, shards, facts, self._staging.finish, error)
+        copies.started()
+        return Staged(self._done, states, copies.shards, copies.finish, error)
 
-    def _load(self, source: NewestCheckpoint, ranks: CheckpointRanks) -> None:
-        """Load everything or nothing, on all ranks alike."""
-        things, path, staging = self._tracked, source.entry.path, Staging()
+    def _load(self, path: Path, ranks: CheckpointRanks) -> None:
+        """Read everything before anything is loaded, on all ranks alike."""
+        things = self._tracked
         current = {tracked.name: tracked.state() for tracked in things}
         states: dict[str, Any] = {}
-        before: dict[str, Any] = {}
-
-        def read() -> None:
-            states.update(read_all(source, ranks.rank, current))
-            for tracked in things:
-                before[tracked.name] = staging.copy(current[tracked.name], tracked.name)
-
-        def load() -> None:
-            mismatches = {name: differences(states[name], current[name]) for name in states}
-            if failed := load_all(states, things):
-                name, error = failed
-                raise mismatch(name, path, mismatches[name], error) from error
-
-        ranks.together(read)
+        ranks.together(lambda: states.update(read_all(path, ranks.rank, current)))
         states = checkpoint_sharded.load(states, current, things, path, ranks.loop)
-        staging.finish()
-        try:
-            ranks.together(load)
-        except CheckpointError:
-            for name, state in before.items():
-                before[name] = checkpoint_sharded.fill(state, staging.shards)
-            put_back(before, things)
-            raise
-        if checkpoint_reading.own_file(source, RANDOM_STATES, ranks.rank):
-            random = checkpoint_reading.read(source, RANDOM_STATES, ranks.rank)
+        ranks.together(lambda: _load_into(things, states, path))
+        if checkpoint_reading.own_file(path, RANDOM_STATES, ranks.rank):
+            random = checkpoint_reading.read(path, RANDOM_STATES, ranks.rank)
             random_states.restore(random)
             if differs := ranks.go_on(random):
                 warnings.warn(differs, stacklevel=3)
+
+
+def _load_into(things: list[Tracked], states: dict[str, Any], path: Path) -> None:
+    for tracked in things:
+        try:
+            tracked.load(states[tracked.name])
+        except Exception as error:
+            name = tracked.name
+            raise CheckpointError(
+                f"{name} in {path} does not fit the {name} of this program: build it as it was "
+                f"when the checkpoint was written, or pass Checkpoint another folder. {error}"
+            ) from error
 
 
 def _every(every: int | str | None) -> tuple[int | None, float | None]:

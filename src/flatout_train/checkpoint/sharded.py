@@ -1,14 +1,14 @@
 """Sharded tensors (FSDP2, tensor parallelism: DTensor) through torch.distributed.checkpoint.
 
 Each rank writes its part, and any number of ranks can read it back: DCP finds the overlapping
-parts. Of DCP's files only tensors are read, and its index with an unpickler that accepts only DCP's
-own records: DCP itself would run any code that an index names.
+parts.
 """
 
 from __future__ import annotations
 
-import pickle
+import io
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,37 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatout_train.checkpoint.files import Files, file_entry
 from flatout_train.checkpoint.ranks import CheckpointRanks
 from flatout_train.checkpoint.states import MARK, is_sharded
 from flatout_train.checkpoint.tracked import Tracked
 from flatout_train.errors import CheckpointError
 
 FOLDER = "shards"
-_INDEX = ".metadata"
-_RECORDS = {
-    "torch.distributed.checkpoint.metadata": (
-        "ChunkStorageMetadata",
-        "Metadata",
-        "MetadataIndex",
-        "StorageMeta",
-        "TensorProperties",
-        "TensorStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    ),
-    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
-    "torch.serialization": ("_get_layout",),
-    "torch": ("Size",),
-    "pathlib": ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"),
-    "pathlib._local": ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"),
-}
-"""Module -> names that DCP's index may contain, beside torch's dtypes."""
 
 
-def save(shards: dict[str, Tensor], path: Path, ranks: CheckpointRanks) -> list[Files]:
+def save(shards: dict[str, Tensor], path: Path, ranks: CheckpointRanks) -> None:
     """Write this rank's parts under `path`; every rank calls it, and it fails on all or none.
 
-    Returns size and checksum of each rank's files. Raises CheckpointError or OSError.
+    Raises CheckpointError or OSError.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
@@ -60,15 +41,29 @@ def save(shards: dict[str, Tensor], path: Path, ranks: CheckpointRanks) -> list[
         if isinstance(failed, OSError):
             raise failed from error
         raise CheckpointError(f"sharded tensors, rank {rank}: {failed}") from error
-    return ranks.together(lambda: _entries(path, ranks.rank), ranks.writing)
 
 
-def _entries(path: Path, rank: int) -> Files:
-    """Size and checksum of the files that this rank wrote."""
-    own = [*(path / FOLDER).glob(f"__{rank}_*")]
-    if rank == 0:
-        own.append(path / FOLDER / _INDEX)
-    return {f"{FOLDER}/{file.name}": file_entry(file) for file in own}
+def problem(path: Path, rank: int, size: int) -> str | None:
+    """What is wrong with this rank's share of the parts; None: nothing.
+
+    DCP writes each part by torch.save, which keeps a checksum of all that it writes.
+    """
+    folder = path / FOLDER
+    if not folder.exists():
+        return None
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    try:
+        parts: Any = FileSystemReader(folder).read_metadata().storage_data
+        for part in list(parts.values())[rank::size]:
+            with (folder / part.relative_path).open("rb") as file:
+                file.seek(part.offset)
+                with zipfile.ZipFile(io.BytesIO(file.read(part.length))) as archive:
+                    if archive.testzip() is not None:
+                        return f"{FOLDER}/{part.relative_path} is damaged"
+    except Exception as error:
+        return f"{FOLDER} cannot be read ({error})"
+    return None
 
 
 def load(
@@ -91,43 +86,18 @@ def load(
     }
 
 
-def fill(state: Any, shards: dict[str, Tensor]) -> Any:
-    """A staged state with its sharded tensors inserted."""
-    return _filled(state, None, [], shards)
-
-
 def _read(targets: dict[str, Tensor], path: Path, group: Any) -> None:
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
-    class Reader(FileSystemReader):
-        def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
-            with (Path(self.path) / _INDEX).open("rb") as file:
-                return _Index(file).load()
-
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            dcp_load(targets, storage_reader=Reader(path), process_group=group)
+            dcp_load(targets, storage_reader=FileSystemReader(path), process_group=group)
     except CheckpointException as error:
         rank, (failed, _) = next(iter(error.failures.items()))
         raise CheckpointError(f"{path} cannot be loaded (rank {rank}): {failed}") from error
-
-
-class _Index(pickle.Unpickler):
-    """Reads DCP's index, and rejects anything else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        record = super().find_class(module, name) if self._is_known(module, name) else None
-        if record is None:
-            raise pickle.UnpicklingError(f"{module}.{name} does not belong in an index of tensors")
-        return record
-
-    @staticmethod
-    def _is_known(module: str, name: str) -> bool:
-        dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        return dtype or name in _RECORDS.get(module, ())
 
 
 def _params(tracked: Tracked) -> list[Tensor]:

@@ -15,29 +15,16 @@ from torch import Tensor
 
 from flatout_train.errors import CheckpointError
 
-DEEPEST = 100
-"""Levels of nesting; a deeper nest is taken to contain itself."""
-
 MARK = "flatout.sharded"
 """Key of the dict that replaces a sharded tensor in a state; its value is the tensor's place."""
 
-_LARGEST_INT_BITS = 2000  # the reader takes integers of up to 255 bytes
-_ATOMS = frozenset({float, complex, str, bytes, bool, type(None), torch.Size, torch.dtype})
-_PLAIN = (Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", Tensor))  # Buffer: torch 2.5
-_CURES = {
-    "tuple": "store a plain tuple or dict of its fields",
-    "dict": "store dict(...) of it",
-    "set": "store a set or a sorted list of it",
-    "deque": "store list(...) of it and build the deque in load_state_dict",
-    "Enum": "store its .value or .name",
-    "ndarray": "store torch.from_numpy(...) of it",
-    "generic": "store .item() of it",
-    "function": "omit it from state_dict and set it in load_state_dict",
-}
+_ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_OF_TORCH = (torch.Size, torch.dtype, torch.device, torch.layout)
+_PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 
 
-class Staging:
-    """Host memory for the copies of one checkpoint, reused for the next one.
+class HostCopies:
+    """Copies of states in host memory, which is used again for the next checkpoint.
 
     On CUDA the copies go to pinned memory and are only started here: the device makes them before
     the next update of the weights, and `finish` waits for them, in the thread that writes.
@@ -46,8 +33,8 @@ class Staging:
     def __init__(self) -> None:
         self.shards: dict[str, Tensor] = {}
         """Place of a sharded tensor (DTensor) -> its copy with this rank's part on the host."""
-        self._buffers: dict[str, tuple[Any, Tensor]] = {}
-        self._used: dict[str, tuple[Any, Tensor]] = {}
+        self._old: list[Tensor] = []
+        self._new: list[Tensor] = []
         self._shared: dict[Any, tuple[Tensor, Tensor]] = {}
         """Address and form -> the tensor there and its copy. Tensors that a `state_dict` creates
         stay alive until all are copied: otherwise the next one may get the same address."""
@@ -55,18 +42,42 @@ class Staging:
         self._events: list[Any] = []
 
     def begin(self) -> None:
-        """Discard the copies of the last checkpoint; their memory is reused."""
-        self.shards, self._buffers, self._used = {}, self._used, {}
+        """Discard the copies of the last checkpoint; their memory is used again."""
+        self.shards, self._old, self._new = {}, self._new, []
         self._shared, self._devices, self._events = {}, set(), []
 
     @torch.no_grad()
     def copy(self, value: Any, where: str) -> Any:
-        """A nest of host tensors and plain values; `CheckpointError` where it cannot be stored.
+        """A nest of host tensors and plain values; CheckpointError where it cannot be stored.
 
         `where` is the value's name, such as `optimizer`. The copies are valid until the next
         `begin`. A sharded tensor becomes a dict with the key `MARK`, and its copy is in `shards`.
         """
-        return self._copy(value, where, 0)
+        kind = type(value)
+        if kind in _ATOMS or isinstance(value, _OF_TORCH):
+            return value
+        if isinstance(value, Tensor):
+            return self._tensor(value, where)
+        if kind in (dict, OrderedDict, Counter):
+            copied = kind(
+                {
+                    self.copy(key, f"a key in {where}"): self.copy(item, f"{where}[{key!r}]")
+                    for key, item in value.items()
+                }
+            )
+            if kind is OrderedDict:  # a module's _metadata
+                vars(copied).update(self.copy(vars(value), where))
+            return copied
+        if kind in (list, tuple, set):
+            return kind(self.copy(item, f"{where}[{i}]") for i, item in enumerate(value))
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(value, numpy.bool_ | numpy.integer | numpy.float64):
+            return value.item()
+        raise CheckpointError(
+            f"{where} is a {kind.__module__}.{kind.__qualname__}: a checkpoint holds only tensors, "
+            "numbers, strings and plain nests of them, which can be read back without running "
+            "code. Let state_dict() return these"
+        )
 
     def started(self) -> None:
         """Note that all copies of this checkpoint are queued."""
@@ -79,114 +90,47 @@ class Staging:
         for event in self._events:
             event.synchronize()
 
-    def _copy(self, value: Any, where: str, depth: int) -> Any:
-        kind = type(value)
-        if kind in _ATOMS:
-            if kind is bytes and not value:  # torch's reader does not support empty bytes
-                raise _refusal(where, "is empty bytes", "store None")
-            return value
-        if isinstance(value, Tensor):
-            return self._tensor(value, where)
-        if depth > DEEPEST:
-            raise _refusal(where, "contains itself, or is nested too deeply", "store a flat copy")
-        if kind is int:
-            if value.bit_length() > _LARGEST_INT_BITS:
-                raise _refusal(where, "is too large an integer", "store str(...) of it")
-            return value
-        if kind is dict or kind is Counter:
-            return kind(self._items(value, where, depth))
-        if kind is OrderedDict:
-            copied = OrderedDict(self._items(value, where, depth))
-            for name, element in vars(value).items():  # a module's _metadata
-                vars(copied)[name] = self._copy(element, f"{where}.{name}", depth + 1)
-            return copied
-        if kind is list or kind is tuple:
-            return kind(
-                self._copy(element, f"{where}[{i}]", depth + 1) for i, element in enumerate(value)
-            )
-        if kind is set:
-            return {_key(element, where) for element in value}
-        return _other(value, where)
-
-    def _items(self, value: dict[Any, Any], where: str, depth: int) -> dict[Any, Any]:
-        return {
-            _key(key, where): self._copy(element, f"{where}[{key!r}]", depth + 1)
-            for key, element in value.items()
-        }
-
     def _tensor(self, tensor: Tensor, where: str) -> Any:
         if is_sharded(tensor):
             sharded: Any = tensor.detach()
             local = self._tensor(sharded.to_local(), where)
             self.shards[where] = type(sharded)(local, sharded._spec, requires_grad=False)
             return {MARK: where, "shape": list(tensor.shape), "dtype": tensor.dtype}
-        _check_class(tensor, where)
-        if tensor.layout is not torch.strided or tensor.is_quantized:
-            return tensor.detach().to("cpu", copy=True)
+        kind = type(tensor)
+        if kind not in _PLAIN and kind not in torch.serialization.get_safe_globals():
+            raise CheckpointError(
+                f"{where} is a {kind.__module__}.{kind.__qualname__}: register its class with "
+                "torch.serialization.add_safe_globals, or store parts of it"
+            )
         tensor = tensor.detach()
-        form = (tensor.device, tensor.shape, tensor.stride(), tensor.dtype)
-        key = (tensor.data_ptr(), form)
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            return tensor.to("cpu", copy=True)
+        key = (tensor.data_ptr(), tensor.device, tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() and key in self._shared:  # tied weights: stored once
             return self._shared[key][1]
-        old = self._buffers.pop(where, None)
-        pinned = tensor.device.type == "cuda" and tensor.numel() > 0
-        if old is not None and old[0] == form:
-            copied = old[1]
-        else:
-            copied = torch.empty_like(tensor, device="cpu", pin_memory=pinned)
-        self._used[where] = form, copied
+        copied = self._room(tensor)
         self._shared[key] = tensor, copied
         apart = tensor.device.type in ("cuda", "xpu")
         if apart:
             self._devices.add(tensor.device)
         return copied.copy_(tensor, non_blocking=apart)
 
+    def _room(self, tensor: Tensor) -> Tensor:
+        """Memory for a copy: that of the last checkpoint, where its tensor was alike."""
+        number = len(self._new)
+        pinned = tensor.device.type == "cuda" and tensor.numel() > 0
+        room = self._old[number] if number < len(self._old) else None
+        if room is None or _form(room) != _form(tensor) or room.is_pinned() != pinned:
+            room = torch.empty_like(tensor, device="cpu", pin_memory=pinned)
+        self._new.append(room)
+        return room
+
+
+def _form(tensor: Tensor) -> tuple[Any, ...]:
+    return type(tensor), tensor.shape, tensor.stride(), tensor.dtype
+
 
 def is_sharded(value: Any) -> bool:
     """Whether this is a DTensor, without importing torch.distributed.tensor."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
-
-
-def _key(key: Any, where: str) -> Any:
-    """A key of a dict or a member of a set."""
-    if type(key) is tuple:
-        return tuple(_key(element, where) for element in key)
-    if (type(key) in _ATOMS and (key or type(key) is not bytes)) or (
-        type(key) is int and key.bit_length() <= _LARGEST_INT_BITS
-    ):
-        return key
-    raise _refusal(f"a key in {where}", _is_a(key), "use a string or a number as key")
-
-
-def _check_class(tensor: Tensor, where: str) -> None:
-    if tensor.device.type == "meta":
-        raise _refusal(where, "is on the meta device and has no values", "move the model first")
-    if type(tensor) not in _PLAIN and type(tensor) not in torch.serialization.get_safe_globals():
-        cure = "register its class with torch.serialization.add_safe_globals, or store parts of it"
-        raise _refusal(where, _is_a(tensor), cure)
-
-
-def _other(value: Any, where: str) -> Any:
-    """Other values: NumPy scalars that Python represents exactly; the rest is rejected."""
-    if isinstance(value, torch.device | torch.layout):
-        return value
-    if numpy := sys.modules.get("numpy"):
-        exact = isinstance(value, numpy.bool_ | numpy.integer)
-        if exact or type(value) is numpy.float64:
-            return value.item()
-    bases = [base.__name__ for base in type(value).__mro__]
-    cure = next((text for name, text in _CURES.items() if name in bases), None)
-    cure = cure or "give its class state_dict and load_state_dict, and store what that returns"
-    raise _refusal(where, _is_a(value), cure)
-
-
-def _is_a(value: Any) -> str:
-    return f"is a {type(value).__module__}.{type(value).__qualname__}"
-
-
-def _refusal(where: str, problem: str, cure: str) -> CheckpointError:
-    return CheckpointError(
-        f"{where} {problem}: a checkpoint holds only tensors, numbers, strings and plain "
-        f"nests of them, which can be read back without running code. {cure[0].upper()}{cure[1:]}."
-    )

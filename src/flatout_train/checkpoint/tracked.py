@@ -1,19 +1,15 @@
-"""What a checkpoint holds: the tracked objects, their states, and loading all of them or none."""
+"""What a checkpoint holds: the tracked objects and their states."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from flatout_train.errors import CheckpointError, UsageError
-
-LISTED = 5
-"""Most differences that an error lists."""
+from flatout_train.errors import UsageError
 
 _WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
@@ -82,56 +78,6 @@ def fit(saved: Any, current: Any) -> Any:
     return fitted
 
 
-def differences(saved: Any, current: Any) -> list[str]:
-    """How a saved state and the current one differ in names and shapes of tensors."""
-    if not isinstance(saved, dict) or not isinstance(current, Mapping):
-        return []
-    if not _names_tensors(current):
-        shared = [key for key in current if key in saved]
-        return [text for key in shared for text in differences(saved[key], current[key])]
-    differing = [
-        f"{key} {_shape(current[key])} is missing in it" for key in current if key not in saved
-    ]
-    differing += [
-        f"{key} {_shape(saved[key])} is only in it" for key in saved if key not in current
-    ]
-    for key in current:
-        old, new = saved.get(key), current[key]
-        if isinstance(old, Tensor) and isinstance(new, Tensor) and old.shape != new.shape:
-            differing.append(f"{key} is {_shape(old)} in it and {_shape(new)} now")
-    return differing
-
-
-def mismatch(
-    name: str, path: Any, differing: list[str], error: Exception | None
-) -> CheckpointError:
-    """The error for a state that does not fit."""
-    listed = "; ".join(differing[:LISTED]) or str(error)
-    more = f"; and {len(differing) - LISTED} more" if len(differing) > LISTED else ""
-    return CheckpointError(
-        f"{name} in {path} does not fit the {name} of this program: {listed}{more}. Build it as it "
-        "was when the checkpoint was written, or pass Checkpoint another folder to start afresh. "
-        "Nothing was loaded."
-    )
-
-
-def load_all(states: dict[str, Any], things: list[Tracked]) -> tuple[str, Exception] | None:
-    """Load every state, up to the first that fails; returns its name and error, else None."""
-    for tracked in things:
-        try:
-            tracked.load(states[tracked.name])
-        except Exception as error:
-            return tracked.name, error
-    return None
-
-
-def put_back(before: dict[str, Any], things: list[Tracked]) -> None:
-    """Restore the states from before a load that failed."""
-    for tracked in things:
-        with contextlib.suppress(Exception):  # the first error is the one to report
-            tracked.load(before[tracked.name])
-
-
 def _check(name: str, thing: Any) -> None:
     if not name.isidentifier():
         raise UsageError(f"{name!r} cannot name a file: use a plain Python identifier")
@@ -160,14 +106,3 @@ def _same_names(saved: Any, current: Any) -> dict[Any, Any] | None:
 
 def _plain(key: str) -> str:
     return ".".join(part for part in key.split(".") if part not in _WRAPPERS)
-
-
-def _names_tensors(state: Mapping[Any, Any]) -> bool:
-    values = state.values()
-    return any(isinstance(value, Tensor) for value in values) and all(
-        isinstance(key, str) for key in state
-    )
-
-
-def _shape(value: Any) -> str:
-    return f"[{', '.join(map(str, value.shape))}]" if isinstance(value, Tensor) else "(no tensor)"

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import functools
 import threading
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from flatout_agent.watch import library_pulse
+from flatout_train.checkpoint import files
 from flatout_train.checkpoint import sharded as checkpoint_sharded
-from flatout_train.checkpoint.files import Files, Folder, SavedCheckpoint
+from flatout_train.checkpoint.files import Folder, SavedCheckpoint
 from flatout_train.checkpoint.ranks import CheckpointRanks
 from flatout_train.errors import CheckpointError
-
-_CURES = {
-    errno.ENOSPC: "free some space there, lower keep, or give Checkpoint a folder on another disk",
-    errno.EDQUOT: "free some of the quota, lower keep, or give Checkpoint another folder",
-    errno.EFBIG: "raise the limit on the size of a file (ulimit -f), or give another folder",
-    errno.EROFS: "give Checkpoint a folder that can be written to",
-    errno.EACCES: "give this user the right to write there, or give Checkpoint another folder",
-    errno.EPERM: "give this user the right to write there, or give Checkpoint another folder",
-    errno.ENOTDIR: "give Checkpoint a folder, not a file",
-    errno.EEXIST: "give Checkpoint a folder, not a file",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +26,6 @@ class Staged:
     """File name without the suffix -> nest; what this rank writes."""
     shards: dict[str, Any]
     """Place in a state -> DTensor on the host."""
-    facts: dict[str, Any]
-    """For the manifest."""
     ready: Callable[[], None]
     """Waits until the copies are complete."""
     error: Exception | None = None
@@ -52,43 +36,44 @@ class Staged:
             raise self.error
 
 
-def write(
-    staged: Staged, folder: Folder, ranks: CheckpointRanks, keep: int, broken: Collection[Path]
-) -> SavedCheckpoint:
+def write(staged: Staged, folder: Folder, ranks: CheckpointRanks, keep: int) -> SavedCheckpoint:
     """Write and publish a checkpoint, then remove older ones; every rank calls it with its part.
 
     Raises CheckpointError where it cannot be written; the older checkpoints stay then.
     """
     group = ranks.writing
+    path: Path | None = None
 
     def finish() -> SavedCheckpoint:
-        merged = {name: entry for part in files for name, entry in part.items()}
         assert path is not None
-        return folder.finish(path, staged.step, staged.facts, merged)
+        return folder.finish(path, staged.step)
 
-    path: Path | None = None
+    def write_states() -> None:
+        assert path is not None
+        _write_states(staged, folder, path)
+
     try:
         ranks.together(staged.check, group)
         path = ranks.from_first(lambda: folder.begin(staged.step), group)
-        files = ranks.together(functools.partial(_write_states, staged, folder, path), group)
-        if staged.facts["sharded"]:
-            files += checkpoint_sharded.save(staged.shards, path, ranks)
+        ranks.together(write_states, group)
+        if staged.shards:
+            checkpoint_sharded.save(staged.shards, path, ranks)
         newest = ranks.from_first(finish, group)
-        library_pulse.saved(sum(file["size"] for part in files for file in part.values()))
     except BaseException as error:
         if ranks.rank == 0 and path is not None:
-            folder.discard(path)
+            files.discard(path)
         if isinstance(error, OSError):
             raise cannot_write(folder, error) from error
         raise
+    library_pulse.saved(sum(file.stat().st_size for file in newest.path.rglob("*")))
     if ranks.rank == 0:
-        _prune(folder, keep, newest, broken)
+        _prune(folder, keep, newest)
     return newest
 
 
-def _prune(folder: Folder, keep: int, newest: SavedCheckpoint, broken: Collection[Path]) -> None:
+def _prune(folder: Folder, keep: int, newest: SavedCheckpoint) -> None:
     try:
-        folder.prune(keep, newest, broken)
+        folder.prune(keep, newest)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint {newest.path} is safe, but an older one could not be removed "
@@ -96,25 +81,22 @@ def _prune(folder: Folder, keep: int, newest: SavedCheckpoint, broken: Collectio
         ) from error
 
 
-def _write_states(staged: Staged, folder: Folder, temporary: Path) -> Files:
+def _write_states(staged: Staged, folder: Folder, temporary: Path) -> None:
     staged.ready()
     if not temporary.is_dir():
         raise CheckpointError(
             f"{folder.path} is not the same folder on all machines: pass a shared folder"
         )
-    files: Files = {}
     for name, state in staged.states.items():
-        fill = functools.partial(torch.save, state)
-        files[f"{name}.pt"] = folder.disk.write(temporary / f"{name}.pt", fill)
-    return files
+        files.write(temporary / f"{name}.pt", state)
 
 
 def cannot_write(folder: Folder, error: OSError) -> CheckpointError:
     """The error with the folder, the cause and the fix."""
-    cure = _CURES.get(error.errno or 0, "check that the disk is mounted and works")
     return CheckpointError(
-        f"the checkpoint could not be written to {folder.path} ({error.strerror or error}): "
-        f"{cure}. The older checkpoints are as they were."
+        f"the checkpoint could not be written to {folder.path} ({error.strerror or error}): make "
+        "room there, lower keep, or pass a folder that can be written to. The older checkpoints "
+        "are as they were."
     )
 
 

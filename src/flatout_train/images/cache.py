@@ -20,7 +20,6 @@ from torch import Tensor
 from flatout_agent.limits import spare_memory
 from flatout_train.errors import UsageError
 from flatout_train.images.augmenting import Cuts
-from flatout_train.loader.caching import device_memory
 from flatout_train.sizes import size
 
 HOST_SHARE = 0.5
@@ -119,8 +118,8 @@ def room(device: torch.device) -> Room:
     if host is not None:
         waiting = sum(cache.unfilled() for cache in list(_caches))
         host = max(0, int(host * HOST_SHARE) - waiting)
-    free = device_memory(device)
-    return Room(host, None if free is None else int(free * DEVICE_SHARE))
+    cuda = device.type == "cuda"  # elsewhere the free memory is unknown
+    return Room(host, int(torch.cuda.mem_get_info(device)[0] * DEVICE_SHARE) if cuda else None)
 
 
 class Canvases:

@@ -199,8 +199,7 @@ class ImageLoader:
 
     def _pass(self, epoch: int, position: int, number: int) -> Iterator[tuple[Tensor, Tensor]]:
         ranks = world()
-        group = self._order.batch_size * ranks.size
-        requests = self._order.requests(epoch, position, group, ranks)
+        requests = self._order.requests(epoch, position, ranks)
         for batch, end in self._pipeline.run(requests):
             if number != self._passes:
                 raise UsageError(

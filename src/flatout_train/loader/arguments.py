@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from flatout_train import plans
 from flatout_train.devices import device as working_device
 from flatout_train.errors import UsageError
+from flatout_train.loader.copying import PINNED_FOR
 from flatout_train.loader.fetching import Collate
 
-PINNED_FOR = frozenset({"cuda", "xpu"})
-"""Device types that copy from page-locked memory asynchronously."""
 PREFETCH = 2
 """The default of `prefetch`."""
 
@@ -33,8 +31,6 @@ class Settings:
     seed: int
     drop_last: bool
     collate: Collate | None
-    lengths: Sequence[int] | Tensor | Callable[[Any], int] | None
-    cache: bool | str
     sampler: Iterable[Any] | None
     prefetch: int
     pin: bool
@@ -115,8 +111,6 @@ def _check_numbers(settings: Settings) -> None:
     counted = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0
     if workers != "auto" and not counted:
         raise UsageError(f"workers is {workers!r}: pass 'auto' or a number of processes, 0 or more")
-    if settings.cache not in ("auto", "host", "device") and settings.cache is not False:
-        raise UsageError(f"cache is {settings.cache!r}: pass 'auto', 'host', 'device' or False")
     if isinstance(settings.seed, bool) or not isinstance(settings.seed, int):
         raise UsageError(f"seed is {settings.seed!r}: pass a whole number")
 
@@ -151,28 +145,11 @@ def _check_dataset(settings: Settings) -> None:
 
 
 def _check_combinations(settings: Settings) -> None:
-    chosen = [
-        name for name in ("shuffle", "sampler", "lengths") if _is_set(getattr(settings, name))
-    ]
-    if settings.stream and chosen:
+    if settings.sampler is not None and settings.shuffle:
+        raise UsageError("sampler and shuffle both choose the order: pass only one of them")
+    if settings.stream and (settings.shuffle or settings.sampler is not None):
+        name = "shuffle" if settings.shuffle else "sampler"
         raise UsageError(
-            f"{chosen[0]} needs a data set with an index, but an iterable data set has its own "
-            f"order: leave {chosen[0]} out"
+            f"{name} needs a data set with an index, but an iterable data set has its own order: "
+            f"leave {name} out"
         )
-    if settings.sampler is not None and len(chosen) > 1:
-        other = next(name for name in chosen if name != "sampler")
-        raise UsageError(f"sampler and {other} both choose the order: pass only one of them")
-    if settings.cache in ("host", "device"):
-        against = "an iterable data set" if settings.stream else None
-        for name in ("collate", "lengths", "sampler"):
-            if _is_set(getattr(settings, name)):
-                against = against or f"{name}="
-        if against is not None:
-            raise UsageError(
-                f"cache={settings.cache!r} is for samples that torch's default collate stacks by "
-                f"index, not for {against}: leave cache at 'auto'"
-            )
-
-
-def _is_set(value: Any) -> bool:
-    return value is not None and value is not False

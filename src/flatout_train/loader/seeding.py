@@ -32,13 +32,14 @@ def seeded(seed: int, own: Sequence[Any] = ()) -> Iterator[None]:
     In a loader worker, whose global generators have no other use, they are not restored.
     """
     if get_worker_info() is not None:
-        seed_all(seed, own)
+        _seed_all(seed, own)
         yield
         return
-    numpy = numpy_random()
+    # torch itself imports NumPy, where it is installed
+    numpy = importlib.import_module("numpy.random") if "numpy" in sys.modules else None
     before, before_torch = random.getstate(), torch.get_rng_state()
     before_numpy = None if numpy is None else numpy.get_state()
-    seed_all(seed, own)
+    _seed_all(seed, own)
     try:
         yield
     finally:
@@ -48,44 +49,13 @@ def seeded(seed: int, own: Sequence[Any] = ()) -> Iterator[None]:
             numpy.set_state(before_numpy)
 
 
-def seed_all(seed: int, own: Sequence[Any] = ()) -> None:
-    """Seed Python's, NumPy's and torch's global generators on the CPU, and those in `own`."""
+def _seed_all(seed: int, own: Sequence[Any]) -> None:
     random.seed(seed)
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the devices too
-    numpy = numpy_random()
-    if numpy is not None:
-        numpy.seed([seed & 0xFFFFFFFF, seed >> 32])
+    if "numpy" in sys.modules:
+        importlib.import_module("numpy.random").seed([seed & 0xFFFFFFFF, seed >> 32])
     for number, generator in enumerate(own):
         _seed(generator, seed_for(seed, number))
-
-
-def drawn_since(seed: int, own: Sequence[Any] = ()) -> bool:
-    """Whether any random number was drawn since `seed_all(seed, own)`; reseeds."""
-    now = _next_numbers(own)
-    seed_all(seed, own)
-    first = _next_numbers(own)
-    seed_all(seed, own)
-    return now != first
-
-
-def numpy_random() -> Any:
-    """`numpy.random` where NumPy is installed, else None. torch itself imports NumPy."""
-    return importlib.import_module("numpy.random") if "numpy" in sys.modules else None
-
-
-def _next_numbers(own: Sequence[Any]) -> list[Any]:
-    numpy = numpy_random()
-    numbers = [random.random(), _next_of(torch.default_generator)]
-    if numpy is not None:
-        numbers.append(numpy.random())
-    return numbers + [_next_of(generator) for generator in own]
-
-
-def _next_of(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        number = torch.empty((), dtype=torch.int64, device=generator.device)
-        return number.random_(generator=generator).item()
-    return generator.random()
 
 
 def _seed(generator: Any, seed: int) -> None:

