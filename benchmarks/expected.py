@@ -16,9 +16,12 @@ from typing import Any
 
 import record
 
+from flatout_agent.boosts import names
 from flatout_agent.live.expected import USUAL
 
 TABLE = record.REPOSITORY / "src" / "flatout_agent" / "live" / "records.py"
+BOOSTS = frozenset(names())
+"""Results name boosts that have been removed since, too."""
 PRIOR_CASES = 2
 """What is assumed of a boost without a case has the weight of so many."""
 HEAD = '''"""How boosts have fared, by device. Made by benchmarks/expected.py: do not edit."""
@@ -66,7 +69,7 @@ def _add(found: dict[str, list[tuple[bool, float]]], tried: dict[str, Any]) -> N
     for boost, (verdict, gain) in tried.items():
         # The same figure again is that of a group.
         alone = gain is not None and gains.count(gain) == 1
-        if boost and alone and verdict in ("kept", "slower"):
+        if boost in BOOSTS and alone and verdict in ("kept", "slower"):
             found[boost].append((verdict == "kept", gain))
 
 

@@ -48,7 +48,6 @@ NOT_OURS = {
     "image-cache": "flatout.image_loader caches decoded images itself: see its argument cache",
     "liger-kernels": "the model is the caller's: apply Liger's kernels before building the step",
     "sample-cache": "flatout.loader caches samples itself: see its argument cache",
-    "scaled-jpeg": "flatout.image_loader decodes each image at the needed size itself",
     "sdpa-attention": "the model is the caller's: call scaled_dot_product_attention in it",
 }
 """Boosts that do not apply to a step, and why."""

@@ -34,7 +34,6 @@ RECORDS: dict[str, dict[str, Record]] = {
         "loader-workers": Record(12, 0.07, 0.655),
         "onednn-matmul": Record(3, 0.20, 0.171),
         "sample-cache": Record(9, 0.27, 0.185),
-        "scaled-jpeg": Record(2, 0.25, 0.080),
         "sdpa-attention": Record(2, 0.25, 0.185),
         "sparse-matmul": Record(2, 0.75, 0.050),
     },
