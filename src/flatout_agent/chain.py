@@ -29,7 +29,6 @@ class Depth(enum.IntEnum):
     COMPILE = 10
     LAYOUT = 20
     PRECISION = 30
-    EVALUATION = 40
     ROWS = 45
     WATCH = 50
 

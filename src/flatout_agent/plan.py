@@ -24,6 +24,7 @@ TABLES = ("measured", "boosts", "ranks", "machine", "job")
 VERSION = 1
 """The newest version of the file that is known here."""
 REMOVED = {
+    "eval-without-grad": "evaluate under torch.no_grad()",
     "scaled-jpeg": "call draft() on images that are shrunk right after they are opened",
 }
 """Boosts that plans of earlier versions may hold, and what to do in their place."""

@@ -44,7 +44,6 @@ LOADER = {"loader-pin-memory": "pin_memory", "device-prefetch": "device_prefetch
 NOT_OURS = {
     "batch-fetch": "flatout.loader fetches whole batches itself where the data set supports it",
     "batch-size": "the batch size is the one passed to the loader",
-    "eval-without-grad": "the evaluation loop is the caller's: write it under torch.no_grad()",
     "image-cache": "flatout.image_loader caches decoded images itself: see its argument cache",
     "liger-kernels": "the model is the caller's: apply Liger's kernels before building the step",
     "sample-cache": "flatout.loader caches samples itself: see its argument cache",

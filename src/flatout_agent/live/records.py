@@ -25,7 +25,6 @@ RECORDS: dict[str, dict[str, Record]] = {
         "clip-grad": Record(19, 0.62, 0.026),
         "compile": Record(4, 0.17, 0.058),
         "cpu-threads": Record(27, 0.07, 0.371),
-        "eval-without-grad": Record(2, 0.25, 0.327),
         "fast-dropout": Record(4, 0.83, 0.050),
         "fused-loss": Record(1, 0.67, 0.050),
         "fused-optimizer": Record(8, 0.80, 0.033),

@@ -56,7 +56,6 @@ ORDERS = {
         BoostOrder("sparse-matmul"),
         BoostOrder("clip-grad"),
         BoostOrder("sdpa-attention"),
-        BoostOrder("eval-without-grad"),
         BoostOrder("loader-workers", {"workers": 1, "prefetch_factor": 2}),
         BoostOrder("device-prefetch"),
         BoostOrder("compile"),
@@ -66,7 +65,6 @@ SAME_BITS = (
     "allocator",
     "batch-fetch",
     "clip-grad",
-    "eval-without-grad",
     "gc-pause",
     "sample-cache",
 )
@@ -635,7 +633,7 @@ class Longer(Convolutions):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
 @settings(quick, max_examples=3)
-@given(plan=plans("loader-workers", "gc-pause", "allocator", "eval-without-grad", length=12))
+@given(plan=plans("loader-workers", "gc-pause", "allocator", length=12))
 def test_workers_leave_every_bit(plan: Plan) -> None:
     plain = Longer(files=True)
     plain.run(len(plan) + 2)
