@@ -47,7 +47,7 @@ NOT_OURS = {
     "image-cache": "flatout.image_loader caches decoded images itself: see its argument cache",
     "liger-kernels": "the model is the caller's: apply Liger's kernels before building the step",
     "sample-cache": "flatout.loader caches samples itself: see its argument cache",
-    "sdpa-attention": "the model is the caller's: call scaled_dot_product_attention in it",
+    "sdpa-attention": "the model is the caller's: load it with attn_implementation='sdpa'",
 }
 """Boosts that do not apply to a step, and why."""
 

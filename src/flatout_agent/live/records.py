@@ -33,7 +33,6 @@ RECORDS: dict[str, dict[str, Record]] = {
         "loader-workers": Record(12, 0.07, 0.655),
         "onednn-matmul": Record(3, 0.20, 0.171),
         "sample-cache": Record(9, 0.27, 0.185),
-        "sdpa-attention": Record(2, 0.25, 0.185),
         "sparse-matmul": Record(2, 0.75, 0.050),
     },
     "cuda": {
@@ -43,7 +42,6 @@ RECORDS: dict[str, dict[str, Record]] = {
         "fused-optimizer": Record(2, 0.25, 0.025),
         "loader-pin-memory": Record(1, 0.33, 0.056),
         "loader-workers": Record(2, 0.75, 0.050),
-        "sdpa-attention": Record(1, 0.33, 0.075),
         "tf32": Record(3, 0.40, 0.027),
     },
 }
