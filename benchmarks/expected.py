@@ -16,9 +16,13 @@ from typing import Any
 
 import record
 
+from flatout_agent.boosts import names
 from flatout_agent.live.expected import USUAL
 
 TABLE = record.REPOSITORY / "src" / "flatout_agent" / "live" / "records.py"
+BOOSTS = frozenset(names()) - {"sdpa-attention"}
+"""Results name boosts that have been removed since, too, and sdpa-attention when it also deferred
+the operations of attention that is written out."""
 PRIOR_CASES = 2
 """What is assumed of a boost without a case has the weight of so many."""
 HEAD = '''"""How boosts have fared, by device. Made by benchmarks/expected.py: do not edit."""
@@ -66,7 +70,7 @@ def _add(found: dict[str, list[tuple[bool, float]]], tried: dict[str, Any]) -> N
     for boost, (verdict, gain) in tried.items():
         # The same figure again is that of a group.
         alone = gain is not None and gains.count(gain) == 1
-        if boost and alone and verdict in ("kept", "slower"):
+        if boost in BOOSTS and alone and verdict in ("kept", "slower"):
             found[boost].append((verdict == "kept", gain))
 
 

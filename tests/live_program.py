@@ -79,9 +79,6 @@ class LiveProgram:
     def buffered(self) -> int:
         return 0
 
-    def evaluations(self) -> list[float]:
-        return []
-
     def sound(self) -> bool:
         return True
 

@@ -27,7 +27,7 @@ COMPILE_S = {"blocks": 10.0, "whole": 30.0, "graphs": 2.0}
 WRITTEN_MS = 142.0
 BOOSTS = (
     "bf16-autocast", "bf16-residual", "compile", "cuda-graphs", "cudnn-attention",
-    "fused-optimizer", "gc-pause", "sdpa-attention", "tf32",
+    "fused-optimizer", "gc-pause", "tf32",
 )  # fmt: skip
 
 FACTS = wire.JobFacts(
@@ -70,7 +70,7 @@ def true_ms(ids: frozenset[str]) -> float:
     elif "cuda-graphs" in ids:
         ms = 36.0
     else:
-        ms = 61.0 * (66 / 61 if "sdpa-attention" in ids else 1.0)
+        ms = 61.0
     if "fused-optimizer" in ids:
         ms -= 2.0 if "compile" not in ids else 0.5
     return ms * (1.01 if "bf16-residual" in ids else 1.0)

@@ -64,8 +64,6 @@ class Boost:
     """Boosts that leave nothing for this one to gain: beside one of these it is not tried."""
     redraws: bool = False
     """The program draws other random numbers under it (augmentation, dropout)."""
-    evaluates: bool = False
-    """It makes evaluation faster, not the steps."""
     compiles: bool = False
     """Its first steps are slow because something is compiled or captured."""
     records: bool = False

@@ -24,12 +24,9 @@ SLOT = "_compiled_call_impl"
 class Depth(enum.IntEnum):
     """Where a layer sits around the model's call; a larger number is further out."""
 
-    ATTENTION = 5
-    """Inside of what is compiled, which does without it."""
     COMPILE = 10
     LAYOUT = 20
     PRECISION = 30
-    EVALUATION = 40
     ROWS = 45
     WATCH = 50
 

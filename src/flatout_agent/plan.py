@@ -23,6 +23,11 @@ KEYS = ("version", "command", "script_sha256", "created")
 TABLES = ("measured", "boosts", "ranks", "machine", "job")
 VERSION = 1
 """The newest version of the file that is known here."""
+REMOVED = {
+    "eval-without-grad": "evaluate under torch.no_grad()",
+    "scaled-jpeg": "call draft() on images that are shrunk right after they are opened",
+}
+"""Boosts that plans of earlier versions may hold, and what to do in their place."""
 
 
 class PlanError(Exception):
@@ -156,6 +161,9 @@ def _ranks(table: PlanTable) -> WrittenRanks:
 
 def _boost(boost_id: str, tables: PlanTable) -> WrittenBoost:
     names = boosts.names()
+    if boost_id in REMOVED:
+        cure = f"remove the table [boosts.{boost_id}]; in its place, {REMOVED[boost_id]}"
+        raise PlanError(f"this flatout no longer has the boost {boost_id!r}", cure)
     if boost_id not in names:
         near = difflib.get_close_matches(boost_id, names, n=2)
         cure = f"did you mean {' or '.join(near)}?" if near else f"known are: {', '.join(names)}"

@@ -44,12 +44,10 @@ LOADER = {"loader-pin-memory": "pin_memory", "device-prefetch": "device_prefetch
 NOT_OURS = {
     "batch-fetch": "flatout.loader fetches whole batches itself where the data set supports it",
     "batch-size": "the batch size is the one passed to the loader",
-    "eval-without-grad": "the evaluation loop is the caller's: write it under torch.no_grad()",
     "image-cache": "flatout.image_loader caches decoded images itself: see its argument cache",
     "liger-kernels": "the model is the caller's: apply Liger's kernels before building the step",
     "sample-cache": "flatout.loader loads each sample anew: keep costly ones in the data set",
-    "scaled-jpeg": "flatout.image_loader decodes each image at the needed size itself",
-    "sdpa-attention": "the model is the caller's: call scaled_dot_product_attention in it",
+    "sdpa-attention": "the model is the caller's: load it with attn_implementation='sdpa'",
 }
 """Boosts that do not apply to a step, and why."""
 

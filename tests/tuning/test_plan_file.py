@@ -171,6 +171,8 @@ def test_values_that_tune_would_not_try_are_the_users_choice(tmp_path: Path) -> 
         ("version = 1\n[boost.x]\n", "boost is not known", "did you mean 'boosts'?"),
         ("version = 1\n[boosts.chanels-last]\n", "no boost 'chanels-last'", "channels-last"),
         ("version = 1\n[boosts.zzzzz]\n", "no boost 'zzzzz'", "known are: "),
+        ("version = 1\n[boosts.eval-without-grad]\n", "no longer has", "torch.no_grad()"),
+        ("version = 1\n[boosts.scaled-jpeg]\n", "no longer has", "[boosts.scaled-jpeg]; in its"),
         ("version = 1\nboosts = ['a']\n", "is not a table", "make boosts a table"),
         ("version = 1\n[boosts]\ntf32 = true\n", "boosts.tf32 = True is not a table", "table"),
         ("version = 1\n[boosts.tf32]\ngian = 2\n", "boosts.tf32.gian is not known", "'gain'"),

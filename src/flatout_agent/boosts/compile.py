@@ -45,8 +45,7 @@ longer launches each operation. With CUDA graphs, a whole pass is one launch.
 
 Fused kernels round in other places, and on a GPU dropout draws other random numbers. The first
 steps take seconds to minutes while code is generated. Blocks of Transformers that are compiled do
-not write to the empty generation cache that their models create in training too. The boost
-sdpa-attention stands aside in what is compiled: the compiler sees attention as it is written.
+not write to the empty generation cache that their models create in training too.
 
 ## How it is undone
 

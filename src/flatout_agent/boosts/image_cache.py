@@ -73,7 +73,6 @@ BOOST = Boost(
     moment=Moment.LOADER,
     switch=Switch.ITERATOR,
     fills=True,
-    conflicts=("scaled-jpeg",),
     covered_by=("sample-cache",),
 )
 LEAST_ROOM = 64 << 20

@@ -1,52 +1,38 @@
-"""Compute attention that is written out as products and a softmax in a fused kernel.
+"""Set Transformers models from eager attention to PyTorch's fused kernels.
 
 ## What it does
 
-Finds the modules whose code multiplies matrices and takes a softmax. While such a module's forward
-runs, the product of queries and keys is deferred, and so is what follows: the scale, masks, the
-softmax. Where the result is multiplied with the values, all of it becomes one call of
-`scaled_dot_product_attention`. Models of Transformers that run with `attn_implementation="eager"`
-are set to `"sdpa"` where they support it.
-
-The module's Python code runs every time, as it is. Whatever else it asks of the scores or the
-weights (to print, return, store or change them) makes it compute them by the deferred operations.
-Weights that are only stored, as by the Annotated Transformer, are computed when somebody looks at
-them.
+Models of Transformers that run with `attn_implementation="eager"` are set to `"sdpa"` where they
+support it: their configuration is changed, and their layers then call
+`scaled_dot_product_attention`. Nothing is added to any operation.
 
 ## Why it is faster
 
-As written, the scores of all queries and keys go to memory and back for each operation, forward
-and backward, and those that the backward pass needs are kept. The fused kernel works on pieces
-that stay in the cache, computes the weights again in the backward pass, and skips the later keys
-under a causal mask. Its memory grows with the length of the sequence, not with its square. On one
-core of an AMD EPYC with torch 2.13, forward and backward of a causal attention module of width 256
-with 8 heads took about half of the time at a length of 512 (medians of interleaved runs), and as
-long as before at 64.
+As `"eager"` computes it, the scores of all queries and keys go to memory and back for each
+operation, forward and backward, and those that the backward pass needs are kept. The fused kernel
+works on pieces that stay in the cache, computes the weights again in the backward pass, and skips
+the later keys under a causal mask. Its memory grows with the length of the sequence, not with its
+square. Short sequences gain little.
 
 ## When it does nothing
 
-- No attention is written out, it has fewer than 65,536 scores, or no fused kernel takes it: a
-  learned mask (a relative bias on a CPU), dropout of the weights on a CPU, values and keys of
-  different width.
-- Operations in between that it does not recognize, such as a mask of five dimensions.
-- The script compiles the model or a part of it, or runs it under `DataParallel`; tracing,
-  `torch.func`, anomaly detection and other modes of torch.
-- What the boost compile compiles: the compiler sees attention as it is written, and nothing breaks
-  its graphs. Calls in evaluation are fused beside it, and Transformers stay set to `"sdpa"`.
-- A module of which three calls gave nothing to fuse, or whose weights are looked at.
-- Transformers: where the program asks for attentions, in the configuration or in a call.
+- The program has no Transformers model that is set to `"eager"`. Current versions choose `"sdpa"`
+  by themselves for models that support it.
+- The model does not support `"sdpa"`, or chooses its attention when it is made.
+- The program asks for attentions, in the configuration or in a call.
+- The script compiles the model or a part of it, or runs it under `DataParallel`.
+- Attention is written out in the program itself: KERN008 of `flatout profile` names the lines. The
+  boost compile puts the fused kernel in the place of some forms (Inductor's pattern matcher).
 
 ## What it may change
 
 In float32 the sums are taken in another order. In lower precision, and under autocast, scores are
-rounded less than as written, and the softmax is taken of them in float32. A query all of whose keys
-are masked by minus infinity gives 0 instead of NaN. On an accelerator, dropout of the weights draws
-other random numbers, and second derivatives through it are not available.
+rounded less than by `"eager"`. On an accelerator, dropout of the weights draws other random
+numbers, and second derivatives through it are not available.
 
 ## How it is undone
 
-The layers around the modules' calls are removed, deferred weights that are still held are computed,
-and each configuration gets its own setting back.
+Each configuration gets its own setting back.
 
 ## References
 
@@ -58,16 +44,12 @@ and each configuration gets its own setting back.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup, speedup_of_work
-from flatout_agent.chain import Depth, is_compiled, model_call
-from flatout_agent.speedups.attention.calls import AttentionModule, Guarded
-from flatout_agent.speedups.attention.code import candidates
-from flatout_agent.speedups.attention.watch import watched
+from flatout_agent.chain import Depth, is_compiled
 
 if TYPE_CHECKING:
     import torch
@@ -80,11 +62,9 @@ BOOST = Boost(
     risk=Risk.ROUNDING,
     moment=Moment.MODEL,
     conflicts=("cuda-graphs",),
-    # On an accelerator, where dropout is part of the kernel. On a CPU none is drawn in it.
+    # On an accelerator, where dropout is part of the kernel.
     redraws=True,
 )
-PLAIN_CALLS = 3
-"""Calls of a module from which nothing was fused before it is left alone."""
 DEVICES = ("cpu", "cuda")
 LEAST_SHARE = 0.003
 """Of the step, for softmax: with less there is no attention that matters."""
@@ -104,7 +84,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """Likely speed-up; whether there is any attention shows when it is applied."""
+    """Likely speed-up; whether there is a model to set shows when it is applied."""
     measured = speedup(facts, softmax=3.0, products=1.1, others=1.1)
     if measured is not None:
         return measured
@@ -113,29 +93,19 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
-    """Have the model's attention fused from now on."""
+    """Set the configurations under the model, until it is undone."""
     reason = _cannot(target)
     if reason is not None:
         raise Declined(reason)
     configured = Configured(target)
-    modules = candidates(target)
-    if not (modules or configured.settings):
-        raise Declined(configured.reason or "no attention is written out in the model's code")
-    guarded = _guarded()
-    if modules and not guarded.works:
-        raise Declined("custom functions of this version of torch would see deferred scores")
-    return _switch_on(job, target, modules, guarded, configured)
+    if not configured.settings:
+        raise Declined(configured.reason or "no model of Transformers is set to eager attention")
+    return Applied(configured.switch_on(job, target), configured.engaged)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
     """The same as plain PyTorch."""
-    return (
-        "# In place of softmax(q @ k.transpose(-2, -1) / math.sqrt(d) + mask) @ v; a mask that is\n"
-        "# true where keys are left out goes in as ~mask, a causal one as is_causal=True.\n"
-        "out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)\n"
-        "# Transformers:\n"
-        'model.set_attn_implementation("sdpa")\n'
-    )
+    return 'model.set_attn_implementation("sdpa")  # of Transformers\n'
 
 
 def _cannot(model: torch.nn.Module) -> str | None:
@@ -150,62 +120,6 @@ def _cannot(model: torch.nn.Module) -> str | None:
     return None
 
 
-def _switch_on(
-    job: Job, target: Any, modules: list[torch.nn.Module], guarded: Guarded, configured: Configured
-) -> Applied:
-    first = job.steps
-    places = [AttentionModule() for _ in modules]
-    unwraps = [configured.switch_on(job, target)]
-    for module, place in zip(modules, places, strict=True):
-        layer = _layer(place)
-        unwraps.append(model_call(module).wrap(Depth.ATTENTION, layer))
-    unwraps.append(job.after_step(lambda: _learn(places)))
-    guarded.hold()
-
-    def undo() -> None:
-        for unwrap in reversed(unwraps):
-            unwrap()
-        guarded.let_go()
-
-    def engaged() -> tuple[bool, str]:
-        return _engagement(places, configured, job.steps - first)
-
-    return Applied(undo, engaged)
-
-
-def _layer(place: AttentionModule) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return lambda call: watched(place, call)
-
-
-def _learn(places: list[AttentionModule]) -> None:
-    """Between steps, so that a recomputed forward pass takes the same path."""
-    for place in places:
-        if place.calls >= PLAIN_CALLS and (not place.fused or 2 * place.wasted > place.fused):
-            place.off = True
-        place.settle()
-
-
-def _engagement(
-    places: list[AttentionModule], configured: Configured, steps: int
-) -> tuple[bool, str]:
-    fused, wasted = sum(p.fused for p in places), sum(p.wasted for p in places)
-    parts = []
-    if configured.on:
-        parts.append(f"configurations of Transformers set to sdpa: {len(configured.settings)}")
-    if fused > wasted:
-        per_step = f", {fused / steps:.0f} a step" if steps > 0 else ""
-        parts.append(f"{fused} attentions fused{per_step}")
-    if parts:
-        return True, "; ".join(parts)
-    if fused:
-        return False, "the attention weights are looked at"
-    calls = sum(p.calls for p in places)
-    if not calls:
-        compiled = "its modules ran in compiled code alone, or under other modes of torch"
-        return False, configured.reason or compiled
-    return False, f"nothing to fuse was seen in {calls} calls of {len(places)} modules"
-
-
 class Configured:
     """The configurations of Transformers under a model that ask for eager attention."""
 
@@ -214,7 +128,6 @@ class Configured:
         """Configurations that were eager and can be sdpa."""
         self.reason = ""
         self.on = False
-        self._job: weakref.ref[Any] | None = None
         loaded = sys.modules.get("transformers.modeling_utils")
         kind = getattr(loaded, "PreTrainedModel", None)
         if kind is None:
@@ -240,8 +153,6 @@ class Configured:
 
     def switch_on(self, job: Job, target: Any) -> Callable[[], None]:
         """Set them all; returns the undo."""
-        if not self.settings:
-            return lambda: None
         # Outside of what is compiled: it looks at each call, and at no operation.
         unwrap = job.wrap_call(target, Depth.LAYOUT, self._layer)
         self._set("eager", "sdpa")
@@ -252,6 +163,12 @@ class Configured:
             self._back()
 
         return undo
+
+    def engaged(self) -> tuple[bool, str]:
+        """(took hold, detail)"""
+        if not self.on:
+            return False, self.reason
+        return True, f"configurations of Transformers set to sdpa: {len(self.settings)}"
 
     def _layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def checked_call(*args: Any, **kwargs: Any) -> Any:
@@ -280,13 +197,3 @@ def _can_be_set(model: torch.nn.Module) -> bool:
     """Whether its layers look at the configuration in each call."""
     ask = getattr(type(model), "_can_set_attn_implementation", None)
     return bool(ask is not None and ask())
-
-
-_guards: list[Guarded] = []
-"""The instance of this process."""
-
-
-def _guarded() -> Guarded:
-    if not _guards:
-        _guards.append(Guarded())
-    return _guards[0]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from flatout_agent import wire
 from flatout_agent.boost import Moment, Risk, Switch
 from flatout_agent.boosts import load
-from flatout_agent.live import candidates, decide, evaluation, expected, measure
+from flatout_agent.live import candidates, decide, expected, measure
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate, Refusal, highest_risk
 from flatout_agent.live.guard import GuardVerdict
@@ -166,8 +166,6 @@ class Tuning:
             yield from self._when_ready(turn)
             yield from self._look_again()
         yield from self._try_small_ones()
-        for candidate in [c for c in self.untried if c.boost.evaluates]:
-            yield from self._try_in_evaluation(candidate)
         yield from self._check_together()
         yield from self._verify()
         self._drop_idle()
@@ -312,7 +310,7 @@ class Tuning:
         chosen: list[Candidate] = []
         for candidate in sorted(self.untried, key=lambda c: (-c.promise, c.id)):
             boost = candidate.boost
-            later = boost.compiles or boost.evaluates or boost.fills or candidate.variant
+            later = boost.compiles or boost.fills or candidate.variant
             if later or boost.switch is Switch.ITERATOR:
                 continue
             if candidate.likely_harm > max(RISKY, candidate.likely_gain):
@@ -359,7 +357,7 @@ class Tuning:
 
     def _first_tries(self) -> list[Candidate]:
         found = []
-        for candidate in [c for c in self.untried if not c.variant and not c.boost.evaluates]:
+        for candidate in [c for c in self.untried if not c.variant]:
             cover = next((c for c in self.state.kept if c.id in candidate.boost.covered_by), None)
             if cover is None:
                 found.append(candidate)
@@ -698,24 +696,9 @@ class Tuning:
             self._keep(group, answer, None, began, 0.0)
         self.measure.switch(self.state.on)
 
-    def _try_in_evaluation(self, candidate: Candidate) -> Story:
-        self.untried.remove(candidate)
-        began = self.machinery.now()
-        answer = yield from evaluation.compare(self.measure, self.budget, candidate.order)
-        self.measure.switch(self.state.on)
-        if answer is None:
-            reason = "the program did not evaluate again in time"
-            self.tell(candidate, "untried", reason, began=began)
-        elif answer.verdict == "faster":
-            self.state.keep([candidate], 1.0, SURE_PAIRS)  # steps stay as they are
-            self.measure.switch(self.state.on)
-            self.tell(candidate, "kept", f"{answer.gain:.2f}x in evaluation", answer, began)
-        else:
-            self.tell(candidate, "same", f"{answer.gain:.2f}x in evaluation", answer, began)
-
     def _verify(self) -> Story:
         """What is not beyond doubt is compared with the program as written once more."""
-        group = [member for member in self.state.kept if not member.boost.evaluates]
+        group = list(self.state.kept)
         if not group or self.budget.over:
             return
         enough = self.state.pairs >= SURE_PAIRS

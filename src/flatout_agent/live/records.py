@@ -25,7 +25,6 @@ RECORDS: dict[str, dict[str, Record]] = {
         "clip-grad": Record(19, 0.62, 0.026),
         "compile": Record(4, 0.17, 0.058),
         "cpu-threads": Record(27, 0.07, 0.371),
-        "eval-without-grad": Record(2, 0.25, 0.327),
         "fast-dropout": Record(4, 0.83, 0.050),
         "fused-loss": Record(1, 0.67, 0.050),
         "fused-optimizer": Record(8, 0.80, 0.033),
@@ -34,8 +33,6 @@ RECORDS: dict[str, dict[str, Record]] = {
         "loader-workers": Record(12, 0.07, 0.655),
         "onednn-matmul": Record(3, 0.20, 0.171),
         "sample-cache": Record(9, 0.27, 0.185),
-        "scaled-jpeg": Record(2, 0.25, 0.080),
-        "sdpa-attention": Record(2, 0.25, 0.185),
         "sparse-matmul": Record(2, 0.75, 0.050),
     },
     "cuda": {
@@ -45,7 +42,6 @@ RECORDS: dict[str, dict[str, Record]] = {
         "fused-optimizer": Record(2, 0.25, 0.025),
         "loader-pin-memory": Record(1, 0.33, 0.056),
         "loader-workers": Record(2, 0.75, 0.050),
-        "sdpa-attention": Record(1, 0.33, 0.075),
         "tf32": Record(3, 0.40, 0.027),
     },
 }

@@ -29,7 +29,7 @@ from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.recipe import Tuning
 from flatout_agent.live.state import Story, Tick
 from flatout_agent.recorder import Recorder
-from flatout_agent.watch.interruptions import Evaluations, watch_saving
+from flatout_agent.watch.interruptions import watch_saving
 from flatout_agent.watch.run import RunWatch, compile_counters
 from flatout_agent.watch.step_calls import StepCalls
 from flatout_agent.watch.tensors import synchronize, tensors_in
@@ -75,7 +75,6 @@ class LiveWatch(RunWatch):
         self._by_call = False
         self._last: float | None = None
         self._count_from_here()
-        self._evaluations = Evaluations(job)
         self._step_calls = StepCalls()
         self._epoch_began = False
         self._step_s: list[float] = []
@@ -132,7 +131,6 @@ class LiveWatch(RunWatch):
         return watched
 
     def _training_begins(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._evaluations.end()
         first = next(tensors_in((args, kwargs)), None)
         if self._by_call and number == 0 and self._last is not None:
             self._unit_ended()
@@ -151,11 +149,10 @@ class LiveWatch(RunWatch):
             return call(*args, **kwargs)
         self._clean = False
         self.notes.eval_seen = True
-        return self._evaluations.call(call, args, kwargs)
+        return call(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor) -> None:
         super().backward(loss)
-        self._evaluations.backward()  # a loss in evaluation mode that is trained on
         self.record.backward()
         if self.story is not None:  # one number a device: nothing waits, and none of them grows
             finite = loss.detach().isfinite().all()
@@ -247,7 +244,7 @@ class LiveWatch(RunWatch):
         if self._settled_at is not None:  # something was taken out since, and the rest measured
             self.tell(self.summary())
             return
-        self._finite, self._evaluations.timed = {}, False
+        self._finite = {}
         self._unwatch_saving()
         self.notes.close()
         self._forget(names())
@@ -293,7 +290,6 @@ class LiveWatch(RunWatch):
         trained_s = self.ended - since
         wait_share = min(1.0, (self.wait_s - wait_s) / trained_s) if trained_s > 0 else 0.0
         # All ranks must try the same boosts in the same order, which the facts decide.
-        self.notes.eval_with_grad = self._evaluations.with_grad
         self.notes.by_hand = self.job.by_hand
         return self.notes.facts(
             micro_steps=self.record.mean_micro_steps(),
@@ -407,11 +403,6 @@ class LiveWatch(RunWatch):
         return sum(
             loader.num_workers * (loader.prefetch_factor or 0) for loader in self.job.loaders
         )
-
-    def evaluations(self) -> list[float]:
-        means_s = list(self._evaluations.means_s)
-        count = int(self.agree(len(means_s), "min"))
-        return [self.agree(seconds, "max") for seconds in means_s[:count]]
 
     def sound(self) -> bool:
         """Whether since the last question no loss was NaN or Inf, and no call raised."""

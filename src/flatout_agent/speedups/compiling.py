@@ -137,9 +137,7 @@ class Code:
         return {"options": {**options, "fallback_random": True}}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from flatout_agent.speedups.attention.watch import unwatched
-
-        return unwatched(self.compiled, args, kwargs)
+        return self.compiled(*args, **kwargs)
 
 
 class Attempts(logging.Filter):

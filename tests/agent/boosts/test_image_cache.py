@@ -25,14 +25,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.booster import Booster
 from flatout_agent.boosts import image_cache as boost
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
-from flatout_agent.speedups.images import decoded_images
+from flatout_agent.speedups.images import decoded_images, jpeg_loading
 from flatout_agent.speedups.images.decoded_images import COUNT, FULL, HITS, MISSES, OFF, USED, Log
 from flatout_agent.wire import BoostOrder, JobFacts, LoaderFacts
 from photos import photographs
@@ -693,6 +693,31 @@ def test_it_does_not_wait_where_nothing_is_decoded(tmp_path: Path, monkeypatch: 
         applied.undo()
 
 
+# Loader workers -------------------------------------------------------------------------------
+
+
+def test_the_programs_own_worker_init_is_called_and_put_back(photo: Path) -> None:
+    loader = loader_of([photo], num_workers=1, worker_init_fn=print)
+    with switched(loader):
+        called: list[int] = []
+        assert loader.worker_init_fn is not print
+        loader.worker_init_fn.own = called.append
+        loader.worker_init_fn(7)
+        assert called == [7]
+        loader.worker_init_fn.own = print
+    assert loader.worker_init_fn is print
+
+
+def test_workers_that_another_boost_keeps_are_started_anew(photo: Path) -> None:
+    loader = loader_of([photo], num_workers=1, persistent_workers=True)
+    loader._get_iterator = None  # type: ignore[assignment]
+    loader._iterator = iter(())  # type: ignore[assignment]
+    with switched(loader):
+        assert loader._iterator is None
+        loader._iterator = iter(())
+    assert loader._iterator is None
+
+
 # Where it is declined -------------------------------------------------------------------------
 
 
@@ -703,6 +728,13 @@ def test_applies() -> None:
     mac = JobFacts("2.13.0", "3.11.7", "darwin", "mps", loaders=(LOADER,))
     assert "Linux" in (boost.applies(mac, {}) or "")
     assert "no DataLoader" in (boost.applies(JobFacts("2", "3", "linux", "cpu"), {}) or "")
+    spawned = LoaderFacts("Photos", False, 4, 100, 2, False, False, "spawn", True)
+    for loader, reason in (
+        (spawned, "not forked"),
+        (LoaderFacts("TensorDataset", False, 4, 9, 0, False, False, "fork", True), "in memory"),
+    ):
+        facts = JobFacts("2.13.0", "3.11.7", "linux", "cpu", loaders=(loader,))
+        assert reason in (boost.applies(facts, {}) or "")
     assert boost.promise(FACTS, {}) > 1
 
 
@@ -715,6 +747,27 @@ def test_spawned_and_kept_workers_are_declined(photo: Path) -> None:
     with pytest.raises(Declined, match="keeps its workers"):
         boost.apply(Job(), kept, {})
     assert not boost._known
+
+
+def test_programs_without_pillow_are_declined(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "PIL.JpegImagePlugin")
+    rows = DataLoader(TensorDataset(torch.zeros(4, 3)))
+    with pytest.raises(Declined, match="Pillow"):
+        boost.apply(Job(), rows, {})
+    assert jpeg_loading._names_pillow(loader_of([photo]))
+
+    class Inside(Dataset[Any]):
+        def __getitem__(self, index: int) -> Any:
+            from PIL import Image
+
+            return Image.open(photo)
+
+    assert jpeg_loading._names_pillow(DataLoader(Inside()))
+
+
+def test_an_old_pillow_is_declined(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "Image", lambda: object.__new__(type("Old", (), {})))
+    assert jpeg_loading.jpeg_plugin(loader_of([photo])) is None
 
 
 def test_by_hand_keeps_images(photo: Path) -> None:

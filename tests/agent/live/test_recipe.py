@@ -54,7 +54,6 @@ class Program(LiveProgram):
         """Under this boost the loss is not finite; "always": also without one."""
         self.unready: dict[str, int] = {}
         """Boost -> the step from which it can show what it gains."""
-        self.passes: list[float] = []
         self.checked: list[tuple[str, int]] = []
         self._random = random.Random(0)
 
@@ -96,9 +95,6 @@ class Program(LiveProgram):
 
     def steps_to_ready(self, boost: str) -> int:
         return max(0, self.unready.get(boost, 0) - self.taken)
-
-    def evaluations(self) -> list[float]:
-        return list(self.passes)
 
     def sound(self) -> bool:
         return self.unsound not in {"always", *self.ids}
@@ -542,24 +538,6 @@ def test_a_plan_that_is_slower_here_is_tried_like_anything_else() -> None:
     tuning = tune(program, "bf16-autocast", planned=[wire.BoostOrder("bf16-autocast")])
     assert kept(tuning) == []
     assert program.decided()["bf16-autocast"].verdict == "slower"
-
-
-def test_evaluation_is_measured_where_it_happens() -> None:
-    program = Program({})
-    facts = {"eval_seen": True, "eval_with_grad": True}
-    program.facts = lambda: dataclasses.replace(FACTS, **facts)  # type: ignore[method-assign]
-    program.passes = [0.2, 0.2]
-    orders = wire.LiveOrders(allowed=("eval-without-grad",), stop=True)
-    tuning = Tuning(program, orders, Budget(orders, program.now))
-    story = tuning.run(())
-    next(story)
-    with pytest.raises(StopIteration):
-        for _ in range(5000):
-            if program.on() and len(program.passes) < 5:
-                program.passes.append(0.2 if len(program.passes) == 2 else 0.1)
-            story.send(program.tick())
-    assert kept(tuning) == ["eval-without-grad"]
-    assert program.decided()["eval-without-grad"].gain == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("seed", range(12))

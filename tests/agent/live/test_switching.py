@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from attention_styles import Annotated, NanoGPT
 from flatout_agent.booster import Booster
 from flatout_agent.boosts import (
     bf16_autocast,
@@ -34,7 +33,6 @@ from flatout_agent.boosts import (
 from flatout_agent.discovery import Discovery
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
-from flatout_agent.speedups.attention import watch
 from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.watch import Watcher
 from flatout_agent.wire import BoostOrder
@@ -55,8 +53,6 @@ ORDERS = {
         BoostOrder("fused-loss"),
         BoostOrder("sparse-matmul"),
         BoostOrder("clip-grad"),
-        BoostOrder("sdpa-attention"),
-        BoostOrder("eval-without-grad"),
         BoostOrder("loader-workers", {"workers": 1, "prefetch_factor": 2}),
         BoostOrder("device-prefetch"),
         BoostOrder("compile"),
@@ -66,7 +62,6 @@ SAME_BITS = (
     "allocator",
     "batch-fetch",
     "clip-grad",
-    "eval-without-grad",
     "gc-pause",
     "sample-cache",
 )
@@ -76,7 +71,6 @@ REORDERS = (
     "sparse-matmul",
     "fused-optimizer",
     "cpu-threads",
-    "sdpa-attention",
 )
 CHANGES = ("bf16-autocast", "bf16-residual", "fast-dropout")
 FUNCTIONS = ("dropout", "embedding", "scaled_dot_product_attention")
@@ -97,7 +91,6 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(loader_workers, "usable_cores", lambda: 2)
     monkeypatch.setattr(cpu_threads, "usable_cores", lambda: 2)
     monkeypatch.setattr(bf16_autocast, "native_bf16", lambda device: Bf16Support(True, "here"))
-    monkeypatch.setattr(watch, "SMALLEST", 1)
     monkeypatch.setattr(fused_loss, "SMALLEST", 1)
     monkeypatch.setattr(sparse_matmul, "SMALLEST", 1)
     monkeypatch.setattr(fused_loss, "COLUMNS", 2)
@@ -327,29 +320,6 @@ class Growing(Program):
             optimizer.load_state_dict(self.saved[1])
 
 
-class Attending(Program):
-    """Attention that is written out, and keeps its weights."""
-
-    shape = (5, 32)
-
-    def build(self) -> None:
-        model = nn.Sequential(Annotated(), NanoGPT(), nn.Flatten(), nn.Linear(160, 3))
-        self.models = [model]
-        self.optimizers = [torch.optim.SGD(model.parameters(), lr=0.05)]
-
-
-class Repeating(Program):
-    """Blocks that are alike, with attention that is written out."""
-
-    shape = (5, 32)
-
-    def build(self) -> None:
-        blocks = [nn.Sequential(nn.LayerNorm(32), NanoGPT(), nn.GELU()) for _ in range(3)]
-        model = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(160, 3))
-        self.models = [model]
-        self.optimizers = [torch.optim.SGD(model.parameters(), lr=0.05)]
-
-
 class Words(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -375,7 +345,7 @@ class Reading(Program):
         return nn.functional.cross_entropy(logits, y)
 
 
-PROGRAMS = [Convolutions, Recurrent, Dropping, Tied, Adversaries, Growing, Attending, Reading]
+PROGRAMS = [Convolutions, Recurrent, Dropping, Tied, Adversaries, Growing, Reading]
 
 
 # The agent in this process --------------------------------------------------------------------
@@ -635,7 +605,7 @@ class Longer(Convolutions):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
 @settings(quick, max_examples=3)
-@given(plan=plans("loader-workers", "gc-pause", "allocator", "eval-without-grad", length=12))
+@given(plan=plans("loader-workers", "gc-pause", "allocator", length=12))
 def test_workers_leave_every_bit(plan: Plan) -> None:
     plain = Longer(files=True)
     plain.run(len(plan) + 2)
@@ -695,13 +665,3 @@ def test_copies_ahead_leave_every_bit(plan: Plan) -> None:
 @pytest.mark.parametrize("make", [Convolutions, pytest.param(Dropping, marks=pytest.mark.thorough)])
 def test_compiled_in_between(make: Any) -> None:
     assert_as_never_switched(make, [(), ("compile",), ("compile",), (), ("compile",), ()])
-
-
-@pytest.mark.slow
-def test_blocks_compiled_beside_fused_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ORDERS, "compile", BoostOrder("compile", {"scope": "blocks"}))
-    both = ("sdpa-attention", "compile")
-    plan: Plan = [("compile",), both, ("sdpa-attention",), both[::-1], (), both, ("compile",)]
-    assert_as_never_switched(Repeating, plan)
-    _, switches = switched(Repeating, plan)
-    assert not switches.refused

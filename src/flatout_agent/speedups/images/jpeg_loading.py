@@ -1,13 +1,12 @@
-"""What boosts of programs that open JPEG files with Pillow have in common.
+"""Loaders whose program opens JPEG files with Pillow, and how its images are left undecoded.
 
-A boost of this kind changes Pillow's class for JPEG files in the main process. Loader workers that
-are forked afterwards have the change as well, and count in memory that all of them share.
+image-cache changes Pillow's class for JPEG files in the main process. Loader workers that are
+forked afterwards have the change as well.
 """
 
 from __future__ import annotations
 
 import importlib
-import mmap
 import sys
 import types
 import weakref
@@ -116,22 +115,6 @@ def with_fresh_workers(loader: torch.utils.data.DataLoader[Any]) -> Callable[[],
         parts["_iterator"] = None
 
     return undo
-
-
-class Numbers:
-    """Whole numbers in memory that forked processes share.
-
-    Nothing is locked: of two that add at the same moment, one may be lost.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._values = memoryview(mmap.mmap(-1, 8 * count)).cast("q")
-
-    def __getitem__(self, place: int) -> int:
-        return self._values[place]
-
-    def __setitem__(self, place: int, value: int) -> None:
-        self._values[place] = value
 
 
 class Later:

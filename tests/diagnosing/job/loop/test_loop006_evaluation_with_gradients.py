@@ -15,7 +15,7 @@ def test_evaluation_with_gradients() -> None:
     )
     finding = only("evaluation-with-gradients", job)
     assert (finding.code, finding.where) == ("LOOP006", "train.py:50")
-    assert finding.boost == "eval-without-grad"
+    assert finding.boost is None
     assert finding.gain.ratio == pytest.approx((300 + 45) / 300, rel=0.01)
     unseen = changed(job, seen__eval_s=0.0)
     assert only("evaluation-with-gradients", unseen).gain is None

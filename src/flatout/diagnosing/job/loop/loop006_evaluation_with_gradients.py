@@ -15,8 +15,7 @@ What evaluation takes for each training step, and its line.
 
 ## Cure
 
-`with torch.inference_mode():` (or `torch.no_grad()`) around the evaluation, or the boost
-eval-without-grad.
+`with torch.inference_mode():` (or `torch.no_grad()`) around the evaluation.
 
 ## References
 
@@ -57,7 +56,6 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             savings.lines(where, "", "with torch.inference_mode():", "    output = model(x)"),
         ),
         where=where,
-        boost=savings.boost(profile, "eval-without-grad"),
         saves_ms=saved if worth else None,
         reason=f"evaluation takes {units.milliseconds(took)} for each step beside it; without "
         f"gradients it is taken to save {units.share(SAVED)} of that (a cautious constant)"

@@ -1,1 +1,0 @@
-"""Attention that a program writes out, recognised and handed to the fused kernels."""
