@@ -51,6 +51,9 @@ class Block:
     units: int
     disturbed: bool
     wall_s: float
+    spread: float = 0.0
+    """Standard error of `seconds` over `seconds`, by how the units differ; 0 on a device, whose
+    units are not timed one by one."""
 
 
 class Sizes:
@@ -146,7 +149,11 @@ def _on_host(units: int, sizes: Sizes) -> Generator[None, Tick, Block]:
     sizes.never_clean = not seconds
     if len(seconds) < units / 2:
         seconds += other_seconds
-    return Block(statistics.fmean(seconds), len(seconds), _disturbed(seconds), wall_s)
+    mean_s = statistics.fmean(seconds)
+    spread = (
+        statistics.stdev(seconds) / math.sqrt(len(seconds)) / mean_s if len(seconds) > 1 else 0.0
+    )
+    return Block(mean_s, len(seconds), _disturbed(seconds), wall_s, spread)
 
 
 def _on_device(
@@ -237,6 +244,8 @@ class Measure:
         """The block that has just ended: its boosts, and seconds of a unit."""
         self._alike: deque[float] = deque(maxlen=REMEMBERED)
         """Log-ratios of neighbouring blocks under the same boosts."""
+        self._spreads: deque[float] = deque(maxlen=REMEMBERED)
+        """By how much of itself a block's mean may be off, by its own units."""
         self._random = random.Random(seed)
         self._flip = False
 
@@ -337,7 +346,7 @@ class Measure:
                 break
             skip = SETTLE_MOST if compiled else 0
         block = replace(block, seconds=self.machinery.agree(block.seconds, "max"))
-        self._compare_alike(on, block.seconds)
+        self._compare_alike(on, block)
         step = self.machinery.steps()
         self.machinery.tell(
             wire.BlockRun(
@@ -349,16 +358,22 @@ class Measure:
         )
         return block
 
-    def _compare_alike(self, on: Sequence[wire.BoostOrder], seconds: float) -> None:
+    def _compare_alike(self, on: Sequence[wire.BoostOrder], block: Block) -> None:
         """Of two pairs in turn (A B, B A) the middle blocks are alike: what differs is noise.
 
-        The machine may have been restless at the program's start, or be so only now.
+        The machine may have been restless at the program's start, or be so only now. Before there
+        are such blocks, units that differ much (episodes of any length) show it.
         """
-        before, self._before = self._before, (list(on), seconds)
-        if before is not None and before[0] == list(on) and min(seconds, before[1]) > 0:
-            self._alike.append(math.log(before[1] / seconds))
+        before, self._before = self._before, (list(on), block.seconds)
+        if before is not None and before[0] == list(on) and min(block.seconds, before[1]) > 0:
+            self._alike.append(math.log(before[1] / block.seconds))
         if len(self._alike) >= TELLING:
             self.state.noise = decide.noise(list(self._alike))
+        else:
+            self._spreads.append(self.machinery.agree(block.spread, "max"))
+            own = math.sqrt(2) * statistics.median(self._spreads)
+            least = decide.PRIOR.deviation
+            self.state.noise = decide.Noise(max(least, own), decide.PRIOR.freedom)
 
     def switch(self, on: Sequence[wire.BoostOrder]) -> int:
         """Switch to exactly these boosts; returns how many units to leave out of the count."""

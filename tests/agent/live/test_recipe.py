@@ -460,15 +460,26 @@ def test_what_leads_by_far_is_believed_where_the_time_is_over_and_a_confirmation
     assert not wrongly_kept(noise=0.2, runs=40)
 
 
-def wrongly_kept(noise: float, runs: int) -> list[wire.Decided]:
+class Episodes(Program):
+    """Its steps are of any length, as of an agent that plays until it falls."""
+
+    def tick(self) -> Tick:
+        return self.stepped(self.step_s(self.ids) * self._random.lognormvariate(0, 0.9))
+
+
+def wrongly_kept(noise: float, runs: int, kind: type[Program] = Program) -> list[wire.Decided]:
     """Of boosts that do nothing, in runs without time."""
     found = []
     for seed in range(runs):
-        program = Program({}, noise=noise)
+        program = kind({}, noise=noise)
         program._random.seed(seed)
         tune(program, "bf16-autocast", "gc-pause", budget_s=12.0)
         found += [row for row in program.decided().values() if row.verdict == "kept"]
     return found
+
+
+def test_one_pair_decides_nothing_where_steps_are_of_any_length() -> None:
+    assert not wrongly_kept(0.0, 60, Episodes)
 
 
 def test_what_cannot_pay_in_the_steps_that_are_left_is_not_tried() -> None:
