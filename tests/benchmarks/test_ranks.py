@@ -17,11 +17,6 @@ def ranks(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return ranks
 
 
-def test_ratio_of_trials_that_measured(ranks: Any) -> None:
-    assert ranks.middle_ratio([1.2, 0.9, 1.5], [1.0, None, 1.0]) == 1.35
-    assert ranks.middle_ratio([0.9], [None]) is None
-
-
 def test_message_of_a_run_without_a_trial(ranks: Any) -> None:
     said = "noise of the script\nerror: 2 ranks cannot train this: why\nnext: run it alone\n"
     assert ranks.last_message(said) == "2 ranks cannot train this: why"
