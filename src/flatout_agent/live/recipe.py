@@ -66,6 +66,9 @@ PAIRS_ON_AVERAGE = 6
 """That a difference of some percent takes until it is clear."""
 QUICK_GAIN = 1.3
 """What gains more than this takes a pair or two."""
+CHEAP_S = 0.4
+"""Where a pair takes less than this, one decides nothing: the next has the other order, so that
+steps which grow as the program learns (an agent's episodes) do not look like a gain."""
 SURE_PAIRS, SURE = 3, math.log(1.1)
 """What rests on fewer pairs, or gains less, is compared once more with the program as written."""
 STAYS = "neither clearly faster nor slower"
@@ -567,7 +570,8 @@ class Tuning:
             spent_s = before_s + self.machinery.now() - began
             self._pairs[key] = wire.Compared(key, kept_ids, tuple(ratios), spent_s)
             self._so_far = answer = self._answer(ratios)
-            if answer.verdict != "unclear":
+            first_of_two = len(ratios) == 1 and self.measure.pair_s(loads) < CHEAP_S
+            if answer.verdict != "unclear" and not first_of_two:
                 return answer
             if spent_s + self.measure.pair_s(loads) > self._most_s(group, answer, left_s):
                 return answer
