@@ -110,10 +110,10 @@ class Tuning:
         """Of these, what has passed the Guard and is being compared ..."""
         self._so_far: decide.Answer | None = None
         """... and what its pairs say."""
-        self._earlier = {pairs.boosts: pairs for pairs in orders.compared}
-        """What earlier processes compared; each is gone on with once."""
-        self._pairs = dict(self._earlier)
-        """All comparisons so far."""
+        self._pairs = {pairs.boosts: pairs for pairs in orders.compared}
+        """All comparisons so far ..."""
+        self._earlier = set(self._pairs)
+        """... and which of them are of earlier processes: each is gone on with once."""
         self._measured: set[str] = set(orders.measured)
         """Members of what is kept that were compared alone."""
         self._looked_at = 1.0
@@ -448,7 +448,7 @@ class Tuning:
         if candidate.id in self.open:
             _, answer = self.open.pop(candidate.id)
             if refusal.why == "no_time" and self._believed(candidate, answer):
-                self._believe(candidate, answer)
+                self._keep([candidate], answer, None, self.machinery.now(), 0.0)
             else:
                 self.tell(candidate, "same", decide.why_not(answer), answer)
             return
@@ -520,7 +520,7 @@ class Tuning:
         elif self._stays_open(alone, answer):
             self.open[alone.id] = alone, answer
         elif self._believed(alone, answer):
-            self._believe(alone, answer)
+            self._keep(group, answer, verdict, began, start_s)
         else:
             self._drop(alone, answer, verdict, began, idle)
 
@@ -542,9 +542,10 @@ class Tuning:
     def compare(self, group: Sequence[Candidate], base: Orders, trial: Orders) -> Comparing:
         """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up."""
         key, kept_ids = _key(group), tuple(self.state.kept_ids)
-        earlier, before = self._earlier.pop(key, None), self._pairs.get(key)
-        ratios = list(before.ratios) if before is not None and before.kept == kept_ids else []
-        before_s = earlier.spent_s if earlier is not None and ratios else 0.0
+        before = self._pairs.get(key, wire.Compared(key, (), ()))
+        ratios = list(before.ratios) if before.kept == kept_ids else []
+        before_s = before.spent_s if key in self._earlier and ratios else 0.0
+        self._earlier.discard(key)
         began, left_s = self.machinery.now(), self._left_s(group)
         loads = any(candidate.boost.switch is Switch.ITERATOR for candidate in group)
         self.measure.begin()
@@ -709,7 +710,7 @@ class Tuning:
         if enough and math.log(self.state.gain) >= max(SURE, 3 * self.state.noise.deviation):
             return
         self._pairs.pop(_key(group), None)
-        self._earlier.pop(_key(group), None)
+        self._earlier.discard(_key(group))
         began = self.machinery.now()
         answer = yield from self.compare(group, [], self.state.on)
         if answer.verdict == "broken":
@@ -780,8 +781,11 @@ class Tuning:
             if other.id not in ids:
                 self.tell(other, "dropped", f"{group[0].id} is faster in its place")
         together = tuple(candidate.id for candidate in group) if len(group) > 1 else ()
-        for candidate in group:
+        if answer.verdict == "unclear":
+            reason = f"no time for more pairs: {decide.so_far(answer)}"
+        else:
             reason = verdict.reason if verdict is not None else "too small to be seen alone"
+        for candidate in group:
             self.tell(candidate, "kept", reason, answer, began, verdict, start_s, together=together)
 
     def _drop(
@@ -831,13 +835,6 @@ class Tuning:
             and answer.gain > 1 + LIKELY
             and answer.low > 1 / answer.gain
         )
-
-    def _believe(self, candidate: Candidate, answer: decide.Answer) -> None:
-        self.state.keep([candidate], answer.gain, answer.pairs)
-        self.budget.found = True
-        self._measured.add(candidate.id)
-        self.measure.switch(self.state.on)
-        self.tell(candidate, "kept", f"no time for more pairs: {decide.so_far(answer)}", answer)
 
     def _pays(self, answer: decide.Answer, start_s: float) -> bool:
         """Whether a boost that is compiled at every start wins that time back over a whole run."""
