@@ -6,6 +6,8 @@ stays False, so that libraries which ask for it do not begin to synchronise by t
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -18,6 +20,8 @@ from flatout_agent.ranks import meeting
 
 dist: Any = typed
 """Its process groups are public in C++, and hardly typed."""
+CLOSE_S = 10.0
+"""How long the end of a program waits for an exchange that another rank has not joined."""
 
 
 class RankGroup:
@@ -33,24 +37,38 @@ class RankGroup:
         self._orders = orders
         self._timeout = timedelta(seconds=orders.timeout_s)
         self._store = meeting.store(orders)
-        self._gloo = self._another("gloo")
-        self._nccl: Any = None
+        self._process = os.getpid()
+        self._groups: dict[str, Any] = {}
+        self._add("gloo")
 
-    def _another(self, name: str) -> Any:
+    def _add(self, name: str) -> None:
         """A group on CPUs; what is sent in one does not wait for another."""
         options = dist.ProcessGroupGloo._Options()
         options._devices = meeting.devices(self._orders)
         options._timeout = self._timeout
-        return dist.ProcessGroupGloo(
+        self._groups[name] = dist.ProcessGroupGloo(
             dist.PrefixStore(name, self._store), self.rank, self.size, options
         )
 
+    def close(self) -> None:
+        """Let go of the others, before Python ends.
+
+        gloo's threads let go of what was exchanged last, and need Python's lock for it. If the
+        interpreter has ended by then, the thread is cut off and the process aborts
+        (https://github.com/pytorch/pytorch/issues/190489). A group that is let go of joins them.
+        """
+        if os.getpid() != self._process:
+            return  # the threads are not in a fork, the connections are its parent's
+        thread = threading.Thread(target=self._groups.clear, daemon=True)
+        thread.start()
+        thread.join(CLOSE_S)
+
     def beside(self, name: str) -> Callable[[torch.Tensor], Any]:
         """What starts to make a tensor the maximum over the ranks; `finish` waits for it."""
-        own = self._another(name)
+        self._add(name)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
-        return lambda tensor: own.allreduce([tensor], options)
+        return lambda tensor: self._groups[name].allreduce([tensor], options)
 
     def finish(self, work: Any) -> None:
         """Wait for an exchange that was started."""
@@ -59,18 +77,18 @@ class RankGroup:
     @property
     def backend(self) -> str:
         """What tensors were exchanged with: nccl where there were tensors on CUDA devices."""
-        return "gloo" if self._nccl is None else "nccl"
+        return "nccl" if "nccl" in self._groups else "gloo"
 
     def _of(self, tensor: torch.Tensor) -> Any:
         if tensor.device.type != "cuda":
-            return self._gloo
-        if self._nccl is None:
+            return self._groups["gloo"]
+        if "nccl" not in self._groups:
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = self._timeout
-            self._nccl = dist.ProcessGroupNCCL(
+            self._groups["nccl"] = dist.ProcessGroupNCCL(
                 dist.PrefixStore("nccl", self._store), self.rank, self.size, options
             )
-        return self._nccl
+        return self._groups["nccl"]
 
     def _exchange(self, begun: Callable[[], Any]) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable
 from typing import Any
@@ -48,6 +49,7 @@ class RankRuntime:
         _one_device(self.guarded, ONE_OF_SEVERAL if several else ONE_DEVICE, self.orders.size)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self.group.close)
 
     def _forked(self) -> None:
         """A loader worker that computes with a model does so alone: it is no rank."""

@@ -51,3 +51,28 @@ group.agreed(True)
 @pytest.mark.parametrize("size", [2, 3])
 def test_sums_and_joins(size: int, tmp_path: Path) -> None:
     assert ranked.exchanging(tmp_path, PROGRAM, size) == [{"wrong": []}] * size
+
+
+SLOW_END = """
+import atexit, json, sys, time, weakref
+import torch
+from flatout_agent import wire
+from flatout_agent.ranks.group import RankGroup
+
+group = RankGroup(wire.RankOrders(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], 0, timeout_s=60))
+atexit.register(group.close)
+group.agreed(True)
+last = torch.ones(4)
+weakref.finalize(last, time.sleep, 1.0).atexit = False
+if int(sys.argv[1]):
+    time.sleep(0.2)  # rank 0 has let go of its own by then: a thread of gloo has the last of it
+begin = group.beside("last")
+begin(last)
+del last
+print(json.dumps("ended"), flush=True)
+"""
+
+
+def test_python_does_not_end_before_gloo_has_let_go_of_what_was_exchanged(tmp_path: Path) -> None:
+    """Else the thread that frees the tensor aborts the process, now and then."""
+    assert ranked.exchanging(tmp_path, SLOW_END, 2) == ["ended"] * 2
