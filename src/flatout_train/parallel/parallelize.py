@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -176,6 +177,14 @@ def _join(device: torch.device) -> None:
         dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
     else:
         dist.init_process_group("gloo" if device.type == "cpu" else None)
+        atexit.register(_leave)
+
+
+def _leave() -> None:
+    """Else gloo's threads abort the process, now and then, once the interpreter is gone
+    (https://github.com/pytorch/pytorch/issues/190489)."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _named(plan: str) -> Strategy:
