@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import re
 from collections.abc import Callable
@@ -14,9 +15,9 @@ from reporting.strategies import TUNED
 EXAMPLES = pytest.mark.parametrize("example", tuned_examples.ALL.values(), ids=tuned_examples.ALL)
 
 
-def printed(tuned: Tuned, width: int = 80) -> str:
+def printed(tuned: Tuned, width: int = 80, why: bool = False) -> str:
     file = io.StringIO()
-    summary(tuned, Console(file=file, width=width))
+    summary(tuned, Console(file=file, width=width), why)
     return file.getvalue()
 
 
@@ -26,9 +27,12 @@ def flat(text: str) -> str:
 
 @EXAMPLES
 @pytest.mark.parametrize("width", [80, 120])
-def test_no_line_is_wider_than_the_terminal(example: Callable[[], Tuned], width: int) -> None:
+@pytest.mark.parametrize("why", [False, True])
+def test_no_line_is_wider_than_the_terminal(
+    example: Callable[[], Tuned], width: int, why: bool
+) -> None:
     """But for what is there to be copied: a path or a command is never broken."""
-    for line in printed(example(), width).splitlines():
+    for line in printed(example(), width, why).splitlines():
         copied = line.startswith(("plan: ", "report: ", "next: "))
         assert len(line) <= width or copied, line
         assert line.isprintable()
@@ -42,13 +46,34 @@ def test_a_good_case_answers_in_its_first_lines() -> None:
         r"\(95% interval 3\.52-3\.79, A/B x 5\)",
         lines[1],
     )
-    assert lines[2] == (
-        "loss curve: the same (gradient error 0.9% of batch noise; loss within 0.3 sigma)"
-    )
+    assert lines[2:4] == [
+        "loss curve: the same (gradient error 0.9% of batch noise)",
+        "may change: rounding (bf16-autocast)",
+    ]
 
 
-def test_a_good_case_tells_all_that_was_tried_and_what_comes_next() -> None:
-    text = flat(printed(tuned_examples.good()))
+def test_a_good_case_fits_on_a_small_screen_and_ends_with_what_comes_next() -> None:
+    lines = printed(tuned_examples.good()).splitlines()
+    assert len([line for line in lines if not line.startswith(("failed:", "    "))]) <= 12
+    text = flat("\n".join(lines))
+    assert "kept: bf16-autocast 1.92x, channels-last 1.46x" in text
+    assert "tried and dropped: compile, fp16-autocast (learns differently), gc-pause" in text
+    assert "not tried: 4 boosts did not apply here (the report says why, as does --why)" in text
+    assert text.endswith("next: flatout run examples/images/train.py --epochs 3")
+
+
+def test_a_plan_of_exact_boosts_changes_nothing_else() -> None:
+    good = tuned_examples.good()
+    assert good.plan is not None
+    exact = tuple(boost for boost in good.plan.boosts if boost.risk == "exact")
+    plan = dataclasses.replace(good.plan, boosts=exact)
+    text = printed(dataclasses.replace(good, plan=plan))
+    assert "may change: nothing but the order of sums\n" in text
+
+
+def test_a_good_case_gives_the_reasons_when_they_are_asked_for() -> None:
+    text = flat(printed(tuned_examples.good(), why=True))
+    assert "the same (gradient error 0.9% of batch noise; loss within 0.3 sigma)" in text
     assert "kept: bf16-autocast 1.92x, channels-last 1.46x" in text
     assert "loader-workers num_workers=6 1.21x" in text
     assert "compile (slower here: 0.91x)" in text

@@ -33,6 +33,9 @@ WindowSteps = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(metavar="N", help="Random seed of every trial.")]
+Why = Annotated[
+    bool, typer.Option("--why", help="Say at the end why each boost that is left out is.")
+]
 PlanToWrite = Annotated[Path, typer.Option(metavar="FILE", help="Write the plan to this file.")]
 
 
@@ -48,6 +51,7 @@ def command(
     steps: WindowSteps = None,
     seed: Seed = 0,
     python: _options.Python = None,
+    why: Why = False,
     as_json: _options.Json = False,
 ) -> int:
     """Find the speed-ups that work for a script, and write a plan.
@@ -75,7 +79,7 @@ def command(
     with TuneView() as observer:
         tuned = tune.tune(resolved, choice, settings, run_folder, observer)
     tuned = _with_plan(tuned, plan, run_folder, plan_file.write)
-    return _report(tuned, run_folder / "report.html", as_json)
+    return _report(tuned, run_folder / "report.html", why, as_json)
 
 
 def _check_place(plan: Path) -> None:
@@ -106,7 +110,7 @@ def _with_plan(
     return dataclasses.replace(tuned, plan_path=str(path))
 
 
-def _report(tuned: Tuned, path: Path, as_json: bool) -> int:
+def _report(tuned: Tuned, path: Path, why: bool, as_json: bool) -> int:
     """Write the HTML report and tell the result; 0: a plan was written, 1: nothing is faster.
 
     2: nothing could be tried in the time that was given.
@@ -122,5 +126,5 @@ def _report(tuned: Tuned, path: Path, as_json: bool) -> int:
         json.dump(document.tune_document(tuned), sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        terminal.summary(tuned)
+        terminal.summary(tuned, why=why)
     return 0 if tuned.plan_path else 1 if tuned.tried else 2

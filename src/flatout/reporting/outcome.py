@@ -147,12 +147,13 @@ def learning(guard: Guard | None) -> Learning:
     return Learning.SAME if guard.gradient_compared else Learning.STATISTICAL
 
 
-def learning_words(guard: Guard | None) -> str:
-    """The same in one sentence, numbers included."""
+def learning_words(guard: Guard | None, every_figure: bool = True) -> str:
+    """The same in one sentence, with the figure that decided, or every one of them."""
     if guard is None:
         return "not compared"
     verdict, reason = learning(guard), plain.one_line(guard.reason)
-    numbers = "; ".join(guard_numbers(guard)) or reason
+    figures = guard_numbers(guard)
+    numbers = "; ".join(figures if every_figure else figures[:1]) or reason
     if verdict is Learning.SAME:
         return f"the same ({numbers})"
     if verdict is Learning.STATISTICAL:
@@ -194,13 +195,23 @@ def best_by_boost(tuned: Tuned) -> list[Trial]:
     return list(best.values())
 
 
+def dropped(tuned: Tuned) -> list[Trial]:
+    """One trial for each boost that was measured and is not in the plan."""
+    unmeasured = (Verdict.SKIPPED, Verdict.FAILED)
+    return [trial for trial in best_by_boost(tuned) if trial.verdict not in unmeasured]
+
+
+def untried(tuned: Tuned) -> list[Trial]:
+    """One row for each boost that was not tried at all."""
+    return [trial for trial in best_by_boost(tuned) if trial.verdict is Verdict.SKIPPED]
+
+
 def skipped(tuned: Tuned) -> dict[str, list[str]]:
     """Reason -> boosts that it kept from being tried at all."""
     groups: dict[str, list[str]] = {}
-    for trial in best_by_boost(tuned):
-        if trial.verdict is Verdict.SKIPPED:
-            reason = plain.one_line(trial.reason) or "no reason given"
-            groups.setdefault(reason, []).append(str(trial.tried))
+    for trial in untried(tuned):
+        reason = plain.one_line(trial.reason) or "no reason given"
+        groups.setdefault(reason, []).append(str(trial.tried))
     return groups
 
 

@@ -15,6 +15,8 @@ from flatout.reporting.paragraphs import NARROWEST, Line, show, styled, wrapped
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from flatout.nouns.plan import Plan
+
 Paragraph = tuple[str, str, str]
 """Label, text, and the style of the label."""
 COPIED = ("plan:", "report:", "next:")
@@ -29,15 +31,18 @@ STYLES = {
 }
 
 
-def summary(tuned: Tuned, console: Console | None = None) -> None:
-    """Print the summary; on stdout unless another console is given."""
+def summary(tuned: Tuned, console: Console | None = None, why: bool = False) -> None:
+    """Print the summary; on stdout unless another console is given.
+
+    why: with the reason for each boost that is not in the plan, and all figures of the Guard.
+    """
     from rich.console import Console
 
     console = console or Console()
     head = outcome.headline(tuned)
     for line, style in _top(tuned, head, console.width):
         show(console, styled(line, style))
-    for label, text, style in _paragraphs(tuned, head):
+    for label, text, style in _paragraphs(tuned, head, why):
         first, *further = _wrapped(label, text, console.width)
         show(console, styled(first, style, len(label)))
         for line in further:
@@ -78,12 +83,13 @@ def _side_line(label: str, side: outcome.OutcomeSide) -> str:
     return line
 
 
-def _paragraphs(tuned: Tuned, head: Headline) -> Iterator[Paragraph]:
+def _paragraphs(tuned: Tuned, head: Headline, why: bool) -> Iterator[Paragraph]:
     guard = outcome.guard_of_plan(tuned)
     if guard is not None or head.answer is not TuneOutcome.NOTHING:
         style = STYLES[outcome.learning(guard)]
-        yield "loss curve:", outcome.learning_words(guard), style
+        yield "loss curve:", outcome.learning_words(guard, every_figure=why), style
     if tuned.plan is not None:
+        yield "may change:", _changes(tuned.plan), "bold"
         boosts = (
             f"{plain.named(boost.id, boost.params)} {_gain(boost.gain)}"
             for boost in tuned.plan.boosts
@@ -93,24 +99,25 @@ def _paragraphs(tuned: Tuned, head: Headline) -> Iterator[Paragraph]:
             steps = units.count(tuned.plan.pays_after_steps, "step")
             cost = units.duration(tuned.plan.compile_s)
             yield "pays off:", f"after {steps}; compiling takes {cost} first", "bold"
-    yield from _not_kept(tuned)
+    yield from _failed(tuned)
+    yield from _reasons(tuned) if why else _counts(tuned)
     yield from _troubles(tuned)
     yield from _next(tuned, head)
 
 
-def _not_kept(tuned: Tuned) -> Iterator[Paragraph]:
-    trials = outcome.best_by_boost(tuned)
-    dropped = [
-        dropped_trial
-        for dropped_trial in trials
-        if dropped_trial.verdict not in (Verdict.SKIPPED, Verdict.FAILED)
-    ]
-    if dropped:
-        reasons = (
-            f"{dropped_trial.tried} ({outcome.why_dropped(dropped_trial, tuned.noise)})"
-            for dropped_trial in dropped
-        )
-        yield "tried and dropped:", ", ".join(reasons), "bold"
+def _changes(plan: Plan) -> str:
+    """What the plan may do to the results, at worst."""
+    inexact = {
+        risk: names
+        for risk in ("semantics", "rounding")
+        if (names := ", ".join(boost.id for boost in plan.boosts if boost.risk == risk))
+    }
+    if not inexact:
+        return "nothing but the order of sums"
+    return "; ".join(f"{risk} ({names})" for risk, names in inexact.items())
+
+
+def _failed(tuned: Tuned) -> Iterator[Paragraph]:
     failed = [trial for trial in tuned.trials if trial.verdict is Verdict.FAILED]
     for trial in failed[:AT_MOST]:
         name = plain.named(trial.tried or _whole(trial.boosts), trial.params)
@@ -118,10 +125,36 @@ def _not_kept(tuned: Tuned) -> Iterator[Paragraph]:
         yield "failed:", f"{name}: {plain.last_line(trial.reason)}{log}", "red"
     if len(failed) > AT_MOST:
         yield "failed:", f"{len(failed) - AT_MOST} more, in the report", "red"
+
+
+def _counts(tuned: Tuned) -> Iterator[Paragraph]:
+    """What is not in the plan, without the reasons."""
+    dropped = (
+        f"{trial.tried}{' (learns differently)' if trial.verdict is Verdict.DIFFERENT else ''}"
+        for trial in outcome.dropped(tuned)
+    )
+    if names := ", ".join(dropped):
+        yield "tried and dropped:", names, "bold"
+    untried = outcome.untried(tuned)
+    no_time = sum(trial.why_untried == "no_time" for trial in untried)
+    numbers = [(len(untried) - no_time, "not apply here"), (no_time, "not have the time")]
+    words = [f"{units.count(number, 'boost')} did {what}" for number, what in numbers if number]
+    if words:
+        yield "not tried:", f"{', '.join(words)} (the report says why, as does --why)", "bold"
+
+
+def _reasons(tuned: Tuned) -> Iterator[Paragraph]:
+    """What is not in the plan, each with its reason."""
+    dropped = [
+        f"{trial.tried} ({outcome.why_dropped(trial, tuned.noise)})"
+        for trial in outcome.dropped(tuned)
+    ]
+    if dropped:
+        yield "tried and dropped:", ", ".join(dropped), "bold"
     groups = outcome.skipped(tuned)
     if groups:
         groups_text = (f"{', '.join(boosts)} ({reason})" for reason, boosts in groups.items())
-        yield "could not be applied:", "; ".join(groups_text), "bold"
+        yield "not tried:", "; ".join(groups_text), "bold"
 
 
 def _troubles(tuned: Tuned) -> Iterator[Paragraph]:
