@@ -48,6 +48,7 @@ lint: .venv/.for-development
 	$(BIN)/lint-imports --no-logo
 	@find src -name '*.py' | xargs wc -l | awk '$$1 > 400 && $$2 != "total" \
 	  { print "warning: " $$2 " has " $$1 " lines: is it one thing?" }'
+	@$(BIN)/python tests/law/long_functions.py
 
 # One cache per platform: with a common one each run would throw the others' results away. All of
 # them at once: each is one thread.

@@ -14,7 +14,7 @@ from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.booster import Booster
 from flatout_agent.chain import Depth
 from flatout_agent.job import Job
-from flatout_agent.live import checks, looks
+from flatout_agent.live import checks, rechecks
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.state import Tick
@@ -46,7 +46,9 @@ class Program:
         self.unsound: list[tuple[list[str], str]] = []
         self.kept: list[Candidate] = []
         self.checks = checks.Checks(self.job, self.booster, self._unsound)
-        self.looks = looks.Looks(self.job, self.checks, lambda value, how: value, self._unsound)
+        self.rechecks = rechecks.Rechecks(
+            self.job, self.checks, lambda value, how: value, self._unsound
+        )
         self.watch(model)
         self.job.optimizers.append(self.optimizer)
         self.losses: list[float] = []
@@ -78,7 +80,7 @@ class Program:
             self.kept.append(self.candidate(name))
             assert self.booster.on(self.kept[-1].order) is None
         self.checks.on = True
-        self.looks.begin(self.kept)
+        self.rechecks.begin(self.kept)
 
     def backward(self, loss: torch.Tensor) -> None:
         loss.backward()

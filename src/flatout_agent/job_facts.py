@@ -21,7 +21,7 @@ from flatout_agent.limits import usable_cores
 from flatout_agent.replacing import replaced
 from flatout_agent.speedups.precision import bf16_inside_float32, matmul_precision, native_bf16
 from flatout_agent.speedups.repeated_blocks import shared_blocks
-from flatout_agent.speedups.samples import together
+from flatout_agent.speedups.samples import batch_reads
 from flatout_agent.speedups.workers.main_guard import main_guard
 
 FRAMEWORKS = {
@@ -160,7 +160,7 @@ def loader_facts(loader: torch.utils.data.DataLoader[Any]) -> wire.LoaderFacts:
         persistent_workers=bool(loader.persistent_workers),
         start_method=(context or multiprocessing).get_start_method(),
         main_guard=main_guard(),
-        read_singly=together.why_not_loader(loader) or "",
+        read_singly=batch_reads.why_not_loader(loader) or "",
     )
 
 

@@ -131,7 +131,7 @@ OPTIONS = {
         "--scale-batch",
         *SCRIPT,
     ],
-    "tune": ["--allow", "--budget", "--exact", "--seed", "--steps", *SCRIPT],
+    "tune": ["--allow", "--budget", "--exact", "--seed", "--steps", "--why", *SCRIPT],
 }
 
 

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_wait
-from flatout_agent.speedups.samples import together
+from flatout_agent.speedups.samples import batch_reads
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
     """Change the fetchers of this loader's iterators, of those under way and of those to come."""
-    reason = together.why_not_loader(target)
+    reason = batch_reads.why_not_loader(target)
     if reason is not None:
         raise Declined(reason)
     rows = _Rows(job, target)
@@ -173,7 +173,7 @@ class Fetcher:
         if not self._compared:
             return self._compare(indices)
         try:
-            batch = together.together(self.plain.dataset, indices)
+            batch = batch_reads.together(self.plain.dataset, indices)
         except Exception as error:
             failure = str(error) or type(error).__name__
         else:
@@ -188,8 +188,8 @@ class Fetcher:
         self._compared = True
         expected = self.plain.fetch(indices)
         try:
-            batch = together.together(self.plain.dataset, indices)
-            if not together.same(batch, expected):
+            batch = batch_reads.together(self.plain.dataset, indices)
+            if not batch_reads.same(batch, expected):
                 self.rows.stop("the first batch came out different")
         except Exception as error:
             self.rows.stop(str(error) or type(error).__name__)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.live.stilled import Stilled
+from flatout_agent.live.without_dropout import WithoutDropout
 from flatout_agent.speedups import forward_state, nests
 
 ACCELERATORS = ("cuda", "xpu", "mps")
@@ -205,7 +205,7 @@ def again(recorded: RecordedCall, reseed: int | None = None, still: bool = False
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
             if still:
-                stack.enter_context(Stilled())
+                stack.enter_context(WithoutDropout())
             _as_then(recorded, stack)
             no_sync: Any = getattr(model, "no_sync", None)
             if no_sync is not None:  # DistributedDataParallel: no other rank takes part

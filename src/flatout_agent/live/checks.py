@@ -26,12 +26,12 @@ from flatout_agent.live import calls as replays
 from flatout_agent.live import guard, headroom
 from flatout_agent.live.calls import RecordedCall, RepeatedCall, again, begin, finish
 from flatout_agent.live.candidates import Candidate, highest_risk
-from flatout_agent.live.fence import CALLED, Fence, Unsound, first_line
-from flatout_agent.live.guard import GuardVerdict, Yardstick
+from flatout_agent.live.failed_calls import CALLED, FailedCalls, Unsound, first_line
+from flatout_agent.live.guard import GuardVerdict, NoiseFloor
+from flatout_agent.live.noise_floors import NoiseFloorPurpose, NoiseFloors, purpose_of
 from flatout_agent.live.state import Tick
-from flatout_agent.live.stilled import can_be_stilled
 from flatout_agent.live.updates import WeightsBefore
-from flatout_agent.live.yardsticks import YardstickPurpose, Yardsticks, purpose_of
+from flatout_agent.live.without_dropout import can_run_without_dropout
 
 WAIT_UNITS = 12
 """Units for which a check waits for calls that it can compare."""
@@ -67,7 +67,7 @@ class Checks:
     def __init__(self, job: Job, booster: Booster, unsound: Unsound) -> None:
         """unsound: called with the boosts that must go, and why."""
         self.job, self.booster, self._unsound = job, booster, unsound
-        self._fence = Fence(job, booster, unsound)
+        self._failed_calls = FailedCalls(job, booster, unsound)
         self._replaying = False
         self.on = False
         """Some boost is on: a call that raises is repeated as written."""
@@ -93,7 +93,7 @@ class Checks:
         self._declined = ""
         self._faults_before = 0
         """Errors of our own when the check began: see `_failed`."""
-        self._yardsticks = Yardsticks()
+        self._noise_floors = NoiseFloors()
         self._before: WeightsBefore | None = None
         self._looking = False
         """A later look at what is kept: where it is unsound, each boost is then checked alone."""
@@ -104,7 +104,7 @@ class Checks:
     @property
     def replaying(self) -> bool:
         """A call is being repeated: it is not one of the program's."""
-        return self._replaying or self._fence.replaying
+        return self._replaying or self._failed_calls.replaying
 
     @contextmanager
     def _repeating(self) -> Iterator[None]:
@@ -189,12 +189,12 @@ class Checks:
                     break
             if second or not self._refuses_by_old_measurement():
                 return
-            self._yardsticks.forget()
+            self._noise_floors.forget()
 
     def _refuses_by_old_measurement(self) -> bool:
         verdicts = [*self._refused.values(), *self._verdicts.values()]
-        measured = any(not v.passed and v.yardstick is not None for v in verdicts)
-        return measured and self._yardsticks.reused
+        measured = any(not v.passed and v.noise_floor is not None for v in verdicts)
+        return measured and self._noise_floors.reused
 
     def _begin(self, called: Sequence[Candidate], update: Candidate | None, on: bool) -> None:
         self._group, self._calls_boosted, self._update = list(called), on, update
@@ -222,7 +222,7 @@ class Checks:
         given = [self._earlier.get(id(model)) for model in models]
         if models and all(call is not None and call.complete for call in given):
             return True
-        return self._yardsticks.cover(models, purpose, self.job.steps)
+        return self._noise_floors.cover(models, purpose, self.job.steps)
 
     def _end(self) -> None:
         self._earlier = {}
@@ -298,7 +298,9 @@ class Checks:
     def call(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A root model's call in training, recorded on demand."""
         recorded = self._record(model, args, kwargs) if self._recording else None
-        output = self._fence.call(model, call, args, kwargs) if self.on else call(*args, **kwargs)
+        output = (
+            self._failed_calls.call(model, call, args, kwargs) if self.on else call(*args, **kwargs)
+        )
         if recorded is not None:
             self.booster.recorder.safely("guard", self._finish, recorded, output)
         return output
@@ -494,45 +496,45 @@ class Checks:
                 sure = guard.surely(written, boosted, risk)
                 if sure is not None:
                     return sure
-        yardstick = self._yardsticks.get(model, purpose, steps)
-        if yardstick is None:
+        noise_floor = self._noise_floors.get(model, purpose, steps)
+        if noise_floor is None:
             other_batch = self._earlier.get(id(model))
-            known = self._yardsticks.known(model, purpose, steps)
-            yardstick = guard.yardstick(recorded, written, other_batch, *purpose, known=known)
-            self._yardsticks.add(model, purpose, steps, yardstick)
+            known = self._noise_floors.known(model, purpose, steps)
+            noise_floor = guard.noise_floor(recorded, written, other_batch, *purpose, known=known)
+            self._noise_floors.add(model, purpose, steps, noise_floor)
         if isinstance(boosted, GuardVerdict):
             return boosted
-        verdict = guard.verdict(written, boosted, yardstick, risk, purpose.redraws)
+        verdict = guard.verdict(written, boosted, noise_floor, risk, purpose.redraws)
         if risk == "exact" or not recorded.drew or verdict.passed is not purpose.redraws:
             return verdict
-        still = self._stilled(recorded, candidates, under, yardstick)
+        still = self._without_dropout(recorded, candidates, under, noise_floor)
         if still is None or purpose.redraws or not still.passed:
             return still or verdict
         return still if guard.as_redrawn(recorded, written, verdict) else verdict
 
-    def _stilled(
+    def _without_dropout(
         self,
         recorded: RecordedCall,
         candidates: Sequence[Candidate],
         under: Sequence[Candidate],
-        yardstick: Yardstick,
+        noise_floor: NoiseFloor,
     ) -> GuardVerdict | None:
         """The verdict on these boosts without dropout; None: it cannot be had.
 
         Code that was compiled or recorded would be made anew for it.
         """
         active = [*(c.boost for c in candidates), *self.booster.active().values()]
-        if any(boost.compiles for boost in active) or not can_be_stilled(recorded.model):
+        if any(boost.compiles for boost in active) or not can_run_without_dropout(recorded.model):
             return None
         written = self._boosted(recorded, under, still=True)
         boosted = self._boosted(recorded, candidates, still=True)
         if isinstance(written, GuardVerdict) or isinstance(boosted, GuardVerdict):
             return None
         risk = highest_risk(candidates)
-        told = guard.verdict(written, boosted, yardstick, risk, redraws=False)
+        told = guard.verdict(written, boosted, noise_floor, risk, redraws=False)
         return replace(told, reason=f"{told.reason}, without dropout")
 
-    def _purpose(self, candidates: Sequence[Candidate]) -> YardstickPurpose:
+    def _purpose(self, candidates: Sequence[Candidate]) -> NoiseFloorPurpose:
         in_question = [*candidates, *self._group]
         return purpose_of(candidates, in_question, self.booster.active())
 
@@ -611,7 +613,7 @@ class Checks:
 
     def look_at(self, kept: Sequence[Candidate]) -> None:
         """Compare the next calls, made under all of these, with the program as written."""
-        self._yardsticks.forget()
+        self._noise_floors.forget()
         self._begin(kept, None, True)
         self._looking = bool(kept)
 

@@ -65,7 +65,7 @@ OTHER_SEED = 7919
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class NoiseFloor:
     """How far the program as written differs from itself, at the same weights."""
 
     reordered: float
@@ -113,7 +113,7 @@ class GuardVerdict:
     passed: bool
     reason: str
     error: float | None = None
-    yardstick: Yardstick | None = None
+    noise_floor: NoiseFloor | None = None
     near: bool = False
     """Only the size of the error failed, near the limit: worth another look some steps later."""
     failed: bool = False
@@ -136,15 +136,15 @@ def reference(recorded: RecordedCall) -> RepeatedCall | None:
     return rerun if spread <= limit else None
 
 
-def yardstick(
+def noise_floor(
     recorded: RecordedCall,
     written: RepeatedCall,
     other_batch: RecordedCall | None,
     redraws: bool,
     rounds: bool = False,
     rounded_by: float = 0.0,
-    known: Yardstick | None = None,
-) -> Yardstick:
+    known: NoiseFloor | None = None,
+) -> NoiseFloor:
     """Measure how far the program differs from itself.
 
     other_batch: a call on another batch. rounded_by: what factors are rounded by as the call is
@@ -182,7 +182,7 @@ def _own_noise(
     written: RepeatedCall,
     other_batch: RecordedCall | None,
     rounded_by: float,
-) -> Yardstick:
+) -> NoiseFloor:
     """What every boost is measured by: a reordering, and another batch."""
     unit = max(UNITS * ULP, rounded_by, _rounded_by(recorded))
     with _other_order(recorded.model, unit):
@@ -193,7 +193,7 @@ def _own_noise(
     if twin is not None and len(twin.gradients) == len(written.gradients):
         noise = distance(twin.gradients, written.gradients)[0]
         by_tensor = _by_tensor(twin, written)
-    return Yardstick(max(reordered, LEAST_REORDERED), noise, None, by_tensor, by_tensor=by_tensor)
+    return NoiseFloor(max(reordered, LEAST_REORDERED), noise, None, by_tensor, by_tensor=by_tensor)
 
 
 def _by_tensor(rerun: RepeatedCall, written: RepeatedCall) -> tuple[float, ...]:
@@ -365,23 +365,25 @@ def _worst(
     return name, worst
 
 
-def judge(comparison: Comparison, yardstick: Yardstick, risk: str, redraws: bool) -> GuardVerdict:
+def judge(
+    comparison: Comparison, noise_floor: NoiseFloor, risk: str, redraws: bool
+) -> GuardVerdict:
     """The verdict. risk: the boost's."""
     if not comparison.finite:
         return GuardVerdict(
-            False, "NaN or Inf where the program as written has none", comparison.error, yardstick
+            False, "NaN or Inf where the program as written has none", comparison.error, noise_floor
         )
-    if yardstick.redrawn is not None and redraws:
-        return _redrawn(comparison, yardstick)
-    return _exact(comparison, yardstick) if risk == "exact" else _rounded(comparison, yardstick)
+    if noise_floor.redrawn is not None and redraws:
+        return _redrawn(comparison, noise_floor)
+    return _exact(comparison, noise_floor) if risk == "exact" else _rounded(comparison, noise_floor)
 
 
 def surely(written: RepeatedCall, boosted: RepeatedCall, risk: str) -> GuardVerdict | None:
     """The verdict where the boost passes by whatever the program differs from itself; else None.
 
-    Then nothing of that has to be measured: no yardstick is stricter than this one.
+    Then nothing of that has to be measured: no noise floor is stricter than this one.
     """
-    strictest = Yardstick(LEAST_REORDERED, 0.0, None, rounded=0.0)
+    strictest = NoiseFloor(LEAST_REORDERED, 0.0, None, rounded=0.0)
     comparison = compare(written, boosted, (0.0,) * len(written.gradients))
     if not judge(comparison, strictest, risk, False).passed:
         return None
@@ -391,13 +393,13 @@ def surely(written: RepeatedCall, boosted: RepeatedCall, risk: str) -> GuardVerd
 def verdict(
     written: RepeatedCall,
     boosted: RepeatedCall,
-    yardstick: Yardstick,
+    noise_floor: NoiseFloor,
     risk: str,
     redraws: bool,
 ) -> GuardVerdict:
     """Compare the two, and judge."""
-    comparison = compare(written, boosted, yardstick.tensor_noise, yardstick.rows)
-    return judge(comparison, yardstick, risk, redraws)
+    comparison = compare(written, boosted, noise_floor.tensor_noise, noise_floor.rows)
+    return judge(comparison, noise_floor, risk, redraws)
 
 
 def as_redrawn(recorded: RecordedCall, written: RepeatedCall, verdict: GuardVerdict) -> bool:
@@ -409,69 +411,69 @@ def as_redrawn(recorded: RecordedCall, written: RepeatedCall, verdict: GuardVerd
     return verdict.error is not None and verdict.error <= OWN * other
 
 
-def _redrawn(comparison: Comparison, yardstick: Yardstick) -> GuardVerdict:
-    assert yardstick.redrawn is not None
+def _redrawn(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
+    assert noise_floor.redrawn is not None
     error = comparison.error
-    noise = max(yardstick.batch_noise or 0.0, LEAST_BATCH_NOISE)
-    limit = OWN * yardstick.redrawn
+    noise = max(noise_floor.batch_noise or 0.0, LEAST_BATCH_NOISE)
+    limit = OWN * noise_floor.redrawn
     summary = (
         f"gradient error {percent(error / noise)} of batch noise,"
-        f" {percent(yardstick.redrawn / noise)} between two runs as written"
+        f" {percent(noise_floor.redrawn / noise)} between two runs as written"
     )
     if not error <= limit:
         return GuardVerdict(
-            False, f"{summary}: more than {percent(limit / noise)}", error, yardstick
+            False, f"{summary}: more than {percent(limit / noise)}", error, noise_floor
         )
-    return GuardVerdict(True, summary, error, yardstick)
+    return GuardVerdict(True, summary, error, noise_floor)
 
 
-def _exact(comparison: Comparison, yardstick: Yardstick) -> GuardVerdict:
+def _exact(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
     error = comparison.error
-    limit = REORDERED * yardstick.reordered
-    summary = f"gradient error {error:.1e}, {yardstick.reordered:.1e} by reordering alone"
+    limit = REORDERED * noise_floor.reordered
+    summary = f"gradient error {error:.1e}, {noise_floor.reordered:.1e} by reordering alone"
     if not (error <= limit and comparison.output_error <= limit):
         output_error = "" if not error <= limit else f", output error {comparison.output_error:.1e}"
         reason = f"{summary}{output_error}: more than {limit:.1e}"
         near = max(error, comparison.output_error) < NEAR * limit
-        return GuardVerdict(False, reason, error, yardstick, near=near)
+        return GuardVerdict(False, reason, error, noise_floor, near=near)
     if abs(comparison.projection - 1) > BIAS + _by_chance(error, comparison.entries):
         reason = f"{summary}; gradients {percent(comparison.projection)} as long as they were"
-        return GuardVerdict(False, reason, error, yardstick)
+        return GuardVerdict(False, reason, error, noise_floor)
     if comparison.worst[1] > EXACT_TENSOR * limit / LEAST_BATCH_NOISE:
         return GuardVerdict(
-            False, f"{summary}; {comparison.worst[0]} differs more", error, yardstick
+            False, f"{summary}; {comparison.worst[0]} differs more", error, noise_floor
         )
-    return GuardVerdict(True, summary, error, yardstick)
+    return GuardVerdict(True, summary, error, noise_floor)
 
 
-def _rounded(comparison: Comparison, yardstick: Yardstick) -> GuardVerdict:
+def _rounded(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
     error = comparison.error
-    noise = max(yardstick.batch_noise or 0.0, LEAST_BATCH_NOISE)
+    noise = max(noise_floor.batch_noise or 0.0, LEAST_BATCH_NOISE)
     limit = ROUNDING * noise
-    if yardstick.rounded is not None:
-        limit = min(limit, max(LEAST_ROUNDED, ROUNDED * yardstick.rounded))
-    limit = max(limit, OWN * REORDERED * yardstick.reordered)
+    if noise_floor.rounded is not None:
+        limit = min(limit, max(LEAST_ROUNDED, ROUNDED * noise_floor.rounded))
+    limit = max(limit, OWN * REORDERED * noise_floor.reordered)
     summary = f"gradient error {percent(error / noise)} of batch noise"
     if not error <= limit:
         reason = f"{summary}: more than {percent(limit / noise)}"
-        return GuardVerdict(False, reason, error, yardstick, near=error < 2 * limit)
+        return GuardVerdict(False, reason, error, noise_floor, near=error < 2 * limit)
     allowed = BIAS + _by_chance(error, comparison.entries)
     if abs(comparison.projection - 1) > allowed:
         reason = f"{summary}; gradients {percent(comparison.projection)} as long as they were"
-        return GuardVerdict(False, reason, error, yardstick, near=error > 0.1 * limit)
+        return GuardVerdict(False, reason, error, noise_floor, near=error > 0.1 * limit)
     if abs(comparison.outputs - 1) > BIAS + _by_chance(comparison.output_error, 1):
         reason = f"{summary}; outputs {percent(comparison.outputs)} as large as they were"
-        return GuardVerdict(False, reason, error, yardstick, near=error > 0.1 * limit)
-    if comparison.output_error > max(LEAST_OUTPUT, ROUNDED * (yardstick.rounded_outputs or 0.0)):
+        return GuardVerdict(False, reason, error, noise_floor, near=error > 0.1 * limit)
+    if comparison.output_error > max(LEAST_OUTPUT, ROUNDED * (noise_floor.rounded_outputs or 0.0)):
         reason = f"{summary}; outputs are off by {percent(comparison.output_error)}"
-        return GuardVerdict(False, reason, error, yardstick, near=error > 0.1 * limit)
+        return GuardVerdict(False, reason, error, noise_floor, near=error > 0.1 * limit)
     if comparison.row > 1:
         reason = f"{summary}; the output of one example differs far more than the others"
-        return GuardVerdict(False, reason, error, yardstick)
+        return GuardVerdict(False, reason, error, noise_floor)
     if comparison.worst[1] > ONE_TENSOR:
         reason = f"{summary}; {percent(comparison.worst[1])} for {comparison.worst[0]}"
-        return GuardVerdict(False, reason, error, yardstick, near=error > 0.1 * limit)
-    return GuardVerdict(True, summary, error, yardstick)
+        return GuardVerdict(False, reason, error, noise_floor, near=error > 0.1 * limit)
+    return GuardVerdict(True, summary, error, noise_floor)
 
 
 def _by_chance(error: float, entries: int) -> float:

@@ -878,7 +878,7 @@ class Tuning:
         """Record a decision, with what the pairs and the Guard found."""
         self.open.pop(candidate.id, None)
         self._decided.add(candidate.id)
-        yardstick = guarded.yardstick if guarded is not None else None
+        noise_floor = guarded.noise_floor if guarded is not None else None
         compared = answer if answer is not None and answer.pairs else None
         self.machinery.tell(
             wire.Decided(
@@ -896,8 +896,8 @@ class Tuning:
                 compile_s=compile_s,
                 step_ms=1000 * self.state.now_s if kind == "kept" else None,
                 gradient_error=guarded.error if guarded is not None else None,
-                batch_noise=yardstick.batch_noise if yardstick is not None else None,
-                own_noise=yardstick.redrawn if yardstick is not None else None,
+                batch_noise=noise_floor.batch_noise if noise_floor is not None else None,
+                own_noise=noise_floor.redrawn if noise_floor is not None else None,
                 again=candidate.again,
                 why_untried=why,
                 together=together,

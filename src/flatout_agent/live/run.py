@@ -19,8 +19,8 @@ from flatout_agent.boosts import names
 from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.job_facts import JobNotes
-from flatout_agent.live import checks, decide, idle, looks, op_shares, peers, run_length
-from flatout_agent.live.aside import SideProcesses
+from flatout_agent.live import checks, decide, idle, op_shares, peers, rechecks, run_length
+from flatout_agent.live.background_compile import BackgroundCompile
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.calls import RecordedCall, again
 from flatout_agent.live.candidates import Candidate
@@ -70,7 +70,7 @@ class LiveWatch(RunWatch):
         self.tuning = Tuning(self, orders, self.budget)
         self.story: Story | None = self.tuning.run(tuple(self._on))
         self.checks = checks.Checks(job, booster, self._unsound)
-        self.looks = looks.Looks(job, self.checks, self.agree, self._unsound)
+        self.rechecks = rechecks.Rechecks(job, self.checks, self.agree, self._unsound)
         self.recompiles = 0
         self._by_call = False
         self._last: float | None = None
@@ -81,7 +81,7 @@ class LiveWatch(RunWatch):
         self._shares: dict[str, float] = {}
         self._idle_share: float | None = None
         self._updates = op_shares.Updates()
-        self.aside = SideProcesses()
+        self.background = BackgroundCompile()
         self._waited_at: tuple[float, float] | None = None  # seconds waited at a look, and when
         self._run_basis = ""
         self._raised = False
@@ -252,10 +252,10 @@ class LiveWatch(RunWatch):
         self.tell(self.summary())
         if self.orders.stop:
             self.end_at_once()
-        self.looks.begin(self.tuning.state.kept)
+        self.rechecks.begin(self.tuning.state.kept)
 
     def program_ends(self) -> None:
-        self.aside.end()
+        self.background.end()
         if self.story is not None:
             self.tuning.left_over("the program ended before it could be tried")
         if self.job.steps:
@@ -362,10 +362,12 @@ class LiveWatch(RunWatch):
             for call in recorded:
                 again(call)
 
-        if self.peers.world > 1 or not self.aside.possible(self.job.device):
+        if self.peers.world > 1 or not self.background.possible(self.job.device):
             return 0, 0.0
-        yield from self.checks.give_calls(lambda calls: self.aside.begin(lambda: compiled(calls)))
-        return (yield from self.aside.wait())
+        yield from self.checks.give_calls(
+            lambda calls: self.background.begin(lambda: compiled(calls))
+        )
+        return (yield from self.background.wait())
 
     def check(self, group: Sequence[Candidate]) -> Generator[None, Tick, Checked]:
         """Let the Guard check these boosts before their first real step, on every rank."""
@@ -458,7 +460,7 @@ class LiveWatch(RunWatch):
             if math.isfinite(now_s):
                 saved_s += since * self.units_per_step() * (written_s - now_s)
         verdict = state.verdict
-        yardstick = verdict.yardstick if verdict is not None else None
+        noise_floor = verdict.noise_floor if verdict is not None else None
         trained_s = self.ended - self.began if self.began is not None else 0.0
         return wire.LiveSummary(
             kept=tuple(state.on),
@@ -478,7 +480,7 @@ class LiveWatch(RunWatch):
             guard=verdict.summary if verdict is not None else "",
             guard_passed=verdict.passed if verdict is not None else None,
             gradient_error=verdict.error if verdict is not None else None,
-            batch_noise=yardstick.batch_noise if yardstick is not None else None,
+            batch_noise=noise_floor.batch_noise if noise_floor is not None else None,
             compared=self.tuning.compared,
         )
 

@@ -14,7 +14,7 @@ import torch
 
 from flatout_agent.live import guard
 from flatout_agent.live.calls import RepeatedCall
-from flatout_agent.live.guard import ULP, GuardVerdict, Yardstick
+from flatout_agent.live.guard import ULP, GuardVerdict, NoiseFloor
 from flatout_agent.speedups import forward_state
 
 Apply = Callable[[], Callable[[], None]]
@@ -63,12 +63,12 @@ class WeightsBefore:
     def verdict(self, apply: Apply) -> GuardVerdict | None:
         """Whether the boost's update is the program's own; None: nothing was updated."""
         written, boosted = self.twice(apply)
-        yardstick = self._yardstick(written)
-        if yardstick is None:
+        noise_floor = self._noise_floor(written)
+        if noise_floor is None:
             return None
-        return guard.judge(guard.compare(written, boosted), yardstick, "exact", False)
+        return guard.judge(guard.compare(written, boosted), noise_floor, "exact", False)
 
-    def _yardstick(self, written: RepeatedCall) -> Yardstick | None:
+    def _noise_floor(self, written: RepeatedCall) -> NoiseFloor | None:
         """How far updates may differ by rounding the weights alone; None: nothing was updated."""
         weights = math.sqrt(sum(float(w.float().square().sum()) for w in self.weights))
         update = math.sqrt(
@@ -76,7 +76,7 @@ class WeightsBefore:
         )
         if update == 0.0:
             return None
-        return Yardstick(max(REORDERED, ULP / 2 * weights / update), None, None)
+        return NoiseFloor(max(REORDERED, ULP / 2 * weights / update), None, None)
 
     def _boosted(self, apply: Apply) -> RepeatedCall:
         optimizer, kind = self.optimizer, type(self.optimizer)

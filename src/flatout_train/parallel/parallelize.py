@@ -182,7 +182,8 @@ def _join(device: torch.device) -> None:
 
 def _leave() -> None:
     """Else gloo's threads abort the process, now and then, once the interpreter is gone
-    (https://github.com/pytorch/pytorch/issues/190489)."""
+    (https://github.com/pytorch/pytorch/issues/190489).
+    """
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -26,7 +26,7 @@ from flatout_agent.boost import Applied, Declined, Switch
 from flatout_agent.boosts import batch_fetch as boost
 from flatout_agent.job import Job
 from flatout_agent.job_facts import loader_facts
-from flatout_agent.speedups.samples import together
+from flatout_agent.speedups.samples import batch_reads
 from flatout_agent.wire import JobFacts, LoaderFacts
 
 LOADER = LoaderFacts("TensorDataset", False, 4, 100, 0, False, False, "fork", False, read_singly="")
@@ -252,14 +252,14 @@ def test_changes_of_the_dataset_are_seen_at_once() -> None:
 
 
 def test_a_difference_in_the_first_batch_keeps_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = together.together
+    right = batch_reads.together
 
     def wrong(*args: Any) -> Any:
         batch = right(*args)
         batch[0][0, 0] = -0.0
         return batch
 
-    monkeypatch.setattr(together, "together", wrong)
+    monkeypatch.setattr(batch_reads, "together", wrong)
     table = TensorDataset(torch.zeros(8, 2))  # 0.0 and -0.0 are equal numbers of different bits
     job, applied = _apply(loader := _loader(table))
     assert [_bits(batch) for batch in _start(job, loader)] == [_bits(batch) for batch in loader]

@@ -248,7 +248,7 @@ def test_weights_that_are_put_off_are_seen_within_the_programs_own_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         recorded = record(model, labels_loss(y), x)
         written = calls.again(recorded)
-        own = guard.yardstick(recorded, written, None, False, rounds=True)
+        own = guard.noise_floor(recorded, written, None, False, rounds=True)
         assert torch.equal(model(x), recorded.outputs[0]), "nor does the program find them there"
         with guard._weights_off(model, guard.HALF):  # the program's are remembered by now
             off = calls.again(recorded)
@@ -601,7 +601,7 @@ def test_a_later_backward_pass_still_finds_what_it_saved():
     calls.finish(before, held)
     recorded = record(model, labels_loss(y), x)
     assert_repeats(model, recorded)
-    guard.yardstick(recorded, calls.again(recorded), None, True, True)
+    guard.noise_floor(recorded, calls.again(recorded), None, True, True)
     held.sum().backward()  # raises where a saved tensor has been written to
 
 
@@ -611,7 +611,7 @@ def test_weights_in_channels_last_are_put_back_bit_for_bit():
     recorded = record(model, labels_loss(y), x.to(memory_format=torch.channels_last))
     made = assert_repeats(model, recorded)
     before = everything(model)
-    own = guard.yardstick(recorded, made, None, True, True)
+    own = guard.noise_floor(recorded, made, None, True, True)
     assert differences(before, everything(model)) == []
     assert own.reordered > 0
     assert own.rounded is not None

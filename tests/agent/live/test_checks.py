@@ -356,23 +356,23 @@ def test_an_update_and_a_call_are_checked_in_the_same_step(program):
     assert_unharmed(run)
 
 
-def test_what_passes_by_any_yardstick_needs_none(program, monkeypatch):
+def test_what_passes_by_any_noise_floor_needs_none(program, monkeypatch):
     run = program(right=planted(times(1.0)), wrong=planted(times(1.02)))
     measured = []
-    real = checks.guard.yardstick
+    real = checks.guard.noise_floor
 
-    def yardstick(*args: Any, **kwargs: Any) -> Any:
+    def noise_floor(*args: Any, **kwargs: Any) -> Any:
         measured.append(args)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(checks.guard, "yardstick", yardstick)
+    monkeypatch.setattr(checks.guard, "noise_floor", noise_floor)
     assert run.check("right").passed
     assert measured == []
     assert not run.check("wrong").passed
     assert measured
 
 
-# Later looks ------------------------------------------------------------------------------------
+# Later checks ----------------------------------------------------------------------------------
 
 
 # Errors under a boost ---------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def boosted_by(model: nn.Module, boost: Callable[[Forward], Forward]) -> Iterato
 
 @dataclass
 class Case:
-    """A recorded call, what came of it as written, and the program's yardstick."""
+    """A recorded call, what came of it as written, and the program's noise floor."""
 
     model: nn.Module
     recorded: calls.RecordedCall
@@ -61,8 +61,8 @@ class Case:
         written = guard.reference(self.recorded)
         assert written is not None
         self.written = written
-        self.yardsticks = {
-            risk: guard.yardstick(self.recorded, written, self.other, self.redraws,
+        self.noise_floors = {
+            risk: guard.noise_floor(self.recorded, written, self.other, self.redraws,
                                   risk != "exact")
             for risk in RISKS
         }  # fmt: skip
@@ -72,7 +72,7 @@ class Case:
         """As the checks take it."""
         with boosted_by(self.model, boost):
             boosted = calls.again(self.recorded)
-        own = self.yardsticks[risk]
+        own = self.noise_floors[risk]
         found = guard.compare(self.written, boosted, own.tensor_noise)
         return guard.judge(found, own, risk, self.redraws)
 
@@ -402,7 +402,7 @@ def test_an_exact_boost_on_top_of_bf16_reorders_what_is_rounded(seed: int) -> No
     with boosted_by(model, in_bf16):
         written = calls.again(recorded)
         of_float32, own = (
-            guard.yardstick(recorded, written, None, False, False, rounded_by)
+            guard.noise_floor(recorded, written, None, False, False, rounded_by)
             for rounded_by in (0.0, 2.0**-9)
         )
         model.to(memory_format=torch.channels_last)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 from torch.utils.data.dataloader import default_collate
 
-from flatout_agent.speedups.samples import row_reads, together
+from flatout_agent.speedups.samples import batch_reads, row_reads
 from flatout_agent.speedups.samples.row_reads import read
 from flatout_agent.speedups.samples.rows import Unreadable
 
@@ -187,10 +187,10 @@ READABLE = [
 def test_a_batch_is_what_its_samples_collate_to(kind: Any, indices: list[int]) -> None:
     dataset = kind()
     expected = default_collate([dataset[i] for i in indices])
-    assert together.same(read(dataset, indices), expected)
+    assert batch_reads.same(read(dataset, indices), expected)
     numpy_indices = [np.int64(i) for i in indices]  # as SubsetRandomSampler gives them
     expected = default_collate([dataset[i] for i in numpy_indices])
-    assert together.same(read(dataset, numpy_indices), expected)
+    assert batch_reads.same(read(dataset, numpy_indices), expected)
 
 
 @pytest.mark.parametrize("kind", READABLE)
@@ -203,7 +203,7 @@ def test_a_batch_owns_its_memory(kind: Any) -> None:
     for leaf in tensors:
         assert leaf._base is None
         leaf.fill_(1)
-    assert together.same(default_collate([dataset[i] for i in range(8)]), before)
+    assert batch_reads.same(default_collate([dataset[i] for i in range(8)]), before)
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,10 @@ def test_a_batch_owns_its_memory(kind: Any) -> None:
 )
 def test_inside_of_torchs_own(nest: Any) -> None:
     dataset = nest()
-    assert together.why_not(dataset) is None
+    assert batch_reads.why_not(dataset) is None
     order = torch.randperm(len(dataset)).tolist()
     expected = default_collate([dataset[i] for i in order])
-    assert together.same(together.together(dataset, order), expected)
+    assert batch_reads.same(batch_reads.together(dataset, order), expected)
 
 
 class Random(Held):
@@ -394,7 +394,7 @@ def test_data_of_other_forms(held: Any) -> None:
     held = held if isinstance(held, (tuple, range, torch.Tensor)) else held.copy()
     dataset = Holds(held)
     expected = default_collate([dataset[i] for i in (3, 1, 1)])
-    assert together.same(read(dataset, [3, 1, 1]), expected)
+    assert batch_reads.same(read(dataset, [3, 1, 1]), expected)
 
 
 def test_data_in_a_file(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_data_in_a_file(tmp_path: Path) -> None:
     dataset = Windows()
     dataset.series = np.memmap(tmp_path / "tokens.bin", dtype=np.int64, mode="r+")
     expected = default_collate([dataset[i] for i in (3, 1, 20)])
-    assert together.same(read(dataset, [3, 1, 20]), expected)
+    assert batch_reads.same(read(dataset, [3, 1, 20]), expected)
 
 
 @pytest.mark.parametrize(("indices"), [[COUNT], [0, -1], [True, False], ["one"], [1.0]])

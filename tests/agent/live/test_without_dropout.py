@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.chain import Depth
-from flatout_agent.live.stilled import Stilled, can_be_stilled
+from flatout_agent.live.without_dropout import WithoutDropout, can_run_without_dropout
 from guarded import Attending, Tagger, words
 from planted import planted
 
@@ -165,17 +165,17 @@ def test_every_dropout_is_still(name: str) -> None:
         return found
 
     assert not torch.equal(drawn(1), drawn(2))
-    with Stilled():
+    with WithoutDropout():
         assert torch.equal(drawn(1), drawn(2))
     assert not torch.equal(drawn(1), drawn(2)), "and only inside"
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_compiled_code_is_left_alone() -> None:
-    assert can_be_stilled(Tagger())
+    assert can_run_without_dropout(Tagger())
     compiled: Any = torch.compile(nn.Linear(2, 2))
     compiled = nn.Sequential(compiled)
-    assert not can_be_stilled(compiled)
+    assert not can_run_without_dropout(compiled)
     in_place = nn.Sequential(nn.Linear(2, 2))
     in_place[0].compile()
-    assert not can_be_stilled(in_place)
+    assert not can_run_without_dropout(in_place)

@@ -1,4 +1,4 @@
-"""A yardstick serves until the program has trained on so far that it may no longer hold."""
+"""A noise floor serves until the program has trained on so far that it may no longer hold."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import nn
 from flatout_agent.boost import Boost
 from flatout_agent.boosts import load
 from flatout_agent.live.candidates import Candidate
-from flatout_agent.live.guard import Yardstick
-from flatout_agent.live.yardsticks import YardstickPurpose, Yardsticks, purpose_of
+from flatout_agent.live.guard import NoiseFloor
+from flatout_agent.live.noise_floors import NoiseFloorPurpose, NoiseFloors, purpose_of
 
-OWN = Yardstick(1e-6, 0.5, None)
-EXACT, ROUNDS = YardstickPurpose(False, False, 0.0), YardstickPurpose(False, True, 0.0)
+OWN = NoiseFloor(1e-6, 0.5, None)
+EXACT, ROUNDS = NoiseFloorPurpose(False, False, 0.0), NoiseFloorPurpose(False, True, 0.0)
 
 
 def candidate(boost: str) -> Candidate:
@@ -31,18 +31,18 @@ def test_what_it_is_for() -> None:
     assert purpose_of([candidate("fast-dropout")], [], {}).redraws
     # An exact boost on top of one that rounds reorders what is rounded; its own rounding is what
     # is asked about.
-    assert purpose_of([layout], [layout], on("bf16-autocast", "tf32")) == YardstickPurpose(
+    assert purpose_of([layout], [layout], on("bf16-autocast", "tf32")) == NoiseFloorPurpose(
         False, False, 2.0**-9
     )
     assert purpose_of(
         [layout, bf16], [layout, bf16], on("bf16-autocast", "tf32")
-    ) == YardstickPurpose(False, True, 2.0**-12)
-    # Of several in question one is judged by its own rule, the others being off for the yardstick.
+    ) == NoiseFloorPurpose(False, True, 2.0**-12)
+    # One of several in question is judged by its own rule: the others are off meanwhile.
     assert purpose_of([layout], [layout, bf16], on("bf16-autocast")) == EXACT
 
 
 def test_it_is_known_for_the_same_model_and_question() -> None:
-    model, other, known = nn.Linear(2, 2), nn.Linear(2, 2), Yardsticks()
+    model, other, known = nn.Linear(2, 2), nn.Linear(2, 2), NoiseFloors()
     known.add(model, EXACT, 20, OWN)
     assert not known.reused
     assert known.get(model, EXACT, 25) is OWN
@@ -54,22 +54,22 @@ def test_it_is_known_for_the_same_model_and_question() -> None:
 
 
 def test_it_is_measured_again_as_training_goes_on() -> None:
-    model, known = nn.Linear(2, 2), Yardsticks()
+    model, known = nn.Linear(2, 2), NoiseFloors()
     known.add(model, EXACT, 100, OWN)
     assert known.get(model, EXACT, 160) is OWN
     assert known.get(model, EXACT, 161) is None
 
 
 def test_what_is_forgotten_is_measured_anew() -> None:
-    model, known = nn.Linear(2, 2), Yardsticks()
+    model, known = nn.Linear(2, 2), NoiseFloors()
     known.add(model, EXACT, 100, OWN)
     known.forget()
     assert known.get(model, EXACT, 100) is None
 
 
 def test_models_that_are_gone_are_let_go_of() -> None:
-    model, known = nn.Linear(2, 2), Yardsticks()
+    model, known = nn.Linear(2, 2), NoiseFloors()
     known.add(model, EXACT, 100, OWN)
     del model
     gc.collect()
-    assert len(known._yardsticks) == 0
+    assert len(known._noise_floors) == 0

@@ -18,7 +18,7 @@ Unsound = Callable[[Sequence[str], str], None]
 """Called with the boosts that must go, and why."""
 
 
-class Fence:
+class FailedCalls:
     """Surrounds the calls of root models while some boost is on."""
 
     def __init__(self, job: Job, booster: Booster, unsound: Unsound) -> None:

@@ -33,7 +33,7 @@ DIES_WITH_PARENT = 1
 """prctl's PR_SET_PDEATHSIG."""
 
 
-class SideProcesses:
+class BackgroundCompile:
     """Copies of this process at work beside it."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""After the last decision the Guard looks again, for as long as the run lasts.
+"""After the last decision the Guard checks again, for as long as the run lasts.
 
 At steps spaced twice as far each time, on all ranks at the same ones. What a look finds wrong is
 taken out, and the weights go back to those of the last sound step, where they could be kept.
@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from flatout_agent.job import Job
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.checks import WAIT_UNITS, Checks
-from flatout_agent.live.fence import CALLED, Unsound
+from flatout_agent.live.failed_calls import CALLED, Unsound
 from flatout_agent.live.snapshot import Snapshot
 
-FIRST_LOOK = 100
-"""Steps after the last decision until the guard looks again; then twice as many ..."""
+FIRST_RECHECK = 100
+"""Steps after the last decision until the Guard checks again; then twice as many ..."""
 FARTHEST = 2000
 """... up to this many: a look takes some four steps, and a boost that goes wrong spoils at most
 this much training."""
@@ -30,8 +30,8 @@ NO_LONGER = "the guard no longer holds: "
 Agree = Callable[[float, str], float]
 
 
-class Looks:
-    """The looks at what is kept in one run."""
+class Rechecks:
+    """The later checks of what is kept in one run."""
 
     def __init__(self, job: Job, checks: Checks, agree: Agree, unsound: Unsound) -> None:
         self.job, self.checks = job, checks
@@ -39,7 +39,7 @@ class Looks:
         self.sound_step = 0
         self._kept: list[Candidate] = []
         self._ids: list[str] = []
-        self._every = FIRST_LOOK
+        self._every = FIRST_RECHECK
         self._next = 0
         self._looking = False
         self._waited = 0
@@ -67,15 +67,15 @@ class Looks:
                 self._waited += 1
                 ended = self.checks.answered() or self._waited >= WAIT_UNITS
                 if self._agree(float(ended), "min"):
-                    self._looked()
+                    self._checked()
             elif self.job.steps >= self._next:
                 self._looking, self._waited = True, 0
                 self.checks.look_at(self._called())
         except Exception:
-            self._end()  # the other ranks cannot be reached: no more looks
+            self._end()  # the other ranks cannot be reached: no more checks
             raise
 
-    def _looked(self) -> None:
+    def _checked(self) -> None:
         passed, wrong, reason = self.checks.looked()
         self._looking = False
         ids = [boost for boost in self._ids if self._agree(float(boost in wrong), "max")]

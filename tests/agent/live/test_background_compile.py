@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import forked
-from flatout_agent.live import aside
-from flatout_agent.live.aside import SideProcesses
+from flatout_agent.live import background_compile
+from flatout_agent.live.background_compile import BackgroundCompile
 from flatout_agent.live.state import Tick
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -23,27 +23,29 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="copies are made
 
 @pytest.fixture
 def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aside, "usable_cores", lambda: 2)
-    monkeypatch.setattr(aside, "spare_memory", lambda: 1 << 50)
+    monkeypatch.setattr(background_compile, "usable_cores", lambda: 2)
+    monkeypatch.setattr(background_compile, "spare_memory", lambda: 1 << 50)
 
 
 @pytest.mark.usefixtures("roomy")
 def test_where_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert SideProcesses().possible("cpu")
-    assert not SideProcesses().possible("cuda")
+    assert BackgroundCompile().possible("cpu")
+    assert not BackgroundCompile().possible("cuda")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert not SideProcesses().possible("cpu"), "a process that has used a GPU is not copied"
+    assert not BackgroundCompile().possible("cpu"), "a process that has used a GPU is not copied"
     monkeypatch.undo()
     for name, value in (("usable_cores", 1), ("spare_memory", 1 << 20), ("spare_memory", None)):
         with monkeypatch.context() as patch:
-            patch.setattr(aside, name, lambda value=value: value)
-            assert not SideProcesses().possible("cpu"), name
+            patch.setattr(background_compile, name, lambda value=value: value)
+            assert not BackgroundCompile().possible("cpu"), name
 
 
 def program(folder: Path, text: str) -> forked.Done:
     script = folder / "program.py"
     head = f"import sys\nsys.path.insert(0, {str(SOURCE)!r})\nimport torch\n"
-    script.write_text(f"{head}from flatout_agent.live.aside import SideProcesses\n{text}")
+    script.write_text(
+        f"{head}from flatout_agent.live.background_compile import BackgroundCompile\n{text}"
+    )
     variables = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
     return forked.with_variables([str(script), str(folder)], folder, folder, variables)
 
@@ -64,7 +66,7 @@ def work():
     value = float((torch.ones(1000, 1000) @ torch.ones(1000, 1000)).sum())
     (folder / "result").write_text(f"{handler} {torch.get_num_threads()} {value}")
     raise SystemExit(5)
-side = SideProcesses()
+side = BackgroundCompile()
 side.begin(work)
 while side.running:
     time.sleep(0.01)
@@ -82,10 +84,10 @@ def test_the_program_trains_on_until_the_copy_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = tmp_path / "gate"
-    monkeypatch.setattr(aside, "usable_cores", lambda: 4)
+    monkeypatch.setattr(background_compile, "usable_cores", lambda: 4)
     own_threads = torch.get_num_threads()
     torch.set_num_threads(4)
-    side = SideProcesses()
+    side = BackgroundCompile()
     side.begin(lambda: wait_for(gate.exists))
     story = side.wait()
     next(story)
@@ -108,12 +110,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("how", ["limit", "end"])
 def test_one_that_takes_too_long_is_ended(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    side = SideProcesses()
+    side = BackgroundCompile()
     side.begin(signal.pause)
     (pid,) = side._pids
     assert side.running
     if how == "limit":
-        monkeypatch.setattr(aside, "MOST_S", 0.0)
+        monkeypatch.setattr(background_compile, "MOST_S", 0.0)
     else:
         side.end()
     assert not side.running
@@ -122,7 +124,7 @@ def test_one_that_takes_too_long_is_ended(how: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_program_that_waits_for_all_its_children_does_no_harm() -> None:
-    side = SideProcesses()
+    side = BackgroundCompile()
     side.begin(lambda: None)
     os.waitpid(side._pids[0], 0)
     assert not side.running
@@ -130,7 +132,7 @@ def test_a_program_that_waits_for_all_its_children_does_no_harm() -> None:
 
 ORPHAN = """
 import os, signal
-side = SideProcesses()
+side = BackgroundCompile()
 side.begin(signal.pause)
 print(side._pids[0], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -156,7 +158,7 @@ import time
 from flatout_agent.boosts import compile as boost
 from flatout_agent.job import Job
 from flatout_agent.live import calls
-from flatout_agent.live.aside import SideProcesses
+from flatout_agent.live.background_compile import BackgroundCompile
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(20, 40), torch.nn.Tanh(), torch.nn.Linear(40, 4))
 job = Job()
@@ -166,7 +168,7 @@ recorded = calls.begin(model, (x,), {})
 loss = model(x)
 calls.finish(recorded, loss)
 loss.square().sum().backward()
-side = SideProcesses()
+side = BackgroundCompile()
 def work():
     applied = boost.apply(job, model, {})
     calls.again(recorded)

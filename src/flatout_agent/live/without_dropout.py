@@ -34,7 +34,7 @@ RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 """Their rate is the one float among their arguments."""
 
 
-class Stilled(TorchFunctionMode):
+class WithoutDropout(TorchFunctionMode):
     """Every dropout of torch keeps everything."""
 
     def __torch_function__(
@@ -53,7 +53,7 @@ class Stilled(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def can_be_stilled(model: torch.nn.Module) -> bool:
+def can_run_without_dropout(model: torch.nn.Module) -> bool:
     """Whether the mode reaches all of the model: code that was compiled is compiled anew under it.
 
     Then a comparison would cost a compilation.

@@ -1,4 +1,4 @@
-"""Later looks at what is kept: what became wrong goes, and the weights go back to a sound step."""
+"""Later checks of what is kept: what became wrong goes, and the weights go back to a sound step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from flatout_agent.live import looks
+from flatout_agent.live import rechecks
 from planted import assert_unharmed, late, plain, planted, times
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -71,19 +71,19 @@ def test_looks_leave_training_as_it_was(program):
     for _ in range(320):
         run.step()
     assert run.unsound == []
-    assert run.looks.sound_step > 300
+    assert run.rechecks.sound_step > 300
     assert_unharmed(run)
 
 
 def test_looks_become_rarer_up_to_a_limit(program, monkeypatch):
-    monkeypatch.setattr(looks, "FARTHEST", 200)
+    monkeypatch.setattr(rechecks, "FARTHEST", 200)
     run = program(right=planted(times(1.0)))
     run.keep("right")
     sound = []
     for _ in range(800):
         run.step()
-        if run.looks.sound_step not in sound:
-            sound.append(run.looks.sound_step)
+        if run.rechecks.sound_step not in sound:
+            sound.append(run.rechecks.sound_step)
     gaps = [b - a for a, b in itertools.pairwise(sound)]
     assert [round(gap, -2) for gap in gaps] == [100, 200, 200, 200]
 
@@ -96,7 +96,7 @@ def test_a_look_that_finds_nothing_to_compare_ends(program):
         run.step()
     assert not run.checks._recording
     assert run.unsound == []
-    assert run.looks.sound_step == 0, "nothing is known to be sound"
+    assert run.rechecks.sound_step == 0, "nothing is known to be sound"
 
 
 def test_ranks_take_out_the_same_at_the_same_step(program):
@@ -108,7 +108,7 @@ def test_ranks_take_out_the_same_at_the_same_step(program):
         asked.append(how)
         return 1.0 if asked[-2:] == ["max", "max"] else value  # `other`, found by another rank
 
-    run.looks._agree = agree
+    run.rechecks._agree = agree
     run.keep("right", "other")
     while run.job.steps < 120 and not run.unsound:
         run.step()
@@ -137,7 +137,7 @@ for module in (checks, booster):
 run = Program(Path({folder!r}) / str(rank), mlp(), vectors, **boosts)
 job.append(run.job)
 ours = peers.Peers()
-run.looks._agree = ours.agree
+run.rechecks._agree = ours.agree
 run.keep("right", "late")
 out_at = None
 while run.job.steps < 420:

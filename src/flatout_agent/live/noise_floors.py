@@ -10,16 +10,16 @@ import torch
 
 from flatout_agent.boost import Boost
 from flatout_agent.live.candidates import Candidate, highest_risk
-from flatout_agent.live.guard import Yardstick
+from flatout_agent.live.guard import NoiseFloor
 
 GROWN = 1.5
-"""A yardstick is valid until the program has taken this many times the steps it had then ..."""
+"""A noise floor is valid until the program has taken this many times the steps it had then ..."""
 AT_LEAST = 10
 """... and so many more."""
 
 
-class YardstickPurpose(NamedTuple):
-    """What a yardstick is for."""
+class NoiseFloorPurpose(NamedTuple):
+    """What a noise floor is for."""
 
     redraws: bool
     """A boost draws other random numbers."""
@@ -30,63 +30,65 @@ class YardstickPurpose(NamedTuple):
 
 def purpose_of(
     judged: Sequence[Candidate], in_question: Sequence[Candidate], active: Mapping[str, Boost]
-) -> YardstickPurpose:
+) -> NoiseFloorPurpose:
     """For a verdict on `judged`, in a program under the active ones but those in question."""
     names = {candidate.id for candidate in in_question}
-    return YardstickPurpose(
+    return NoiseFloorPurpose(
         any(candidate.boost.redraws for candidate in judged),
         highest_risk(judged) != "exact",
         max((boost.rounds_by for name, boost in active.items() if name not in names), default=0.0),
     )
 
 
-class Yardsticks:
+class NoiseFloors:
     """By model and purpose."""
 
     def __init__(self) -> None:
-        self._yardsticks: weakref.WeakKeyDictionary[
-            torch.nn.Module, dict[YardstickPurpose, tuple[int, Yardstick]]
+        self._noise_floors: weakref.WeakKeyDictionary[
+            torch.nn.Module, dict[NoiseFloorPurpose, tuple[int, NoiseFloor]]
         ] = weakref.WeakKeyDictionary()
         self.reused = False
-        """The last check used a yardstick that was measured before."""
+        """The last check used a noise floor that was measured before."""
 
     def add(
-        self, model: torch.nn.Module, purpose: YardstickPurpose, step: int, yardstick: Yardstick
+        self, model: torch.nn.Module, purpose: NoiseFloorPurpose, step: int, noise_floor: NoiseFloor
     ) -> None:
         """Remember what was measured after this many steps."""
-        self._yardsticks.setdefault(model, {})[purpose] = (step, yardstick)
+        self._noise_floors.setdefault(model, {})[purpose] = (step, noise_floor)
         self.reused = False
 
-    def get(self, model: torch.nn.Module, purpose: YardstickPurpose, step: int) -> Yardstick | None:
+    def get(
+        self, model: torch.nn.Module, purpose: NoiseFloorPurpose, step: int
+    ) -> NoiseFloor | None:
         """What is known of this model; None: it must be measured."""
-        yardstick = self._good(model, purpose, step)
-        self.reused = self.reused or yardstick is not None
-        return yardstick
+        noise_floor = self._good(model, purpose, step)
+        self.reused = self.reused or noise_floor is not None
+        return noise_floor
 
     def known(
-        self, model: torch.nn.Module, purpose: YardstickPurpose, step: int
-    ) -> Yardstick | None:
+        self, model: torch.nn.Module, purpose: NoiseFloorPurpose, step: int
+    ) -> NoiseFloor | None:
         """What is known of this model for another purpose, and holds for this one as well."""
-        for other in self._yardsticks.get(model, {}):
+        for other in self._noise_floors.get(model, {}):
             if other.rounded_by == purpose.rounded_by:
-                yardstick = self._good(model, other, step)
-                if yardstick is not None:
-                    return yardstick
+                noise_floor = self._good(model, other, step)
+                if noise_floor is not None:
+                    return noise_floor
         return None
 
     def cover(
-        self, models: Iterable[torch.nn.Module], purpose: YardstickPurpose, step: int
+        self, models: Iterable[torch.nn.Module], purpose: NoiseFloorPurpose, step: int
     ) -> bool:
         """Whether there is one for each of these models."""
         return all(self._good(model, purpose, step) is not None for model in models)
 
     def forget(self) -> None:
         """Drop all of them."""
-        self._yardsticks.clear()
+        self._noise_floors.clear()
         self.reused = False
 
     def _good(
-        self, model: torch.nn.Module, purpose: YardstickPurpose, step: int
-    ) -> Yardstick | None:
-        step_then, yardstick = self._yardsticks.get(model, {}).get(purpose, (0, None))
-        return yardstick if step <= GROWN * step_then + AT_LEAST else None
+        self, model: torch.nn.Module, purpose: NoiseFloorPurpose, step: int
+    ) -> NoiseFloor | None:
+        step_then, noise_floor = self._noise_floors.get(model, {}).get(purpose, (0, None))
+        return noise_floor if step <= GROWN * step_then + AT_LEAST else None
