@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,13 +22,11 @@ from flatout_agent.boosts import load
 from flatout_agent.live import candidates, decide, expected, measure
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate, Refusal, highest_risk
+from flatout_agent.live.compare import SURE_PAIRS, Comparer, Orders
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.measure import Measure
 from flatout_agent.live.state import Machinery, State, Story, Tick
 from flatout_agent.watch.window import FILLING_S
-
-Orders = list[wire.BoostOrder]
-Comparing = Generator[None, Tick, decide.Answer]
 
 WARM_UNITS = 5
 WARM_MOST_S = 10.0
@@ -37,11 +34,6 @@ GUARD_UNITS = 6
 """Units of work that the Guard takes: it repeats a call both ways."""
 DATA_BOUND = 0.3
 """Share of the step spent waiting for data from which on the loader comes first."""
-SHARE, AHEAD_SHARE, RECIPE_SHARE = 0.1, 0.25, 0.5
-"""Share of the time that is left which the pairs of one boost may take, of one that seems faster,
-and of the recipe."""
-LITTLE_S, MOST_S = 5.0, 15.0
-"""Seconds that these pairs take at most all the same: where little is promised, and much."""
 AGAIN = 0.05
 """What stayed unclear, and other parameters, are worth this part of what a first try is."""
 LIVE_READY_S = 300.0
@@ -53,9 +45,6 @@ believed where there is no more time to look."""
 NEAR_AGAIN_STEPS = 30
 """Steps until a boost that the Guard refused near its limit gets a second look: a deep network
 amplifies errors in its first steps, and soon much less."""
-FAR_SLOWER = math.log(0.8)
-"""What is slower by this much in two pairs gets no third: it costs the run too much, and to drop
-it wrongly costs a gain, never a result."""
 SMALL = 0.01
 """A boost that is expected to bring or to cost less than this is not worth pairs of its own."""
 CHANGED = 1.2
@@ -66,11 +55,8 @@ PAIRS_ON_AVERAGE = 6
 """That a difference of some percent takes until it is clear."""
 QUICK_GAIN = 1.3
 """What gains more than this takes a pair or two."""
-CHEAP_S = 0.4
-"""Where a pair takes less than this, one decides nothing: the next has the other order, so that
-steps which grow as the program learns (an agent's episodes) do not look like a gain."""
-SURE_PAIRS, SURE = 3, math.log(1.1)
-"""What rests on fewer pairs, or gains less, is compared once more with the program as written."""
+SURE = math.log(1.1)
+"""What gains less, or rests on few pairs, is compared with the program as written once more."""
 STAYS = "neither clearly faster nor slower"
 TOO_SOON = "only "
 """So begins what a boost says that has been on for too few steps to take hold."""
@@ -100,6 +86,7 @@ class Tuning:
         self.machinery, self.orders, self.budget = machinery, orders, budget
         self.state = State()
         self.measure = Measure(machinery, self.state, budget.lose, orders.seed)
+        self.comparer = Comparer(machinery, self.state, budget, self.measure, orders.compared)
         self.untried: list[Candidate] = []
         self.near: list[tuple[Candidate, int]] = []
         """Refused near the Guard's limit, and the step from which they are looked at again."""
@@ -107,13 +94,7 @@ class Tuning:
         """Tried, without a clear answer in their share of the time."""
         self.trying: list[Candidate] = []
         self._compared: list[Candidate] = []
-        """Of these, what has passed the Guard and is being compared ..."""
-        self._so_far: decide.Answer | None = None
-        """... and what its pairs say."""
-        self._pairs = {pairs.boosts: pairs for pairs in orders.compared}
-        """All comparisons so far ..."""
-        self._earlier = set(self._pairs)
-        """... and which of them are of earlier processes: each is gone on with once."""
+        """What of these has passed the Guard and is being compared."""
         self._measured: set[str] = set(orders.measured)
         """Members of what is kept that were compared alone."""
         self._looked_at = 1.0
@@ -122,13 +103,11 @@ class Tuning:
         """Boosts that were tried and have their verdict."""
         self._small: list[Candidate] = []
         """Boosts that may have gained a little, too little to be measured alone."""
-        self._written: deque[float] = deque(maxlen=8)
-        """Seconds of the last units, if they were as written and nothing happened beside them."""
 
     @property
     def compared(self) -> tuple[wire.Compared, ...]:
         """Comparisons with their pairs so far, for the next process."""
-        return tuple(self._pairs.values())
+        return self.comparer.compared
 
     def run(self, planned: Sequence[wire.BoostOrder]) -> Story:
         """Decide on every boost that may be tried."""
@@ -136,11 +115,7 @@ class Tuning:
         next(story)
         while True:
             tick = yield
-            if self.machinery.on():
-                self._written.clear()
-            elif tick.clean:
-                self._written.append(tick.seconds)
-                self.measure.sizes.add(tick)
+            self.comparer.see(tick)
             try:
                 story.send(tick)
             except StopIteration:
@@ -187,7 +162,7 @@ class Tuning:
         """The program ends: report what was not tried, with the reason."""
         self._keep_so_far()
         for candidate in self._undecided():
-            answer = self._so_far if candidate in self._compared else None
+            answer = self.comparer.so_far if candidate in self._compared else None
             pairs = answer.pairs if answer is not None else 0
             told = f"the program ended: {decide.so_far(answer)}" if answer and pairs else reason
             self.tell(candidate, "untried", told, answer, why="program_ended")
@@ -206,7 +181,7 @@ class Tuning:
 
         The next one goes on from it, and in the end whole runs decide.
         """
-        answer, group = self._so_far, self._compared
+        answer, group = self.comparer.so_far, self._compared
         if not self.budget.throw_away or answer is None or not group:
             return
         if _leads(answer) and answer.pairs > 1 and answer.low > 1 / answer.gain:
@@ -411,7 +386,7 @@ class Tuning:
             yield from self._train_on(max(1, step - self.machinery.steps()))
 
         steps = max(0, step - self.machinery.steps())
-        wait_s = steps * self._step_s() if self.budget.throw_away else 0.0
+        wait_s = steps * self.comparer.step_s() if self.budget.throw_away else 0.0
         return NextTry(
             0.0, wait_s + self._cost_s([candidate]), 0.0, candidate.promise, candidate, wait
         )
@@ -423,13 +398,8 @@ class Tuning:
         return guard_s + self.measure.pair_s(loads)
 
     def _refusal(self, cost_s: float, gain: float, compile_s: float) -> Refusal | None:
-        now = self.machinery.steps(), self._step_s()
-        return self.budget.refuses(cost_s + self._unsure_s(), gain, compile_s, *now)
-
-    def _unsure_s(self) -> float:
-        """Seconds that are held back to look once more at what rests on few pairs."""
-        unsure = self.state.kept and self.state.pairs < SURE_PAIRS
-        return self.measure.pair_s() if unsure else 0.0
+        now = self.machinery.steps(), self.comparer.step_s()
+        return self.budget.refuses(cost_s + self.comparer.unsure_s(), gain, compile_s, *now)
 
     def _when_ready(self, turn: NextTry) -> Story:
         if self.budget.ready(turn.cost_s, turn.compile_s):
@@ -472,7 +442,7 @@ class Tuning:
             yield from self.machinery.compile_aside(group[0])
         checked = yield from self.machinery.check(group)
         guard_s = self.machinery.now() - began
-        trained_s = (self.machinery.steps() - steps) * self._step_s()
+        trained_s = (self.machinery.steps() - steps) * self.comparer.step_s()
         self.budget.lose(max(0.0, guard_s - trained_s))
         for candidate in group:
             if candidate.id in checked.refused:
@@ -503,10 +473,10 @@ class Tuning:
         if len(group) == 1 and not (yield from self._ready(group[0], trial)):
             return
         self._compared = group
-        answer = yield from self.compare(group, self.state.on, trial)
+        answer = yield from self.comparer.compare(group, self.state.on, trial)
         if len(group) > 1 and highest_risk(group) == "exact" and _leads(answer):
             # Halves of it would have to show less, with less time: none of them seems to hurt.
-            answer = yield from self.compare(group, self.state.on, trial)
+            answer = yield from self.comparer.compare(group, self.state.on, trial)
         self._compared = []
         alone = group[0]
         if answer.verdict == "faster" and not self._pays(answer, start_s):
@@ -539,78 +509,6 @@ class Tuning:
             for candidate in half:
                 self.tell(candidate, "same", decide.why_not(whole), whole)
 
-    def compare(self, group: Sequence[Candidate], base: Orders, trial: Orders) -> Comparing:
-        """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up."""
-        key, kept_ids = _key(group), tuple(self.state.kept_ids)
-        before = self._pairs.get(key, wire.Compared(key, (), ()))
-        ratios = list(before.ratios) if before.kept == kept_ids else []
-        before_s = before.spent_s if key in self._earlier and ratios else 0.0
-        self._earlier.discard(key)
-        began, left_s = self.machinery.now(), self._left_s(group)
-        loads = any(candidate.boost.switch is Switch.ITERATOR for candidate in group)
-        self.measure.begin()
-        self.measure.left_s = self._run_left_s()
-        self._so_far = answer = self._answer(ratios)
-        if before_s and (
-            answer.verdict != "unclear"
-            or before_s + self.measure.pair_s(loads) > self._most_s(group, answer, left_s)
-        ):
-            return answer
-        while True:
-            if ratios or loads:
-                ratio = yield from self.measure.pair(base, trial, loads)
-            else:
-                ratio = yield from self.measure.first_pair(base, trial, list(self._written))
-            if not math.isfinite(ratio):
-                self._pairs.pop(key, None)
-                broken: decide.PairVerdict = (
-                    "broken" if self.measure.broken_by_trial else "nonfinite"
-                )
-                return replace(decide.answer(ratios, self.state.noise), verdict=broken)
-            ratios.append(ratio)
-            spent_s = before_s + self.machinery.now() - began
-            self._pairs[key] = wire.Compared(key, kept_ids, tuple(ratios), spent_s)
-            self._so_far = answer = self._answer(ratios)
-            first_of_two = len(ratios) == 1 and self.measure.pair_s(loads) < CHEAP_S
-            if answer.verdict != "unclear" and not first_of_two:
-                return answer
-            if spent_s + self.measure.pair_s(loads) > self._most_s(group, answer, left_s):
-                return answer
-
-    def _left_s(self, group: Sequence[Candidate]) -> float | None:
-        """Seconds that are left for these; None: there is no limit."""
-        left_s = self.budget.left_s
-        if left_s is None:
-            return None
-        left_s = max(0.0, left_s - self._unsure_s())
-        # What a throw-away program does not finish the next one goes on with.
-        if len(group) > 1 and not self.budget.throw_away:
-            run_left_s = self._run_left_s()
-            left_s = min(left_s, math.inf if run_left_s is None else run_left_s)
-        return left_s
-
-    def _answer(self, ratios: list[float]) -> decide.Answer:
-        """What these pairs say; two that are far slower are enough."""
-        answer = decide.answer(ratios, self.state.noise)
-        clearly = min(FAR_SLOWER, -2 * self.state.noise.deviation)
-        if answer.verdict == "unclear" and len(ratios) > 1 and max(ratios) < clearly:
-            return replace(answer, verdict="slower")
-        return answer
-
-    def _most_s(
-        self, group: Sequence[Candidate], answer: decide.Answer, left_s: float | None
-    ) -> float:
-        """Seconds for all pairs of these: a small gain is not worth minutes of long steps."""
-        recipe, promise = len(group) > 1, group[0].promise
-        most_s = math.inf if recipe else min(MOST_S, LITTLE_S + 100 * (promise - 1))
-        if left_s is None:
-            return min(MOST_S, most_s)
-        ahead = answer.gain > 1 + decide.MATTERS
-        share = AHEAD_SHARE if ahead else SHARE
-        if recipe and not self.state.kept:
-            share = RECIPE_SHARE if ahead else AHEAD_SHARE
-        return min(most_s, share * left_s)
-
     def _ready(self, candidate: Candidate, trial: Orders) -> Generator[None, Tick, bool]:
         """Train for a while under a boost that gains nothing at first (a cache that fills).
 
@@ -635,7 +533,7 @@ class Tuning:
 
     def _may_get_ready(self, candidate: Candidate) -> bool:
         steps = self.machinery.steps_to_ready(candidate.id)
-        wait_s = steps * self._step_s()
+        wait_s = steps * self.comparer.step_s()
         if self.budget.throw_away:
             left_s = self.budget.left_s
             return 0 < wait_s < min(FILLING_S, FILLING_S if left_s is None else left_s / 2)
@@ -647,7 +545,7 @@ class Tuning:
         began = self.machinery.now()
         ids = {member.id for member in group}
         others = [order for order in self.state.on if order.id not in ids]
-        answer = yield from self.compare(group, others, self.state.on)
+        answer = yield from self.comparer.compare(group, others, self.state.on)
         self.measure.switch(self.state.on)
         if answer.verdict in ("broken", "nonfinite"):
             self._broken(group, answer, began)
@@ -694,7 +592,7 @@ class Tuning:
         if len(group) < 2 or self._refusal(2 * self.measure.pair_s(), 1.01, 0.0) is not None:
             return
         began = self.machinery.now()
-        answer = yield from self.compare(
+        answer = yield from self.comparer.compare(
             group, self.state.on, [*self.state.on, *(candidate.order for candidate in group)]
         )
         if answer.verdict == "faster":
@@ -709,10 +607,9 @@ class Tuning:
         enough = self.state.pairs >= SURE_PAIRS
         if enough and math.log(self.state.gain) >= max(SURE, 3 * self.state.noise.deviation):
             return
-        self._pairs.pop(_key(group), None)
-        self._earlier.discard(_key(group))
+        self.comparer.forget(group)
         began = self.machinery.now()
-        answer = yield from self.compare(group, [], self.state.on)
+        answer = yield from self.comparer.compare(group, [], self.state.on)
         if answer.verdict == "broken":
             self._broken(group, answer, began)
             return
@@ -840,7 +737,7 @@ class Tuning:
         """Whether a boost that is compiled at every start wins that time back over a whole run."""
         if self.budget.steps is None or start_s < 2.0:
             return True
-        return self.budget.steps * self._step_s() * (1 - 1 / answer.gain) > start_s
+        return self.budget.steps * self.comparer.step_s() * (1 - 1 / answer.gain) > start_s
 
     def _base(self, group: Sequence[Candidate]) -> Orders:
         """What is kept and can be on beside these."""
@@ -854,14 +751,6 @@ class Tuning:
         self.measure.switch(self.state.on)
         for _ in range(units):
             yield
-
-    def _step_s(self) -> float:
-        return self.state.now_s * self.machinery.units_per_step()
-
-    def _run_left_s(self) -> float | None:
-        if self.budget.steps is None:
-            return None
-        return max(0, self.budget.steps - self.machinery.steps()) * self._step_s()
 
     def tell(
         self,
@@ -922,7 +811,3 @@ def _leads(answer: decide.Answer) -> bool:
 def _leans_to_slower(answer: decide.Answer) -> bool:
     """By about a standard error: the interval is four of them wide on either side."""
     return math.log(answer.gain) < -0.25 * math.log(answer.high / answer.gain)
-
-
-def _key(group: Sequence[Candidate]) -> str:
-    return " ".join(f"{candidate.id}{candidate.params}" for candidate in group)

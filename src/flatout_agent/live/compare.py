@@ -1,0 +1,165 @@
+"""Is it faster with these on? Pairs of blocks, until the answer is clear or its time is up."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+
+from flatout_agent import wire
+from flatout_agent.boost import Switch
+from flatout_agent.live import decide
+from flatout_agent.live.budget import Budget
+from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.measure import Measure
+from flatout_agent.live.state import Machinery, State, Tick
+
+Orders = list[wire.BoostOrder]
+Comparing = Generator[None, Tick, decide.Answer]
+
+SHARE, AHEAD_SHARE, RECIPE_SHARE = 0.1, 0.25, 0.5
+"""Share of the time that is left which the pairs of one boost may take, of one that seems faster,
+and of the recipe."""
+LITTLE_S, MOST_S = 5.0, 15.0
+"""Seconds that these pairs take at most all the same: where little is promised, and much."""
+FAR_SLOWER = math.log(0.8)
+"""What is slower by this much in two pairs gets no third: it costs the run too much, and to drop
+it wrongly costs a gain, never a result."""
+CHEAP_S = 0.4
+"""Where a pair takes less than this, one decides nothing: the next has the other order, so that
+steps which grow as the program learns (an agent's episodes) do not look like a gain."""
+SURE_PAIRS = 3
+"""What rests on fewer pairs is looked at once more at the end."""
+
+
+class Comparer:
+    """Compares what is tried with what is on. A later process of the tuning goes on with it."""
+
+    def __init__(
+        self,
+        machinery: Machinery,
+        state: State,
+        budget: Budget,
+        measure: Measure,
+        earlier: Sequence[wire.Compared],
+    ) -> None:
+        """earlier: the comparisons of earlier processes of this tuning."""
+        self.machinery, self.state, self.budget, self.measure = machinery, state, budget, measure
+        self.so_far: decide.Answer | None = None
+        """What the pairs of the last comparison say."""
+        self._pairs = {pairs.boosts: pairs for pairs in earlier}
+        """All comparisons so far ..."""
+        self._earlier = set(self._pairs)
+        """... and which of them are of earlier processes: each is gone on with once."""
+        self._written: deque[float] = deque(maxlen=8)
+        """Seconds of the last units, if they were as written and nothing happened beside them."""
+
+    @property
+    def compared(self) -> tuple[wire.Compared, ...]:
+        """Comparisons with their pairs so far, for the next process."""
+        return tuple(self._pairs.values())
+
+    def see(self, tick: Tick) -> None:
+        """A unit of work has ended: as written it serves as half of a first pair."""
+        if self.machinery.on():
+            self._written.clear()
+        elif tick.clean:
+            self._written.append(tick.seconds)
+            self.measure.sizes.add(tick)
+
+    def forget(self, group: Sequence[Candidate]) -> None:
+        """The next comparison of these begins anew."""
+        self._pairs.pop(_key(group), None)
+        self._earlier.discard(_key(group))
+
+    def compare(self, group: Sequence[Candidate], base: Orders, trial: Orders) -> Comparing:
+        """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up."""
+        key, kept_ids = _key(group), tuple(self.state.kept_ids)
+        before = self._pairs.get(key, wire.Compared(key, (), ()))
+        ratios = list(before.ratios) if before.kept == kept_ids else []
+        before_s = before.spent_s if key in self._earlier and ratios else 0.0
+        self._earlier.discard(key)
+        began, left_s = self.machinery.now(), self._left_s(group)
+        loads = any(candidate.boost.switch is Switch.ITERATOR for candidate in group)
+        self.measure.begin()
+        self.measure.left_s = self.run_left_s()
+        self.so_far = answer = self._answer(ratios)
+        if before_s and (
+            answer.verdict != "unclear"
+            or before_s + self.measure.pair_s(loads) > self._most_s(group, answer, left_s)
+        ):
+            return answer
+        while True:
+            if ratios or loads:
+                ratio = yield from self.measure.pair(base, trial, loads)
+            else:
+                ratio = yield from self.measure.first_pair(base, trial, list(self._written))
+            if not math.isfinite(ratio):
+                self._pairs.pop(key, None)
+                broken: decide.PairVerdict = (
+                    "broken" if self.measure.broken_by_trial else "nonfinite"
+                )
+                return replace(decide.answer(ratios, self.state.noise), verdict=broken)
+            ratios.append(ratio)
+            spent_s = before_s + self.machinery.now() - began
+            self._pairs[key] = wire.Compared(key, kept_ids, tuple(ratios), spent_s)
+            self.so_far = answer = self._answer(ratios)
+            first_of_two = len(ratios) == 1 and self.measure.pair_s(loads) < CHEAP_S
+            if answer.verdict != "unclear" and not first_of_two:
+                return answer
+            if spent_s + self.measure.pair_s(loads) > self._most_s(group, answer, left_s):
+                return answer
+
+    def _left_s(self, group: Sequence[Candidate]) -> float | None:
+        """Seconds that are left for these, or None if there is no limit."""
+        left_s = self.budget.left_s
+        if left_s is None:
+            return None
+        left_s = max(0.0, left_s - self.unsure_s())
+        # What a throw-away program does not finish the next one goes on with.
+        if len(group) > 1 and not self.budget.throw_away:
+            run_left_s = self.run_left_s()
+            left_s = min(left_s, math.inf if run_left_s is None else run_left_s)
+        return left_s
+
+    def _answer(self, ratios: list[float]) -> decide.Answer:
+        """What these pairs say; two that are far slower are enough."""
+        answer = decide.answer(ratios, self.state.noise)
+        clearly = min(FAR_SLOWER, -2 * self.state.noise.deviation)
+        if answer.verdict == "unclear" and len(ratios) > 1 and max(ratios) < clearly:
+            return replace(answer, verdict="slower")
+        return answer
+
+    def _most_s(
+        self, group: Sequence[Candidate], answer: decide.Answer, left_s: float | None
+    ) -> float:
+        """Seconds for all pairs of these: a small gain is not worth minutes of long steps."""
+        recipe, promise = len(group) > 1, group[0].promise
+        most_s = math.inf if recipe else min(MOST_S, LITTLE_S + 100 * (promise - 1))
+        if left_s is None:
+            return min(MOST_S, most_s)
+        ahead = answer.gain > 1 + decide.MATTERS
+        share = AHEAD_SHARE if ahead else SHARE
+        if recipe and not self.state.kept:
+            share = RECIPE_SHARE if ahead else AHEAD_SHARE
+        return min(most_s, share * left_s)
+
+    def unsure_s(self) -> float:
+        """Seconds that are held back to look once more at what rests on few pairs."""
+        unsure = self.state.kept and self.state.pairs < SURE_PAIRS
+        return self.measure.pair_s() if unsure else 0.0
+
+    def step_s(self) -> float:
+        """Seconds of one step with all that is kept."""
+        return self.state.now_s * self.machinery.units_per_step()
+
+    def run_left_s(self) -> float | None:
+        """Seconds until the program's last step, or None if nobody knows when that is."""
+        if self.budget.steps is None:
+            return None
+        return max(0, self.budget.steps - self.machinery.steps()) * self.step_s()
+
+
+def _key(group: Sequence[Candidate]) -> str:
+    return " ".join(f"{candidate.id}{candidate.params}" for candidate in group)
