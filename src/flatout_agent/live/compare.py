@@ -73,8 +73,18 @@ class Comparer:
         self._pairs.pop(_key(group), None)
         self._earlier.discard(_key(group))
 
-    def compare(self, group: Sequence[Candidate], base: Orders, trial: Orders) -> Comparing:
-        """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up."""
+    def compare(
+        self,
+        group: Sequence[Candidate],
+        base: Orders,
+        trial: Orders,
+        harmless_is_enough: bool = False,
+    ) -> Comparing:
+        """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up.
+
+        harmless_is_enough: it does not matter whether these gain anything, only that they do not
+        seem to cost anything.
+        """
         key, kept_ids = _key(group), tuple(self.state.kept_ids)
         before = self._pairs.get(key, wire.Compared(key, (), ()))
         ratios = list(before.ratios) if before.kept == kept_ids else []
@@ -107,6 +117,9 @@ class Comparer:
             self.so_far = answer = self._answer(ratios)
             first_of_two = len(ratios) == 1 and self.measure.pair_s(loads) < CHEAP_S
             if answer.verdict != "unclear" and not first_of_two:
+                return answer
+            harmless = answer.pairs >= decide.FEWEST and answer.gain > 1 - decide.MATTERS
+            if harmless and harmless_is_enough:
                 return answer
             if spent_s + self.measure.pair_s(loads) > self._most_s(group, answer, left_s):
                 return answer

@@ -545,7 +545,8 @@ class Tuning:
         began = self.machinery.now()
         ids = {member.id for member in group}
         others = [order for order in self.state.on if order.id not in ids]
-        answer = yield from self.comparer.compare(group, others, self.state.on)
+        exact = highest_risk(group) == "exact"
+        answer = yield from self.comparer.compare(group, others, self.state.on, exact)
         self.measure.switch(self.state.on)
         if answer.verdict in ("broken", "nonfinite"):
             self._broken(group, answer, began)

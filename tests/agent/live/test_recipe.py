@@ -17,7 +17,7 @@ from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.checks import Checked
 from flatout_agent.live.guard import GuardVerdict
-from flatout_agent.live.recipe import BROKEN, IN_THE_PLAN, Tuning
+from flatout_agent.live.recipe import BROKEN, IN_THE_PLAN, STAYS, Tuning
 from flatout_agent.live.state import Tick
 from live_program import LiveProgram
 
@@ -251,6 +251,14 @@ def test_what_is_too_small_to_be_seen_alone_stays_in_the_recipe() -> None:
     tuning = tune(program, *every)
     assert len(kept(tuning)) >= 3
     assert 1.03 < tuning.state.gain < 1.15
+
+
+def test_an_exact_member_that_makes_no_difference_is_not_measured_for_long() -> None:
+    program = Program({"bf16-autocast": 1.8}, noise=0.05)
+    tuning = tune(program, "bf16-autocast", "fused-optimizer", "gc-pause", seed=2)
+    told = program.decided()["fused-optimizer"]
+    assert "fused-optimizer" in kept(tuning) and told.reason.endswith(STAYS)
+    assert told.pairs <= 6, "pairs that show whether it gains half a percent are worth nothing"
 
 
 class Restless(Program):
