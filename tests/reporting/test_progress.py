@@ -184,3 +184,13 @@ def test_ctrl_c_gives_the_terminal_back() -> None:
     assert "KeyboardInterrupt" in screen and code != 0 and output == ""
     hidden, shown = screen.rindex("\x1b[?25l"), screen.rindex("\x1b[?25h")
     assert hidden < shown < screen.index("KeyboardInterrupt")
+
+
+def test_what_is_slower_is_said_once() -> None:
+    file = io.StringIO()
+    slower = tuned_examples.trial(
+        "cpu-threads", Verdict.SLOWER, gain=0.72, reason="slower: 0.72x [0.65-0.81]"
+    )
+    with TuneView(Console(file=file)) as view:
+        view.finished(slower)
+    assert file.getvalue() == "cpu-threads: slower: 0.72x [0.65-0.81]\n"

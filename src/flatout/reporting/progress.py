@@ -198,14 +198,15 @@ def _reason(trial: Trial) -> str:
 
 
 def _sentence(trial: Trial) -> str:
-    parts = [_verdict(trial)] if _verdict(trial) else []
-    told = _verdict(trial) == "not kept" and "x [" in _reason(trial)  # with its interval
-    if trial.gain is not None and _verdict(trial) and not told:
+    verdict, reason = _verdict(trial), _reason(trial)
+    with_interval = "x [" in reason and trial.verdict is Verdict.SLOWER
+    parts = [verdict] if verdict and not reason.startswith(f"{verdict}: ") else []
+    if trial.gain is not None and verdict and not with_interval:
         parts.append(units.ratio(trial.gain))
     if trial.measured is not None:
         parts.append(f"{units.milliseconds(trial.measured.step_ms)}/step")
-    reason = _reason(trial)
-    return f"{_name(trial)}: {', '.join(parts)}" + (f" - {reason}" if reason else "")
+    told = [", ".join(parts)] if parts else []
+    return f"{_name(trial)}: {' - '.join([*told, *([reason] if reason else [])])}"
 
 
 def _columns(name: str, step: str, gain: str, verdict: str) -> str:

@@ -163,6 +163,6 @@ def why_not(answer: Answer) -> str:
         return f"no clear answer in {pairs}: {answer.gain:.2f}x [{spread}]"
     if answer.low >= 1:
         return f"no time for more pairs: {so_far(answer)}"
-    if answer.verdict == "slower":
+    if answer.verdict == "slower" or answer.high < 1:
         return f"slower: {answer.gain:.2f}x [{spread}]"
     return f"no difference that matters: {answer.gain:.2f}x [{spread}]"

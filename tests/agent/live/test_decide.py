@@ -148,3 +148,7 @@ def test_noise_of_few_pairs():
 def test_no_pairs_are_no_answer():
     answer = decide.answer([], decide.noise([]))
     assert (answer.verdict, answer.pairs, answer.low, answer.high) == ("unclear", 0, 0.0, math.inf)
+
+
+def test_what_is_slower_in_its_only_pair_is_not_told_as_no_difference() -> None:
+    assert decide.why_not(decide.Answer("unclear", 0.67, 0.45, 0.99, 1)).startswith("slower: 0.67x")
