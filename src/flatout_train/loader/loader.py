@@ -54,8 +54,9 @@ class Loader:
 
     - `dataset`: map-style (`dataset[i]` and `len(dataset)`), iterable-style, a `TensorDataset`, a
       tensor or NumPy array of samples, or a tuple or dict of them. Tensors and arrays are batched
-      by indexing, with no Python code per sample and no workers, on the device that they are on. A
-      data set with `__getitems__` is asked for whole batches.
+      by indexing, with no Python code per sample and no workers, on the device that they are on;
+      with `collate`, a sample is what `dataset[i]` gives. A data set with `__getitems__` is asked
+      for whole batches.
     - `batch_size`: samples per batch of this process.
     - `shuffle`: a different order in each epoch, a function of (seed, epoch).
     - `device`: "auto" is `flatout.device()`. On CUDA, ROCm and XPU a batch is copied from pinned
@@ -79,7 +80,8 @@ class Loader:
     A pass that was interrupted is followed by the next epoch, but `state_dict()` still holds its
     position: loading it resumes in the middle. An iterable data set is resumed by its own
     `state_dict` where it has one and there are no workers, else by reading again what came before;
-    with workers, torch seeds each of them anew in each epoch.
+    with workers, torch seeds each of them anew in each epoch, so its random numbers are the same
+    only with as many workers.
     """
 
     def __init__(self, settings: Settings) -> None:
