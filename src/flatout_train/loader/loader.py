@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -94,6 +95,8 @@ class Loader:
         self._fresh = True
         """Whether the next pass is of `_epoch`, after `_mark`; else a pass of it has begun."""
         self._passes = 0
+        self._batches: weakref.ref[Generator[Any, None, None]] | None = None
+        """Of the last pass; weak, for a pass that is dropped lets go of its workers."""
 
     @property
     def epoch(self) -> int:
@@ -162,6 +165,7 @@ class Loader:
         """One epoch's batches after `mark`; the loader's state counts those that were yielded."""
         world = sampling.world()
         batches = on_device(self._source.batches(epoch, mark, world), self.device)
+        self._batches = weakref.ref(batches)
         while True:
             if self._passes != number:
                 raise UsageError(
@@ -186,4 +190,7 @@ class Loader:
     def close(self) -> None:
         """Stop the workers; the next pass starts them again."""
         self._passes += 1
+        batches = self._batches() if self._batches is not None else None
+        if batches is not None:
+            batches.close()
         self._source.close()

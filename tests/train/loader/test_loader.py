@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import subprocess
 import sys
@@ -402,6 +403,21 @@ def test_workers_see_what_the_program_changes_between_passes() -> None:
     assert loader._source._loader is workers
     dataset.scale = 2
     assert passes_of_tensor(loader) == [[0, 2, 4], [6, 8, 10]]
+
+
+@pytest.mark.parametrize("dataset", [Augmented(), Stream()])
+def test_closing_stops_the_workers_of_a_pass_that_somebody_still_holds(dataset: Any) -> None:
+    before = {*multiprocessing.active_children()}
+    loader = flatout.loader(dataset, 4, workers=2)
+    batches = iter(loader)
+    next(batches)
+    assert len(multiprocessing.active_children()) == len(before) + 2
+    loader.close()
+    assert {*multiprocessing.active_children()} == before
+    with pytest.raises(UsageError, match="this pass ended"):
+        next(batches)
+    assert len(list(loader)) > 2
+    loader.close()
 
 
 def test_ranks_share_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
