@@ -60,9 +60,9 @@ class Checkpoint:
 
     Under torch.distributed all ranks create it, with the same arguments, and call each method at
     the same steps. State that all ranks share is copied and written by rank 0; random states,
-    loaders and other objects by each rank; sharded tensors by `torch.distributed.checkpoint`, whose index is a
-    pickle: load only what you trust. The number of ranks may differ on resume: additional ranks
-    keep their own random states, and get rank 0's state of the other objects.
+    loaders and other objects by each rank; sharded tensors by `torch.distributed.checkpoint`, whose
+    index is a pickle: load only what you trust. The number of ranks may differ on resume:
+    additional ranks keep their own random states, and get rank 0's state of the other objects.
 
     Under `flatout run --ranks`, `--gpus` or `--nodes` all ranks save at the same step too; rank 0
     alone writes to `dir`, and any number of ranks resumes from it. As many ranks as before go on

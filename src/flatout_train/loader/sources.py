@@ -130,7 +130,7 @@ class IndexedSource:
         if settings.workers != "auto":
             self.notes["workers"] = f"{settings.workers}: requested"
             return int(settings.workers)
-        # A run that is resumed at the end of an epoch begins with a short batch: a whole one counts.
+        # A run that is resumed at an epoch's end begins with a short batch: a whole one counts.
         whole = min(settings.batch_size, self.order.samples)
         first = dataclasses.replace(first, indices=(first.indices * whole)[:whole])
         epoch, accelerated = self.order.batches(world), settings.device.type != "cpu"

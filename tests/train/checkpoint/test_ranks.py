@@ -275,13 +275,13 @@ def main(folder):
         for path in sorted((folder / "caught").iterdir())
     }
     pids = start(2, signalled)
-    files = [folder / f"signal.{rank}" for rank in range(2)]
-    while not all(file.exists() for file in files):
+    notes = [folder / f"signal.{rank}" for rank in range(2)]
+    while not all(note.exists() for note in notes):
         time.sleep(0.05)
     time.sleep(1)
     os.kill(pids[1], signal.SIGTERM)
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-    steps = [1 + int(file.read_text().split()[0]) for file in files]
+    steps = [1 + int(note.read_text().split()[0]) for note in notes]
     told["signal"] = [
         {"code": code, "steps": step} for code, step in zip(codes, steps, strict=True)
     ]

@@ -174,7 +174,6 @@ class ProfileWatch(Watcher):
                 wait_s=step.wait_s,
                 eval_s=step.eval_s,
                 samples=step.samples,
-                micro_steps=max(1, step.micro_steps),
             )
         )
 
@@ -511,7 +510,6 @@ class ProfileWatch(Watcher):
                 recompiles=recompiles,
                 graph_breaks=breaks,
                 backwards=self.job.backwards,
-                by_hand=self.job.by_hand,
                 children=children_started(),
             )
         )
