@@ -10,7 +10,6 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import torch
@@ -24,12 +23,6 @@ from flatout_agent.speedups.repeated_blocks import shared_blocks
 from flatout_agent.speedups.samples import batch_reads
 from flatout_agent.speedups.workers.main_guard import main_guard
 
-FRAMEWORKS = {
-    "transformers.trainer": "transformers",
-    "lightning": "lightning",
-    "pytorch_lightning": "lightning",
-    "accelerate": "accelerate",
-}
 MAX_SHAPES = 16
 
 
@@ -45,9 +38,7 @@ class JobNotes:
         self.autocast: str | None = None
         self.scaler = False
         self.by_hand = False
-        self.eval_seen = False
         self.eval_with_grad = False
-        self.framework: str | None = None
         self.close: Callable[[], None] = lambda: None
         """Stop collecting: torch is restored."""
         self._watch_scalers()
@@ -91,10 +82,9 @@ class JobNotes:
             states += torch.cuda.get_rng_state_all()
         return states
 
-    def optimizer(self, optimizer: torch.optim.Optimizer, closure: bool) -> None:
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """After its first step, under the script's own settings when no boost is on."""
-        self.optimizers.append(optimizer_facts(optimizer, closure))
-        self.framework = self.framework or _framework_on_stack()
+        self.optimizers.append(optimizer_facts(optimizer))
 
     def inputs(self, model: int, shape: tuple[int, ...]) -> None:
         """The shape of the first tensor that root model number `model` was given."""
@@ -131,9 +121,7 @@ class JobNotes:
             micro_steps=micro_steps,
             autocast=self.autocast,
             scaler=self.scaler,
-            eval_seen=self.eval_seen,
             eval_with_grad=self.eval_with_grad,
-            framework=self.framework,
             step_s=step_s,
             wait_share=wait_share,
             shares=shares or {},
@@ -195,7 +183,7 @@ def model_facts(model: torch.nn.Module) -> wire.ModelFacts:
     )
 
 
-def optimizer_facts(optimizer: torch.optim.Optimizer, closure: bool) -> wire.OptimizerFacts:
+def optimizer_facts(optimizer: torch.optim.Optimizer) -> wire.OptimizerFacts:
     """What an optimizer steps, and how."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     group = optimizer.param_groups[0]
@@ -208,8 +196,6 @@ def optimizer_facts(optimizer: torch.optim.Optimizer, closure: bool) -> wire.Opt
         dtype=str(parameters[0].dtype).removeprefix("torch.") if parameters else "float32",
         fused=group.get("fused"),
         foreach=group.get("foreach"),
-        capturable=bool(group.get("capturable", False)),
-        closure=closure,
     )
 
 
@@ -260,16 +246,3 @@ def has_compiler(device: str) -> bool:
     compiler = os.environ.get("CXX") or next((name for name in names if shutil.which(name)), None)
     header = os.path.join(sysconfig.get_paths()["include"], "Python.h")  # noqa: PTH118
     return compiler is not None and os.path.exists(header)  # noqa: PTH110
-
-
-def _framework_on_stack() -> str | None:
-    """Whose loop this is: Transformers and Lightning may use Accelerate, so they come first."""
-    frame: FrameType | None = sys._getframe()
-    names = set()
-    while frame is not None:
-        names.add(frame.f_globals.get("__name__", ""))
-        frame = frame.f_back
-    for prefix, framework in FRAMEWORKS.items():
-        if any(name == prefix or name.startswith(prefix + ".") for name in names):
-            return framework
-    return None

@@ -47,7 +47,6 @@ def job(device: str, **changes: Any) -> JobFacts:
             "capability": (9, 0) if device == "cuda" else None,
             "triton": True,
             "compiler": True,
-            "eval_seen": True,
             "eval_with_grad": True,
             "step_s": 0.2,
             "wait_share": 0.4,

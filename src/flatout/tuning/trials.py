@@ -44,10 +44,8 @@ class Found:
     """Step time with all kept boosts on."""
     run_steps: int | None = None
     """Steps of a whole run, where one ran to its end."""
-    run_s: float = 0.0
-    """Wall time of one process ..."""
     start_s: float = 0.0
-    """... and of its start, up to the first step."""
+    """Wall time of the start of one process, up to the first step."""
     redirected: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     interrupted: bool = False
@@ -276,7 +274,6 @@ def _result(search: _Search, refusals: list[Trial]) -> Found:
         noise=summary.noise or 0.0 if summary is not None else 0.0,
         now_ms=summary.now_ms if summary is not None else None,
         run_steps=min(run_lengths, default=None),
-        run_s=max((attempt.wall_s for attempt in search.runs), default=0.0),
         start_s=max((attempt.start_s for attempt in search.runs), default=0.0),
         redirected=tuple(
             dict.fromkeys(

@@ -14,7 +14,7 @@ from flatout.nouns.machine_sample import MachineSample
 from flatout.probing.live.trees import TreeUse, waits_for_input
 from flatout.running.ring import Ring, rings
 from flatout.watching import steps
-from flatout.watching.rules import JobHistory, RankHistory, TreeSample
+from flatout.watching.rules import JobHistory, TreeSample
 from flatout.watching.steps import RankSteps
 from flatout_agent.wire import pulse
 from flatout_agent.wire.job_list import JobEntry
@@ -264,8 +264,3 @@ def _total(values: Sequence[float | None]) -> float | None:
 def _whole(values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def least_first(ranks: Sequence[RankHistory]) -> list[RankHistory]:
-    """The ranks, those first that have taken the fewest steps: what hangs, hangs there."""
-    return sorted(ranks, key=lambda rank: rank.steps[-1].step if rank.steps else 0)

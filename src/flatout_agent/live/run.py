@@ -148,7 +148,6 @@ class LiveWatch(RunWatch):
         ):
             return call(*args, **kwargs)
         self._clean = False
-        self.notes.eval_seen = True
         return call(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -171,7 +170,7 @@ class LiveWatch(RunWatch):
             self._updates.end()
         self.checks.optimizer_ends(optimizer)
         if len(self.notes.optimizers) < len(self.job.optimizers):
-            self.notes.optimizer(optimizer, self.record.closure)
+            self.notes.optimizer(optimizer)
 
     def _dirty(self) -> None:
         self._clean = False

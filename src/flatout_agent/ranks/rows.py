@@ -42,10 +42,6 @@ class Split:
         """The split of a dimension that is `factor` times as long."""
         return Split(self.group, [factor * count for count in self.counts])
 
-    @property
-    def is_even(self) -> bool:
-        return min(self.counts) == max(self.counts)
-
 
 def own(whole: torch.Tensor, dim: int, split: Split) -> torch.Tensor:
     """The rows of this rank, of a tensor that all ranks have."""

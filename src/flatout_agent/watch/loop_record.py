@@ -52,7 +52,6 @@ class LoopRecord:
         """Backward passes in them, at least one for each."""
         self.training_loader: torch.utils.data.DataLoader[Any] | None = None
         self.last_loader: torch.utils.data.DataLoader[Any] | None = None
-        self.eval_seen = False
         self.eval_with_grad = False
         """In some evaluation gradients were recorded that were never used."""
         self.began: float | None = None
@@ -141,7 +140,6 @@ class LoopRecord:
 
     def evaluation_begins(self) -> None:
         """An evaluation begins or goes on."""
-        self.eval_seen = True
         self._waited_s, self._samples = 0.0, 0
         self.last_loader = None
         if self._eval_began is None:

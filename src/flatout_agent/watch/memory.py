@@ -134,7 +134,6 @@ class MemoryWatch(Watcher):
             train_s=0.0,
             wait_s=0.0,
             backwards=self.job.backwards,
-            by_hand=self.job.by_hand,
             children=children_started(),
         )
         self.recorder.write(ended)

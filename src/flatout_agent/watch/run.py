@@ -127,7 +127,6 @@ class RunWatch(Watcher):
                 recompiles=recompiles,
                 graph_breaks=graph_breaks,
                 backwards=self.job.backwards,
-                by_hand=self.job.by_hand,
                 data_parallel=max(map(spread, self.job.models), default=0),
                 children=children_started(),
             )

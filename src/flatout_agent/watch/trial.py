@@ -95,7 +95,7 @@ class TrialWatch(Watcher):
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         if len(self.notes.optimizers) < len(self.job.optimizers):
-            self.notes.optimizer(optimizer, self.record.closure)
+            self.notes.optimizer(optimizer)
 
     # Steps --------------------------------------------------------------------------------------
 
@@ -143,7 +143,6 @@ class TrialWatch(Watcher):
             wait_s=record.wait_s,
             eval_s=record.eval_s,
             samples=record.samples,
-            micro_steps=max(1, record.micro_steps),
             window=self.window.number,
         )
         self._steps.append(step)
@@ -189,7 +188,6 @@ class TrialWatch(Watcher):
         train_s = sum(step.wall_s - step.eval_s for step in measured)
         wait_s = sum(step.wait_s for step in measured)
         self.notes.by_hand = self.job.by_hand
-        self.notes.eval_seen = self.record.eval_seen
         self.notes.eval_with_grad = self.record.eval_with_grad
         facts = self.notes.facts(
             micro_steps=self.record.mean_micro_steps(),
@@ -209,7 +207,6 @@ class TrialWatch(Watcher):
                 recompiles=recompiles,
                 graph_breaks=graph_breaks,
                 backwards=self.job.backwards,
-                by_hand=self.job.by_hand,
                 children=children_started(),
             )
         )

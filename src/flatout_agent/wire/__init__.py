@@ -199,8 +199,6 @@ class OptimizerFacts:
     dtype: str
     fused: bool | None
     foreach: bool | None
-    capturable: bool = False
-    closure: bool = False
 
 
 @dataclass(frozen=True)
@@ -242,15 +240,12 @@ class JobFacts:
     matmul_precision: str = "highest"
     cudnn_benchmark: bool = False
     deterministic: bool = False
-    eval_seen: bool = False
     eval_with_grad: bool = False
     """An evaluation pass ran with gradients on and no backward pass followed."""
     gc_enabled: bool = True
     triton: bool = False
     compiler: bool = False
     """A C++ compiler (CPU) or Triton (GPU) that torch.compile can use is there."""
-    framework: str | None = None
-    """transformers, lightning or accelerate when the loop is theirs."""
     step_s: float | None = None
     wait_share: float | None = None
     """Share of the step spent waiting for the loader."""
@@ -308,7 +303,6 @@ class StepTaken:
     wait_s: float = 0.0
     eval_s: float = 0.0
     samples: int = 0
-    micro_steps: int = 1
     window: int = 0
     kind: str = "step"
 
@@ -375,8 +369,6 @@ class Ended:
     graph_breaks: int = 0
     backwards: int = 0
     """Backward passes, counted until an optimizer stepped."""
-    by_hand: bool = False
-    """No optimizer stepped: the program changes its weights itself."""
     data_parallel: int = 0
     """Devices that `nn.DataParallel` spreads a model over, in this one process."""
     children: int = 0

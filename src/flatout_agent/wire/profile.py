@@ -88,7 +88,6 @@ class LoopSeen:
     """Mean time from iter(loader) to its first batch: worker start-up; None: not seen."""
     epochs: int = 0
     """Loader passes begun while watched."""
-    batch_pinned: bool | None = None
     main_cpu_s: float | None = None
     """CPU time of this process, all threads."""
     worker_cpu_s: float | None = None

@@ -13,7 +13,6 @@ from flatout_programs.exporting.calls import Writer
 from flatout_programs.exporting.captured import unguarded
 
 SINGLE_ROWS = 64
-MOST_SEEN_ROWS = 1024
 CALIBRATION_ROWS = 128
 LEAST_CALIBRATION = 8
 REPEATS = 1e-4

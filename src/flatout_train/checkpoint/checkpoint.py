@@ -59,10 +59,10 @@ class Checkpoint:
     starts before it is done waits for it: increase `every` then.
 
     Under torch.distributed all ranks create it, with the same arguments, and call each method at
-    the same steps. State that all ranks share is written by rank 0; random states, loaders and
-    other objects by each rank; sharded tensors by `torch.distributed.checkpoint`, whose index is a
-    pickle: load only what you trust. The number of ranks may differ on resume: additional ranks
-    keep their own random states, and get rank 0's state of the other objects.
+    the same steps. State that all ranks share is copied and written by rank 0; random states,
+    loaders and other objects by each rank; sharded tensors by `torch.distributed.checkpoint`, whose
+    index is a pickle: load only what you trust. The number of ranks may differ on resume:
+    additional ranks keep their own random states, and get rank 0's state of the other objects.
 
     Under `flatout run --ranks`, `--gpus` or `--nodes` all ranks save at the same step too; rank 0
     alone writes to `dir`, and any number of ranks resumes from it. As many ranks as before go on
@@ -122,19 +122,19 @@ class Checkpoint:
         ranks = self._begin()
         self.wait()
         newest = checkpoint_reading.newest(self._folder, ranks)
-        self._may_save = True
         ranks.check_alike(0 if newest is None else newest.step, self._folder.path)
-        if newest is None:
-            return 0
-        self._load(newest.path, ranks)
-        ranks.wait_for_all()
-        self._done = self._look_at = newest.step
+        if newest is not None:
+            self._load(newest.path, ranks)
+            ranks.wait_for_all()
+            self._done = self._look_at = newest.step
+        self._may_save = True  # not where it failed: another training would be mixed with this one
         return self._done
 
     def after_step(self) -> None:
         """Call once after each optimizer step: saves when a checkpoint is due or a signal came.
 
-        Raises the CheckpointError of a save that failed in the background, once.
+        Raises the CheckpointError of a save that failed in the background, once: at the next step,
+        under torch.distributed on all ranks alike at the next save.
         """
         done = self._done = self._done + 1
         if (
@@ -211,13 +211,13 @@ class Checkpoint:
     def _look(self, done: int) -> None:
         ranks = self._begin()
         self._check_folder(ranks)
-        if self._background.error is not None:
-            self.wait()
         request, is_late = self._watch.request, time.monotonic() >= self._clock
         next_at = sys.maxsize
         if self._agreement is not None:
             request, is_late = self._agreed(self._agreement, done, request, is_late)
             next_at = self._agreement.next_at
+        if self._background.error is not None and ranks.size == 1:
+            self.wait()
         if is_late or request or (self._every is not None and done % self._every == 0):
             self._watch.saving = bool(request)
             self.save()
@@ -246,9 +246,11 @@ class Checkpoint:
         error: Exception | None = None
         try:
             for tracked in self._tracked:
+                copies.only_shards = tracked.alike and ranks.rank > 0
                 state = copies.copy(tracked.state(), tracked.name)
-                if ranks.rank == 0 or not tracked.alike:
+                if not copies.only_shards:
                     states[file_name(tracked.name, ranks.rank)] = state
+            copies.only_shards = False
             drawn = {**random_states.capture(), **ranks.carried()}
             states[file_name(RANDOM_STATES, ranks.rank)] = copies.copy(drawn, RANDOM_STATES)
         except Exception as failure:

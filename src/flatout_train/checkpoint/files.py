@@ -7,11 +7,13 @@ as they were and at most a temporary folder, which the next writer removes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -111,6 +113,23 @@ def write(path: Path, state: Any) -> None:
             raise
         raw.flush()
         os.fsync(raw.fileno())
+
+
+@contextlib.contextmanager
+def checksummed() -> Iterator[None]:
+    """torch.save adds checksums, though the program may have switched them off: resume reads them.
+
+    This holds for the whole process meanwhile.
+    """
+    switch = getattr(torch.serialization, "set_crc32_options", None)
+    if switch is None or torch.serialization.get_crc32_options():
+        yield
+        return
+    switch(True)
+    try:
+        yield
+    finally:
+        switch(False)
 
 
 class _Written:

@@ -33,6 +33,8 @@ class HostCopies:
     def __init__(self) -> None:
         self.shards: dict[str, Tensor] = {}
         """Place of a sharded tensor (DTensor) -> its copy with this rank's part on the host."""
+        self.only_shards = False
+        """Whether other tensors are left as they are: another rank writes them."""
         self._old: list[Tensor] = []
         self._new: list[Tensor] = []
         self._shared: dict[Any, tuple[Tensor, Tensor]] = {}
@@ -44,6 +46,7 @@ class HostCopies:
     def begin(self) -> None:
         """Discard the copies of the last checkpoint; their memory is used again."""
         self.shards, self._old, self._new = {}, self._new, []
+        self.only_shards = False
         self._shared, self._devices, self._events = {}, set(), []
 
     @torch.no_grad()
@@ -93,9 +96,12 @@ class HostCopies:
     def _tensor(self, tensor: Tensor, where: str) -> Any:
         if is_sharded(tensor):
             sharded: Any = tensor.detach()
-            local = self._tensor(sharded.to_local(), where)
+            local = self._copied(sharded.to_local(), where)
             self.shards[where] = type(sharded)(local, sharded._spec, requires_grad=False)
             return {MARK: where, "shape": list(tensor.shape), "dtype": tensor.dtype}
+        return tensor if self.only_shards else self._copied(tensor, where)
+
+    def _copied(self, tensor: Tensor, where: str) -> Tensor:
         kind = type(tensor)
         if kind not in _PLAIN and kind not in torch.serialization.get_safe_globals():
             raise CheckpointError(

@@ -55,9 +55,10 @@ def write(staged: Staged, folder: Folder, ranks: CheckpointRanks, keep: int) -> 
     try:
         ranks.together(staged.check, group)
         path = ranks.from_first(lambda: folder.begin(staged.step), group)
-        ranks.together(write_states, group)
-        if staged.shards:
-            checkpoint_sharded.save(staged.shards, path, ranks)
+        with files.checksummed():
+            ranks.together(write_states, group)
+            if staged.shards:
+                checkpoint_sharded.save(staged.shards, path, ranks)
         newest = ranks.from_first(finish, group)
     except BaseException as error:
         if ranks.rank == 0 and path is not None:
@@ -66,8 +67,7 @@ def write(staged: Staged, folder: Folder, ranks: CheckpointRanks, keep: int) -> 
             raise cannot_write(folder, error) from error
         raise
     library_pulse.saved(sum(file.stat().st_size for file in newest.path.rglob("*")))
-    if ranks.rank == 0:
-        _prune(folder, keep, newest)
+    ranks.from_first(lambda: _prune(folder, keep, newest), group)
     return newest
 
 

@@ -134,14 +134,12 @@ def _check_dataset(settings: Settings) -> None:
     if settings.sampler is not None and not hasattr(dataset, "__len__"):
         return
     try:
-        samples = len(dataset)
+        len(dataset)
     except TypeError as error:
         raise UsageError(
             f"the data set {type(dataset).__name__} has no length: add a __len__, or make it an "
             "IterableDataset"
         ) from error
-    if not samples:
-        raise UsageError(f"the data set {type(dataset).__name__} is empty: pass one with samples")
 
 
 def _check_combinations(settings: Settings) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ Mark = TypeVar("Mark")
 
 def on_device(
     batches: Iterator[tuple[Any, Mark]], device: torch.device
-) -> Iterator[tuple[Any, Mark]]:
+) -> Generator[tuple[Any, Mark], None, None]:
     """The batches on `device`, with their marks.
 
     On CUDA, ROCm and XPU each is copied on a side stream while the one before it is in use.

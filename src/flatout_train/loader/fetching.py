@@ -34,13 +34,20 @@ class BatchedDataset(Dataset[Loaded]):
         if self._own is None:  # in each process its own
             parts = SimpleNamespace(dataset=self.dataset, collate_fn=self.collate)
             self._own = worker_safety.random_generators(parts)
-        with seeded(request.seed, self._own):
-            return self.collate(self._samples(request.indices)), request.end
+        try:
+            with seeded(request.seed, self._own):
+                return self.collate(self._samples(request.indices)), request.end
+        except StopIteration as error:  # DataLoader would take it for the end of the epoch
+            raise RuntimeError(f"loading samples {request.indices} raised StopIteration") from error
 
     def _samples(self, indices: list[Any]) -> list[Any]:
-        if hasattr(self.dataset, "__getitems__"):
+        if not hasattr(self.dataset, "__getitems__"):
+            return [self._sample(index) for index in indices]
+        try:
             return list(self.dataset.__getitems__(indices))
-        return [self._sample(index) for index in indices]
+        except Exception as error:
+            error.add_note(f"flatout.loader: raised by dataset.__getitems__({indices})")
+            raise
 
     def _sample(self, index: Any) -> Any:
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -54,8 +55,9 @@ class Loader:
 
     - `dataset`: map-style (`dataset[i]` and `len(dataset)`), iterable-style, a `TensorDataset`, a
       tensor or NumPy array of samples, or a tuple or dict of them. Tensors and arrays are batched
-      by indexing, with no Python code per sample and no workers, on the device that they are on. A
-      data set with `__getitems__` is asked for whole batches.
+      by indexing, with no Python code per sample and no workers, on the device that they are on;
+      with `collate`, a sample is what `dataset[i]` gives. A data set with `__getitems__` is asked
+      for whole batches.
     - `batch_size`: samples per batch of this process.
     - `shuffle`: a different order in each epoch, a function of (seed, epoch).
     - `device`: "auto" is `flatout.device()`. On CUDA, ROCm and XPU a batch is copied from pinned
@@ -79,7 +81,8 @@ class Loader:
     A pass that was interrupted is followed by the next epoch, but `state_dict()` still holds its
     position: loading it resumes in the middle. An iterable data set is resumed by its own
     `state_dict` where it has one and there are no workers, else by reading again what came before;
-    with workers, torch seeds each of them anew in each epoch.
+    with workers, torch seeds each of them anew in each epoch, so its random numbers are the same
+    only with as many workers.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -92,6 +95,8 @@ class Loader:
         self._fresh = True
         """Whether the next pass is of `_epoch`, after `_mark`; else a pass of it has begun."""
         self._passes = 0
+        self._batches: weakref.ref[Generator[Any, None, None]] | None = None
+        """Of the last pass; weak, for a pass that is dropped lets go of its workers."""
 
     @property
     def epoch(self) -> int:
@@ -160,6 +165,7 @@ class Loader:
         """One epoch's batches after `mark`; the loader's state counts those that were yielded."""
         world = sampling.world()
         batches = on_device(self._source.batches(epoch, mark, world), self.device)
+        self._batches = weakref.ref(batches)
         while True:
             if self._passes != number:
                 raise UsageError(
@@ -184,4 +190,7 @@ class Loader:
     def close(self) -> None:
         """Stop the workers; the next pass starts them again."""
         self._passes += 1
+        batches = self._batches() if self._batches is not None else None
+        if batches is not None:
+            batches.close()
         self._source.close()

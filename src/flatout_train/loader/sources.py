@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
@@ -58,6 +60,9 @@ class IndexedSource:
         rows = rows_of(settings.dataset) if settings.collate is None else None
         self._batches = rows or BatchedDataset(settings.dataset, settings.collate)
         self.order = _order(settings, rows)
+        if not self.order.samples:
+            empty = settings.dataset if settings.sampler is None else settings.sampler
+            raise UsageError(f"{type(empty).__name__} is empty: pass one with samples")
         self._requests = Requests(self.order.batches(World()))
         self._loader: DataLoader[Any] | None = None
         self._state: Any = None
@@ -88,12 +93,13 @@ class IndexedSource:
                 f"rank {world.rank} of {world.size}; {twice} samples come twice per epoch"
             )
         position = 0 if mark is None else mark["position"]
-        first = next(self.order.requests(epoch, position, world), None)
+        requests = self.order.requests(epoch, position, world)
+        first = next(requests, None)
         if first is None:  # the ranks are more now, and what is left is too little for a batch each
             return
         if self._loader is None or self._has_changed(self._loader):
-            self._loader = self._begun(first)
-        self._requests.rest = self.order.requests(epoch, position, world)
+            self._loader = self._begun(first, world)
+        self._requests.rest = itertools.chain([first], requests)
         for batch, end in self._loader:
             yield batch, {"position": end}
 
@@ -101,8 +107,8 @@ class IndexedSource:
         """Whether workers hold an older state of the data set than the program does."""
         return loader.num_workers > 0 and self._state != state(self.settings.dataset)
 
-    def _begun(self, first: Request) -> DataLoader[Any]:
-        workers = self._workers(first)
+    def _begun(self, first: Request, world: World) -> DataLoader[Any]:
+        workers = self._workers(first, world)
         self._state = state(self.settings.dataset) if workers else None
         return DataLoader(
             self._batches,
@@ -116,7 +122,7 @@ class IndexedSource:
             generator=torch.Generator(),  # otherwise each pass would draw from the global one
         )
 
-    def _workers(self, first: Request) -> int:
+    def _workers(self, first: Request, world: World) -> int:
         settings, batches = self.settings, self._batches
         if isinstance(batches, RowBatches):
             self.notes["workers"] = "0: the data set consists of tensors in memory"
@@ -124,10 +130,11 @@ class IndexedSource:
         if settings.workers != "auto":
             self.notes["workers"] = f"{settings.workers}: requested"
             return int(settings.workers)
-        accelerated = settings.device.type != "cpu"
-        workers, reason = choosing.chosen(
-            batches, first, settings.prefetch, len(self._requests), accelerated
-        )
+        # A run that is resumed at an epoch's end begins with a short batch: a whole one counts.
+        whole = min(settings.batch_size, self.order.samples)
+        first = dataclasses.replace(first, indices=(first.indices * whole)[:whole])
+        epoch, accelerated = self.order.batches(world), settings.device.type != "cpu"
+        workers, reason = choosing.chosen(batches, first, settings.prefetch, epoch, accelerated)
         self.notes["workers"] = f"{workers}: {reason}"
         return workers
 
@@ -159,7 +166,7 @@ class StreamSource:
     """An iterable data set, by torch's DataLoader as it is. Its position is a number of batches.
 
     It is resumed by the data set's own `state_dict` where it has one and is read in this process;
-    else by reading again what came before.
+    else by reading again what came before, with the data set's own random generators seeded alike.
     """
 
     def __init__(self, settings: Settings, notes: dict[str, str]) -> None:
@@ -247,10 +254,12 @@ class StreamSource:
             pin_memory=settings.pin and workers > 0,
             generator=torch.Generator().manual_seed(seed),
         )
-        with seeded(seed_for(seed, "begin")):
+        # Those of a data set that keeps its state are part of that.
+        own = [] if self._keeps_state and not workers else worker_safety.random_generators(loader)
+        with seeded(seed_for(seed, "begin"), own):
             batches = iter(loader)
         while True:
-            with seeded(seed_for(seed, read)):
+            with seeded(seed_for(seed, read), own):
                 try:
                     batch = next(batches)
                 except StopIteration:

@@ -49,11 +49,10 @@ def test_baseline_and_twin_agree_to_the_last_bit(run_agent):
         ("dynamic_shapes", lambda f: len(f.models[0].input_shapes) > 1),
         ("scaler", lambda f: f.scaler or f.autocast),
         ("methods", lambda f: len(f.models) > 1),
-        ("eval_with_grad", lambda f: f.eval_seen and f.eval_with_grad),
+        ("eval_with_grad", lambda f: f.eval_with_grad),
         ("iterable", lambda f: f.loaders[0].iterable),
         ("workers", lambda f: f.loaders[0].num_workers == 2),
         ("float64", lambda f: f.models[0].dtype == "float64"),
-        ("closure", lambda f: f.optimizers[0].closure),
         ("dropout", lambda f: f.models[0].random_forward),
     ],
 )
@@ -66,19 +65,18 @@ def test_what_is_seen_of_each_style(run_agent, name, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "framework"),
+    "name",
     [
-        ("hf_trainer", "transformers"),
-        pytest.param("lightning_fit", "lightning", marks=pytest.mark.thorough),
-        pytest.param("accelerate_loop", "accelerate", marks=pytest.mark.thorough),
-        ("own_compile", None),
+        "hf_trainer",
+        pytest.param("lightning_fit", marks=pytest.mark.thorough),
+        pytest.param("accelerate_loop", marks=pytest.mark.thorough),
+        "own_compile",
     ],
 )
-def test_frameworks_are_understood(run_agent, tmp_path, name, framework):
+def test_frameworks_are_understood(run_agent, tmp_path, name):
     run = run_agent(job(name), trial=trial(), cwd=tmp_path, light=True)
     facts = run.one(wire.JobSeen).facts
     assert run.one(wire.Ended).reason == "window", run.stderr[-2000:]
-    assert facts.framework == framework
     assert facts.models
     assert facts.models[0].compiled is (name == "own_compile")
     assert run.of(wire.Fault) == []

@@ -159,6 +159,17 @@ def test_a_folder_of_another_training_is_not_mixed_up(tmp_path):
         checkpoint.after_step()
 
 
+def test_a_folder_whose_checkpoint_does_not_fit_is_not_mixed_up(tmp_path):
+    with Checkpoint(tmp_path, model=nn.Linear(1, 1)) as checkpoint:
+        checkpoint.save()
+    with Checkpoint(tmp_path, model=nn.Linear(2, 2)) as checkpoint:
+        with pytest.raises(CheckpointError, match="does not fit"):
+            checkpoint.resume()
+        with pytest.raises(CheckpointError, match="holds checkpoints of up to 0 steps"):
+            checkpoint.save()
+    assert os.listdir(tmp_path) == ["step-00000000"]
+
+
 def test_a_broken_newest_one_is_passed_over_and_its_step_comes_again(tmp_path):
     things = make()
     with Checkpoint(tmp_path, every=5, keep=2, **things) as checkpoint:

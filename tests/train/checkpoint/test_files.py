@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from flatout_train.checkpoint import files
 from flatout_train.checkpoint import reading as checkpoint_reading
@@ -132,3 +133,13 @@ def test_the_same_step_again_gets_a_second_name(folder):
 
 def test_no_folder_is_no_checkpoint(folder):
     assert newest(folder) is None
+
+
+def test_checksums_are_there_though_the_program_has_switched_them_off(folder):
+    torch.serialization.set_crc32_options(False)
+    try:
+        save(folder, 10)
+        assert not torch.serialization.get_crc32_options()
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert newest(folder) == 10

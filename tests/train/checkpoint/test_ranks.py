@@ -35,6 +35,10 @@ def test_data_parallel_goes_on_bit_for_bit_with_random_states_and_loader_of_each
     assert first["random"] != second["random"]
 
 
+def test_only_the_rank_that_writes_copies_what_all_share(told):
+    assert [rank["copied"] for rank in told["ddp stopped"]] == [4 + 3 * 4, 0]
+
+
 def test_data_parallel_loads_in_one_process_and_back(told):
     assert told["ddp alone"][0]["resumed"] == 4
     assert told["ddp alone"][0]["weights"] == told["ddp stopped"][0]["weights"]
@@ -75,6 +79,11 @@ def test_what_fails_on_one_rank_fails_on_all(told):
     assert "does not fit" in other["error"]
 
 
+def test_ranks_that_go_on_after_a_failed_save_save_the_same_step(told):
+    assert [rank["failed_at"] for rank in told["caught"]] == [[4], [4]]
+    assert told["caught saved"] == {"step-00000006": [6, 6], "step-00000008": [8, 8]}
+
+
 def main(folder):
     import hashlib
 
@@ -83,6 +92,7 @@ def main(folder):
     from torch import nn
     from torch.distributed.fsdp import fully_shard
 
+    from flatout_train.checkpoint import files
     from flatout_train.checkpoint.checkpoint import Checkpoint
     from flatout_train.errors import CheckpointError
     from flatout_train.loader.loader import loader
@@ -127,8 +137,10 @@ def main(folder):
                     break
         checkpoint.close()
         states = optimizer.state_dict()["state"]
+        copied = sum(tensor.is_floating_point() for tensor in checkpoint._copies._new)
         return {
             "resumed": resumed if upto == 4 else None,
+            "copied": copied if upto == 4 else None,
             "weights": digest(model.parameters()),
             "optimizer": digest(
                 states[n][part] for n in states for part in ("step", "exp_avg", "exp_avg_sq")
@@ -172,6 +184,35 @@ def main(folder):
                 checkpoint.resume()
             except CheckpointError as error:
                 return {"error": str(error)}
+
+    def caught(rank):
+        """The first save fails, and only rank 0 can know so one step before the next."""
+
+        class Own:
+            def state_dict(self):
+                return {"steps": checkpoint.steps}
+
+            load_state_dict = print
+
+        def full(path, state):
+            while not gate.exists():
+                time.sleep(0.01)
+            raise OSError(28, "No space left on device")
+
+        gate, plain, failed_at = folder / "gate", files.write, []
+        checkpoint = Checkpoint(folder / "caught", every=2, own=Own())
+        files.write = full
+        for step in range(1, 9):
+            if step == 3 + rank:
+                gate.touch() if rank else None
+                checkpoint._background._thread.join()
+                files.write = plain
+            try:
+                checkpoint.after_step()
+            except CheckpointError:
+                failed_at.append(step)
+        checkpoint.close()
+        return {"failed_at": failed_at}
 
     def start(world, body, *arguments):
         """Fork the ranks; their process numbers."""
@@ -228,14 +269,19 @@ def main(folder):
     told["refused"] = ranks(2, refused)
     told["refused left"] = (folder / "refused").exists()
     told["misfit"] = ranks(2, misfit)
+    told["caught"] = ranks(2, caught)
+    told["caught saved"] = {
+        path.name: [torch.load(file)["steps"] for file in sorted(path.glob("own*"))]
+        for path in sorted((folder / "caught").iterdir())
+    }
     pids = start(2, signalled)
-    files = [folder / f"signal.{rank}" for rank in range(2)]
-    while not all(file.exists() for file in files):
+    notes = [folder / f"signal.{rank}" for rank in range(2)]
+    while not all(note.exists() for note in notes):
         time.sleep(0.05)
     time.sleep(1)
     os.kill(pids[1], signal.SIGTERM)
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-    steps = [1 + int(file.read_text().split()[0]) for file in files]
+    steps = [1 + int(note.read_text().split()[0]) for note in notes]
     told["signal"] = [
         {"code": code, "steps": step} for code, step in zip(codes, steps, strict=True)
     ]

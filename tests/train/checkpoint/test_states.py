@@ -147,6 +147,16 @@ def test_memory_is_used_again_and_the_copy_is_apart():
     assert copies.copy({"weight": torch.ones(5)}, "model")["weight"].shape == (5,)
 
 
+def test_what_another_rank_writes_takes_no_memory():
+    copies = HostCopies()
+    copies.begin()
+    copies.only_shards = True
+    weight = torch.zeros(3)
+    assert copies.copy({"weight": weight}, "model")["weight"] is weight
+    copies.only_shards = False
+    assert copies.copy({"weight": weight}, "own")["weight"] is not weight
+
+
 def test_sparse_and_complex_views():
     sparse = torch.eye(3).to_sparse()
     assert torch.equal(through_a_file(sparse).to_dense(), torch.eye(3))

@@ -79,3 +79,13 @@ def test_a_data_set_that_gives_whole_batches_is_asked_for_them() -> None:
     loader = flatout.loader(dataset, 4, workers=0, sampler=[3, 1, 0, 2, 5, 4])
     assert [batch.tolist() for batch in loader] == [[3, 1, 0, 2], [5, 4]]
     assert dataset.asked == [[3, 1, 0, 2], [5, 4]]
+
+
+def test_an_error_for_a_whole_batch_names_its_indices() -> None:
+    class Broken(Together):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            raise FileNotFoundError("gone")
+
+    with pytest.raises(FileNotFoundError) as raised:
+        next(iter(flatout.loader(Broken(), 2, workers=0)))
+    assert raised.value.__notes__ == ["flatout.loader: raised by dataset.__getitems__([0, 1])"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import subprocess
 import sys
@@ -236,6 +237,61 @@ def test_an_iterable_data_set_with_a_state_is_resumed_without_reading_again() ->
     assert passes(again, 1) == whole[6:]
 
 
+class OwnStream(Stream):
+    """Draws from generators of its own, and keeps no state."""
+
+    def __init__(self) -> None:
+        super().__init__(12)
+        self.order, self.noise = random.Random(3), np.random.default_rng(3)
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in self.order.sample(range(self.samples), self.samples):
+            yield torch.tensor(self.noise.random()), index
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_generators_of_an_iterable_data_set_go_on_in_a_later_epoch(workers: int) -> None:
+    loader = flatout.loader(OwnStream(), 4, workers=workers)
+    whole = passes(loader, 2)
+    assert whole[:3] != whole[3:]
+    loader = flatout.loader(OwnStream(), 4, workers=workers)
+    first, batches = passes(loader, 1), iter(loader)
+    first += flat([next(batches)])
+    again = flatout.loader(OwnStream(), 4, workers=workers)
+    again.load_state_dict(loader.state_dict())
+    assert first + passes(again, 1) == whole
+
+
+def test_generators_of_an_iterable_data_set_with_a_state_are_its_own_affair() -> None:
+    class Shuffled(StatefulStream):
+        def __init__(self) -> None:
+            super().__init__(12)
+            self.own = random.Random(3)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"position": self.position, "begun_with": self.begun_with}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.position = state["position"]
+            self.own.setstate(state["begun_with"])
+
+        def __iter__(self) -> Iterator[Any]:
+            self.begun_with = self.own.getstate()
+            order = self.own.sample(range(self.samples), self.samples)
+            while self.position < self.samples:
+                self.position += 1
+                yield torch.tensor(0), order[self.position - 1]
+            self.position = 0
+
+    whole = passes(flatout.loader(Shuffled(), 4), 2)
+    loader = flatout.loader(Shuffled(), 4)
+    first, batches = passes(loader, 1), iter(loader)
+    first += flat([next(batches)])
+    again = flatout.loader(Shuffled(), 4)
+    again.load_state_dict(loader.state_dict())
+    assert first + passes(again, 1) == whole
+
+
 def test_what_can_only_be_iterated_is_a_stream() -> None:
     class Plain:
         def __iter__(self) -> Iterator[int]:
@@ -262,6 +318,8 @@ def test_an_iterable_without_length_says_so_and_works() -> None:
     [
         ({"dataset": []}, "list is empty"),
         ({"dataset": torch.empty(0, 3)}, "Tensor is empty"),
+        ({"dataset": (torch.empty(0, 3), torch.empty(0))}, "tuple is empty"),
+        ({"sampler": []}, "list is empty"),
         ({"dataset": iter([1])}, "can be read only once"),
         ({"dataset": DataLoader([1])}, "pass the data set itself"),
         ({"dataset": 3}, "is not a data set: add __getitem__"),
@@ -308,6 +366,18 @@ def test_an_error_of_the_data_set_passes_with_the_index(workers: int) -> None:
     assert loader.state_dict()["mark"]["position"] == 12
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_end_of_an_iterator_in_the_data_set_is_not_the_end_of_the_epoch(workers: int) -> None:
+    class Exhausted(Augmented):
+        def __getitem__(self, index: int) -> Any:
+            return index if index < 6 else next(iter(()))
+
+    batches = iter(flatout.loader(Exhausted(), 4, workers=workers))
+    next(batches)
+    with pytest.raises(RuntimeError, match=r"samples \[4, 5, 6, 7\] raised StopIteration"):
+        next(batches)
+
+
 def test_a_plan_chooses_where_the_arguments_do_not() -> None:
     plan = plans.StepPlan(loader={"workers": 0, "prefetch_factor": 3, "pin_memory": True})
     for more, chosen in (({}, (0, None)), ({"workers": 1}, (1, 3)), ({"prefetch": 5}, (0, None))):
@@ -333,6 +403,21 @@ def test_workers_see_what_the_program_changes_between_passes() -> None:
     assert loader._source._loader is workers
     dataset.scale = 2
     assert passes_of_tensor(loader) == [[0, 2, 4], [6, 8, 10]]
+
+
+@pytest.mark.parametrize("dataset", [Augmented(), Stream()])
+def test_closing_stops_the_workers_of_a_pass_that_somebody_still_holds(dataset: Any) -> None:
+    before = {*multiprocessing.active_children()}
+    loader = flatout.loader(dataset, 4, workers=2)
+    batches = iter(loader)
+    next(batches)
+    assert len(multiprocessing.active_children()) == len(before) + 2
+    loader.close()
+    assert {*multiprocessing.active_children()} == before
+    with pytest.raises(UsageError, match="this pass ended"):
+        next(batches)
+    assert len(list(loader)) > 2
+    loader.close()
 
 
 def test_ranks_share_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -173,3 +174,17 @@ def test_samplers_that_cannot_be() -> None:
 
     with pytest.raises(UsageError, match="yielded 2 indices, but its length is 5"):
         batches(SamplerOrder(Short(range(5)), 1))
+
+
+def test_a_sampler_is_drawn_once_for_each_pass() -> None:
+    class Counting(list[int]):
+        drawn = 0
+
+        def __iter__(self) -> Iterator[int]:
+            Counting.drawn += 1
+            return super().__iter__()
+
+    loader = flatout.loader(torch.arange(4), 2, sampler=Counting([3, 1, 0, 2]))
+    for passes in (1, 2):
+        assert [batch.tolist() for batch in loader] == [[3, 1], [0, 2]]
+        assert Counting.drawn == passes

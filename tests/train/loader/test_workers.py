@@ -61,6 +61,26 @@ def test_auto_starts_workers_when_the_first_batch_was_costly(
     loader.close()
 
 
+def test_a_run_that_is_resumed_at_a_short_batch_gets_the_workers_of_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def timed(_: Any, request: Any) -> LoadingCost:
+        return LoadingCost(0.005 * len(request.indices), 1.0)
+
+    monkeypatch.setattr(workers, "usable_cores", lambda: 8)
+    monkeypatch.setattr(workers, "timed", timed)
+    sampler = range(65)
+    loader = flatout.loader(Slow(), 64, device="cpu", sampler=sampler)
+    next(iter(loader))
+    again = flatout.loader(Slow(), 64, device="cpu", sampler=sampler)
+    again.load_state_dict(loader.state_dict())
+    assert len(next(iter(again))) == 1
+    assert again.notes == loader.notes
+    assert again.notes["workers"].startswith("2: a batch takes 320.0 ms")
+    loader.close()
+    again.close()
+
+
 def test_cheap_samples_get_none() -> None:
     loader = flatout.loader([torch.ones(1)] * 100, 2)
     assert len(list(loader)) == 50
@@ -91,7 +111,10 @@ def test_what_a_worker_must_not_share_keeps_loading_here(held: str, tmp_path: Pa
         assert loader.notes["workers"].startswith("0: dataset.held is an")
 
 
-def test_where_workers_are_spawned_what_they_cannot_have_is_told() -> None:
+def test_where_workers_are_spawned_what_they_cannot_have_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_safety, "main_guard", lambda: False)
     reason = workers.why_none(Slow(), len, "spawn", 4, 2)
     assert reason is not None
     assert "spawned workers" in reason

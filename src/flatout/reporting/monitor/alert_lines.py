@@ -16,8 +16,6 @@ from flatout.reporting.monitor.fitting import cut
 SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 MOST_RESOLVED = 3
 INDENT = "  "
-LEAST_ABOUT = 8
-"""In less, a job's name says nothing."""
 LEAST_WRAPPED = 20
 """Narrower texts are cut: they would be a word a line."""
 

@@ -38,12 +38,6 @@ class CallSite:
     function: str
 
 
-def keeping_line(path: str, line: int) -> int | None:
-    """As `keeping_place` of one function; None also where another file keeps the loss."""
-    place = keeping_place([CallSite(path, line, "")])
-    return place[1] if place is not None and place[0] == path else None
-
-
 def keeping_place(stack: Sequence[CallSite]) -> tuple[str, int] | None:
     """File and line of the statement that keeps the loss; None: no such statement is found.
 

@@ -22,7 +22,6 @@ from flatout_agent.watch.profile import compile
 from flatout_agent.watch.profile.graphs import Forwards, Losses
 from flatout_agent.watch.profile.keeping import CallSite
 from flatout_agent.watch.profile.loader import LoaderStarts
-from flatout_agent.watch.tensors import tensors_in
 
 STACK = 8
 """Functions of the user's, from a call outwards."""
@@ -40,7 +39,6 @@ class LoopNotes:
         self.losses = Losses()
         self.forwards = Forwards()
         self.window = False
-        self.on_cuda = False
         self.steps: list[Step] = []
         self.places: dict[str, str | None] = {}
         self.loss_at: list[CallSite] = []
@@ -51,7 +49,6 @@ class LoopNotes:
         """A model that is trained was evaluated."""
         self._trained: dict[tuple[int, int], bool] = {}
         self.anomaly = False
-        self.batch_pinned: bool | None = None
         self.record = LoopRecord()
         self._undo: list[Undo] = []
         self._begun = 0
@@ -64,10 +61,6 @@ class LoopNotes:
         """A loader has given a batch."""
         self.record.batch(loader, batch, wait_s)
         self.loaders.batch(loader)
-        if self.window and self.batch_pinned is None and self.on_cuda:
-            first = next(tensors_in(batch), None)
-            if first is not None and first.device.type == "cpu":
-                self.batch_pinned = bool(first.is_pinned())
 
     def _batches_train(self) -> None:
         """What the loader has given is for training."""
@@ -161,7 +154,7 @@ class LoopNotes:
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """`optimizer.step` has ended."""
         if len(self.notes.optimizers) < len(self.job.optimizers):
-            self.notes.optimizer(optimizer, self.record.closure)
+            self.notes.optimizer(optimizer)
 
     def _place(self, event: str) -> FrameType | None:
         """Note where the program is, the first time; returns that frame then."""
@@ -195,7 +188,6 @@ class LoopNotes:
     def facts(self, step_s: float | None, wait_share: float | None) -> wire.JobFacts:
         """The job as seen so far."""
         self.notes.by_hand = self.job.by_hand
-        self.notes.eval_seen = self.record.eval_seen
         self.notes.eval_with_grad = self.record.eval_with_grad
         return self.notes.facts(self.record.mean_micro_steps(), step_s, wait_share)
 

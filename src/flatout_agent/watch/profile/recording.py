@@ -16,6 +16,8 @@ import torch
 
 from flatout_agent.replacing import Replacement, Undo
 
+ATTEMPTS = 3
+"""Times that a recording, or a count, is started again that the script's own profiler broke off."""
 COMPRESSION = 3
 """gzip's level: 9 takes four times as long for a tenth less."""
 ERROR = 2

@@ -55,7 +55,6 @@ class Window:
         self._collections = process.Collections()
         self.opens.inherited.append(self._collections.remove)
         self.loop.window = True
-        self.loop.on_cuda = device == "cuda"
         self.loop.calls.install(outside_compiled=not compile.in_use())
         self.began = time.perf_counter()
 
@@ -117,7 +116,6 @@ class Window:
             wait_s=_mean([step.wait_s for step in self.steps]),
             loader_start_s=_mean(starts) if starts else None,
             epochs=len(starts),
-            batch_pinned=loop.batch_pinned,
             main_cpu_s=self._used["cpu"] / count if "cpu" in self._used else None,
             worker_cpu_s=workers / count if workers is not None else None,
             gc_s=gc.s / count if gc is not None else 0.0,

@@ -28,10 +28,9 @@ class _Operator:
     """One that the update may be made of."""
 
     where: str
+    """Empty: it is part of a backward pass."""
     function: tuple[str, str]
     """File and name of the function that it is called in, without comprehensions."""
-    passing_back: bool
-    """Called in a backward pass."""
     weights: set[int]
     """Storages of the weights that it changes."""
     made: set[int]
@@ -80,11 +79,11 @@ class UpdateLines(StepMode):
         frame = places.user_frame(caller)
         if frame is None or (passing_back and not changed):
             if passing_back:
-                self._operators.append(_Operator("", ("", ""), True, set(), set()))
+                self._operators.append(_Operator("", ("", ""), set(), set()))
             return
         made = _storages(tensors_in(out)) - _storages(tensors_in((args, kwargs)))
         where, function = places.location(frame), _function(frame)
-        self._operators.append(_Operator(where, function, passing_back, changed, made))
+        self._operators.append(_Operator(where, function, changed, made))
 
     def _seen(self) -> wire.UpdateSeen | None:
         anew = _storages(self._weights()) - self._before

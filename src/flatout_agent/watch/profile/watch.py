@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from flatout_agent import wire
 from flatout_agent.booster import Booster
@@ -26,16 +25,17 @@ from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher, places
 from flatout_agent.watch.ending import children_started, end_process
 from flatout_agent.watch.loop_record import Step
-from flatout_agent.watch.profile import compile, flops
-from flatout_agent.watch.profile.flow.follow import Flow
-from flatout_agent.watch.profile.flow.records import FlowLine
-from flatout_agent.watch.profile.flow.results import results
-from flatout_agent.watch.profile.flow.weights import WeightLooks
+from flatout_agent.watch.profile.counting import StepCount
 from flatout_agent.watch.profile.held import optimizer_bytes, parameter_bytes
 from flatout_agent.watch.profile.loop import LoopNotes
 from flatout_agent.watch.profile.own_profilers import hold_off
 from flatout_agent.watch.profile.phases import phase_steps
-from flatout_agent.watch.profile.recording import ProfilerRecording, give_way, other_profiler
+from flatout_agent.watch.profile.recording import (
+    ATTEMPTS,
+    ProfilerRecording,
+    give_way,
+    other_profiler,
+)
 from flatout_agent.watch.profile.seen import Window
 from flatout_agent.watch.profile.stacks import StackSampler
 from flatout_agent.watch.profile.switches import (
@@ -43,8 +43,6 @@ from flatout_agent.watch.profile.switches import (
     double_line,
     single_loader_line,
 )
-from flatout_agent.watch.profile.updates import UpdateLines
-from flatout_agent.watch.profile.wide_data import with_made_lines
 from flatout_agent.watch.profile.worker_stacks import WorkerStacks, with_workers
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize
@@ -56,8 +54,6 @@ SAMPLE_S = 1.0
 """... and stacks sampled for this long, unless that takes too many steps."""
 REPORT_S = 0.5
 """Seconds between two records of steps in the same phase."""
-ATTEMPTS = 3
-"""Times that a recording, or a count, is started again that the script's own profiler broke off."""
 PROFILED_STEPS = 500
 """Steps to wait for the end of the script's own profiler."""
 
@@ -82,7 +78,6 @@ class ProfileWatch(Watcher):
         self.workers = WorkerStacks(recorder.folder)
         self.phase: wire.Phase = "warmup"
         self.trace = self.detail_trace = ""
-        self.flops: float | None = None
         self.profiler = False
         self.profiler_where: str | None = None
         self._profiled_from: int | None = None
@@ -96,14 +91,7 @@ class ProfileWatch(Watcher):
         self._sampling_began = 0.0
         self._recorded: list[Step] = []
         self._recording: ProfilerRecording | None = None
-        self.flow: wire.FlowSeen | None = None
-        self._count: Any = None
-        self._count_steps = 0
-        self._stop_waiting: Callable[[], None] = lambda: None
-        self.update: wire.UpdateSeen | None = None
-        self._update_lines: UpdateLines | None = None
-        self._flow: Flow | None = None
-        self._weights: WeightLooks | None = None
+        self.count = StepCount(job, recorder, self.loop)
         self._over = False
         self._reported_phase = ""
         self._reported_at = 0.0
@@ -114,8 +102,7 @@ class ProfileWatch(Watcher):
 
     def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> Any:
         self.loop.batch(loader, batch, wait_s)
-        if self._flow is not None:
-            self.recorder.safely("profile: flow", self._flow.batch, batch, loader)
+        self.count.batch(loader, batch)
         return batch
 
     def model_found(
@@ -174,7 +161,6 @@ class ProfileWatch(Watcher):
                 wait_s=step.wait_s,
                 eval_s=step.eval_s,
                 samples=step.samples,
-                micro_steps=max(1, step.micro_steps),
             )
         )
 
@@ -183,7 +169,7 @@ class ProfileWatch(Watcher):
             return
         synchronize(self.job)
         self.phase = "window"
-        self._weights = self.recorder.safely("profile: weights", WeightLooks, self.job.models)
+        self.count.look_at_weights()
         self.window.begins(self.job.device)
 
     def _stand_before_profilers(self) -> Callable[[], None]:
@@ -348,95 +334,23 @@ class ProfileWatch(Watcher):
                 return
             self._save_detail(recording)
         self.phase = "flops"
-        self._begin_count()
+        if not self.count.begin():
+            self._finish()
 
     def _save_detail(self, recording: ProfilerRecording) -> None:
         path = os.path.join(self.recorder.folder, f"detail-{os.getpid()}")  # noqa: PTH118
         self.detail_trace = recording.save(path)
         self._recording = None
 
-    def _begin_count(self) -> None:
-        """Begin to count, unless a profiler of the script runs: it would see operators twice."""
-        if not other_profiler():
-            self._flow = self.recorder.safely("profile: flow", self._new_flow)
-            self._count = flops.counter(list(self.job.models), self._flow)
-            if self._count is not None and self._flow is not None:
-                self.loop.inputs = self._flow.inputs
-            self._update_lines = self.recorder.safely("profile: update", self._new_update_lines)
-        if self._count is None and self._update_lines is None:
-            self._finish()
-        else:
-            self._stop_waiting = give_way(self._end_count)
-
-    def _new_flow(self) -> Flow | None:
-        """None: what compiled code reads is not seen."""
-        if compile.in_use():
-            return None
-        models: list[torch.nn.Module] = list(self.job.models)
-        groups = [group for optimizer in self.job.optimizers for group in optimizer.param_groups]
-        weights = [weight for group in groups for weight in group["params"]]
-        if not models and any(type(weight.data) is not torch.Tensor for weight in weights):
-            return None
-        followed = models or [torch.nn.ParameterList(weights)]
-        trained = [*weights, *self.job.hand_weights()]
-        flow = Flow(followed, lambda: self.loop.calls.in_loader, trained)
-        flow.modelled = bool(models)
-        return flow if models or weights else None
-
-    def _new_update_lines(self) -> UpdateLines | None:
-        """None: an optimizer steps, or operators of compiled code would not be seen."""
-        if not self.job.by_hand or compile.in_use():
-            return None
-        if len(_get_current_dispatch_mode_stack()) > int(self._count is not None):
-            return None  # the script's own mode would be left while ours is inside it
-        return UpdateLines.start(self.job.hand_weights, self.job.inside_backward)
-
     def _in_flops(self, step: Step, closing: bool) -> None:
-        self.recorder.safely("profile: update", self._end_update_lines)
-        flow, again = self._flow, step.eval_s and self._count_steps + 1 < ATTEMPTS
-        first = flow is None or flow.steps == 0
-        if flow is not None:
-            flow.next_step()
-        if flow is not None and flow.going and first and not again and self._count is not None:
-            return  # what the first step has made, the second reads, or makes again
-        self._end_count()
-        self._count_steps += 1
-        if again and first:
-            self._begin_count()  # an evaluation was counted too
-        else:
+        if not self.count.step(step):
             self._finish()
-
-    def _end_count(self) -> None:
-        self.recorder.safely("profile: update", self._end_update_lines)
-        self._stop_waiting()
-        if self._count is not None:
-            count, self._count = self._count, None
-            self.flops = count()
-            self.recorder.safely("profile: flow", self._end_flow)
-
-    def _end_update_lines(self) -> None:
-        update_lines, self._update_lines = self._update_lines, None
-        if update_lines is not None:
-            self.update = update_lines.end() or self.update
-
-    def _end_flow(self) -> None:
-        flow, self._flow = self._flow, None
-        self.loop.inputs = lambda args, kwargs: None
-        if flow is not None:
-            sites = self.loop.loss_at
-            training = [FlowLine(site.path, site.line, site.function) for site in sites]
-            self.flow = results(flow, training, self._weights, self.job.by_hand)
-            loop_at = self.loop.loaders.where
-            made = self.recorder.safely("profile: float64", with_made_lines, self.flow, loop_at)
-            self.flow = made or self.flow
-            if flow.error is not None:
-                self.recorder.fault("profile: flow", flow.error)
 
     def program_ends(self) -> None:
         """Report what there is: an interrupted window is better than none."""
         if self._over:
             return
-        self.recorder.safely("profile: count", self._end_count)
+        self.recorder.safely("profile: count", self.count.end)
         self.recorder.safely("profile: end", self._cut_short)
         self._over = True
         self._take_out()
@@ -479,7 +393,7 @@ class ProfileWatch(Watcher):
         self.recorder.safely("profile: workers", self.workers.remove)
         if self._recording is not None:
             self.recorder.safely("profile: stop", self._recording.stop)
-        self.recorder.safely("profile: count", self._end_count)
+        self.recorder.safely("profile: count", self.count.end)
         self.recorder.safely("profile: profilers", self._restore_profilers)
         self.recorder.safely("profile: leave", self.leave)
         self.recorder.safely("profile: window", self.window.remove)
@@ -511,7 +425,6 @@ class ProfileWatch(Watcher):
                 recompiles=recompiles,
                 graph_breaks=breaks,
                 backwards=self.job.backwards,
-                by_hand=self.job.by_hand,
                 children=children_started(),
             )
         )
@@ -529,7 +442,7 @@ class ProfileWatch(Watcher):
 
     def _double_line(self) -> str | None:
         """The line by which the parameters, or what is made, are float64."""
-        flow = self.flow
+        flow = self.count.flow
         if flow is None or not (flow.default_double or flow.doubles):
             return None
         wide = flow.default_double or any(row.what == "parameter" for row in flow.doubles)
@@ -541,7 +454,8 @@ class ProfileWatch(Watcher):
 
     def _checkpointing_line(self) -> str | None:
         """Where a library's activation checkpointing is switched on, if anything is recomputed."""
-        return checkpointing_line() if self.flow is not None and self.flow.recomputed else None
+        flow = self.count.flow
+        return checkpointing_line() if flow is not None and flow.recomputed else None
 
     def _summary(self) -> wire.LoopSeen | None:
         """None: no undisturbed step was watched, and the script ran no profiler of its own."""
@@ -551,9 +465,9 @@ class ProfileWatch(Watcher):
             recorded=self._recorded,
             trace=self.trace,
             detail_trace=self.detail_trace,
-            flops=self.flops,
-            flow=self.flow,
-            update=self.update,
+            flops=self.count.flops,
+            flow=self.count.flow,
+            update=self.count.update,
             double_where=self.recorder.safely("profile: float64", self._double_line),
             single_loader_where=self.recorder.safely("profile: loader", self._single_loader_line),
             checkpointing_where=self.recorder.safely("profile: lines", self._checkpointing_line),

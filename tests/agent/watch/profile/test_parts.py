@@ -19,7 +19,7 @@ from flatout_agent.watch.calls import MAKERS, METHODS, Calls, opened
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile.flops import counter
 from flatout_agent.watch.profile.graphs import Forwards, Losses
-from flatout_agent.watch.profile.keeping import CallSite, keeping_line
+from flatout_agent.watch.profile.keeping import CallSite, keeping_place
 from flatout_agent.watch.profile.process import Collections, worker_cpu_s
 from flatout_agent.watch.profile.recording import ProfilerRecording, other_profiler
 from flatout_agent.watch.profile.seen import (
@@ -160,7 +160,7 @@ def test_the_statement_that_keeps_a_loss(statement: str, keeps: bool, tmp_path: 
     path.write_text(
         f"for step in range(9):\n    loss = f()\n    loss.backward()\n    {statement}\n"
     )
-    assert keeping_line(str(path), 3) == (4 if keeps else None)
+    assert keeping_place([CallSite(str(path), 3, "")]) == ((str(path), 4) if keeps else None)
 
 
 def test_losses_that_are_kept_and_those_that_are_not() -> None:

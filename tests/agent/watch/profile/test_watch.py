@@ -242,7 +242,6 @@ def test_graphs_that_outlive_their_step(faults: Profiled) -> None:
     assert seen.losses_kept
     assert seen.unused_forwards == pytest.approx(1, abs=0.13)
     (job,) = faults.of(wire.JobSeen)
-    assert job.facts.eval_seen
     assert job.facts.eval_with_grad
 
 
