@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from flatout.reporting import html
+from flatout.reporting.chart import BarChart
 from reporting import tuned_examples
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.common.exceptions import NoAlertPresentException  # noqa: E402
 from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -26,6 +29,8 @@ pytestmark = [
         reason="needs chromium (or google-chrome) and chromedriver on PATH",
     ),
 ]
+PAPER = 700
+"""Pixels of a page of paper between its margins."""
 FLAGS = [
     "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
@@ -75,6 +80,24 @@ def requests(browser: Any) -> set[str]:
     return {params["request"]["url"] for params in sent}
 
 
+def drawn(browser: Any, chart: str, colours: list[str]) -> set[str]:
+    """Which of these colours of the style sheet the curves of a chart show."""
+    return set(
+        browser.execute_script(
+            "const canvas = document.querySelector(`#chart-${arguments[0]} canvas`);"
+            "const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);"
+            "const seen = new Set(new Uint32Array(data.data.buffer));"
+            "const one = document.createElement('canvas').getContext('2d');"
+            "const style = getComputedStyle(document.documentElement);"
+            "return arguments[1].filter(name => {"
+            " one.fillStyle = style.getPropertyValue('--' + name); one.fillRect(0, 0, 1, 1);"
+            " return seen.has(new Uint32Array(one.getImageData(0, 0, 1, 1).data.buffer)[0]); })",
+            chart,
+            colours,
+        )
+    )
+
+
 OWN = ("data:", "blob:", "chrome://", "chrome-untrusted://")
 """What the page holds itself, and the browser's own first tab."""
 
@@ -98,14 +121,18 @@ def test_every_page_is_drawn_without_an_error_or_a_request(
     urls = {url for url in requests(browser) if not url.startswith(OWN)}
     assert urls == {address}
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
-    drawn = browser.execute_script(
-        "return [...document.querySelectorAll('.chart')].map(c => [c.id.slice(6),"
-        " c.querySelectorAll('.xtitle').length,"
-        " c.querySelectorAll('path.point, .point path, .js-line').length])"
+    charts = html.charts.charts(tuned_examples.ALL[name]())
+    places = browser.execute_script(
+        "return [...document.querySelectorAll('figure[id]')].map(place => place.id)"
     )
-    expected = set(html.charts.charts(tuned_examples.ALL[name]()))
-    assert {chart for chart, _, _ in drawn} == expected
-    assert all(titles == 1 and marks > 0 for _, titles, marks in drawn), drawn
+    assert {place.removeprefix("chart-") for place in places} == set(charts)
+    for chart in charts.values():
+        if isinstance(chart, BarChart):
+            bars = f"return document.querySelectorAll('#chart-{chart.id} li').length"
+            assert browser.execute_script(bars) == len(chart.bars)
+        else:
+            colours = [curve.colour for curve in chart.curves]
+            assert colours[-1] in drawn(browser, chart.id, colours)
 
 
 def test_the_policy_stops_what_escaping_might_miss(browser: Any, folder: Path) -> None:
@@ -133,10 +160,8 @@ def test_hostile_text_is_shown_and_never_run(browser: Any, folder: Path) -> None
     shown = browser.execute_script("return document.body.innerText")
     assert shown.count(tuned_examples.XSS) > 10
     assert browser.execute_script("return document.querySelectorAll('img').length") == 0
-    ticks = browser.execute_script(
-        "return document.querySelector('#chart-waterfall .yaxislayer-above').textContent"
-    )
-    assert tuned_examples.XSS in ticks
+    bars = browser.execute_script("return document.querySelector('#chart-waterfall').textContent")
+    assert tuned_examples.XSS in bars
     links = browser.execute_script("return [...document.links].map(a => a.href)")
     assert all(link.startswith("file:") for link in links)
 
@@ -185,10 +210,30 @@ def test_colours_can_be_read_and_charts_follow(browser: Any, folder: Path, schem
     assert (sum(card[:3]) < 200) == (scheme == "dark")
     for name, colour in colours.items():
         assert contrast(colour, card) >= 4.5, name
-    tick = browser.execute_script(
-        "return getComputedStyle(document.querySelector('#chart-steps .xtick text')).fill"
+    assert drawn(browser, "steps", ["ink", "untouched", "plan"]) == {"ink", "untouched", "plan"}
+
+
+def test_a_curve_tells_its_numbers_and_zooms(browser: Any, folder: Path) -> None:
+    opened(browser, folder, "good")
+    over = browser.find_element(By.CSS_SELECTOR, "#chart-losses .u-over")
+    browser.execute_script(
+        "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", over
     )
-    assert [int(part) for part in tick.strip("rgb()").split(",")] == colours["ink"][:3]
+    rows = "return [...document.querySelectorAll('#chart-losses .tip div')].map(d => d.innerText)"
+
+    def at(share: float) -> int:
+        return round((share - 0.5) * over.size["width"])
+
+    def pointed() -> list[str]:
+        ActionChains(browser).move_to_element_with_offset(over, at(0.999), 0).perform()
+        return [row.strip() for row in browser.execute_script(rows)]
+
+    assert pointed()[:3] == ["step: 27", "as written: 0.962", "with the plan: 0.946"]
+    drag = ActionChains(browser).move_to_element_with_offset(over, at(0.1), 0).click_and_hold()
+    drag.move_by_offset(at(0.5) - at(0.1), 0).release().perform()
+    assert pointed()[0] in ("step: 13", "step: 14")
+    ActionChains(browser).double_click(over).perform()
+    assert pointed()[0] == "step: 27"
 
 
 def test_the_table_keeps_its_meaning_on_a_narrow_page(browser: Any, folder: Path) -> None:
@@ -204,7 +249,10 @@ def test_the_table_keeps_its_meaning_on_a_narrow_page(browser: Any, folder: Path
 def test_it_prints_in_light_colours(browser: Any, folder: Path) -> None:
     opened(browser, folder, "good", scheme="dark")
     browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    wide = "return document.querySelector('#chart-steps canvas').getBoundingClientRect().width"
+    assert browser.execute_script(wide) <= PAPER
     ink = "return getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()"
     assert browser.execute_script(ink) == "#16202c"
+    assert "untouched" in drawn(browser, "steps", ["untouched"])
     browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
     assert browser.execute_script(ink) == "#e8edf3"

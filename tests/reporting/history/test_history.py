@@ -86,9 +86,9 @@ def test_the_trial_of_its_ranks(tmp_path: Path) -> None:
     (chart,) = set(charts.charts(history, trial)) - set(charts.charts(history))
     drawn = charts.charts(history, trial)[chart]
     assert "4 ranks are 2.50x as fast" in drawn.title
-    best, measured = drawn.traces
-    assert (best["x"], best["y"]) == ([1, 2, 4], [1.0, 2.0, 4.0])
-    assert measured["error_y"]["array"] == pytest.approx([0.0, 0.1, 0.1])
+    best, measured = drawn.curves
+    assert (best.x, best.y) == ([1, 2, 4], [1.0, 2.0, 4.0])
+    assert measured.bounds == [(1.0, 1.0), (1.8, 2.0), (2.3, 2.6)]
     page.write(history, tmp_path / "history.html", trial)
     assert "4 ranks are 2.50x" in (tmp_path / "history.html").read_text(encoding="utf-8")
     assert words.document(history, "page", trial)["ranks_trial"]["rows"][1]["size"] == 4
