@@ -10,7 +10,13 @@ import pytest
 
 from flatout.reporting import html
 from flatout.reporting.chart import BarChart
+from flatout.reporting.export import figures
+from flatout.reporting.export import html as export_html
+from flatout.reporting.history import charts as history_charts
+from flatout.reporting.history import page, series
 from reporting import tuned_examples
+from reporting.export import test_export
+from reporting.history import test_history
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.common.exceptions import NoAlertPresentException  # noqa: E402
@@ -62,6 +68,11 @@ def opened(browser: Any, folder: Path, name: str, width: int = 1200, scheme: str
     path = folder / f"{name}.html"
     if not path.exists():
         html.write_report(tuned_examples.ALL[name](), path)
+    return visited(browser, path, width, scheme)
+
+
+def visited(browser: Any, path: Path, width: int = 1200, scheme: str = "light") -> str:
+    """Its address, once it is drawn."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     wanted = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -133,6 +144,28 @@ def test_every_page_is_drawn_without_an_error_or_a_request(
         else:
             colours = [curve.colour for curve in chart.curves]
             assert colours[-1] in drawn(browser, chart.id, colours)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_curve_of_an_export_and_of_a_run_is_drawn(
+    browser: Any, tmp_path: Path, scheme: str
+) -> None:
+    """Logarithmic axes, names at points, intervals."""
+    history = series.of(test_history.frames(60, gpus=True))
+    assert history is not None
+    run_page, export_page = tmp_path / "history.html", tmp_path / "report.html"
+    page.write(history, run_page, test_history.TRIAL)
+    export_html.write_report(test_export.RESULT, export_page)
+    run_charts = history_charts.charts(history, test_history.TRIAL)
+    for path, charts in (
+        (run_page, run_charts),
+        (export_page, figures.charts(test_export.RESULT)),
+    ):
+        visited(browser, path, scheme=scheme)
+        assert browser.get_log("browser") == []
+        for chart in charts.values():
+            colours = [curve.colour for curve in chart.curves]
+            assert drawn(browser, chart.id, colours) == set(colours)
 
 
 def test_the_policy_stops_what_escaping_might_miss(browser: Any, folder: Path) -> None:
