@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -246,27 +247,39 @@ def test_colours_can_be_read_and_charts_follow(browser: Any, folder: Path, schem
     assert drawn(browser, "steps", ["ink", "untouched", "plan"]) == {"ink", "untouched", "plan"}
 
 
+def pointed(browser: Any, chart: str, share: float) -> list[str]:
+    """What a chart tells at that share of its width."""
+    over = browser.find_element(By.CSS_SELECTOR, f"#chart-{chart} .u-over")
+    into_view = "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})"
+    browser.execute_script(into_view, over)
+    x = round((share - 0.5) * over.size["width"])
+    ActionChains(browser).move_to_element_with_offset(over, x, 0).perform()
+    rows = f"return [...document.querySelectorAll('#chart-{chart} .tip div')].map(d => d.innerText)"
+    return [row.strip() for row in browser.execute_script(rows)]
+
+
 def test_a_curve_tells_its_numbers_and_zooms(browser: Any, folder: Path) -> None:
     opened(browser, folder, "good")
+    whole = ["step: 27", "as written: 0.962", "with the plan: 0.946"]
+    assert pointed(browser, "losses", 0.999)[:3] == whole
+    pointed(browser, "losses", 0.1)
     over = browser.find_element(By.CSS_SELECTOR, "#chart-losses .u-over")
-    browser.execute_script(
-        "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", over
-    )
-    rows = "return [...document.querySelectorAll('#chart-losses .tip div')].map(d => d.innerText)"
-
-    def at(share: float) -> int:
-        return round((share - 0.5) * over.size["width"])
-
-    def pointed() -> list[str]:
-        ActionChains(browser).move_to_element_with_offset(over, at(0.999), 0).perform()
-        return [row.strip() for row in browser.execute_script(rows)]
-
-    assert pointed()[:3] == ["step: 27", "as written: 0.962", "with the plan: 0.946"]
-    drag = ActionChains(browser).move_to_element_with_offset(over, at(0.1), 0).click_and_hold()
-    drag.move_by_offset(at(0.5) - at(0.1), 0).release().perform()
-    assert pointed()[0] in ("step: 13", "step: 14")
+    drag = ActionChains(browser).click_and_hold()
+    drag.move_by_offset(round(0.4 * over.size["width"]), 0).release().perform()
+    assert pointed(browser, "losses", 0.999)[0] in ("step: 13", "step: 14")
     ActionChains(browser).double_click(over).perform()
-    assert pointed()[0] == "step: 27"
+    assert pointed(browser, "losses", 0.999)[:3] == whole
+
+
+def test_where_a_curve_has_ended_it_tells_nothing(browser: Any, tmp_path: Path) -> None:
+    first, second, *others = test_export.RESULT.candidates
+    short = replace(second, batches=second.batches[:2])
+    export_html.write_report(
+        replace(test_export.RESULT, candidates=(first, short, *others)), tmp_path / "report.html"
+    )
+    visited(browser, tmp_path / "report.html")
+    assert pointed(browser, "batches", 0.95) == ["batch: 4", "Onnxruntime: 8 ms, 500 samples/s"]
+    assert len(pointed(browser, "batches", 0.5)) == 3
 
 
 def test_the_table_keeps_its_meaning_on_a_narrow_page(browser: Any, folder: Path) -> None:

@@ -12,7 +12,7 @@ addEventListener("DOMContentLoaded", () => {
   const titled = ({ name, unit }) => (unit ? `${name} (${unit})` : name);
   const number = (value) => {
     if (Number.isInteger(value)) return value.toLocaleString("en");
-    if (Math.abs(value) < 1e-4) return value.toExponential(1).replace(".0e", "e");
+    if (Math.abs(value) < 1e-3) return value.toExponential(1).replace(".0e", "e");
     return value.toLocaleString("en", { maximumSignificantDigits: 4 });
   };
 
@@ -109,7 +109,7 @@ addEventListener("DOMContentLoaded", () => {
     ctx.restore();
   };
 
-  // Of the points near the pointer: on lines one of each, else the nearest.
+  // Of the points near the pointer: on lines those of one x, else the nearest.
   const told = (chart, plot) => {
     const found = chart.curves.flatMap((curve, number) => {
       const at = plot.cursor.idxs[number + 1], y = plot.data[number + 1][at];
@@ -137,7 +137,7 @@ addEventListener("DOMContentLoaded", () => {
         };
         const rows = items.map(({ curve, x, y }) => {
           const text = curve.texts[curve.x.indexOf(x)];
-          return row(`${curve.name ? curve.name + ": " : ""}${number(y)} ${chart.y.unit}${text ? "\n" + text : ""}`, curve);
+          return row(`${curve.name ? curve.name + ": " : ""}${number(y)} ${chart.y.unit}${text ? ", " + text : ""}`, curve);
         });
         box.replaceChildren(row(`${chart.x.name}: ${number(items[0].x)} ${chart.x.unit}`), ...rows);
         const right = plot.cursor.left < plot.over.clientWidth / 2;
@@ -158,7 +158,8 @@ addEventListener("DOMContentLoaded", () => {
     const look = { stroke: colour("ink"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font, labelFont: font, labelSize: 22 };
     const ticks = ({ ticks, log }) => {
       if (!ticks.length && !log) return {};
-      const splits = (_, __, low, high) => (ticks.length ? ticks : logarithmic(low, high));
+      const every = Math.ceil((36 * ticks.length) / width);
+      const splits = (_, __, low, high) => (ticks.length ? ticks.filter((_, at) => at % every === 0) : logarithmic(low, high));
       return { splits, filter: (_, values) => values };
     };
     const values = (_, splits) => splits.map((value) => (known(value) ? number(value) : ""));
@@ -187,7 +188,7 @@ addEventListener("DOMContentLoaded", () => {
       cursor: {
         y: false,
         drag: { x: "zooms" in place.dataset, y: false, setScale: "zooms" in place.dataset },
-        hover: { prox: joined ? null : 24, skip: [null, undefined] },
+        ...(joined ? { dataIdx: (_, __, at) => at } : { hover: { prox: 24, skip: [null] } }),
       },
       hooks: { init: [hover.init], setCursor: [hover.setCursor], drawClear: [behind(chart)], draw: [upon(chart, font)] },
     }, uPlot.join(chart.curves.map((curve) => [curve.x, curve.y])), place);
