@@ -83,7 +83,7 @@ bench: .venv/.for-development
 	  case $$file in */record.py|*/tuning.py|*/step_clock.py|*/olive_build.py|*/gpu*.py|*/mangling.py) ;; *) $(BIN)/python $$file ;; esac; done
 
 # For Python 3.12 on Linux, without what they need: typer's is named as well, torch's is there.
-GPU_PACKAGES := google-re2 msgspec plotly tomlkit typer click rich shellingham markdown-it-py mdurl \
+GPU_PACKAGES := google-re2 msgspec tomlkit typer click rich shellingham markdown-it-py mdurl \
 	pygments annotated-doc jinja2 markupsafe nvidia-ml-py psutil packaging \
 	pytest pytest-timeout pluggy iniconfig hypothesis sortedcontainers
 GPU_PLATFORMS := $(foreach version,2_28 2_27 2_26 2_24 2_17,--platform manylinux_$(version)_x86_64) \

@@ -18,7 +18,7 @@ from flatout.launching import engines
 from flatout.watching import pages as alert_pages
 
 Completed = Callable[[str], list[str]]
-EXPENSIVE = ("torch", "rich", "numpy", "plotly", "psutil")
+EXPENSIVE = ("torch", "rich", "numpy", "psutil")
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ APART = {"kernels", "launching", *EXPORTING}
 ALONE = [path for path in PROGRAMS if path.parent.name not in APART]
 LAUNCHING = [path for path in PROGRAMS if path.parent.name == "launching"]
 BUILDING = [path for path in PROGRAMS if path.parent.name in EXPORTING]
-EXPENSIVE = ["torch", "rich", "plotly", "psutil", "jinja2", "tomlkit", "pynvml", "numpy"]
+EXPENSIVE = ["torch", "rich", "psutil", "jinja2", "tomlkit", "pynvml", "numpy"]
 WITH_TORCH = (
     "capture",
     "crash_scene",

@@ -3,17 +3,27 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flatout.reporting import html
+from flatout.reporting.chart import BarChart
+from flatout.reporting.export import figures
+from flatout.reporting.export import html as export_html
+from flatout.reporting.history import charts as history_charts
+from flatout.reporting.history import page, series
 from reporting import tuned_examples
+from reporting.export import test_export
+from reporting.history import test_history
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.common.exceptions import NoAlertPresentException  # noqa: E402
 from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -26,6 +36,8 @@ pytestmark = [
         reason="needs chromium (or google-chrome) and chromedriver on PATH",
     ),
 ]
+PAPER = 700
+"""Pixels of a page of paper between its margins."""
 FLAGS = [
     "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
@@ -57,6 +69,11 @@ def opened(browser: Any, folder: Path, name: str, width: int = 1200, scheme: str
     path = folder / f"{name}.html"
     if not path.exists():
         html.write_report(tuned_examples.ALL[name](), path)
+    return visited(browser, path, width, scheme)
+
+
+def visited(browser: Any, path: Path, width: int = 1200, scheme: str = "light") -> str:
+    """Its address, once it is drawn."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     wanted = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -73,6 +90,24 @@ def requests(browser: Any) -> set[str]:
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     sent = (e["params"] for e in events if e["method"] == "Network.requestWillBeSent")
     return {params["request"]["url"] for params in sent}
+
+
+def drawn(browser: Any, chart: str, colours: list[str]) -> set[str]:
+    """Which of these colours of the style sheet the curves of a chart show."""
+    return set(
+        browser.execute_script(
+            "const canvas = document.querySelector(`#chart-${arguments[0]} canvas`);"
+            "const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);"
+            "const seen = new Set(new Uint32Array(data.data.buffer));"
+            "const one = document.createElement('canvas').getContext('2d');"
+            "const style = getComputedStyle(document.documentElement);"
+            "return arguments[1].filter(name => {"
+            " one.fillStyle = style.getPropertyValue('--' + name); one.fillRect(0, 0, 1, 1);"
+            " return seen.has(new Uint32Array(one.getImageData(0, 0, 1, 1).data.buffer)[0]); })",
+            chart,
+            colours,
+        )
+    )
 
 
 OWN = ("data:", "blob:", "chrome://", "chrome-untrusted://")
@@ -98,14 +133,40 @@ def test_every_page_is_drawn_without_an_error_or_a_request(
     urls = {url for url in requests(browser) if not url.startswith(OWN)}
     assert urls == {address}
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
-    drawn = browser.execute_script(
-        "return [...document.querySelectorAll('.chart')].map(c => [c.id.slice(6),"
-        " c.querySelectorAll('.xtitle').length,"
-        " c.querySelectorAll('path.point, .point path, .js-line').length])"
+    charts = html.charts.charts(tuned_examples.ALL[name]())
+    places = browser.execute_script(
+        "return [...document.querySelectorAll('figure[id]')].map(place => place.id)"
     )
-    expected = set(html.charts.charts(tuned_examples.ALL[name]()))
-    assert {chart for chart, _, _ in drawn} == expected
-    assert all(titles == 1 and marks > 0 for _, titles, marks in drawn), drawn
+    assert {place.removeprefix("chart-") for place in places} == set(charts)
+    for chart in charts.values():
+        if isinstance(chart, BarChart):
+            bars = f"return document.querySelectorAll('#chart-{chart.id} li').length"
+            assert browser.execute_script(bars) == len(chart.bars)
+        else:
+            colours = [curve.colour for curve in chart.curves]
+            assert colours[-1] in drawn(browser, chart.id, colours)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_curve_of_an_export_and_of_a_run_is_drawn(
+    browser: Any, tmp_path: Path, scheme: str
+) -> None:
+    """Logarithmic axes, names at points, intervals."""
+    history = series.of(test_history.frames(60, gpus=True))
+    assert history is not None
+    run_page, export_page = tmp_path / "history.html", tmp_path / "report.html"
+    page.write(history, run_page, test_history.TRIAL)
+    export_html.write_report(test_export.RESULT, export_page)
+    run_charts = history_charts.charts(history, test_history.TRIAL)
+    for path, charts in (
+        (run_page, run_charts),
+        (export_page, figures.charts(test_export.RESULT)),
+    ):
+        visited(browser, path, scheme=scheme)
+        assert browser.get_log("browser") == []
+        for chart in charts.values():
+            colours = [curve.colour for curve in chart.curves]
+            assert drawn(browser, chart.id, colours) == set(colours)
 
 
 def test_the_policy_stops_what_escaping_might_miss(browser: Any, folder: Path) -> None:
@@ -133,10 +194,8 @@ def test_hostile_text_is_shown_and_never_run(browser: Any, folder: Path) -> None
     shown = browser.execute_script("return document.body.innerText")
     assert shown.count(tuned_examples.XSS) > 10
     assert browser.execute_script("return document.querySelectorAll('img').length") == 0
-    ticks = browser.execute_script(
-        "return document.querySelector('#chart-waterfall .yaxislayer-above').textContent"
-    )
-    assert tuned_examples.XSS in ticks
+    bars = browser.execute_script("return document.querySelector('#chart-waterfall').textContent")
+    assert tuned_examples.XSS in bars
     links = browser.execute_script("return [...document.links].map(a => a.href)")
     assert all(link.startswith("file:") for link in links)
 
@@ -185,10 +244,42 @@ def test_colours_can_be_read_and_charts_follow(browser: Any, folder: Path, schem
     assert (sum(card[:3]) < 200) == (scheme == "dark")
     for name, colour in colours.items():
         assert contrast(colour, card) >= 4.5, name
-    tick = browser.execute_script(
-        "return getComputedStyle(document.querySelector('#chart-steps .xtick text')).fill"
+    assert drawn(browser, "steps", ["ink", "untouched", "plan"]) == {"ink", "untouched", "plan"}
+
+
+def pointed(browser: Any, chart: str, share: float) -> list[str]:
+    """What a chart tells at that share of its width."""
+    over = browser.find_element(By.CSS_SELECTOR, f"#chart-{chart} .u-over")
+    into_view = "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})"
+    browser.execute_script(into_view, over)
+    x = round((share - 0.5) * over.size["width"])
+    ActionChains(browser).move_to_element_with_offset(over, x, 0).perform()
+    rows = f"return [...document.querySelectorAll('#chart-{chart} .tip div')].map(d => d.innerText)"
+    return [row.strip() for row in browser.execute_script(rows)]
+
+
+def test_a_curve_tells_its_numbers_and_zooms(browser: Any, folder: Path) -> None:
+    opened(browser, folder, "good")
+    whole = ["step: 27", "as written: 0.962", "with the plan: 0.946"]
+    assert pointed(browser, "losses", 0.999)[:3] == whole
+    pointed(browser, "losses", 0.1)
+    over = browser.find_element(By.CSS_SELECTOR, "#chart-losses .u-over")
+    drag = ActionChains(browser).click_and_hold()
+    drag.move_by_offset(round(0.4 * over.size["width"]), 0).release().perform()
+    assert pointed(browser, "losses", 0.999)[0] in ("step: 13", "step: 14")
+    ActionChains(browser).double_click(over).perform()
+    assert pointed(browser, "losses", 0.999)[:3] == whole
+
+
+def test_where_a_curve_has_ended_it_tells_nothing(browser: Any, tmp_path: Path) -> None:
+    first, second, *others = test_export.RESULT.candidates
+    short = replace(second, batches=second.batches[:2])
+    export_html.write_report(
+        replace(test_export.RESULT, candidates=(first, short, *others)), tmp_path / "report.html"
     )
-    assert [int(part) for part in tick.strip("rgb()").split(",")] == colours["ink"][:3]
+    visited(browser, tmp_path / "report.html")
+    assert pointed(browser, "batches", 0.95) == ["batch: 4", "Onnxruntime: 8 ms, 500 samples/s"]
+    assert len(pointed(browser, "batches", 0.5)) == 3
 
 
 def test_the_table_keeps_its_meaning_on_a_narrow_page(browser: Any, folder: Path) -> None:
@@ -204,7 +295,10 @@ def test_the_table_keeps_its_meaning_on_a_narrow_page(browser: Any, folder: Path
 def test_it_prints_in_light_colours(browser: Any, folder: Path) -> None:
     opened(browser, folder, "good", scheme="dark")
     browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    wide = "return document.querySelector('#chart-steps canvas').getBoundingClientRect().width"
+    assert browser.execute_script(wide) <= PAPER
     ink = "return getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()"
     assert browser.execute_script(ink) == "#16202c"
+    assert "untouched" in drawn(browser, "steps", ["untouched"])
     browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
     assert browser.execute_script(ink) == "#e8edf3"

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from flatout.nouns.trial import Measurement, StepBlock, Trial, Verdict
 from flatout.reporting import charts, html, live, outcome
+from flatout.reporting.chart import CurveChart
 from reporting import tuned_examples
 
 KEPT = Trial(
@@ -109,8 +110,9 @@ def test_a_run_that_won_nothing_says_so() -> None:
 
 def test_the_report_shows_the_run_with_its_switches() -> None:
     chart = charts.charts(tuned())["run"]
-    assert next(trace["name"] for trace in chart.traces) == "as written"
-    assert chart.layout["shapes"], "the switch is marked"
+    assert isinstance(chart, CurveChart)
+    assert chart.curves[0].name == "as written"
+    assert [mark.low for mark in chart.marks] == [9], "the switch is marked"
     page = html.render(tuned(), Path())
     assert "While it trained" in page
     assert outcome.headline(tuned()).answer is outcome.TuneOutcome.LIVE

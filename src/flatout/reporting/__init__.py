@@ -1,4 +1,4 @@
 """Reporting: nouns in, words out - on the terminal, as JSON, as one HTML file. It measures nothing.
 
-rich, jinja2 and plotly come in through here alone, and only when something is really drawn.
+rich and jinja2 come in through here alone, and only when something is really drawn.
 """

@@ -1,36 +1,20 @@
-"""Charts of a Tuned as Plotly figures in plain JSON; each one's title says what it shows.
-
-Colours are names ("@plan") that the page resolves, so that light, dark and print all fit.
-"""
+"""Charts of a Tuned; each one's title says what it shows."""
 
 from __future__ import annotations
 
-import html
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
 
 from flatout.nouns import units
-from flatout.nouns.trial import Measurement, Verdict
+from flatout.nouns.trial import Measurement, StepBlock, Verdict
 from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.reporting import outcome, plain
+from flatout.reporting.chart import Axis, Bar, BarChart, Chart, Curve, CurveChart, Mark, line
 from flatout.reporting.outcome import Learning
 
-Trace = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One figure: its place in the page, its text, and its data."""
-
-    id: str
-    title: str
-    note: str
-    """How to read it; also for screen readers."""
-    traces: list[Trace]
-    layout: dict[str, Any] = field(default_factory=dict)
+STEP_TIME = Axis("time per step", "ms", zero=True)
 
 
 def charts(tuned: Tuned) -> dict[str, Chart]:
@@ -45,64 +29,50 @@ def charts(tuned: Tuned) -> dict[str, Chart]:
     return {chart.id: chart for chart in candidates if chart is not None}
 
 
-def _waterfall(tuned: Tuned) -> Chart | None:
+def _waterfall(tuned: Tuned) -> BarChart | None:
     head = outcome.headline(tuned)
     start, end = _finite(head.untouched.step_ms), _finite(head.plan.step_ms)
     if tuned.plan is None or start is None or end is None:
         return None
-    names, deltas, current = ["as written"], [start], start
+    names, changes, current = ["as written"], list[float](), start
     for boost in tuned.plan.boosts:
         after = outcome.quotient(current, boost.gain)
         if after is not None:
             names.append(f"{_label(boost.id)} {_times(boost.gain)}")
-            deltas.append(after - current)
+            changes.append(after - current)
             current = after
-    saved = sorted(zip(deltas[1:], names[1:], strict=True))
+    if not changes:
+        return None
+    most_ms, best = min(zip(changes, names[1:], strict=True))
     if abs(end - current) > 0.005 * start:
         names.append("together")
-        deltas.append(end - current)
-    if not saved:
-        return None
-    names.append("with the plan")
-    most_ms, best = saved[0]
+        changes.append(end - current)
     title = f"From {_ms(start)} to {_ms(end)} per step: {best} saves the most, {_ms(-most_ms)}"
     note = (
         "Each bar is what one boost takes off the time per step, in the order in which they were "
         'added. "together" is what the A/B runs of the whole plan add to or take from the sum of '
         "the single measurements."
     )
-    trace = _waterfall_trace([*deltas, end])
-    # Room on the right: the number of a short bar stands beside it.
-    axis = {"title": {"text": "time per step (ms)"}, "range": [0, 1.15 * max(start, end)]}
-    return Chart("waterfall", title, note, [trace], _rows(names, axis))
+    bars = _waterfall_bars([*names, "with the plan"], start, changes, end)
+    shown = 0.0, max(max(bar.begin, bar.end) for bar in bars)
+    return BarChart("waterfall", title, note, STEP_TIME.title, bars, shown)
 
 
-def _waterfall_trace(values: list[float]) -> Trace:
+def _waterfall_bars(
+    names: Sequence[str], start: float, changes: Sequence[float], end: float
+) -> list[Bar]:
     """Bars that start where the one before ended; the first and the last stand on zero."""
-    start, *changes, end = values
     levels = list(itertools.accumulate(changes, initial=start))
-    bases = [0.0, *map(min, itertools.pairwise(levels)), 0.0]
-    between = [f"{_sign(value)}{_ms(abs(value))}" for value in changes]
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "y": list(range(len(values))),
-        "x": [abs(value) for value in values],
-        "base": bases,
-        "text": [_ms(start), *between, _ms(end)],
-        "textposition": "auto",
-        "textangle": 0,
-        "constraintext": "none",
-        "cliponaxis": False,
-        "insidetextfont": {"color": "@card"},
-        "marker": {
-            "color": ["@untouched", *("@gain" if v < 0 else "@bad" for v in changes), "@plan"]
-        },
-        "hovertemplate": "%{text}<extra></extra>",
-    }
+    spans = [(0.0, start), *itertools.pairwise(levels), (0.0, end)]
+    texts = [_ms(start), *(f"{_sign(value)}{_ms(abs(value))}" for value in changes), _ms(end)]
+    colours = ["untouched", *("gain" if value < 0 else "bad" for value in changes), "plan"]
+    return [
+        Bar(name, text, *span, colour)
+        for name, text, span, colour in zip(names, texts, spans, colours, strict=True)
+    ]
 
 
-def _gains(tuned: Tuned) -> Chart | None:
+def _gains(tuned: Tuned) -> BarChart | None:
     trials = [
         trial
         for trial in outcome.best_by_boost(tuned)
@@ -113,27 +83,23 @@ def _gains(tuned: Tuned) -> Chart | None:
         return None
     best = trials[0]
     noise = _finite(tuned.noise) or 0.0
+    gains = [_finite(trial.gain) or 0.0 for trial in trials]
+    shown = min(1 - noise, *gains), max(1 + noise, *gains)
     boost_count = units.count(len(trials), "boost")
     title = f"Largest gain of {boost_count} measured: {_label(best.tried)}, {_times(best.gain)}"
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "y": list(range(len(trials))),
-        "x": [trial.gain for trial in trials],
-        "marker": {"color": "@plan", "size": 11},
-        "hovertemplate": "%{x:.3f}×<extra></extra>",
-    }
-    axis = {"title": {"text": "speed with it / without it (ratio)"}}
-    layout = _rows([_label(trial.tried) for trial in trials], axis)
-    layout["shapes"] = [_band("x", 1 - noise, 1 + noise, "@untouched"), _rule("x", 1.0)]
     note = f"The band is the noise: two runs of the same program differed by {units.share(noise)}."
-    return Chart("gains", title, note, [trace], layout)
+    bars = [
+        Bar(_label(trial.tried), _times(trial.gain), 1.0, gain, "plan")
+        for trial, gain in zip(trials, gains, strict=True)
+    ]
+    axis, band = "speed with it / without it; a bar begins at 1×", (1 - noise, 1 + noise)
+    return BarChart("gains", title, note, axis, bars, shown, band)
 
 
-def _losses(tuned: Tuned) -> Chart | None:
+def _losses(tuned: Tuned) -> CurveChart | None:
     second_run, plan = outcome.second_untouched(tuned), outcome.plan_measured(tuned)
-    traces = [trace for trace in _loss_traces(tuned) if trace is not None]
-    if not traces:
+    curves = _loss_curves(tuned)
+    if not curves:
         return None
     kind = outcome.learning(outcome.guard_of_plan(tuned)) if plan else None
     title = {
@@ -147,92 +113,82 @@ def _losses(tuned: Tuned) -> Chart | None:
     numbers = "; ".join(outcome.guard_numbers(guard)) if guard else ""
     title += f": {numbers}" if numbers else ""
     note = "Loss of each step from the first on, with the same seeds and the same initial weights."
-    layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "loss"}}}
-    return Chart("losses", title, note, traces, layout)
+    return CurveChart("losses", title, note, Axis("step"), Axis("loss"), curves)
 
 
-def _loss_traces(tuned: Tuned) -> list[Trace | None]:
-    """The curves of the A/B runs where there are some, else those of the trials."""
-    confirmation = tuned.confirmation
+def _loss_curves(tuned: Tuned) -> list[Curve]:
+    """Of the A/B runs where there are some, else of the trials; all end at the same step."""
+    confirmation, again = tuned.confirmation, None
     if confirmation is not None and confirmation.untouched_losses:
-        return [
-            _line("as written", confirmation.untouched_losses, "@untouched", 4),
-            _line("with the plan", confirmation.plan_losses, "@plan", 2),
-        ]
-    second_run, plan = outcome.second_untouched(tuned), outcome.plan_measured(tuned)
-    return [
-        _line("as written", tuned.baseline.losses, "@untouched", 4),
-        _line("with the plan", plan.losses, "@plan", 2) if plan else None,
-        _line("as written, again", second_run.losses, "@again", 2, "dot") if second_run else None,
+        written, planned = confirmation.untouched_losses, confirmation.plan_losses
+    else:
+        second_run, plan = outcome.second_untouched(tuned), outcome.plan_measured(tuned)
+        written, planned = tuned.baseline.losses, plan.losses if plan else ()
+        again = _by_number("as written, again", second_run.losses if second_run else (), "again")
+    curves = [
+        _by_number("as written", written, "untouched", width=4),
+        _by_number("with the plan", planned, "plan"),
+        replace(again, dash=(2, 4)) if again is not None else None,
     ]
+    known = [curve for curve in curves if curve is not None]
+    steps = min((len(curve.y) for curve in known), default=0)
+    return [replace(curve, x=curve.x[:steps], y=curve.y[:steps]) for curve in known]
 
 
-def _run(tuned: Tuned) -> Chart | None:
+def _run(tuned: Tuned) -> CurveChart | None:
     """Step times over the run in which boosts were switched: a point for each block of steps."""
     if not tuned.blocks:
         return None
     planned = {boost.id for boost in tuned.plan.boosts} if tuned.plan else set()
-    groups = {
-        "as written": [block for block in tuned.blocks if not block.on],
-        "with some boosts on": [b for b in tuned.blocks if b.on and set(b.on) != planned],
-        "with the plan": [b for b in tuned.blocks if b.on and set(b.on) == planned],
-    }
-    colours = ("@untouched", "@again", "@plan")
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": name,
-            "x": [block.step for block in blocks],
-            "y": [block.ms for block in blocks],
-            "text": ["on: " + (", ".join(block.on) or "nothing") for block in blocks],
-            "marker": {"color": colour, "size": 7},
-            "hovertemplate": "step %{x}: %{y:.2f} ms<br>%{text}<extra></extra>",
-        }
-        for (name, blocks), colour in zip(groups.items(), colours, strict=True)
-        if blocks
+    written = [block for block in tuned.blocks if not block.on]
+    under_plan = [block for block in tuned.blocks if block.on and set(block.on) == planned]
+    others = [block for block in tuned.blocks if block.on and set(block.on) != planned]
+    curves = [
+        _blocks("as written", written, "untouched"),
+        _blocks("with some boosts on", others, "again"),
+        _blocks("with the plan", under_plan, "plan"),
     ]
-    first = tuned.blocks[0].ms
-    last = groups["with the plan"][-1].ms if groups["with the plan"] else first
-    title = f"From {_ms(first)} to {_ms(last)} per step while boosts were switched"
-    layout = {
-        "xaxis": {"title": {"text": "step"}},
-        "yaxis": {"title": {"text": "time per step (ms)"}, "rangemode": "tozero"},
-        "showlegend": True,
-        "shapes": _switches(tuned),
-    }
+    before, after = _median_ms(written), _median_ms(under_plan)
+    title = f"{_ms(before)} per step as written" if before else f"{_ms(after)} per step"
+    if before and after:
+        title = f"From {_ms(before)} to {_ms(after)} per step while boosts were switched"
     note = (
         "Each point is a block of neighbouring steps. A line marks where a boost was kept."
         " Drift (clocks, other programs) affects neighbours alike and cancels out."
     )
-    return Chart("run", title, note, traces, layout)
+    curves = [curve for curve in curves if curve.x]
+    return CurveChart("run", title, note, Axis("step"), STEP_TIME, curves, _switches(tuned))
 
 
-def _switches(tuned: Tuned) -> list[dict[str, Any]]:
+def _blocks(name: str, blocks: Sequence[StepBlock], colour: str) -> Curve:
+    texts = ["on: " + (", ".join(block.on) or "nothing") for block in blocks]
+    steps, times_ms = [block.step for block in blocks], [block.ms for block in blocks]
+    return Curve(name, steps, times_ms, colour, width=0, point=7, texts=texts)
+
+
+def _switches(tuned: Tuned) -> list[Mark]:
     """A line where the set that is on grew for good."""
-    lines, size = [], 0
+    marks, size = list[Mark](), 0
     for block in tuned.blocks:
         later = [after for after in tuned.blocks if after.step > block.step]
         if len(block.on) > size and all(set(block.on) <= set(after.on) for after in later):
             size = len(block.on)
-            lines.append(_rule("x", float(block.step)))
-    return lines
+            marks.append(Mark("x", block.step, block.step))
+    return marks
 
 
-def _steps(tuned: Tuned) -> Chart | None:
+def _steps(tuned: Tuned) -> CurveChart | None:
     plan = outcome.plan_measured(tuned)
-    traces = [
-        _line("as written", tuned.baseline.steps_ms, "@untouched", 2),
-        _line("with the plan", plan.steps_ms, "@plan", 2) if plan else None,
+    curves = [
+        _by_number("as written", tuned.baseline.steps_ms, "untouched"),
+        _by_number("with the plan", plan.steps_ms if plan else (), "plan"),
     ]
-    known_traces = [trace for trace in traces if trace is not None]
-    if not known_traces:
+    known = [curve for curve in curves if curve is not None]
+    if not known:
         return None
     title = _step_title(tuned.baseline, plan)
     note = "Mean step time of each block as written, and of each window under the plan."
-    axis = {"title": {"text": "time per step (ms)"}, "rangemode": "tozero"}
-    layout = {"xaxis": {"title": {"text": "block"}}, "yaxis": axis}
-    return Chart("steps", title, note, known_traces, layout)
+    return CurveChart("steps", title, note, Axis("block"), STEP_TIME, known)
 
 
 def _step_title(untouched: Measurement, plan: Measurement | None) -> str:
@@ -245,7 +201,7 @@ def _step_title(untouched: Measurement, plan: Measurement | None) -> str:
     return f"The median step takes {_ms(after)} instead of {_ms(before)} (over {over})"
 
 
-def _pairs(confirmation: Confirmation) -> Chart | None:
+def _pairs(confirmation: Confirmation) -> CurveChart | None:
     ratios = [ratio for ratio in map(_finite, confirmation.ratios) if ratio is not None]
     if not ratios:
         return None
@@ -258,79 +214,35 @@ def _pairs(confirmation: Confirmation) -> Chart | None:
             f"{count} {len(ratios)} A/B pairs were faster: median {_times(confirmation.speedup)}"
         )
     note = "The program as written and the plan ran in turn, A B A B; each point is one pair."
-    bands = []
+    marks = [Mark("y", confirmation.speedup, confirmation.speedup)]
     if confirmation.interval is not None:
         low, high = confirmation.interval
         note += f" The band is the 95% interval of the median, {_times(low)} to {_times(high)}."
-        bands = [_band("y", low, high, "@plan")]
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": list(range(1, len(ratios) + 1)),
-        "y": ratios,
-        "marker": {"color": "@plan", "size": 11},
-        "hovertemplate": "pair %{x}: %{y:.3f}×<extra></extra>",
-    }
-    shapes = [*bands, _rule("y", confirmation.speedup)]
+        marks.append(Mark("y", low, high, "plan"))
     if min(ratios) < 1.3:
-        shapes.append(_rule("y", 1.0, "dot"))
-    layout = {
-        "xaxis": {"title": {"text": "pair"}, "dtick": 1, "range": [0.5, len(ratios) + 0.5]},
-        "yaxis": {"title": {"text": "as written / plan (ratio of times)"}},
-        "shapes": [shape for shape in shapes if shape],
-    }
-    return Chart("pairs", title, note, [trace], layout)
+        marks.append(Mark("y", 1.0, 1.0, dash=(2, 4)))
+    marks = [mark for mark in marks if math.isfinite(mark.low) and math.isfinite(mark.high)]
+    pair = Curve("", list(range(1, len(ratios) + 1)), ratios, "plan", width=0, point=11)
+    axis = Axis("time as written / with the plan", "×")
+    return CurveChart("pairs", title, note, Axis("pair"), axis, [pair], marks)
 
 
-def _line(
-    name: str, values: Sequence[float | None], colour: str, width: int, dash: str = "solid"
-) -> Trace | None:
+def _by_number(
+    name: str, values: Sequence[float | None], colour: str, width: int = 2
+) -> Curve | None:
+    """The curve of values that are counted from 1; None where none of them is known.
+
+    It ends at the last that is known.
+    """
     finite = [None if value is None else _finite(value) for value in values]
-    if all(value is None for value in finite):
-        return None
-    return {
-        "type": "scatter",
-        "mode": "lines" if len(finite) > 12 else "lines+markers",
-        "name": name,
-        "x": list(range(1, len(finite) + 1)),
-        "y": finite,
-        "line": {"color": colour, "width": width, "dash": dash},
-        "marker": {"color": colour, "size": width + 3},
-        "hovertemplate": "%{y:.4g}",
-    }
+    while finite and finite[-1] is None:
+        finite.pop()
+    steps = list(range(1, len(finite) + 1))
+    return line(name, steps, finite, colour, width) if finite else None
 
 
-def _rows(names: list[str], axis: dict[str, Any]) -> dict[str, Any]:
-    labels = {
-        "tickvals": list(range(len(names))),
-        # Plotly reads a little HTML in its texts; a name must come out as it is.
-        "ticktext": [html.escape(name) for name in names],
-        "range": [len(names) - 0.5, -0.5],
-        "automargin": True,
-        "showgrid": False,
-        "zeroline": False,
-    }
-    return {"yaxis": labels, "xaxis": axis, "height": 100 + 42 * len(names)}
-
-
-def _band(axis: str, low: float, high: float, colour: str) -> dict[str, Any]:
-    if _finite(low) is None or _finite(high) is None:
-        return {}
-    place = {f"{axis}0": low, f"{axis}1": high, **_across(axis)}
-    line = {"width": 0}
-    return {"type": "rect", **place, "fillcolor": colour, "opacity": 0.15, "line": line}
-
-
-def _rule(axis: str, at: float, dash: str = "solid") -> dict[str, Any]:
-    if _finite(at) is None:
-        return {}
-    line = {"color": "@ink", "width": 1, "dash": dash}
-    return {"type": "line", f"{axis}0": at, f"{axis}1": at, **_across(axis), "line": line}
-
-
-def _across(axis: str) -> dict[str, Any]:
-    other = "y" if axis == "x" else "x"
-    return {f"{other}ref": "paper", f"{other}0": 0, f"{other}1": 1, "layer": "below"}
+def _median_ms(blocks: Sequence[StepBlock]) -> float | None:
+    return outcome.median([block.ms for block in blocks])
 
 
 def _label(name: str | None) -> str:

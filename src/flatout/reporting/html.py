@@ -1,7 +1,7 @@
 """The report: one HTML file that holds everything, works from file:// and asks no server.
 
 What comes from outside (command, paths, errors) is escaped on its way in; beyond that the page's
-own policy lets no script run but the two whose hashes it names, and no request leave at all.
+own policy lets no script run but the one whose hash it names, and no request leave at all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -21,12 +21,15 @@ from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.nouns.units import Quantity
 from flatout.reporting import charts, document, outcome, plain
-from flatout.reporting.outcome import Headline, TuneOutcome
+from flatout.reporting.chart import curve_charts
+from flatout.reporting.outcome import Headline, OutcomeSide, TuneOutcome
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
+STYLES = ("vendored/uPlot.css", "report.css")
+SCRIPTS = ("report.js", "vendored/uPlot.js")
 WORDS = {
     Verdict.KEPT: "kept",
     Verdict.SLOWER: "not faster",
@@ -58,44 +61,63 @@ def write_page(page: str, path: Path) -> None:
 
 def render(tuned: Tuned, folder: Path) -> str:
     """The page as text. folder: where it will lie, for links to the logs beside it."""
-    from plotly.offline import get_plotlyjs
-
-    plotly, page_script = get_plotlyjs(), (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    chart_by_id, guard = charts.charts(tuned), outcome.guard_of_plan(tuned)
-    figures = {
-        chart.id: {"data": chart.traces, "layout": chart.layout} for chart in chart_by_id.values()
-    }
+    charts_by_id, guard = charts.charts(tuned), outcome.guard_of_plan(tuned)
     head = outcome.headline(tuned)
-    page = (
-        templates(
-            size=units.size,
-            duration=units.duration,
-            times=times,
-            named=lambda boost: plain.named(boost.id, boost.params),
-        )
-        .get_template("report.html.j2")
+    return page(
+        "report.html.j2",
+        curve_charts(charts_by_id),
+        {
+            "size": units.size,
+            "duration": units.duration,
+            "times": times,
+            "named": lambda boost: plain.named(boost.id, boost.params),
+        },
+        tuned=tuned,
+        head=head,
+        title=headline_words(head, tuned),
+        learning_words=outcome.learning_words(guard),
+        guard=guard,
+        guard_numbers="; ".join(outcome.guard_numbers(guard)) if guard else "",
+        command=plain.command_line(tuned.command),
+        pairs=before_and_after(head, tuned),
+        why_nothing=outcome.why_nothing(tuned),
+        charts=charts_by_id,
+        rows=[row(trial, folder) for trial in tuned.trials],
+        environment=surroundings(tuned),
+    )
+
+
+def page(
+    template: str,
+    data: Any,
+    filters: dict[str, Callable[..., str]] | None = None,
+    styles: Sequence[str] = STYLES,
+    scripts: Sequence[str] = SCRIPTS,
+    **values: Any,
+) -> str:
+    """A page as text, with all that it needs inside.
+
+    data: what its scripts draw; styles, scripts: files of the templates' folder; values: what the
+    template names besides.
+    """
+    script = "\n".join(_text(name) for name in scripts)
+    text = (
+        templates(**(filters or {}))
+        .get_template(template)
         .render(
-            tuned=tuned,
-            head=head,
-            title=headline_words(head, tuned),
-            learning_words=outcome.learning_words(guard),
-            guard=guard,
-            guard_numbers="; ".join(outcome.guard_numbers(guard)) if guard else "",
-            command=plain.command_line(tuned.command),
-            pairs=before_and_after(head, tuned),
-            why_nothing=outcome.why_nothing(tuned),
-            charts=chart_by_id,
-            rows=[row(trial, folder) for trial in tuned.trials],
-            environment=surroundings(tuned),
-            figures=script_json(figures),
-            style=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
-            plotly=plotly,
-            script=page_script,
-            script_hashes=[digest(plotly), digest(page_script)],
+            data=script_json(data),
+            style="\n".join(_text(name) for name in styles),
+            script=script,
+            script_hash=digest(script),
+            **values,
         )
     )
     # A path may hold bytes that are no text; they come out as visible escapes.
-    return page.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _text(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def templates(**filters: Callable[..., str]) -> Environment:
@@ -142,7 +164,7 @@ def before_and_after(head: Headline, tuned: Tuned) -> list[dict[str, Any]]:
     untouched, planned = head.untouched, head.plan
     table: list[tuple[str, Callable[[float | None], Quantity], float | None, float | None]] = [
         ("Time per step", units.in_milliseconds, untouched.step_ms, planned.step_ms),
-        ("Throughput", units.at_rate, untouched.samples_per_s, planned.samples_per_s),
+        ("Throughput", *_throughput(untouched, planned)),
         ("Peak memory", units.in_bytes, untouched.peak_bytes, planned.peak_bytes),
         ("Waiting for data", lambda value: Quantity(units.share(value)), *waits),
     ]
@@ -167,6 +189,17 @@ def before_and_after(head: Headline, tuned: Tuned) -> list[dict[str, Any]]:
         title = _change(show(before), show(after))
         figures.append({"name": name, "title": title, "bars": bars})
     return figures
+
+
+def _throughput(
+    untouched: OutcomeSide, plan: OutcomeSide
+) -> tuple[Callable[[float | None], Quantity], float | None, float | None]:
+    """Samples per second; steps per second where the samples of one side are not known."""
+    before, after = untouched.samples_per_s, plan.samples_per_s
+    if (before is None) == (after is None) or plan.step_ms is None:
+        return units.at_rate, before, after
+    before, after = (outcome.quotient(1000, side.step_ms) for side in (untouched, plan))
+    return lambda value: units.at_rate(value, "steps/s"), before, after
 
 
 def _change(before: Quantity, after: Quantity) -> str:

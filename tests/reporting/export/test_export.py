@@ -130,8 +130,7 @@ def test_pictures_say_what_they_show() -> None:
     assert set(found) == {"batches", "accuracy"}
     assert found["batches"].title.startswith("Most samples per second: Onnxruntime, 500 samples/s")
     assert "Onnxruntime, 2.50x eager" in found["accuracy"].title
-    points = found["accuracy"].traces
-    assert [trace["x"] for trace in points] == [[2.5], [1.0]]
+    assert [curve.x for curve in found["accuracy"].curves] == [[2.5], [1.0]]
 
 
 def test_points_that_lie_together_have_one_label() -> None:
@@ -147,7 +146,7 @@ def test_every_number_of_a_picture_stands_in_the_key() -> None:
     page = html.render(RESULT)
     assert "<li>Onnxruntime</li><li>Eager</li></ol>" in page
     for chart in figures.charts(RESULT).values():
-        told = [text for trace in chart.traces for text in trace["text"] if text]
+        told = [label for curve in chart.curves for label in curve.labels if label]
         assert sorted(told) == ["1", "2"]
 
 

@@ -17,6 +17,16 @@ from flatout.nouns.machine_sample import GpuSample, MachineSample
 from flatout.nouns.ranks import Scaling, ScalingRow
 from flatout.reporting.history import charts, page, screen, series, words
 
+TRIAL = Scaling(
+    8,
+    4,
+    40.0,
+    (
+        ScalingRow(2, 21.0, 1.9, (1.8, 2.0)),
+        ScalingRow(4, 16.0, 2.5, (2.3, 2.6)),
+        ScalingRow(8, error="not tried"),
+    ),
+)
 NAN = Alert(
     code="NAN001",
     id="loss-not-finite",
@@ -75,24 +85,18 @@ def test_what_a_run_was() -> None:
 
 
 def test_the_trial_of_its_ranks(tmp_path: Path) -> None:
-    rows = (
-        ScalingRow(2, 21.0, 1.9, (1.8, 2.0)),
-        ScalingRow(4, 16.0, 2.5, (2.3, 2.6)),
-        ScalingRow(8, error="not tried"),
-    )
     history = series.of(frames(60))
     assert history is not None
-    trial = Scaling(8, 4, 40.0, rows)
-    (chart,) = set(charts.charts(history, trial)) - set(charts.charts(history))
-    drawn = charts.charts(history, trial)[chart]
+    (chart,) = set(charts.charts(history, TRIAL)) - set(charts.charts(history))
+    drawn = charts.charts(history, TRIAL)[chart]
     assert "4 ranks are 2.50x as fast" in drawn.title
-    best, measured = drawn.traces
-    assert (best["x"], best["y"]) == ([1, 2, 4], [1.0, 2.0, 4.0])
-    assert measured["error_y"]["array"] == pytest.approx([0.0, 0.1, 0.1])
-    page.write(history, tmp_path / "history.html", trial)
+    best, measured = drawn.curves
+    assert (best.x, best.y) == ([1, 2, 4], [1.0, 2.0, 4.0])
+    assert measured.bounds == [(1.0, 1.0), (1.8, 2.0), (2.3, 2.6)]
+    page.write(history, tmp_path / "history.html", TRIAL)
     assert "4 ranks are 2.50x" in (tmp_path / "history.html").read_text(encoding="utf-8")
-    assert words.document(history, "page", trial)["ranks_trial"]["rows"][1]["size"] == 4
-    failed = Scaling(8, None, 40.0, rows[2:], "could not be measured")
+    assert words.document(history, "page", TRIAL)["ranks_trial"]["rows"][1]["size"] == 4
+    failed = Scaling(8, None, 40.0, TRIAL.rows[2:], "could not be measured")
     assert set(charts.charts(history, failed)) == set(charts.charts(history))
 
 

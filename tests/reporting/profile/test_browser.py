@@ -15,7 +15,7 @@ from flatout.profiling.trace.analysing import analyse
 from flatout.profiling.trace.reading import read
 from flatout.reporting.profile import html
 from reporting import profiled_examples as examples
-from reporting.test_browser import OWN, browser, contrast, requests  # noqa: F401
+from reporting.test_browser import OWN, browser, contrast, requests, visited  # noqa: F401
 from reporting.test_browser import pytestmark as pytestmark
 
 from selenium.webdriver.common.action_chains import ActionChains  # isort: skip
@@ -34,26 +34,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("profiles")
 
 
-def opened(browser: Any, path: Path, width: int = 1200, scheme: str = "light") -> str:  # noqa: F811
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    wanted = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": wanted})
-    browser.get_log("browser")
-    browser.get_log("performance")
-    browser.get(path.as_uri())
-    drawn = "return document.documentElement.hasAttribute('data-drawn')"
-    WebDriverWait(browser, 60).until(lambda it: it.execute_script(drawn))
-    return path.as_uri()
-
-
 @pytest.fixture
 def show(browser: Any, folder: Path) -> Iterator[Any]:  # noqa: F811
     def of(name: str, width: int = 1200, scheme: str = "light") -> Any:
         path = folder / f"{name}.html"
         if not path.exists():
             html.write_report(getattr(examples, name)(), path)
-        opened(browser, path, width, scheme)
+        visited(browser, path, width, scheme)
         return browser
 
     yield of
@@ -118,7 +105,7 @@ def test_real_traces_are_drawn(browser: Any, folder: Path, trace: str) -> None: 
     path = folder / f"{trace}.html"
     html.write_report(Profiled(profile, ()), path)
     assert path.stat().st_size < 5_000_000
-    opened(browser, path)
+    visited(browser, path)
     assert browser.get_log("browser") == []
     parts = column(browser, "anatomy", 0)
     assert len(parts) == sum(part.ms > 0 for part in profile.anatomy.parts) + 1

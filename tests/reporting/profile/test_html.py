@@ -13,6 +13,7 @@ import pytest
 
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Gap
+from flatout.reporting.html import TEMPLATES
 from flatout.reporting.profile import cells, html, tables
 from machines.healthy import changed
 from reporting import profiled_examples as examples
@@ -89,7 +90,7 @@ def test_the_bar_of_the_anatomy_adds_up() -> None:
 
 
 def test_each_kind_that_occurs_has_a_name_a_meaning_and_a_colour() -> None:
-    style = (html.TEMPLATES / "profile.css").read_text(encoding="utf-8")
+    style = (TEMPLATES / "profile.css").read_text(encoding="utf-8")
     light, dark = style.split("@media (prefers-color-scheme: dark)")[:2]
     for kind in Kind:
         assert f"--k-{kind}:" in light and f"--k-{kind}:" in dark
@@ -176,7 +177,7 @@ def test_a_finding_at_a_line_of_the_host_shows_its_source() -> None:
 
 
 def test_the_licences_of_what_is_vendored_lie_beside_it() -> None:
-    folder = html.TEMPLATES / "vendored"
+    folder = TEMPLATES / "vendored"
     licences = (folder / "LICENSES.txt").read_text(encoding="utf-8")
     for name in (
         "d3-flame-graph 5.0.0",

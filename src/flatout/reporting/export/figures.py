@@ -1,33 +1,30 @@
-"""Pictures of an ExportResult: latency against batch, accuracy against speed; Plotly as plain JSON.
+"""Pictures of an ExportResult: latency against batch, accuracy against speed.
 
 Builds have numbers, which the page explains once: a dozen names would not fit beside their points.
-Colours are names ("@plan") that the page resolves, as in `charts`.
 """
 
 from __future__ import annotations
 
-import html
 import math
+from typing import Literal
 
 from flatout.nouns import units
 from flatout.nouns.exported import BuildPrecision, BuildState, ExportCandidate, ExportResult
-from flatout.reporting.charts import Chart, Trace
+from flatout.reporting.chart import Axis, Chart, Curve, CurveChart
 from flatout.reporting.export import words
 
-DASHES = {
-    BuildPrecision.EXACT: "solid",
-    BuildPrecision.ROUNDING: "dash",
-    BuildPrecision.QUANTISED: "dot",
+DASHES: dict[BuildPrecision, tuple[int, ...]] = {
+    BuildPrecision.EXACT: (),
+    BuildPrecision.ROUNDING: (8, 6),
+    BuildPrecision.QUANTISED: (2, 4),
 }
-SYMBOLS = {
+SHAPES: dict[BuildPrecision, Literal["circle", "diamond", "square"]] = {
     BuildPrecision.EXACT: "circle",
     BuildPrecision.ROUNDING: "diamond",
     BuildPrecision.QUANTISED: "square",
 }
 NEAR = (0.08, 0.06)
 """Shares of the axes within which two points have one label."""
-EDGE = 0.05
-"""Shares of the axis at its ends, where a centred label would not fit."""
 MARKS = (
     "Solid or round: float32; dashed or diamond: rounded inside; dotted or square: quantised. Blue"
     " was kept, grey is eager."
@@ -48,7 +45,7 @@ def numbers(result: ExportResult) -> dict[str, int]:
     return {name: at for at, name in enumerate(timed, 1)}
 
 
-def _batches(result: ExportResult) -> Chart | None:
+def _batches(result: ExportResult) -> CurveChart | None:
     items = [item for item in result.candidates if len(item.batches) > 1]
     if not items:
         return None
@@ -66,43 +63,26 @@ def _batches(result: ExportResult) -> Chart | None:
     own = numbers(result)
     ends = [(math.log2(item.batches[-1].batch), item.batches[-1].ms) for item in items]
     labels = point_labels(ends, [own[item.id] for item in items])
-    layout = {
-        "xaxis": {
-            "title": {"text": "batch"},
-            "type": "log",
-            "dtick": "L1",
-            "tickvals": _sizes(items),
-        },
-        "yaxis": {"title": {"text": "time of a call (ms)"}, "type": "log"},
-        "showlegend": False,
-        "height": 420,
-    }
-    lines = [_batch_line(result, *pair) for pair in zip(items, labels, strict=True)]
-    return Chart("batches", title, note, lines, layout)
+    sizes = sorted({point.batch for item in items for point in item.batches})
+    batch, time = Axis("batch", log=True, ticks=sizes), Axis("time of a call", "ms", log=True)
+    curves = [_batch_curve(result, *pair) for pair in zip(items, labels, strict=True)]
+    return CurveChart("batches", title, note, batch, time, curves, legend=False)
 
 
-def _sizes(items: list[ExportCandidate]) -> list[int]:
-    return sorted({point.batch for item in items for point in item.batches})
+def _batch_curve(result: ExportResult, item: ExportCandidate, label: str) -> Curve:
+    return Curve(
+        item.title,
+        [point.batch for point in item.batches],
+        [point.ms for point in item.batches],
+        _colour(result, item),
+        dash=DASHES[item.precision],
+        point=6,
+        texts=[units.rate(point.samples_per_s) for point in item.batches],
+        labels=[*[""] * (len(item.batches) - 1), label],
+    )
 
 
-def _batch_line(result: ExportResult, item: ExportCandidate, label: str) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers+text",
-        "name": html.escape(item.title),
-        "x": [point.batch for point in item.batches],
-        "y": [point.ms for point in item.batches],
-        "text": [*[""] * (len(item.batches) - 1), label],
-        "textposition": "top left",
-        "cliponaxis": False,
-        "customdata": [units.rate(point.samples_per_s) for point in item.batches],
-        "line": {"color": _colour(result, item), "dash": DASHES[item.precision], "width": 2},
-        "marker": {"size": 6},
-        "hovertemplate": "batch %{x}: %{y:.3g} ms<br>%{customdata}",
-    }
-
-
-def _accuracy(result: ExportResult) -> Chart | None:
+def _accuracy(result: ExportResult) -> CurveChart | None:
     items = [
         item
         for item in result.candidates
@@ -119,38 +99,21 @@ def _accuracy(result: ExportResult) -> Chart | None:
     own = numbers(result)
     points = [(item.speedup or 0.0, _error(item) or SAME_BITS) for item in items]
     labels = point_labels(points, [own[item.id] for item in items])
-    most = max(x for x, _ in points) or 1.0
-    traces = [
-        _point(result, item, label, point[0] / most)
-        for item, label, point in zip(items, labels, points, strict=True)
+    curves = [
+        Curve(
+            item.title,
+            [speedup],
+            [error],
+            _colour(result, item),
+            width=0,
+            point=11,
+            shape=SHAPES[item.precision],
+            labels=[label],
+        )
+        for item, label, (speedup, error) in zip(items, labels, points, strict=True)
     ]
-    layout = {
-        "xaxis": {"title": {"text": "speed with batch 1 / eager (ratio)"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": "error"}, "type": "log", "exponentformat": "power"},
-        "showlegend": False,
-        "height": 420,
-    }
-    return Chart("accuracy", title, note, traces, layout)
-
-
-def _point(result: ExportResult, item: ExportCandidate, label: str, share: float) -> Trace:
-    """share: how far to the right it lies."""
-    return {
-        "type": "scatter",
-        "mode": "markers+text",
-        "name": html.escape(item.title),
-        "x": [item.speedup],
-        "y": [_error(item)],
-        "text": [label],
-        "textposition": _position(share),
-        "cliponaxis": False,
-        "marker": {
-            "color": _colour(result, item),
-            "size": 11,
-            "symbol": SYMBOLS[item.precision],
-        },
-        "hovertemplate": "%{x:.2f}×, error %{y:.1e}",
-    }
+    speed, errors = Axis("speed with batch 1 / eager", "×", zero=True), Axis("error", log=True)
+    return CurveChart("accuracy", title, note, speed, errors, curves, legend=False)
 
 
 def point_labels(points: list[tuple[float, float]], names: list[int]) -> list[str]:
@@ -171,12 +134,6 @@ def point_labels(points: list[tuple[float, float]], names: list[int]) -> list[st
         highest = max(sorted(group), key=lambda at: heights[at])
         labels[highest] = _listed(sorted(names[at] for at in group))
     return labels
-
-
-def _position(share: float) -> str:
-    if share < EDGE:
-        return "top right"
-    return "top left" if share > 1 - EDGE else "top center"
 
 
 def _listed(numbers: list[int]) -> str:
@@ -205,5 +162,5 @@ def _error(item: ExportCandidate) -> float | None:
 
 def _colour(result: ExportResult, item: ExportCandidate) -> str:
     if item.state is BuildState.CHOSEN:
-        return "@plan"
-    return "@untouched" if item.id == "eager" else "@again"
+        return "plan"
+    return "untouched" if item.id == "eager" else "again"

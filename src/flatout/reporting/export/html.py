@@ -8,6 +8,7 @@ from typing import Any
 from flatout.nouns import units
 from flatout.nouns.exported import ExportCandidate, ExportResult
 from flatout.reporting import html, plain
+from flatout.reporting.chart import curve_charts
 from flatout.reporting.export import figures, words
 
 
@@ -23,32 +24,20 @@ def write_report(result: ExportResult, path: Path) -> None:
 
 def render(result: ExportResult) -> str:
     """The page as text."""
-    from plotly.offline import get_plotlyjs
-
-    plotly, script = get_plotlyjs(), (html.TEMPLATES / "report.js").read_text(encoding="utf-8")
     charts = figures.charts(result)
-    drawn = {chart.id: {"data": chart.traces, "layout": chart.layout} for chart in charts.values()}
-    page = (
-        html.templates()
-        .get_template("export.html.j2")
-        .render(
-            title=words.headline(result),
-            result=result,
-            winner=result.winner,
-            guard_words=words.guard(result.winner.guard) if result.winner else "",
-            tensors=_tensors(result),
-            rows=[_row(item) for item in result.candidates],
-            facts=_facts(result),
-            charts=charts,
-            numbered=[item.title for item in result.candidates if item.latency is not None],
-            figures=html.script_json(drawn),
-            style=(html.TEMPLATES / "report.css").read_text(encoding="utf-8"),
-            plotly=plotly,
-            script=script,
-            script_hashes=[html.digest(plotly), html.digest(script)],
-        )
+    return html.page(
+        "export.html.j2",
+        curve_charts(charts),
+        title=words.headline(result),
+        result=result,
+        winner=result.winner,
+        guard_words=words.guard(result.winner.guard) if result.winner else "",
+        tensors=_tensors(result),
+        rows=[_row(item) for item in result.candidates],
+        facts=_facts(result),
+        charts=charts,
+        numbered=[item.title for item in result.candidates if item.latency is not None],
     )
-    return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _tensors(result: ExportResult) -> list[tuple[str, str, str, str]]:

@@ -1,16 +1,17 @@
-"""The charts of a run's history as Plotly figures; each one's title says what it shows."""
+"""The charts of a run's history; each one's title says what it shows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 from flatout.nouns import units
 from flatout.nouns.ranks import Scaling
-from flatout.reporting.charts import Chart, Trace
+from flatout.reporting.chart import Axis, Chart, Curve, CurveChart, line
 from flatout.reporting.history.series import RunMoment, RunSeries
 
 Figure = Callable[[RunMoment], float | None]
+TIME = Axis("time", "minutes")
 
 
 def charts(series: RunSeries, trial: Scaling | None = None) -> dict[str, Chart]:
@@ -42,30 +43,30 @@ def gpu_mean(name: str) -> Figure:
     return mean
 
 
-def _losses(series: RunSeries) -> Chart | None:
+def _losses(series: RunSeries) -> CurveChart | None:
     if len(series.losses) < 2:
         return None
     (first_step, first), (last_step, last) = series.losses[0], series.losses[-1]
     steps = [step for step, _ in series.losses]
-    trace = _curve("loss", steps, [loss for _, loss in series.losses], "@plan")
+    curve = line("loss", steps, [loss for _, loss in series.losses], "plan")
     title = f"The loss goes from {first:.4g} (step {first_step:,}) to {last:.4g} ({last_step:,})"
     note = "The loss that the program computed, of one rank, at the steps at which it was read."
-    layout = _axes("step", "loss", zero=False)
-    return Chart("losses", title, note, [trace], layout)
+    return CurveChart("losses", title, note, Axis("step"), Axis("loss"), [curve])
 
 
-def _steps(series: RunSeries) -> Chart | None:
+def _steps(series: RunSeries) -> CurveChart | None:
     usual = series.usual(step_ms)
     if usual is None:
         return None
     slowest = max(series.values(step_ms))
     title = f"A step takes {units.milliseconds(usual)}, at most {units.milliseconds(slowest)}"
     note = "Each point is the median of the steps of ten seconds."
-    trace = _over_time(series, "step time", step_ms, "@plan")
-    return Chart("steps", title, note, [trace], _axes("minutes", "time per step (ms)"))
+    curve = _over_time(series, "step time", step_ms, "plan")
+    axis = Axis("time per step", "ms", zero=True)
+    return CurveChart("steps", title, note, TIME, axis, [curve])
 
 
-def _wait(series: RunSeries) -> Chart | None:
+def _wait(series: RunSeries) -> CurveChart | None:
     def wait(moment: RunMoment) -> float | None:
         return None if moment.job.wait_share is None else 100 * moment.job.wait_share
 
@@ -74,11 +75,11 @@ def _wait(series: RunSeries) -> Chart | None:
         return None
     title = f"{units.share(usual / 100)} of the time it waits for its loader"
     note = "The share of a step's time that passes before the loader gives its batch."
-    layout = _axes("minutes", "waiting for data (%)")
-    return Chart("wait", title, note, [_over_time(series, "wait", wait, "@plan")], layout)
+    axis = Axis("waiting for data", "%", zero=True)
+    return CurveChart("wait", title, note, TIME, axis, [_over_time(series, "wait", wait, "plan")])
 
 
-def _memory(series: RunSeries) -> Chart | None:
+def _memory(series: RunSeries) -> CurveChart | None:
     def host(moment: RunMoment) -> float | None:
         return None if moment.job.memory_bytes is None else moment.job.memory_bytes / 2**30
 
@@ -86,21 +87,22 @@ def _memory(series: RunSeries) -> Chart | None:
         used = moment.job.gpu_memory_bytes
         return None if used is None else used / 2**30
 
-    traces = [
+    curves = [
         _over_time(series, name, figure, colour)
-        for name, figure, colour in (("host", host, "@untouched"), ("GPU", device, "@plan"))
+        for name, figure, colour in (("host", host, "untouched"), ("GPU", device, "plan"))
         if series.values(figure)
     ]
-    if not traces:
+    if not curves:
         return None
     peak = max(series.values(device) or series.values(host))
     kind = "GPU" if series.values(device) else "host"
     title = f"It needs at most {units.size(peak * 2**30)} of {kind} memory"
     note = "Memory of the program with all that it started."
-    return Chart("memory", title, note, traces, _axes("minutes", "memory (GiB)"))
+    axis = Axis("memory", "GiB", zero=True)
+    return CurveChart("memory", title, note, TIME, axis, curves)
 
 
-def _gpus(series: RunSeries) -> list[Chart | None]:
+def _gpus(series: RunSeries) -> list[CurveChart | None]:
     return [
         _gpu_chart(series, "utilization", 100, "%", "The GPUs are {} busy", units.share),
         _gpu_chart(series, "power_w", 1, "W", "A GPU draws {}", lambda v: f"{v:.0f} W"),
@@ -115,7 +117,7 @@ def _gpu_chart(
     unit: str,
     words: str,
     shown: Callable[[float | None], str],
-) -> Chart | None:
+) -> CurveChart | None:
     mean = gpu_mean(name)
     usual = series.usual(mean)
     if usual is None:
@@ -126,59 +128,32 @@ def _gpu_chart(
         return None if value is None else factor * value
 
     label = name.removesuffix("_w").removesuffix("_c").replace("_", " ")
-    trace = _over_time(series, label, figure, "@plan")
+    curve = _over_time(series, label, figure, "plan")
     note = "The mean of the GPUs that the job uses, as their driver reports it."
-    layout = _axes("minutes", f"{label} ({unit})")
-    return Chart(f"gpu-{label}", words.format(shown(usual)), note, [trace], layout)
+    axis = Axis(label, unit, zero=True)
+    return CurveChart(f"gpu-{label}", words.format(shown(usual)), note, TIME, axis, [curve])
 
 
-def _scaling(trial: Scaling) -> Chart | None:
+def _scaling(trial: Scaling) -> CurveChart | None:
     """Speed-up against ranks: measured with its interval, and at best."""
     rows = [row for row in trial.rows if row.speedup is not None and row.interval is not None]
     if not rows:
         return None
     sizes = [1, *(row.size for row in rows)]
-    measured = _curve("measured", sizes, [1.0, *(row.speedup for row in rows)], "@plan")
-    measured["mode"] = "lines+markers"
-    bounds = [(1.0, 1.0), *(row.interval or (1.0, 1.0) for row in rows)]
-    measured["error_y"] = {
-        "type": "data",
-        "symmetric": False,
-        "array": [high - mean for (_, high), mean in zip(bounds, measured["y"], strict=True)],
-        "arrayminus": [mean - low for (low, _), mean in zip(bounds, measured["y"], strict=True)],
-    }
-    traces = [_curve("at best", sizes, [float(size) for size in sizes], "@untouched"), measured]
+    measured = line("measured", sizes, [1.0, *(row.speedup for row in rows)], "plan")
+    bounds = [(1.0, 1.0), *(row.interval for row in rows if row.interval is not None)]
+    at_best = line("at best", sizes, sizes, "untouched")
     best = max(rows, key=lambda row: row.speedup or 0.0)
     title = f"{best.size} ranks are {units.ratio(best.speedup)} as fast as one process"
     note = (
         "Of the trial before the run, against one process as written; the bars are intervals of "
         "95 %. At best: twice as fast on two ranks."
     )
-    layout = _axes("ranks", "speed-up (x)")
-    layout["xaxis"] |= {"tickvals": sizes, "rangemode": "tozero"}
-    layout["showlegend"] = True
-    return Chart("scaling", title, note, traces, layout)
+    ranks, speedup = Axis("ranks", zero=True, ticks=sizes), Axis("speed-up", "×", zero=True)
+    curves = [at_best, replace(measured, bounds=bounds)]
+    return CurveChart("scaling", title, note, ranks, speedup, curves)
 
 
-def _over_time(series: RunSeries, name: str, figure: Figure, colour: str) -> Trace:
+def _over_time(series: RunSeries, name: str, figure: Figure, colour: str) -> Curve:
     minutes = [round(moment.minutes, 3) for moment in series.moments]
-    return _curve(name, minutes, [figure(moment) for moment in series.moments], colour)
-
-
-def _curve(name: str, x: Sequence[float], y: Sequence[float | None], colour: str) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines" if len(x) > 12 else "lines+markers",
-        "name": name,
-        "x": list(x),
-        "y": list(y),
-        "line": {"color": colour, "width": 2},
-        "hovertemplate": "%{y:.4g}",
-    }
-
-
-def _axes(x: str, y: str, zero: bool = True) -> dict[str, Any]:
-    axis: dict[str, Any] = {"title": {"text": y}}
-    if zero:
-        axis["rangemode"] = "tozero"
-    return {"xaxis": {"title": {"text": x}}, "yaxis": axis}
+    return line(name, minutes, [figure(moment) for moment in series.moments], colour)

@@ -8,6 +8,7 @@ from pathlib import Path
 from flatout.nouns import units
 from flatout.nouns.ranks import Scaling
 from flatout.reporting import html
+from flatout.reporting.chart import curve_charts
 from flatout.reporting.history import charts, words
 from flatout.reporting.history.series import RunSeries
 
@@ -22,28 +23,16 @@ def write(series: RunSeries, path: Path, trial: Scaling | None = None) -> None:
 
 def render(series: RunSeries, trial: Scaling | None = None) -> str:
     """The page as text."""
-    from plotly.offline import get_plotlyjs
-
-    plotly = get_plotlyjs()
-    script = (html.TEMPLATES / "report.js").read_text(encoding="utf-8")
     drawn = charts.charts(series, trial)
-    figures = {chart.id: {"data": chart.traces, "layout": chart.layout} for chart in drawn.values()}
-    page = (
-        html.templates(duration=units.duration, clock=clock)
-        .get_template("history.html.j2")
-        .render(
-            series=series,
-            title=words.headline(series),
-            facts=words.facts(series),
-            charts=drawn,
-            figures=html.script_json(figures),
-            style=(html.TEMPLATES / "report.css").read_text(encoding="utf-8"),
-            plotly=plotly,
-            script=script,
-            script_hashes=[html.digest(plotly), html.digest(script)],
-        )
+    return html.page(
+        "history.html.j2",
+        curve_charts(drawn),
+        {"clock": clock},
+        series=series,
+        title=words.headline(series),
+        facts=words.facts(series),
+        charts=drawn,
     )
-    return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def clock(time_s: float | None) -> str:

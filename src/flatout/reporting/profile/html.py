@@ -14,15 +14,7 @@ from flatout.nouns.anatomy import IDLE, WAITS, Kind
 from flatout.nouns.finding import Finding, Gain
 from flatout.nouns.profile import Place, Profile, Profiled
 from flatout.reporting import plain
-from flatout.reporting.html import (
-    TEMPLATES,
-    beside,
-    digest,
-    script_json,
-    templates,
-    times,
-    write_page,
-)
+from flatout.reporting.html import beside, page, times, write_page
 from flatout.reporting.profile import figures, host, tables, words
 
 FLAMES = ("vendored/d3-flame-graph.js", "profile_flames.js")
@@ -40,40 +32,33 @@ def render(profiled: Profiled, folder: Path) -> str:
     """The page as text. folder: where it will lie, for the link to the trace beside it."""
     profile = profiled.profile
     data = page_figures(profile)
-    script = "\n".join(_text(name) for name in scripts(data))
-    page = (
-        templates()
-        .get_template("profile.html.j2")
-        .render(
-            profiled=profiled,
-            profile=profile,
-            anatomy=profile.anatomy,
-            title=words.headline(profile),
-            lead=words.verdict(profiled),
-            answer="no" if words.worth_doing(profiled) else "yes",
-            command=plain.command_line(profile.command),
-            figures=key_figures(profile),
-            parts=parts(profile),
-            has=known_columns(profile),
-            overlapped=list(words.overlapped(profile)),
-            findings=[finding(problem, profiled) for problem in profiled.findings],
-            timeline=figures.timeline_sums(profile),
-            memory=memory_words(profile),
-            tables={table.id: table for table in tables.tables(profile)},
-            waits=tables.waits(profile),
-            ceilings=tables.ceilings(profile),
-            host=host.section(profile),
-            traces=traces(profile, folder),
-            environment=surroundings(profiled),
-            data=script_json(data),
-            drawn={name for name, figure in data.items() if figure},
-            style="\n".join(_text(name) for name in STYLES),
-            script=script,
-            script_hash=digest(script),
-        )
+    return page(
+        "profile.html.j2",
+        data,
+        styles=STYLES,
+        scripts=scripts(data),
+        profiled=profiled,
+        profile=profile,
+        anatomy=profile.anatomy,
+        title=words.headline(profile),
+        lead=words.verdict(profiled),
+        answer="no" if words.worth_doing(profiled) else "yes",
+        command=plain.command_line(profile.command),
+        figures=key_figures(profile),
+        parts=parts(profile),
+        has=known_columns(profile),
+        overlapped=list(words.overlapped(profile)),
+        findings=[finding(problem, profiled) for problem in profiled.findings],
+        timeline=figures.timeline_sums(profile),
+        memory=memory_words(profile),
+        tables={table.id: table for table in tables.tables(profile)},
+        waits=tables.waits(profile),
+        ceilings=tables.ceilings(profile),
+        host=host.section(profile),
+        traces=traces(profile, folder),
+        environment=surroundings(profiled),
+        drawn={name for name, figure in data.items() if figure},
     )
-    # A path may hold bytes that are no text; they come out as visible escapes.
-    return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def page_figures(profile: Profile) -> dict[str, Any]:
@@ -237,7 +222,3 @@ def _over(profile: Profile) -> str:
 
 def _added(ms: float) -> str | None:
     return f"{units.milliseconds(ms)} per step" if ms else None
-
-
-def _text(name: str) -> str:
-    return (TEMPLATES / name).read_text(encoding="utf-8")
