@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import typer
 
 from flatout import commands
-from flatout.nouns.errors import UserError
+from flatout.nouns.errors import INTERRUPTED, UserError
 
-INTERRUPTED = 130
 INTERNAL_ERROR = 70
 TRACEBACK_ENV = "FLATOUT_TRACEBACK"
 """Set to anything: errors inside flatout keep their traceback."""
@@ -41,7 +40,7 @@ def outcome(arguments: Sequence[str]) -> int:
         asked = context.command_path if context is not None else " ".join(known)
         return _tell(error.format_message().rstrip("."), f"{asked} --help", error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
+        return _tell("interrupted", None, INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone; keep the interpreter from flushing into the void.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -321,7 +321,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
     else:
         document = json.loads(out)
         assert document["interrupted"] is True
-        assert (process.returncode, document["plan"]) == (1, None)
+        assert (process.returncode, document["plan"]) == (130, None)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")

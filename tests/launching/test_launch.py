@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -81,6 +82,22 @@ def test_a_dry_run_shows_the_files_where_the_engine_is_not(
     with pytest.raises(UserError, match="is known where Slurm is"):
         launch.prepare(request(code, gpus="all"), dry=True)
     assert not (code / ".flatout").exists()
+
+
+@pytest.mark.parametrize("engine", engines.names())
+def test_a_dry_run_with_nothing_but_a_script_gives_files_or_says_what_is_missing(
+    code: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    monkeypatch.setenv("PATH", str(code))
+    try:
+        prepared = launch.prepare(request(code, engine), dry=True)
+    except UserError as error:
+        assert error.next_step
+        assert "--dry-run" not in error.next_step
+        return
+    assert prepared.files
+    assert not re.search(r"docker build -t *\.", "".join(f.text for f in prepared.files))
+    assert "--dry-run" not in "".join(prepared.warnings)
 
 
 def test_files_are_the_owners_alone_and_the_job_is_found_again(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from importlib import metadata
 
 import flatout
 from flatout.nouns import units
@@ -16,7 +18,19 @@ LOST_EXIT = wire.LOST_EXIT
 engine to say."""
 TERMINATED_EXIT = 143
 """128 + SIGTERM: the node is taken away, and the program has saved nothing."""
-INSTALL = f"python -m pip install --quiet flatout=={flatout.__version__}"
+
+
+def _own_requirement() -> str:
+    """This flatout as pip takes it: the commit of its repository, if it was installed from one."""
+    version = f"flatout=={flatout.__version__}"
+    try:
+        origin = json.loads(metadata.distribution("flatout").read_text("direct_url.json") or "{}")
+        return f"flatout @ {origin['vcs_info']['vcs']}+{origin['url']}@{origin['vcs_info']['commit_id']}"
+    except (metadata.PackageNotFoundError, ValueError, KeyError):
+        return version
+
+
+INSTALL = f"python -m pip install --quiet {shlex.quote(_own_requirement())}"
 """On a node that may lack it."""
 
 

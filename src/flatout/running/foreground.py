@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from flatout.nouns.errors import UserError
+from flatout.nouns.errors import INTERRUPTED, UserError
 from flatout.running import environment, folder
 from flatout.running.command import Command
 from flatout.running.interrupts import Witness
@@ -86,6 +86,8 @@ class Finished:
     """The agent was given its orders; else the program ran as written, without flatout."""
     folder: Path | None = None
     """Where this run's files are."""
+    interrupted: bool = False
+    """It did not end well after Ctrl-C, whatever its exit code."""
 
     @property
     def torch_versions(self) -> set[str]:
@@ -93,8 +95,8 @@ class Finished:
 
     @property
     def shell_code(self) -> int:
-        """The exit code as a shell shows it: 128 + N when signal N ended the program."""
-        return _shell_code(self.returncode)
+        """As a shell shows it, 128 + N when signal N ended the program; INTERRUPTED after Ctrl-C."""
+        return _shell_code(self.returncode, self.interrupted)
 
 
 def run(
@@ -133,10 +135,12 @@ def run(
                 meanwhile(orders.parent / "records", process)
         finally:
             returncode = _returncode(process, ranks)
+            interrupted = signals.interrupted and returncode != 0
             if watch is not None:
-                _safely(watch.end, warn, _shell_code(returncode))
+                _safely(watch.end, warn, _shell_code(returncode, interrupted))
     records = _collect(orders.parent / "records", warn) if orders is not None else ()
-    return Finished(returncode, records, orders is not None, orders.parent if orders else None)
+    run_folder = orders.parent if orders else None
+    return Finished(returncode, records, orders is not None, run_folder, interrupted)
 
 
 @contextmanager
@@ -165,7 +169,9 @@ def _environment(
     return env
 
 
-def _shell_code(returncode: int) -> int:
+def _shell_code(returncode: int, interrupted: bool) -> int:
+    if interrupted:
+        return INTERRUPTED
     return returncode if returncode >= 0 else 128 - returncode
 
 
@@ -252,6 +258,8 @@ class _Signals:
         self._ranks: OtherRanks | None = None
         self._waiting: list[int] = []
         self._witness = Witness()
+        self.interrupted = False
+        """There was a Ctrl-C."""
 
     def pass_on(self, number: int, frame: object) -> None:
         if self._process is None:
@@ -263,6 +271,7 @@ class _Signals:
 
     def interrupt(self, number: int, frame: object) -> None:
         """A program that does not run yet cannot have had it."""
+        self.interrupted = True
         if self._process is not None and self._witness.group_had_it():
             self.wait(number, frame)
         else:
