@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -142,6 +143,32 @@ def test_errors_are_told_without_a_traceback(
     assert lines[:3] == ["flatout: no", "  next: go", "flatout: no"]
     assert lines[3] == "flatout: No space left on device: /x/y"
     assert lines[5:7] == ["flatout: interrupted", "flatout: internal error: ValueError: surprise"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["tune", "--json", "none.py"], True),
+        (["explain", "--json", "none.log"], True),
+        (["run", "train.py", "--json"], False),
+        (["run", "--", "train", "--json"], False),
+    ],
+)
+def test_with_json_an_error_is_a_document(
+    arguments: list[str],
+    told: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def call(arguments: object) -> int:
+        raise UserError("no", "go", 1)
+
+    monkeypatch.setattr(commands, "call", call)
+    assert outcome(arguments) == 1
+    out, err = capsys.readouterr()
+    assert err == "flatout: no\n  next: go\n"
+    document = {"schema": "flatout.error/1", "error": "no", "next": "go", "exit_code": 1}
+    assert [json.loads(line) for line in out.splitlines()] == ([document] if told else [])
 
 
 def test_errors_of_ours_can_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
