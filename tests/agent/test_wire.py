@@ -62,7 +62,7 @@ def test_every_kind_of_number_and_name(given: Any, read: Any) -> None:
 
 
 def test_what_is_neither_is_named() -> None:
-    with pytest.raises(TypeError, match="builtins.object is no number"):
+    with pytest.raises(TypeError, match="is no number and no text"):
         wire.dump(wire.BoostOrder("gc-pause", {"value": object()}))  # type: ignore[dict-item]
 
 

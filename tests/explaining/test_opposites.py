@@ -1,4 +1,4 @@
-"""Where opposite causes print the same line, what else the text holds decides; else nothing is sure."""
+"""Where opposite causes print the same line, the rest of the text decides; else nothing is sure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from flatout.explaining.explaining import explain_text
 from flatout.nouns.signature import Confidence
 
 SELECT = "LLVM ERROR: Cannot select: intrinsic %llvm.nvvm.shfl.sync.bfly.i32"
-PTXAS = "triton.runtime.errors.PTXASError: `ptxas` stderr:\nptxas fatal   : Value 'sm_{}' is not defined for option 'gpu-name'"
+PTXAS = (
+    "triton.runtime.errors.PTXASError: `ptxas` stderr:\n"
+    "ptxas fatal   : Value 'sm_{}' is not defined for option 'gpu-name'"
+)
 XFORMERS = "requires device with capability <= (9, 0) but your GPU has capability ({}, 0) (too {})"
-TORCH = "NVIDIA {} with CUDA capability sm_{} is not compatible with the current PyTorch installation."
+TORCH = "NVIDIA {} with CUDA capability sm_{} is not compatible with the current PyTorch"
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ VERB = "tune"
 COMMAND = re.compile(rf"\bflatout ({'|'.join(commands.names())})\b(?: [^;`]*)?")
 """A command, to the end of its part of the sentence."""
 PROSE = re.compile(
-    r",(?: |$)|: | [|>] |\s(?:and|does|for|has|in|lists|makes|needs|of|on|or|reads|says|starts|to|where"
-    r"|with|writes)\s"
+    r",(?: |$)|: | [|>] |\s(?:and|does|for|has|in|lists|makes|needs|of|on|or|reads|says|starts|to"
+    r"|where|with|writes)\s"
 )
 """Where the line ends, or the sentence goes on behind it."""
 ALONE = {"--capture", "--triton", "--list", "--follow", "--cancel"}

@@ -169,14 +169,14 @@ def process(**seen: object) -> Process:
     return found
 
 
-def ended(returncode: int, interrupted: bool = False) -> Finished:
-    return Finished(returncode, (), True, interrupted=interrupted)
+def ended(returncode: int, ctrl_c: bool = False) -> Finished:
+    return Finished(returncode, (), True, ctrl_c=ctrl_c)
 
 
 def test_ctrl_c_before_the_window_is_no_failure_of_the_program() -> None:
     """Some programs end with a code of their own then."""
     steps = [wire.StepTaken(index, "warmup", 0.1) for index in range(2)]
-    error = records.why_not([Process(1, steps=steps)], ended(1, interrupted=True))
+    error = records.why_not([Process(1, steps=steps)], ended(1, ctrl_c=True))
     assert error.message == "interrupted after 2 steps, before a window was recorded"
     assert (error.next_step, error.exit_code) == (None, INTERRUPTED)
 

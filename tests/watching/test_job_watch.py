@@ -130,8 +130,8 @@ def test_a_failure_is_in_the_history_with_its_code(folder: Path) -> None:
 
 
 def test_ctrl_c_raises_no_alert_whatever_the_programs_own_code_is(folder: Path) -> None:
-    caught = "try:\n" + textwrap.indent(SCRIPT, "    ") + "except KeyboardInterrupt:\n    sys.exit(1)"
-    (folder / "train.py").write_text(caught)
+    body = textwrap.indent(SCRIPT, "    ")
+    (folder / "train.py").write_text(f"try:{body}except KeyboardInterrupt:\n    sys.exit(1)\n")
     process = started("100000", "0.02", "0")
     with JobsObserver() as observer:
         until(observer, lambda frame: any((job.step or 0) > 5 for job in own(frame)))

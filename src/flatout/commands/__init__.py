@@ -4,7 +4,8 @@ Each file defines `command`, a function with typer annotations that returns the 
 docstring is the help, and `PLACE = (group, number)` says where `flatout --help` lists it. Further:
 
 - `CONTEXT = SCRIPT_CONTEXT`: the command line ends with the user's own program; `command` takes a
-  `typer.Context` and reads it with `user_command(verb, ctx.args, python)`. `USAGE` may say what stands there.
+  `typer.Context` and reads it with `user_command(verb, ctx.args, python)`. `USAGE` may say what
+  stands there.
 - `SUBCOMMANDS`: functions like `command`, which is then the group's help alone.
 - `modern(words)`: the words after the command as they are written today.
 

@@ -21,7 +21,7 @@ def command(
     plan: PlanToPrint = Path("flatout.toml"),
     as_json: _options.Json = False,
 ) -> int:
-    """Print the plan as PyTorch code to paste into the script.
+    """Print the plan as PyTorch code: a template for the script.
 
     The code is plain PyTorch and does not need flatout.
 

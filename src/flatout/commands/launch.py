@@ -256,7 +256,9 @@ def _variables(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     for text in given:
         if "=" not in text:
             if text not in os.environ:
-                raise UserError(f"--env {text}: it is not set here", f"give it one: --env {text}=1, for example")
+                raise UserError(
+                    f"--env {text}: it is not set here", f"give it a value: --env {text}=1"
+                )
             text = f"{text}={os.environ[text]}"
         found.append(_pair("--env", text))
     return tuple(found)
@@ -265,7 +267,9 @@ def _variables(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
 def _pair(option: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UserError(f"{option} {text!r} has no value", f"write it as in {option} {name or 'name'}=1")
+        raise UserError(
+            f"{option} {text!r} has no value", f"write it as in {option} {name or 'name'}=1"
+        )
     if "\n" in value or "\0" in value:
         raise UserError(f"{option} {name}: a value of several lines", "put it into a file")
     return name, value

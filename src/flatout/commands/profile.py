@@ -156,7 +156,7 @@ def _check_traces(words: Sequence[str], script_only: Sequence[str]) -> None:
         if schema == "flatout.profile":
             raise UserError(
                 f"{word} is a finished profile, not a trace",
-                f"compare it with another one, such as after.json: flatout compare {word} after.json",
+                f"compare it with another one: flatout compare {word} after.json",
             )
         if schema is not None:
             raise UserError(f"{word} is a {schema} document, not a trace")

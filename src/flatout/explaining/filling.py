@@ -10,7 +10,7 @@ from flatout.knowledge.signatures import PLACEHOLDER
 from flatout.nouns.signature import Wording
 
 NOTHING = "\0"
-"""Stands where neither a captured text nor an alternative is, until the blanks around it are gone."""
+"""Where neither a captured text nor an alternative is, until the blanks around it are gone."""
 _AROUND_NOTHING = re.compile(r" ?\(\0\)| \0(?=[ ,.;:)]|$)|(?:^|(?<=\())\0 ")
 _PLAIN = re.compile(r"[\w.:/@%+=,-]*")
 """A captured text of these letters means nothing but itself to any shell."""

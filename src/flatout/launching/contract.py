@@ -21,13 +21,13 @@ TERMINATED_EXIT = 143
 
 
 def _own_requirement() -> str:
-    """This flatout as pip takes it: the commit of its repository, if it was installed from one."""
-    version = f"flatout=={flatout.__version__}"
+    """What pip installs the same flatout from: the commit of its repository, where it came so."""
     try:
         origin = json.loads(metadata.distribution("flatout").read_text("direct_url.json") or "{}")
-        return f"flatout @ {origin['vcs_info']['vcs']}+{origin['url']}@{origin['vcs_info']['commit_id']}"
+        vcs = origin["vcs_info"]
+        return f"flatout @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}"
     except (metadata.PackageNotFoundError, ValueError, KeyError):
-        return version
+        return f"flatout=={flatout.__version__}"
 
 
 INSTALL = f"python -m pip install --quiet {shlex.quote(_own_requirement())}"

@@ -105,7 +105,9 @@ def check(request: LaunchRequest, chosen: Engine) -> None:
         raise UserError(message, "up to 42 small letters, digits and hyphens: --name my-run-3")
     for name, _ in request.variables:
         if not VARIABLE.fullmatch(name):
-            raise UserError(f"--env {name!r} is no name of a variable", "write it as in --env EPOCHS=3")
+            raise UserError(
+                f"--env {name!r} is no name of a variable", "write it as in --env EPOCHS=3"
+            )
     if request.gpus is not None and request.ranks is not None:
         raise UserError(
             "--gpus starts a process on each GPU; --ranks is for nodes without GPUs",

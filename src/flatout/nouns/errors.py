@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as a shell shows it."""
 

@@ -119,7 +119,7 @@ def size_bytes(text: str | None) -> float | None:
 
 
 def seconds(text: str) -> float | None:
-    """What people write and what `duration` prints: 90, 90s, 1.5h, 1m44s, 1 min 27 s; None: no time."""
+    """What people write, and `duration` prints: 90, 90s, 1.5h, 1m44s, 1 min 27 s; None: no time."""
     text = text.strip().lower()
     if re.fullmatch(NUMBER, text):
         return float(text)

@@ -469,3 +469,27 @@ def test_a_job_that_flatout_did_not_start() -> None:
         assert pid not in {job.pid for job in ForeignJobs().find({os.getpid()})}  # it started it
     finally:
         process.communicate("")  # the end of its input ends both
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+def test_what_flatout_starts_itself_is_no_foreign_job(tmp_path: Path) -> None:
+    """Workers of an export have torch too."""
+    worker = tmp_path / "flatout_programs" / "worker.py"
+    worker.parent.mkdir()
+    worker.write_text("import torch, sys; print('ready', flush=True); sys.stdin.read()")
+    ours, other = tmp_path / "flatout_programs/worker.py", tmp_path / "worker.py"
+    other.write_text(worker.read_text())
+    started = [
+        subprocess.Popen([sys.executable, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for path in (ours, other)
+    ]
+    try:
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+        found = {job.pid for job in ForeignJobs().find(())}
+        assert [process.pid in found for process in started] == [False, True]
+    finally:
+        for process in started:
+            process.communicate(b"")

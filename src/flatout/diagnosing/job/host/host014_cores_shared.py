@@ -87,7 +87,7 @@ def _by_cause(cores: CoresSeen, throttled: bool) -> tuple[str, str, tuple[str, .
     fewer = (f"torch.set_num_threads({cores.cores - 1})",) if cores.cores > 2 else ()
     return (
         "its own threads and processes wait for each other's cores",
-        "Use fewer loader workers or fewer threads, so that together they are as many as the cores.",
+        "Use fewer loader workers or fewer threads: together no more than there are cores.",
         fewer,
     )
 
