@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import re
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from flatout.launching import engines, folders, launch
+import flatout
+from flatout.launching import contract, engines, folders, launch
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import LaunchRequest, SubmittedJob
 
@@ -82,6 +84,28 @@ def test_a_dry_run_shows_the_files_where_the_engine_is_not(
     with pytest.raises(UserError, match="is known where Slurm is"):
         launch.prepare(request(code, gpus="all"), dry=True)
     assert not (code / ".flatout").exists()
+
+
+@pytest.mark.parametrize(
+    ("origin", "source"),
+    [
+        (
+            '{"url": "https://git.example.org/f", "vcs_info": {"vcs": "git", "commit_id": "a1"}}',
+            "flatout @ git+https://git.example.org/f@a1",
+        ),
+        ('{"url": "file:///code", "dir_info": {}}', f"flatout=={flatout.__version__}"),
+        (None, f"flatout=={flatout.__version__}"),
+    ],
+)
+def test_nodes_get_flatout_from_where_it_came(
+    monkeypatch: pytest.MonkeyPatch, origin: str | None, source: str
+) -> None:
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            return origin
+
+    monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
+    assert contract.own_requirement() == source
 
 
 @pytest.mark.parametrize("engine", engines.names())

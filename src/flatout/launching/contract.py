@@ -20,7 +20,7 @@ TERMINATED_EXIT = 143
 """128 + SIGTERM: the node is taken away, and the program has saved nothing."""
 
 
-def _own_requirement() -> str:
+def own_requirement() -> str:
     """What pip installs the same flatout from: the commit of its repository, where it came so."""
     try:
         origin = json.loads(metadata.distribution("flatout").read_text("direct_url.json") or "{}")
@@ -30,7 +30,7 @@ def _own_requirement() -> str:
         return f"flatout=={flatout.__version__}"
 
 
-INSTALL = f"python -m pip install --quiet {shlex.quote(_own_requirement())}"
+INSTALL = f"python -m pip install --quiet {shlex.quote(own_requirement())}"
 """On a node that may lack it."""
 
 

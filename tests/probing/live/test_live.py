@@ -477,19 +477,20 @@ def test_what_flatout_starts_itself_is_no_foreign_job(tmp_path: Path) -> None:
     """Workers of an export have torch too."""
     worker = tmp_path / "flatout_programs" / "worker.py"
     worker.parent.mkdir()
-    worker.write_text("import torch, sys; print('ready', flush=True); sys.stdin.read()")
-    ours, other = tmp_path / "flatout_programs/worker.py", tmp_path / "worker.py"
+    worker.write_text("import os, torch, sys; print(os.getpid(), flush=True); sys.stdin.read()")
+    other = tmp_path / "worker.py"
     other.write_text(worker.read_text())
+    between = "import subprocess, sys; subprocess.run([sys.executable, sys.argv[1]])"
     started = [
-        subprocess.Popen([sys.executable, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for path in (ours, other)
+        subprocess.Popen(
+            [sys.executable, "-c", between, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for path in (worker, other)
     ]
     try:
-        for process in started:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
+        pids = [int(process.stdout.readline()) for process in started if process.stdout]
         found = {job.pid for job in ForeignJobs().find(())}
-        assert [process.pid in found for process in started] == [False, True]
+        assert [pid in found for pid in pids] == [False, True]
     finally:
         for process in started:
             process.communicate(b"")

@@ -3,7 +3,8 @@
 ## What it sees
 
 The exit code of the program is not 0, or `flatout run` itself was killed. What `flatout explain`
-recognises in its last lines is the evidence. Ctrl-C (130) is no error. Of a program that only
+recognises in its last lines is the evidence. Ctrl-C is no error, whatever the program's own exit
+code is then. Of a program that only
 trains with the library, without `flatout run`, nobody can tell how it ended.
 
 ## Why it matters

@@ -84,11 +84,11 @@ def _by_cause(cores: CoresSeen, throttled: bool) -> tuple[str, str, tuple[str, .
             "End the other programs or keep them on other cores; else use fewer threads.",
             ("taskset -c 0 other-program", f"torch.set_num_threads({fewer})"),
         )
-    fewer = (f"torch.set_num_threads({cores.cores - 1})",) if cores.cores > 2 else ()
+    lines = (f"torch.set_num_threads({cores.cores - 1})",) if cores.cores > 2 else ()
     return (
         "its own threads and processes wait for each other's cores",
         "Use fewer loader workers or fewer threads: together no more than there are cores.",
-        fewer,
+        lines,
     )
 
 
