@@ -99,7 +99,7 @@ def files(folder: Path) -> set[str]:
     ("arguments", "told", "cure"),
     [
         (["none.py"], "no such script: none.py", "next: "),
-        ([], "nothing to run", "name the training script"),
+        ([], "nothing to tune", "flatout tune train.py"),
         (["--only", "bf16-autocas", "train.py"], "no boost 'bf16-autocas'", "bf16-autocast"),
         (["--skip", "tf-32", "train.py"], "no boost 'tf-32'", "tf32"),
         (["--allow", "batchsize", "train.py"], "no boost 'batchsize'", "batch-size"),

@@ -266,7 +266,7 @@ def test_promise_and_by_hand():
         model = network()
         optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.01)
         exec(f"# {lines}", {"optimizer": optimizer})
-        model(torch.randn(2, 4)).sum().backward()
+        model(torch.randn(2, 2, 6, 6)).sum().backward()
         optimizer.step()
         group = optimizer.param_groups[0]
         assert group.get("fused") or group["foreach"]
