@@ -6,14 +6,17 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import takewhile
 
 import typer
 
 from flatout import commands
-from flatout.nouns.errors import UserError
+from flatout.nouns.errors import INTERRUPTED, UserError
 
-INTERRUPTED = 130
 INTERNAL_ERROR = 70
+ERROR = "flatout.error/1"
+"""The document of an error: error, next (null where nothing is known), exit_code."""
 TRACEBACK_ENV = "FLATOUT_TRACEBACK"
 """Set to anything: errors inside flatout keep their traceback."""
 
@@ -27,34 +30,45 @@ def main() -> None:
 
 
 def outcome(arguments: Sequence[str]) -> int:
-    """The exit code of `flatout arguments...`; errors are told on stderr."""
+    """The exit code of `flatout arguments...`.
+
+    Errors are told on stderr, and with --json on stdout too, as a document `flatout.error/1`.
+    """
     try:
         code = commands.call(arguments)
         if sys.stdout is not None:  # closed by the caller: `>&-`
             sys.stdout.flush()
         return code
-    except UserError as error:
-        return _tell(error.message, error.next_step, error.exit_code)
-    except typer.TyperException as error:
-        context = getattr(error, "ctx", None)
-        known = ["flatout", *(item for item in arguments[:1] if item in commands.names())]
-        asked = context.command_path if context is not None else " ".join(known)
-        return _tell(error.format_message().rstrip("."), f"{asked} --help", error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone; keep the interpreter from flushing into the void.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:
-        return _tell(
-            _describe(error), "check the folder's rights and free space, then run it again"
-        )
-    except Exception as error:
-        if TRACEBACK_ENV in os.environ:
+    except (Exception, KeyboardInterrupt) as error:
+        told = _understood(error, arguments)
+        if told.exit_code == INTERNAL_ERROR and TRACEBACK_ENV in os.environ:
             raise
-        text = f"internal error: {type(error).__name__}: {error}"
-        return _tell(text, f"run it again with {TRACEBACK_ENV}=1 and report it", INTERNAL_ERROR)
+        _tell(told, _wants_json(arguments))
+        return told.exit_code
+
+
+def _understood(error: BaseException, arguments: Sequence[str]) -> UserError:
+    """What went wrong, and what to do next."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        return UserError("interrupted", exit_code=INTERRUPTED)
+    if isinstance(error, typer.TyperException):
+        context = getattr(error, "ctx", None)
+        known = ["flatout", *(item for item in arguments[:1] if item in commands.names())]
+        asked = context.command_path if context is not None else " ".join(known)
+        return UserError(
+            error.format_message().rstrip("."), f"{asked} --help", exit_code=error.exit_code
+        )
+    if isinstance(error, OSError):
+        cure = "check the folder's rights and free space, then run it again"
+        return UserError(_describe(error), cure)
+    text = f"internal error: {type(error).__name__}: {error}"
+    return UserError(text, f"run it again with {TRACEBACK_ENV}=1 and report it", INTERNAL_ERROR)
 
 
 def _describe(error: OSError) -> str:
@@ -62,12 +76,25 @@ def _describe(error: OSError) -> str:
     return f"{error.strerror or error}{where}"
 
 
-def _tell(message: str, next_step: str | None, exit_code: int = 2) -> int:
-    lines = [f"flatout: {message}"]
-    if next_step:
-        lines.append(f"  next: {next_step}")
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether --json stands before the user's program, whose options are its own."""
+    return "--json" in takewhile(
+        lambda word: word not in ("--", "-m") and not word.endswith((".py", ".pyw")), arguments
+    )
+
+
+def _tell(told: UserError, as_json: bool) -> None:
+    lines = [f"flatout: {told.message}"]
+    if told.next_step:
+        lines.append(f"  next: {told.next_step}")
     sys.stderr.write("\n".join(lines) + "\n")
-    return exit_code
+    if as_json:
+        import json
+
+        document = {"error": told.message, "next": told.next_step, "exit_code": told.exit_code}
+        with suppress(OSError, AttributeError):  # stdout may be closed
+            sys.stdout.write(json.dumps({"schema": ERROR, **document}) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        message, cure = f"there is no plan at {path}", "make one: flatout tune, then your script"
+        message, cure = f"there is no plan at {path}", "make one: flatout tune train.py"
     except OSError as error:
         message, cure = f"cannot read {path}: {error.strerror}", "check the path of the plan"
     except UnicodeDecodeError:
@@ -121,7 +121,7 @@ def _plan(document: Mapping[str, Any]) -> WrittenPlan:
     if version > VERSION:
         raise PlanError(
             f"it has version {version}, this flatout knows version {VERSION}",
-            "update flatout, or make the plan anew: flatout tune",
+            "update flatout, or make the plan anew: flatout tune train.py",
         )
     top.only(*KEYS, *TABLES)
     measured = top.table("measured")
@@ -277,7 +277,7 @@ class PlanTable:
     def _wrong(self, name: str, expected: str) -> NoReturn:
         raise PlanError(
             f"{self._path(name)} = {self.raw[name]!r} is not {expected}",
-            f"make {self._path(name)} {expected}, or make the plan anew: flatout tune",
+            f"make {self._path(name)} {expected}, or make the plan anew: flatout tune train.py",
         )
 
 

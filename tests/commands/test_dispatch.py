@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -15,8 +16,8 @@ import typer
 
 import flatout
 from flatout import commands
-from flatout.__main__ import INTERNAL_ERROR, INTERRUPTED, outcome
-from flatout.nouns.errors import UserError
+from flatout.__main__ import INTERNAL_ERROR, outcome
+from flatout.nouns.errors import INTERRUPTED, UserError
 
 
 def flat(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -35,12 +36,12 @@ def flat(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProces
     ],
 )
 def test_program(rest: list[str], words: tuple[str, ...], module: str | None) -> None:
-    assert commands.program(rest) == (words, module)
+    assert commands.program("run", rest) == (words, module)
 
 
 def test_program_without_the_module() -> None:
     with pytest.raises(UserError, match="-m needs"):
-        commands.program(["-m"])
+        commands.program("run", ["-m"])
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,33 @@ def test_errors_are_told_without_a_traceback(
     lines = capsys.readouterr().err.splitlines()
     assert lines[:3] == ["flatout: no", "  next: go", "flatout: no"]
     assert lines[3] == "flatout: No space left on device: /x/y"
-    assert lines[5] == "flatout: internal error: ValueError: surprise"
+    assert lines[5:7] == ["flatout: interrupted", "flatout: internal error: ValueError: surprise"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["tune", "--json", "none.py"], True),
+        (["explain", "--json", "none.log"], True),
+        (["run", "train.py", "--json"], False),
+        (["run", "--", "train", "--json"], False),
+    ],
+)
+def test_with_json_an_error_is_a_document(
+    arguments: list[str],
+    told: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def call(arguments: object) -> int:
+        raise UserError("no", "go", 1)
+
+    monkeypatch.setattr(commands, "call", call)
+    assert outcome(arguments) == 1
+    out, err = capsys.readouterr()
+    assert err == "flatout: no\n  next: go\n"
+    document = {"schema": "flatout.error/1", "error": "no", "next": "go", "exit_code": 1}
+    assert [json.loads(line) for line in out.splitlines()] == ([document] if told else [])
 
 
 def test_errors_of_ours_can_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +196,7 @@ def test_interrupt(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == INTERRUPTED
-    assert errors == ""
+    assert errors == "flatout: interrupted\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise there")

@@ -45,7 +45,11 @@ def test_lines_in_the_order_of_a_script(here: Path, capsys: pytest.CaptureFixtur
     assert outcome(["eject"]) == 0
     text = capsys.readouterr().out
     ast.parse(text)
-    assert text.startswith("# flatout.toml as plain PyTorch: 3 boosts, 2.50x together\n")
+    title, template, *_ = text.splitlines()
+    assert title == "# flatout.toml as plain PyTorch: 3 boosts, 2.50x together"
+    assert template.startswith("# A template: ")
+    assert "inputs" in template
+    assert "output," not in template  # made by the lines themselves
     heads = [line for line in text.splitlines() if line.startswith("# ----")]
     places = ["loader", "model", "optimizer"]
     assert heads == [f"# ---- {PLACES[place]}" for place in places]
@@ -61,7 +65,10 @@ def test_every_boost_can_be_ejected(here: Path, capsys: pytest.CaptureFixture[st
     plan_file.write(dataclasses.replace(PLAN, boosts=every), here / "all.toml")
     assert outcome(["eject", "--plan", "all.toml"]) == 0
     text = capsys.readouterr().out
-    ast.parse(text)
+    tree = ast.parse(text)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    given = [value for call in calls for value in (*call.args, *(k.value for k in call.keywords))]
+    assert [ast.unparse(value) for value in given if getattr(value, "value", 0) is Ellipsis] == []
     assert [boost.id for boost in every if f"\n# {boost.id}: " not in text] == []
 
 

@@ -78,6 +78,16 @@ def test_chinese_by_option_and_by_locale_but_not_in_json(flat: Flatout) -> None:
     assert "原因" not in flat("explain", "--json", KILLED, variables={"LANG": "zh_CN.UTF-8"}).stdout
 
 
+def test_a_page_in_chinese_where_there_is_one(flat: Flatout) -> None:
+    error = flat("explain", "--lang", "zh", "cuda-not-ready")
+    assert "解决" in error.stdout
+    assert error.stderr == ""
+    finding = flat("explain", "--lang", "zh", "ENV002")
+    assert finding.stdout == flat("explain", "ENV002").stdout
+    assert finding.stderr == "flatout: warning: 这一页只有英文版\n"
+    assert flat("explain", "--lang", "tlh", "ENV002").returncode == 2
+
+
 def test_not_recognised(flat: Flatout) -> None:
     done = flat("explain", "something that nobody has ever seen")
     assert done.returncode == 1

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +78,24 @@ def test_a_script_that_does_not_train(flat: Flatout, tmp_path: Path) -> None:
     done = flat("memory", "--gpus", "1", "--memory", "1GB", "train.py", folder=tmp_path)
     assert done.returncode == 1
     assert "imported torch but took no optimizer step" in done.stderr
+
+
+def test_a_script_that_asks_for_input_gets_it_from_a_file(tmp_path: Path) -> None:
+    """Without one the next step says so; that it must train by itself would help nobody."""
+    (tmp_path / "train.py").write_text(f"print(input('epochs? '))\n{FIXED}", encoding="utf-8")
+    (tmp_path / "answers.txt").write_text("4\n")
+    words = ["memory", "--python", forked.python(), "--gpus", "1", "--memory", "1GB", "train.py"]
+
+    def ended(given: str) -> subprocess.CompletedProcess[str]:
+        with Path(given).open() as stdin:
+            return subprocess.run(
+                [sys.executable, "-m", "flatout", *words],
+                cwd=tmp_path, stdin=stdin, capture_output=True, text=True, check=False, timeout=120,
+            )  # fmt: skip
+
+    refused = ended(os.devnull)
+    assert refused.returncode == 1
+    assert "next: it asks for input" in refused.stderr
+    assert "< answers.txt" in refused.stderr
+    answered = ended(str(tmp_path / "answers.txt"))
+    assert answered.returncode == 0, answered.stderr

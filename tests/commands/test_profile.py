@@ -186,7 +186,7 @@ def test_its_guide_shows_what_it_prints(flat: Flatout, tmp_path: Path, root: Pat
         (["--skip", "soon", "train.py"], "is not a time"),
         (["--fail-over", "much", "train.py"], "is neither a percentage nor a ratio"),
         (["missing.py"], "no such script"),
-        ([], "nothing to run"),
+        ([], "nothing to profile"),
     ],
 )
 def test_wrong_usage(flat: Flatout, tmp_path: Path, words: list[str], says: str) -> None:

@@ -99,7 +99,7 @@ def files(folder: Path) -> set[str]:
     ("arguments", "told", "cure"),
     [
         (["none.py"], "no such script: none.py", "next: "),
-        ([], "nothing to run", "name the training script"),
+        ([], "nothing to tune", "flatout tune train.py"),
         (["--only", "bf16-autocas", "train.py"], "no boost 'bf16-autocas'", "bf16-autocast"),
         (["--skip", "tf-32", "train.py"], "no boost 'tf-32'", "tf32"),
         (["--allow", "batchsize", "train.py"], "no boost 'batchsize'", "batch-size"),
@@ -321,7 +321,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
     else:
         document = json.loads(out)
         assert document["interrupted"] is True
-        assert (process.returncode, document["plan"]) == (1, None)
+        assert (process.returncode, document["plan"]) == (130, None)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")

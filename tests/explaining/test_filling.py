@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.explaining import filling
+from flatout.knowledge import signatures
 
 
 @pytest.mark.parametrize(
@@ -18,6 +20,9 @@ from flatout.explaining import filling
         ("port {port|29500}", {}, "port 29500"),
         ("port {port}", {}, "port PORT"),
         ("driver{version|}", {}, "driver"),
+        ("Triton {version|} brings its own", {}, "Triton brings its own"),
+        ("the driver {version|}: new", {}, "the driver: new"),
+        ("the GPU ({card|card} {cc|}) and ({more|}) {last|}", {}, "the GPU (card) and"),
         ("CUDA {v!cuda}", {"v": "11060"}, "CUDA 11.6"),
         ("CUDA {v!cuda}", {"v": "12.4"}, "CUDA 12.4"),
         ("{v!cudnn}", {"v": "7605"}, "7.6.5"),
@@ -28,6 +33,18 @@ from flatout.explaining import filling
 )
 def test_texts(template: str, captured: dict[str, str], said: str) -> None:
     assert filling.text(template, captured) == said
+
+
+def test_no_text_has_a_hole_where_nothing_was_captured() -> None:
+    texts = [
+        words
+        for item in signatures.every()
+        for wording in (item.title, item.cause, *(step.text for step in item.cure))
+        for words in (wording.en, wording.zh)
+    ]
+    found = [filling.text(words, {}) for words in texts]
+    holes = re.compile(r"[^\s.]  +\S|\( | [;)]|\0")
+    assert [words for words in found if holes.search(words)] == []
 
 
 @given(st.text(min_size=1))

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import re
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from flatout.launching import engines, folders, launch
+import flatout
+from flatout.launching import contract, engines, folders, launch
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import LaunchRequest, SubmittedJob
 
@@ -81,6 +84,44 @@ def test_a_dry_run_shows_the_files_where_the_engine_is_not(
     with pytest.raises(UserError, match="is known where Slurm is"):
         launch.prepare(request(code, gpus="all"), dry=True)
     assert not (code / ".flatout").exists()
+
+
+@pytest.mark.parametrize(
+    ("origin", "source"),
+    [
+        (
+            '{"url": "https://git.example.org/f", "vcs_info": {"vcs": "git", "commit_id": "a1"}}',
+            "flatout @ git+https://git.example.org/f@a1",
+        ),
+        ('{"url": "file:///code", "dir_info": {}}', f"flatout=={flatout.__version__}"),
+        (None, f"flatout=={flatout.__version__}"),
+    ],
+)
+def test_nodes_get_flatout_from_where_it_came(
+    monkeypatch: pytest.MonkeyPatch, origin: str | None, source: str
+) -> None:
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            return origin
+
+    monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
+    assert contract.own_requirement() == source
+
+
+@pytest.mark.parametrize("engine", engines.names())
+def test_a_dry_run_with_nothing_but_a_script_gives_files_or_says_what_is_missing(
+    code: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    monkeypatch.setenv("PATH", str(code))
+    try:
+        prepared = launch.prepare(request(code, engine), dry=True)
+    except UserError as error:
+        assert error.next_step
+        assert "--dry-run" not in error.next_step
+        return
+    assert prepared.files
+    assert not re.search(r"docker build -t *\.", "".join(f.text for f in prepared.files))
+    assert "--dry-run" not in "".join(prepared.warnings)
 
 
 def test_files_are_the_owners_alone_and_the_job_is_found_again(

@@ -1,6 +1,7 @@
 import math
 
 import pytest
+from hypothesis import given, strategies
 
 from flatout.nouns import units
 
@@ -98,3 +99,32 @@ def test_a_number_of_which_the_meaning_is_open_is_no_portion(text: str) -> None:
 )
 def test_sizes_that_software_prints(text: str | None, size_bytes: float | None) -> None:
     assert units.size_bytes(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("90", 90.0),
+        ("90s", 90.0),
+        ("1.5h", 5400.0),
+        ("10 m", 600.0),
+        ("1m44s", 104.0),
+        ("1 min 27 s", 87.0),
+        ("2 h 05 min", 7500.0),
+        ("1h2m3s", 3723.0),
+        ("", None),
+        ("1m44", None),
+        ("44s1m", None),
+        ("1.2.3s", None),
+        ("soon", None),
+    ],
+)
+def test_times(text: str, value: float | None) -> None:
+    assert units.seconds(text) == value
+
+
+@given(strategies.floats(0.05, 1e6))
+def test_a_time_that_is_printed_is_accepted_as_input(seconds: float) -> None:
+    read = units.seconds(units.duration(seconds))
+    assert read is not None
+    assert read == pytest.approx(seconds, abs=30.1 if seconds >= 3599 else 0.51)

@@ -13,12 +13,13 @@ import pytest
 
 import forked
 from flatout.nouns.anatomy import Kind
-from flatout.nouns.errors import UserError
+from flatout.nouns.errors import INTERRUPTED, UserError
 from flatout.nouns.observer import Silent
 from flatout.profiling import recording, records
 from flatout.profiling.recording import ProfileSettings
 from flatout.running import command
 from flatout.running.command import Command
+from flatout.running.foreground import Finished
 from flatout.running.processes import Process
 from flatout_agent import wire
 
@@ -168,21 +169,33 @@ def process(**seen: object) -> Process:
     return found
 
 
+def ended(returncode: int, ctrl_c: bool = False) -> Finished:
+    return Finished(returncode, (), True, ctrl_c=ctrl_c)
+
+
+def test_ctrl_c_before_the_window_is_no_failure_of_the_program() -> None:
+    """Some programs end with a code of their own then."""
+    steps = [wire.StepTaken(index, "warmup", 0.1) for index in range(2)]
+    error = records.why_not([Process(1, steps=steps)], ended(1, ctrl_c=True))
+    assert error.message == "interrupted after 2 steps, before a window was recorded"
+    assert (error.next_step, error.exit_code) == (None, INTERRUPTED)
+
+
 def test_a_profiler_of_the_scripts_own_is_named() -> None:
-    error = records.why_not([process(profiler=True)], 0, True)
+    error = records.why_not([process(profiler=True)], ended(0))
     assert "own profiler" in error.message
-    assert error.next_step is not None and "flatout profile FILE" in error.next_step
+    assert error.next_step is not None and "flatout profile trace.json" in error.next_step
 
 
 def test_a_program_with_few_steps_or_none_is_told_what_it_did() -> None:
     steps = [wire.StepTaken(index, "warmup", 0.1) for index in range(2)]
-    few = records.why_not([Process(1, steps=steps)], 0, True)
+    few = records.why_not([Process(1, steps=steps)], ended(0))
     assert "ended after 2 steps: too few" in few.message
-    failed = records.why_not([Process(1, steps=steps)], 3, True)
+    failed = records.why_not([Process(1, steps=steps)], ended(3))
     assert "failed after 2 steps (exit code 3)" in failed.message
-    assert "never imported torch" in records.why_not([Process(1)], 0, True).message
-    ended = wire.Ended("program", 0, 0, 0.0, 0.0, backwards=1)
-    idle = records.why_not([Process(1, torch="2", ended=ended)], 0, True)
+    assert "never imported torch" in records.why_not([Process(1)], ended(0)).message
+    end = wire.Ended("program", 0, 0, 0.0, 0.0, backwards=1)
+    idle = records.why_not([Process(1, torch="2", ended=end)], ended(0))
     assert "called backward once, but no optimizer took a step" in idle.message
     assert "torch.optim" in str(idle.next_step)
 
@@ -200,7 +213,7 @@ def test_a_profiler_that_was_on_throughout() -> None:
     on = process(profiler=True, profiler_where="train.py:3")
     assert records.profiled_throughout([on]) is on.loop
     assert records.profiled_throughout([process(trace="a"), on]) is None
-    assert "(train.py:3)" in records.why_not([on], 0, True).message
+    assert "(train.py:3)" in records.why_not([on], ended(0)).message
 
 
 def test_the_lowest_rank_with_a_trace_leads() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 import forked
+from flatout.nouns.errors import INTERRUPTED
 from flatout.nouns.frame import Frame
 from flatout.nouns.machine_sample import MachineSample
 from flatout.probing.live.sampler import MachineSampler
@@ -125,6 +127,20 @@ def test_a_failure_is_in_the_history_with_its_code(folder: Path) -> None:
     (alert,) = [alert for alert in last.alerts if alert.code == "END001"]
     assert alert.state == "firing"
     assert "exit code 1" in alert.evidence
+
+
+def test_ctrl_c_raises_no_alert_whatever_the_programs_own_code_is(folder: Path) -> None:
+    body = textwrap.indent(SCRIPT, "    ")
+    (folder / "train.py").write_text(f"try:{body}except KeyboardInterrupt:\n    sys.exit(1)\n")
+    process = started("100000", "0.02", "0")
+    with JobsObserver() as observer:
+        until(observer, lambda frame: any((job.step or 0) > 5 for job in own(frame)))
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    last = history()[-1]
+    assert (last.jobs[0].exit_code, last.alerts) == (INTERRUPTED, ())
+    assert "flatout: interrupted after " in errors
 
 
 def test_a_monitor_sees_it_train_and_end(folder: Path) -> None:

@@ -261,7 +261,8 @@ def _argument(
 def _refuse(python: str, error: str, torch_missing: bool) -> None:
     if torch_missing:
         raise UserError(
-            f"torch is not installed in {python}", "flatout env install, or --python PATH"
+            f"torch is not installed in {python}",
+            "flatout env install, or name the Python that has it: --python",
         )
     raise UserError(f"{python}: torch cannot be used: {error}", "flatout doctor")
 

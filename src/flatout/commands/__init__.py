@@ -4,7 +4,8 @@ Each file defines `command`, a function with typer annotations that returns the 
 docstring is the help, and `PLACE = (group, number)` says where `flatout --help` lists it. Further:
 
 - `CONTEXT = SCRIPT_CONTEXT`: the command line ends with the user's own program; `command` takes a
-  `typer.Context` and reads it with `program(ctx.args)`. `USAGE` may say what stands there.
+  `typer.Context` and reads it with `user_command(verb, ctx.args, python)`. `USAGE` may say what
+  stands there.
 - `SUBCOMMANDS`: functions like `command`, which is then the group's help alone.
 - `modern(words)`: the words after the command as they are written today.
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from flatout.nouns.explained import Explained
     from flatout.nouns.machine import Machine
     from flatout.running import foreground
+    from flatout.running.command import Command
 
 INTRODUCTION = """
 Run any PyTorch training script flat out.
@@ -217,8 +219,15 @@ def entry(name: str) -> CommandEntry:
     return CommandEntry(place[1], int(place[2]), summary[1])
 
 
-def program(arguments: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """The user's program in what follows flatout's own options: its words, and the module of `-m`.
+def user_command(verb: str, arguments: Sequence[str], python: str | None) -> Command:
+    """The user's program in what follows the options of `flatout verb`. Raises UserError."""
+    from flatout.running.command import resolve
+
+    return resolve(*program(verb, arguments), python, verb)
+
+
+def program(verb: str, arguments: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
+    """The words of the user's program, and the module of `-m`. Raises UserError.
 
     `train.py ...`, `-m package.module ...`, or `-- any command ...`.
     """
@@ -226,7 +235,7 @@ def program(arguments: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
     if words[:1] != ("-m",):
         return words, None
     if len(words) == 1:
-        raise UserError("-m needs the name of a module", "flatout run -m package.module")
+        raise UserError("-m needs the name of a module", f"flatout {verb} -m package.module")
     return words[2:], words[1]
 
 

@@ -11,10 +11,9 @@ import typer
 
 from flatout.commands import _options
 from flatout.nouns.ceiling import Benched
-from flatout.nouns.errors import UserError
+from flatout.nouns.errors import INTERRUPTED, UserError
 
 PLACE = ("Understand", 3)
-INTERRUPTED = 130
 
 Quick = Annotated[bool, typer.Option("--quick", help="Measure fewer sizes, within 40 seconds.")]
 Cached = Annotated[

@@ -21,7 +21,7 @@ def command(
     plan: PlanToPrint = Path("flatout.toml"),
     as_json: _options.Json = False,
 ) -> int:
-    """Print the plan as PyTorch code to paste into the script.
+    """Print the plan as PyTorch code: a template for the script.
 
     The code is plain PyTorch and does not need flatout.
 
@@ -34,7 +34,7 @@ def command(
 
     contents = plan_file.read(plan)
     if not contents.boosts:
-        raise UserError(f"{plan} holds no boost", "make a plan: flatout tune, then your script", 1)
+        raise UserError(f"{plan} holds no boost", "make one: flatout tune train.py", 1)
     places = list(lines.PLACES)
     ejected = Ejected(
         str(plan),

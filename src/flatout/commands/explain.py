@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatout.commands import _options, look_here
+from flatout.commands import _options, look_here, warn
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,14 +82,15 @@ def command(
 
     Exit code: 0 if the error is known, 1 if it is not.
     """
-    words = what or []
-    if len(words) == 1 and WORD.fullmatch(words[0]) and not Path(words[0]).exists():
-        page = _page(words[0])
-        if page is not None:
-            return _show(page, words[0], as_json)
-    from flatout.reporting import document, explained, languages
+    from flatout.reporting import languages
 
-    language = languages.chosen(lang)
+    words, language = what or [], languages.chosen(lang)
+    if len(words) == 1 and WORD.fullmatch(words[0]) and not Path(words[0]).exists():
+        page = _page(words[0], "en" if as_json else language)
+        if page is not None:
+            return _show(page, words[0], as_json, asked=lang and language)
+    from flatout.reporting import document, explained
+
     answer = _answer(words, python)
     if as_json:
         typer.echo(json.dumps(document.explain_document(answer), indent=2))
@@ -116,7 +117,13 @@ def _answer(words: list[str], python: str | None) -> Explained:
     return replace(answer, observations=(*flight.observations(record), *answer.observations))
 
 
-def _page(name: str) -> Page | str | None:
+def _in_chinese(page: Page | str) -> bool:
+    """Whether it is written in Chinese."""
+    text = page if isinstance(page, str) else page.markdown
+    return any("\u4e00" <= letter <= "\u9fff" for letter in text)
+
+
+def _page(name: str, language: str) -> Page | str | None:
     """The page of that name, Markdown where it is not a finding's; None: it is another text.
 
     Raises UserError where it looks like a name and nothing is called so.
@@ -125,7 +132,7 @@ def _page(name: str) -> Page | str | None:
     from flatout.watching import pages as alert_pages
 
     page = pages.find(name) or alert_pages.find(name) or _by_id(name)
-    return page or (pages.of_signature(name) if CODE.fullmatch(name) else None)
+    return page or (pages.of_signature(name, language) if CODE.fullmatch(name) else None)
 
 
 def _by_id(name: str) -> str | None:
@@ -139,7 +146,8 @@ def _by_id(name: str) -> str | None:
     return "\n".join(found) or None
 
 
-def _show(page: Page | str, name: str, as_json: bool) -> int:
+def _show(page: Page | str, name: str, as_json: bool, asked: str | None) -> int:
+    """asked: the language that the user named."""
     if as_json:
         from flatout.nouns.explained import Explained
         from flatout.reporting import document
@@ -149,6 +157,8 @@ def _show(page: Page | str, name: str, as_json: bool) -> int:
     else:
         from flatout.reporting import markdown_page
 
+        if asked == "zh" and not _in_chinese(page):
+            warn("这一页只有英文版")
         markdown_page.show(page if isinstance(page, str) else page.markdown)
     return 0
 

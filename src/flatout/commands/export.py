@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, program, warn
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, user_command, warn
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
@@ -223,9 +223,8 @@ def _captured(words: list[str], python: str | None, request: dict[str, Any]) -> 
     """The capture folder of a script that runs now; request: what to take out of it."""
     from flatout.exporting import capturing
     from flatout.nouns.captured import CaptureRequest
-    from flatout.running import command as running
 
-    resolved = running.resolve(*program(words), python)
+    resolved = user_command("export", words, python)
     return capturing.capture(resolved, CaptureRequest(**request), warn).folder
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatout.commands import SCRIPT_CONTEXT, _options, duration, harmless, program
-from flatout.nouns.errors import UserError
+from flatout.nouns.errors import INTERRUPTED, UserError
 
 if TYPE_CHECKING:
     from flatout.nouns.launched import JobState, LaunchRequest, PreparedLaunch, SubmittedJob
@@ -21,7 +21,6 @@ PLACE = ("Speed up", 6)
 CONTEXT = SCRIPT_CONTEXT
 USAGE = "ENGINE [OPTIONS] SCRIPT [ARGS]..."
 PLAN = Path("flatout.toml")
-INTERRUPTED = 130
 
 
 def _engines(incomplete: str) -> list[str]:
@@ -204,7 +203,7 @@ def _request(words: list[str], options: dict[str, Any]) -> LaunchRequest:
         raise UserError(
             f"no engine is named; there are {names}", "flatout launch slurm --nodes 2 train.py"
         )
-    rest, module = program(words)
+    rest, module = program("launch", words)
     argv = rest if module is None else ("-m", module, *rest)
     limit, gpus = options["time"], options["gpus"]
     return LaunchRequest(
@@ -257,7 +256,9 @@ def _variables(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     for text in given:
         if "=" not in text:
             if text not in os.environ:
-                raise UserError(f"--env {text}: it is not set here", f"--env {text}=VALUE")
+                raise UserError(
+                    f"--env {text}: it is not set here", f"give it a value: --env {text}=1"
+                )
             text = f"{text}={os.environ[text]}"
         found.append(_pair("--env", text))
     return tuple(found)
@@ -266,7 +267,9 @@ def _variables(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
 def _pair(option: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UserError(f"{option} {text!r} has no value", f"{option} NAME=VALUE")
+        raise UserError(
+            f"{option} {text!r} has no value", f"write it as in {option} {name or 'name'}=1"
+        )
     if "\n" in value or "\0" in value:
         raise UserError(f"{option} {name}: a value of several lines", "put it into a file")
     return name, value

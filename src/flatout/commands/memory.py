@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, look_here, program
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, look_here, user_command
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
@@ -59,10 +59,9 @@ def command(
     Exit code: 0 if it fits, 1 if it does not, 2 if nothing could be measured.
     """
     from flatout.measuring import memory as measuring
-    from flatout.running import command as running
     from flatout.running import folder
 
-    resolved = running.resolve(*program(ctx.args), python)
+    resolved = user_command("memory", ctx.args, python)
     limit_s = duration("--limit", limit)
     count, size = _devices(gpus, memory, nodes, python)
     devices = measuring.devices(count, nodes, size)

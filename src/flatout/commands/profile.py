@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatout import commands
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, program, renamed, threshold
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, renamed, threshold, user_command
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
@@ -83,9 +83,8 @@ def command(
         return _traces(ctx, trace or [])
     limit = _limit(fail_above, fail_over, ctx.args)
     from flatout.profiling.recording import ProfileSettings
-    from flatout.running.command import resolve
 
-    target = resolve(*program(ctx.args), python)
+    target = user_command("profile", ctx.args, python)
     skip_s = duration("--skip", skip, zero=True)
     settings = ProfileSettings(steps, skip_s, stop, not no_bench, as_json)
     return _record(target, _with_plan(settings, plan), limit)
@@ -157,7 +156,7 @@ def _check_traces(words: Sequence[str], script_only: Sequence[str]) -> None:
         if schema == "flatout.profile":
             raise UserError(
                 f"{word} is a finished profile, not a trace",
-                f"compare it with another one: flatout compare {word} OTHER.json",
+                f"compare it with another one: flatout compare {word} after.json",
             )
         if schema is not None:
             raise UserError(f"{word} is a {schema} document, not a trace")

@@ -15,7 +15,7 @@ from flatout.commands import (
     _options,
     crash_explained,
     harmless,
-    program,
+    user_command,
     warn,
 )
 from flatout.commands._several import AskedRanks, BegunRanks, RankJob, asked_ranks, begun
@@ -30,7 +30,7 @@ from flatout.running import (
     rank_summary,
     summary,
 )
-from flatout.running.command import Command, resolve
+from flatout.running.command import Command
 
 if TYPE_CHECKING:
     from flatout.nouns.explained import Explained
@@ -78,7 +78,7 @@ def command(
       flatout run --gpus all -m package.train
       flatout run -- torchrun --nproc-per-node 2 train.py
     """
-    target = resolve(*program(ctx.args), python)
+    target = user_command("run", ctx.args, python)
     several = ranks, gpus, nodes, nodes_wait, restarts, scale_batch, no_trial, no_plan
     asked = asked_ranks(live, *several)
     found = _plan(target, plan, no_plan, quiet or live or asked is not None), plan or PLAN
@@ -238,6 +238,7 @@ def _told(
         if ranks.scaling is not None and ended.folder is not None:
             rank_summary.write_trial(ranks.scaling, ended.folder)
         end = dataclasses.replace(end, ranks=together, faults=faults)
+    end = dataclasses.replace(end, interrupted=ended.interrupted)
     then = request.applied.machine.torch if request.applied.machine else None
     terminal.run_ended(end, then, ended.torch_versions, request.quiet)
     if end.ranks is not None and end.steps and not request.quiet:

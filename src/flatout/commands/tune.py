@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, program
-from flatout.nouns.errors import UserError
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, user_command
+from flatout.nouns.errors import INTERRUPTED, UserError
 
 if TYPE_CHECKING:
     from flatout.nouns.plan import Plan
@@ -68,10 +68,10 @@ def command(
     Exit code: 0 if a plan was written, 1 if nothing is faster, 2 if nothing could be tried.
     """
     from flatout.reporting.terminal import TuneView
-    from flatout.running import command, folder
+    from flatout.running import folder
     from flatout.tuning import candidates, plan_file, tune
 
-    resolved = command.resolve(*program(ctx.args), python)
+    resolved = user_command("tune", ctx.args, python)
     _check_place(plan)
     choice = candidates.Allowance(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
     settings = tune.TuneSettings(duration("--budget", budget), steps, seed, steps_left=steps_left)
@@ -113,7 +113,7 @@ def _with_plan(
 def _report(tuned: Tuned, path: Path, why: bool, as_json: bool) -> int:
     """Write the HTML report and tell the result; 0: a plan was written, 1: nothing is faster.
 
-    2: nothing could be tried in the time that was given.
+    2: nothing could be tried in the time that was given, 130: interrupted before there was a plan.
     """
     from flatout.reporting import document, html, terminal
 
@@ -127,4 +127,6 @@ def _report(tuned: Tuned, path: Path, why: bool, as_json: bool) -> int:
         sys.stdout.write("\n")
     else:
         terminal.summary(tuned, why=why)
+    if tuned.interrupted and not tuned.plan_path:
+        return INTERRUPTED
     return 0 if tuned.plan_path else 1 if tuned.tried else 2

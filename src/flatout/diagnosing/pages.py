@@ -25,12 +25,12 @@ def find(name: str) -> Page | None:
     return None if file is None else _page(file)
 
 
-def of_signature(name: str) -> str:
+def of_signature(name: str, language: str = "en") -> str:
     """The page of a signature, by its id, as Markdown; UserError with what is near, if none."""
     from flatout.explaining import described
     from flatout.knowledge import boosts
 
-    markdown = described.find(name)
+    markdown = described.find(name, language)
     if markdown is None:
         alike = difflib.get_close_matches(name.strip().lower(), boosts.ids(), n=1, cutoff=0.8)
         near = (*alike, *described.nearest(name), *nearest(name))[:3]

@@ -26,11 +26,11 @@ CURE = Wording("Cure", "解决")
 COUNT = Wording("{count} signatures.", "共 {count} 个特征。")
 
 
-def find(name: str) -> str | None:
+def find(name: str, language: str = "en") -> str | None:
     """The page of a signature by its id; None: there is none."""
     key = name.strip().lower().replace("_", "-")
     signature = next((entry for entry in signatures.every() if entry.id == key), None)
-    return None if signature is None else signature_page(signature, "en", level=1)
+    return None if signature is None else signature_page(signature, language, level=1)
 
 
 def nearest(name: str) -> tuple[str, ...]:

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from flatout.knowledge.signatures import PLACEHOLDER
 from flatout.nouns.signature import Wording
 
+NOTHING = "\0"
+"""Where neither a captured text nor an alternative is, until the blanks around it are gone."""
+_AROUND_NOTHING = re.compile(r" ?\(\0\)| \0(?=[ ,.;:)]|$)|(?:^|(?<=\())\0 ")
 _PLAIN = re.compile(r"[\w.:/@%+=,-]*")
 """A captured text of these letters means nothing but itself to any shell."""
 
@@ -19,12 +22,12 @@ def wording(texts: Wording, captured: Mapping[str, str]) -> Wording:
 
 def text(template: str, captured: Mapping[str, str]) -> str:
     """`template` with its placeholders filled, by their alternative where nothing was captured."""
-    return _filled(template, captured, quoted=False)
+    return _AROUND_NOTHING.sub("", _filled(template, captured, False, NOTHING)).replace(NOTHING, "")
 
 
 def command(template: str, captured: Mapping[str, str]) -> str:
     """The same for a line that people paste into a shell: a log cannot smuggle in a command."""
-    return _filled(template, captured, quoted=True)
+    return _filled(template, captured, True, "")
 
 
 def version(form: str | None, number: str) -> str:
@@ -41,11 +44,11 @@ def version(form: str | None, number: str) -> str:
     return number
 
 
-def _filled(template: str, captured: Mapping[str, str], quoted: bool) -> str:
+def _filled(template: str, captured: Mapping[str, str], quoted: bool, nothing: str) -> str:
     def fill(match: re.Match[str]) -> str:
         value = captured.get(match["name"])
         if value is None:
-            return match["name"].upper() if match["other"] is None else match["other"]
+            return match["name"].upper() if match["other"] is None else match["other"] or nothing
         value = version(match["form"], value)
         return shlex.quote(value) if quoted and not _PLAIN.fullmatch(value) else value
 

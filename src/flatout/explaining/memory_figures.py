@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from flatout.nouns import units
 from flatout.nouns.machine import Machine
 from flatout.nouns.signature import Wording
-from flatout.nouns.units import size_bytes
 
 GIB = 1 << 30
 FULL = 0.85
@@ -147,14 +147,14 @@ def read(text: str) -> MemoryFigures | None:
     values: dict[str, float] = {}
     for name, pattern in _COMPILED.items():
         if (match := pattern.search(one_line)) is not None:
-            size = size_bytes(next(group for group in match.groups() if group))
+            size = units.size_bytes(next(group for group in match.groups() if group))
             if size is not None:
                 values[name] = size
     if len(values) < 2:
         return None
     begin = one_line.find("ried to allocate")
     message = one_line[max(0, begin) :][:1500]
-    others = {pid: size_bytes(size) or 0.0 for pid, size in _OTHER.findall(message)}
+    others = {pid: units.size_bytes(size) or 0.0 for pid, size in _OTHER.findall(message)}
     return MemoryFigures(**values, others=sum(others.values()) if others else None)
 
 
@@ -192,7 +192,7 @@ def _shown(figures: MemoryFigures) -> Wording:
         Wording("reserved and unused", "已保留未使用"): figures.idle,
         Wording("other processes", "其他进程"): figures.others_at_least,
     }
-    known = [(name, f"{_gib(value)} GiB") for name, value in parts.items() if value is not None]
+    known = [(name, units.size(value)) for name, value in parts.items() if value is not None]
     english = ", ".join(f"{name.en} {value}" for name, value in known)
     return Wording(english, "，".join(f"{name.zh} {value}" for name, value in known))
 

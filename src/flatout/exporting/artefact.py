@@ -160,12 +160,12 @@ def check_target(out: Path) -> None:
     if not out.exists():
         return
     if out.is_symlink() or not out.is_dir():
-        raise UserError(f"{out} exists and is no folder", "name another one: --out FOLDER")
+        raise UserError(f"{out} exists and is no folder", f"name another one: --out {out}-2")
     foreign = _foreign(out)
     if foreign:
         raise UserError(
             f"{out} holds files that are not an exported model's: {', '.join(foreign[:3])}",
-            "name another folder: --out FOLDER",
+            f"name another one: --out {out}-2",
         )
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from flatout.measuring.trial import OWN_EXIT_S, POLL_S, Bench
 from flatout.nouns.captured import Capture, CaptureRequest
-from flatout.nouns.errors import UserError
+from flatout.nouns.errors import INTERRUPTED, UserError
 from flatout.running import folder as folders
-from flatout.running import foreground
+from flatout.running import foreground, standard_input
 from flatout.running.command import Command
-from flatout.running.process import LOG, TrialProcess, start_trial
+from flatout.running.process import GIVE_INPUT, LOG, TrialProcess, start_trial, wants_input
 from flatout.running.processes import Process, Processes
 from flatout_agent import wire
 
@@ -48,6 +48,8 @@ def capture(command: Command, request: CaptureRequest, warn: Warn) -> Capture:
 
 def of_run(ended: foreground.Finished) -> Capture:
     """The capture of a script that has run to its end. Raises UserError where there is none."""
+    if ended.interrupted:
+        raise UserError("interrupted: the model is not exported", exit_code=INTERRUPTED)
     if ended.returncode:
         raise UserError(
             f"the script ended with exit code {ended.shell_code}: its model is not exported",
@@ -95,9 +97,9 @@ def _trial(command: Command, request: CaptureRequest) -> Capture:
     path, _, key = request.weights.partition("#")
     weights = Path(path).absolute()
     if not weights.exists():
-        raise UserError(f"there is no checkpoint {path}", "name the file: --weights PATH")
+        raise UserError(f"there is no checkpoint {path}", "name the file that it is in: --weights")
     run_folder = folders.fresh("export").absolute()
-    bench = Bench(command, run_folder)
+    bench = Bench(standard_input.given(command, run_folder), run_folder)
     export = wire.ExportOrders(
         folder=str(run_folder / "capture"),
         model=request.model,
@@ -108,7 +110,7 @@ def _trial(command: Command, request: CaptureRequest) -> Capture:
     trial = bench.trial_orders(run_folder, prepared=None)
     all_orders = wire.Orders(str(run_folder / "records"), trial=trial, export=export)
     processes = Processes()
-    with start_trial(command, all_orders, run_folder, bench.compile_cache) as program:
+    with start_trial(bench.command, all_orders, run_folder, bench.compile_cache) as program:
         late = _follow(program, processes, time.monotonic() + request.limit_s)
         program.wait(0 if late else OWN_EXIT_S)
         _add(processes, program.records())
@@ -123,7 +125,8 @@ def _trial(command: Command, request: CaptureRequest) -> Capture:
                 1,
             )
         if returncode:
-            raise UserError(f"the script ended with exit code {returncode}{tail}", TRIES, 1)
+            step = GIVE_INPUT if wants_input(run_folder / LOG) else TRIES
+            raise UserError(f"the script ended with exit code {returncode}{tail}", step, 1)
     return _found(processes)
 
 

@@ -108,7 +108,7 @@ def plan(python: str, packages: Sequence[RuntimePackage]) -> OverlayInstallation
     if replaced:
         raise UserError(
             f"{', '.join(names)} would install another {' and '.join(replaced)}",
-            "leave these backends out: --skip BACKEND",
+            "leave out --install, or the backend that needs it: --skip",
             1,
         )
     pinned = tuple(f"{item['name']}=={item['version']}" for item in entries)

@@ -54,7 +54,7 @@ def read(folder: Path) -> ServedModel:
     except OSError as error:
         raise UserError(
             f"{folder} holds no exported model: {path.name}: {error.strerror}",
-            "give the folder that flatout export has written",
+            "give the folder that an export has written",
         ) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(

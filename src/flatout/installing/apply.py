@@ -10,7 +10,7 @@ from pathlib import Path
 from flatout.installing import shell
 from flatout.installing.script import is_restart
 from flatout.installing.target import Target
-from flatout.nouns.errors import UserError
+from flatout.nouns.errors import INTERRUPTED, UserError
 
 
 def run(target: Target, lines: Sequence[str], show: Callable[[str], None]) -> None:
@@ -57,7 +57,7 @@ def _run(program: tuple[str, ...], line: str) -> None:
         code = process.wait()
     except KeyboardInterrupt:
         process.wait()  # it got the same Ctrl-C; a killed package manager leaves its locks
-        raise UserError(f"interrupted in: {line}", "no later line was run", 130) from None
+        raise UserError(f"interrupted in: {line}", "no later line was run", INTERRUPTED) from None
     if code:
         message = f"this line failed with exit code {code}: {line}"
         raise UserError(message, "no later line was run; fix it and start again", 1)

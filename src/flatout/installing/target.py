@@ -142,7 +142,7 @@ def of_interpreter(machine: Machine) -> Target:
         message = (
             f"{python.executable or 'the interpreter'} did not report its facts: {python.error}"
         )
-        raise UserError(message, "name another interpreter: flatout env install --python PATH", 1)
+        raise UserError(message, "name another interpreter: --python", 1)
     return of(machine)
 
 

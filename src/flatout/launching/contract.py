@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from importlib import metadata
 
 import flatout
 from flatout.nouns import units
@@ -16,7 +18,19 @@ LOST_EXIT = wire.LOST_EXIT
 engine to say."""
 TERMINATED_EXIT = 143
 """128 + SIGTERM: the node is taken away, and the program has saved nothing."""
-INSTALL = f"python -m pip install --quiet flatout=={flatout.__version__}"
+
+
+def own_requirement() -> str:
+    """What pip installs the same flatout from: the commit of its repository, where it came so."""
+    try:
+        origin = json.loads(metadata.distribution("flatout").read_text("direct_url.json") or "{}")
+        vcs = origin["vcs_info"]
+        return f"flatout @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}"
+    except (metadata.PackageNotFoundError, ValueError, KeyError):
+        return f"flatout=={flatout.__version__}"
+
+
+INSTALL = f"python -m pip install --quiet {shlex.quote(own_requirement())}"
 """On a node that may lack it."""
 
 

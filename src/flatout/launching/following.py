@@ -51,7 +51,7 @@ def events(job: SubmittedJob, wait: Callable[[float], None] = time.sleep) -> Ite
     """
     engine = engines.load(job.engine)
     lines = engine.logs(job)
-    questions = _Questions(lambda: engine.state(job))
+    questions = _Questions(lambda: engine.state(job), job.id)
     while True:
         changed = questions.ask()
         if changed is not None and not changed.final:
@@ -140,8 +140,8 @@ def _error(by_source: dict[str, list[str]]) -> FirstFailure | None:
 class _Questions:
     """The engine's word on the job, asked now and then."""
 
-    def __init__(self, state: Callable[[], JobState]) -> None:
-        self._state = state
+    def __init__(self, state: Callable[[], JobState], job_id: str) -> None:
+        self._state, self._id = state, job_id
         self._known: JobState | None = None
         self._asked = 0
         self._next = self._answered = time.monotonic()
@@ -159,7 +159,7 @@ class _Questions:
         elif now - self._answered > SILENT_S:
             raise UserError(
                 f"the engine has not answered for {SILENT_S / 60:.0f} minutes: {state.detail}",
-                "ask again later: flatout launch --follow JOB",
+                f"ask again later: flatout launch --follow {self._id}",
                 1,
             )
         if state == self._known:

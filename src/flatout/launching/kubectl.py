@@ -134,10 +134,10 @@ def failure(answer: ToolAnswer) -> UserError:
         if re.search(pattern, text, re.IGNORECASE | re.MULTILINE):
             return UserError(f"{message} (kubectl: {said(answer)})", next_step)
     if "(Forbidden)" in text or "forbidden" in text:
-        next_step = "ask whoever runs the cluster, or name another namespace: --set namespace=NAME"
+        next_step = "ask whoever runs the cluster, or name another one: --set namespace=my-team"
         return UserError(f"the cluster does not allow it: {said(answer)}", next_step)
     if "AlreadyExists" in text:
-        return UserError(said(answer), "give the job another name: --name NAME")
+        return UserError(said(answer), "give the job another name: --name my-run-2")
     return UserError(f"Kubernetes does not take it: {said(answer)}", "see the file: --dry-run")
 
 

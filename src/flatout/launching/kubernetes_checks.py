@@ -19,8 +19,8 @@ GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/xe", "gpu.intel
 CLUSTER_RUNTIME = "torch-distributed"
 """The runtime that Kubeflow Trainer brings along."""
 BUILD = (
-    "flatout env docker writes a Dockerfile; then docker build -t IMAGE . and docker push IMAGE, "
-    "and --image IMAGE"
+    "flatout env docker --write . writes a Dockerfile; build and push it under a name, "
+    "and give that name: --image registry.example.org/training"
 )
 
 
@@ -129,7 +129,7 @@ def allowed(request: LaunchRequest, cluster: Kubectl) -> None:
         if not cluster.allowed("create", resource):
             raise UserError(
                 f"you may not create {resource} in namespace {_namespace(request, cluster)}",
-                "ask whoever runs the cluster, or name another one: --set namespace=NAME",
+                "ask whoever runs the cluster, or name another one: --set namespace=my-team",
             )
     runtime = request.option("runtime", OWN)
     if request.option("kind") == TRAINJOB and runtime != OWN:

@@ -41,11 +41,11 @@ def documents(request: LaunchRequest) -> list[Document]:
 
 
 def _head(request: LaunchRequest) -> str:
+    image = request.image or "registry.example.org/training"
     lines = [
         f"{request.shown} on {request.nodes} nodes, written by flatout launch kubernetes.",
         "It is yours: edit it, and submit it again with kubectl.",
-        f"The image: flatout env docker; docker build -t {request.image} .; "
-        f"docker push {request.image}",
+        f"The image: flatout env docker; docker build -t {image} .; docker push {image}",
     ]
     if kubernetes_pod.carries_code(request):
         name = kubernetes_pod.code_map(request)

@@ -70,7 +70,8 @@ def script(request: LaunchRequest, restarted_in_place: bool) -> str:
     elif request.option("workdir"):
         lines += [f"cd {shlex.quote(request.option('workdir'))}"]
     lines += [
-        "# an image without flatout gets it now: put it into the image to start sooner",
+        "# an image without flatout gets it now: put it into the image to start sooner, or where",
+        "# no index that this node asks has it",
         'export PATH="$PATH:$HOME/.local/bin"',
         "if ! command -v flatout >/dev/null; then",
         f"  {contract.INSTALL}",

@@ -64,7 +64,8 @@ def prepare(request: LaunchRequest, dry: bool = False) -> PreparedLaunch:
     except UserError as error:
         if not dry:
             raise
-        then = f" (next: {error.next_step})" if error.next_step else ""
+        step = error.next_step
+        then = f" (next: {step})" if step and "--dry-run" not in step else ""
         checked = CheckedLaunch(request, (f"this could not be submitted: {error.message}{then}",))
     costs, files = chosen.costs(checked.request), chosen.files(checked.request)
     packed = checked.request.packed
@@ -104,7 +105,9 @@ def check(request: LaunchRequest, chosen: Engine) -> None:
         raise UserError(message, "up to 42 small letters, digits and hyphens: --name my-run-3")
     for name, _ in request.variables:
         if not VARIABLE.fullmatch(name):
-            raise UserError(f"--env {name!r} is no name of a variable", "--env NAME=VALUE")
+            raise UserError(
+                f"--env {name!r} is no name of a variable", "write it as in --env EPOCHS=3"
+            )
     if request.gpus is not None and request.ranks is not None:
         raise UserError(
             "--gpus starts a process on each GPU; --ranks is for nodes without GPUs",
@@ -148,7 +151,7 @@ def _check_travels(request: LaunchRequest) -> None:
         if Path(word).is_absolute() or ".." in Path(word).parts:
             raise UserError(
                 f"{word} lies outside of {request.folder}, which is sent to the nodes",
-                "start flatout launch in the folder of the code, with a path below it",
+                "start it in the folder of the code, with a path below it",
             )
         reasons = {item.path: item.reason for item in request.packed.left_out}
         why = reasons.get(Path(word).as_posix(), "it lies in a folder that stays")

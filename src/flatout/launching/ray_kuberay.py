@@ -54,7 +54,8 @@ def check(request: LaunchRequest) -> LaunchRequest:
     for resource in (RESOURCE, "configmaps"):
         if not cluster.allowed("create", resource):
             raise UserError(
-                f"you may not create {resource} in this namespace", "--set namespace=NAME"
+                f"you may not create {resource} in this namespace",
+                "name another one: --set namespace=my-team",
             )
     cluster.tried(text(request))
     return request

@@ -196,7 +196,7 @@ def check_reach(machines: Sequence[RemoteHost], address: str, port: int, python:
     wrong = next(pair for pair in zip(others, answers, strict=True) if pair[1] != "reached")
     raise UserError(
         f"{wrong[0].name} does not reach {leader.name} at {address}, port {port}: {wrong[1]}",
-        f"open the port in {leader.name}'s firewall, or name another address: --set leader=ADDRESS",
+        f"open the port in {leader.name}'s firewall, or another address: --set leader=10.0.0.1",
     )
 
 

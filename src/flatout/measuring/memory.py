@@ -9,8 +9,9 @@ from pathlib import Path
 from flatout.measuring.trial import OWN_EXIT_S, POLL_S, Bench, why_unmeasured
 from flatout.nouns.errors import UserError
 from flatout.nouns.memory_fit import MemoryFit, StrategyFit
+from flatout.running import standard_input
 from flatout.running.command import Command
-from flatout.running.process import LOG, TrialProcess, start_trial
+from flatout.running.process import GIVE_INPUT, LOG, TrialProcess, start_trial, wants_input
 from flatout.running.processes import Processes, without_steps
 from flatout_agent import parallelism, wire
 
@@ -25,6 +26,7 @@ def fit(command: Command, devices: parallelism.Devices, limit_s: float, folder: 
     Raises UserError where it takes no step within `limit_s` seconds.
     """
     began = time.monotonic()
+    command = standard_input.given(command, folder)
     seen, notes = _measured(command, limit_s, folder)
     tried = parallelism.strategies(seen, devices)
     needs = [parallelism.need(seen, devices, strategy) for strategy in tried]
@@ -157,6 +159,8 @@ def _why(
         return UserError(f"the program {activity}{tail}", next_step, 1)
     error = why_unmeasured(program, late, limit_s, returncode, steps)
     next_step = f"give it more time with --limit; its whole output: {log}" if late else ""
+    if wants_input(program.log):
+        next_step = GIVE_INPUT
     next_step = next_step or f"run it by itself first: it must train; its whole output: {log}"
     return UserError(f"the program cannot be measured: {error}{tail}", next_step, 1)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as a shell shows it."""
+
 
 class UserError(Exception):
     """Ends the command. Printed as `flatout: message` and, where there is one, `next: next_step`.
 
-    exit_code: 2 wrong usage or input (the default), 1 the answer is "no".
+    exit_code: 2 wrong usage or input (the default), 1 the answer is "no", INTERRUPTED.
     """
 
     def __init__(self, message: str, next_step: str | None = None, exit_code: int = 2) -> None:

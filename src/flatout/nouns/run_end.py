@@ -23,6 +23,8 @@ class RunEnd:
     """Boost -> why it did not."""
     faults: tuple[str, ...] = ()
     """Errors inside the agent; the program went on without the part named."""
+    interrupted: bool = False
+    """By Ctrl-C."""
     ranks: RanksEnd | None = None
     """How several ranks trained together; None: it was one program."""
     notes: tuple[str, ...] = ()

@@ -11,7 +11,8 @@ import re
 from typing import NamedTuple
 
 UNKNOWN = "unknown"
-SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+NUMBER = r"\d+(?:\.\d+)?"
+TIME = re.compile(rf"(?:({NUMBER})\s*h)?\s*(?:({NUMBER})\s*m(?:in)?)?\s*(?:({NUMBER})\s*s)?")
 SIZES = {"": 1, "b": 1, "bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 SIZES |= {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 
@@ -118,9 +119,15 @@ def size_bytes(text: str | None) -> float | None:
 
 
 def seconds(text: str) -> float | None:
-    """What people write: 90, 90s, 10m, 1.5h; None: it is no time."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
-    return float(match[1]) * SECONDS[match[2]] if match else None
+    """What people write, and `duration` prints: 90, 90s, 1.5h, 1m44s, 1 min 27 s; None: no time."""
+    text = text.strip().lower()
+    if re.fullmatch(NUMBER, text):
+        return float(text)
+    match = TIME.fullmatch(text)
+    if match is None or not any(match.groups()):
+        return None
+    hours, minutes, rest = (float(group or 0) for group in match.groups())
+    return hours * 3600 + minutes * 60 + rest
 
 
 def portion(text: str) -> float | None:

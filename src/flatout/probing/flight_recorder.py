@@ -67,7 +67,7 @@ def compare(python: str, dumps: Sequence[Path]) -> FlightRecord:
 
 
 def _hint() -> str:
-    return "name an interpreter with a recent torch: flatout explain --python PATH ..."
+    return "name an interpreter with a recent torch: --python"
 
 
 def _record(answer: dict[str, Any], python: str) -> FlightRecord:

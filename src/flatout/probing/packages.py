@@ -31,7 +31,7 @@ def look(python: str, limit_s: float = LIMIT_S) -> Listing:
 
 
 def _hint() -> str:
-    return "name another interpreter: flatout env freeze --python PATH"
+    return "name another interpreter: --python"
 
 
 def _listing(answer: dict[str, Any]) -> Listing:

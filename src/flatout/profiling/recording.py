@@ -107,7 +107,7 @@ def record(
     if not window.complete and result.returncode == 0 and result.folder is not None:
         window.again(result.folder)
     if window.recorded is None:
-        raise records.why_not(window.processes, result.returncode, result.followed)
+        raise records.why_not(window.processes, result)
     window.report()
     return window.recorded
 

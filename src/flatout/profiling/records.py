@@ -8,8 +8,9 @@ from pathlib import Path
 from threading import Event
 
 from flatout.nouns import units
-from flatout.nouns.errors import UserError
+from flatout.nouns.errors import INTERRUPTED, UserError
 from flatout.nouns.observer import Observer
+from flatout.running.foreground import Finished
 from flatout.running.processes import (
     Process,
     Processes,
@@ -131,10 +132,15 @@ def notes(
     )
 
 
-def why_not(processes: Sequence[Process], returncode: int, followed: bool) -> UserError:
+def why_not(processes: Sequence[Process], ended: Finished) -> UserError:
     """The error that says why there is no profile, and what to do next."""
-    if not followed:
+    if not ended.followed:
         return UserError("flatout could write no orders, so nothing was recorded", exit_code=1)
+    steps = max((process.step_count for process in processes), default=0)
+    progress = f"after {units.count(steps, 'step')}" if steps else "before its first step"
+    if ended.interrupted:
+        message = f"interrupted {progress}, before a window was recorded"
+        return UserError(message, exit_code=INTERRUPTED)
     if not processes:
         return UserError(
             "no Python process under this command loaded flatout's agent"
@@ -148,13 +154,11 @@ def why_not(processes: Sequence[Process], returncode: int, followed: bool) -> Us
         return UserError(
             f"the script's own profiler{where} runs all the time, and only one can be active",
             "let it record some steps and stop, with schedule=torch.profiler.schedule(wait=10, "
-            "warmup=2, active=3, repeat=1), or read its trace: flatout profile FILE",
+            "warmup=2, active=3, repeat=1), or read its trace: flatout profile trace.json",
             1,
         )
-    steps = max(process.step_count for process in processes)
-    if returncode:
-        ending = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
-        progress = f"after {units.count(steps, 'step')}" if steps else "before its first step"
+    if code := ended.returncode:
+        ending = f"signal {-code}" if code < 0 else f"exit code {code}"
         return UserError(
             f"the program failed {progress} ({ending}), before a window was recorded: "
             "its own message is above",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+
 from flatout.nouns import units
 from flatout.nouns.ejected import Ejected, ScriptPlace
 
@@ -15,11 +18,16 @@ PLACES: dict[ScriptPlace, str] = {
 """Where lines go, in the order of a script."""
 
 
+OF_PYTHON = {"torch", *dir(builtins)}
+
+
 def source(ejected: Ejected) -> str:
     """The text for people: a file of Python."""
     total_gain = f", {units.ratio(ejected.speedup)} together" if ejected.speedup else ""
     count = units.count(len(ejected.boosts), "boost")
     lines = [f"# {ejected.plan} as plain PyTorch: {count}{total_gain}"]
+    if names := _yours("\n".join(line for boost in ejected.boosts for line in boost.lines)):
+        lines += [f"# A template: {', '.join(names)} stand for what your script calls so."]
     place = None
     for boost in ejected.boosts:
         if boost.where != place:
@@ -30,3 +38,16 @@ def source(ejected: Ejected) -> str:
     if not ejected.job_known:
         lines += ["", "# The plan does not say for which program it was made: check the device."]
     return "\n".join(lines)
+
+
+def _yours(source: str) -> list[str]:
+    """Names that the lines use and do not make."""
+    nodes = [*ast.walk(ast.parse(source))]
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    made = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    made |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    made |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    made |= {item.asname or item.name for node in imports for item in node.names}
+    used = dict.fromkeys(name.id for name in names if isinstance(name.ctx, ast.Load))
+    return [name for name in used if name not in made and name not in OF_PYTHON]

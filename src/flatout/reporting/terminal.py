@@ -86,7 +86,8 @@ def run_summary(end: RunEnd, console: Console | None = None) -> None:
 
 
 def _run_parts(end: RunEnd) -> list[str]:
-    figures = [units.count(end.steps, "step")]
+    steps = units.count(end.steps, "step")
+    figures = [f"interrupted after {steps}" if end.interrupted else steps]
     if end.samples_per_s is not None:
         figures.append(units.rate(end.samples_per_s))
     if end.peak_bytes is not None:

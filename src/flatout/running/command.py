@@ -42,9 +42,15 @@ class Command:
         return shlex.join(self.display)
 
 
-def resolve(words: Sequence[str], module: str | None = None, python: str | None = None) -> Command:
+def resolve(
+    words: Sequence[str],
+    module: str | None = None,
+    python: str | None = None,
+    verb: str = "run",
+) -> Command:
     """The command meant by `words`: a script, with `module` a module, or any other program.
 
+    verb: the command of flatout that asks, which is named in what to do next.
     Raises UserError where there is no such script, command or interpreter.
     """
     interpreter = chosen_python(python)
@@ -53,12 +59,12 @@ def resolve(words: Sequence[str], module: str | None = None, python: str | None 
         return Command(argv, _module_file(module), interpreter, ("-m", module, *words))
     if not words:
         raise UserError(
-            "there is nothing to run", "name the training script: flatout run train.py", 2
+            f"there is nothing to {verb}", f"name the training script: flatout {verb} train.py", 2
         )
     if words[0].lower().endswith(SCRIPT_SUFFIXES):
         script = _script(words[0])
         return Command((interpreter, *words), script, interpreter, tuple(words))
-    program = _find(words[0], interpreter) or _no_command(words)
+    program = _find(words[0], interpreter) or _no_command(words, verb)
     return Command((program, *words[1:]), _script_among(words[1:]), interpreter, tuple(words))
 
 
@@ -187,22 +193,22 @@ def _scripts_below(folder: Path) -> Iterator[Path]:
     return (path for path in islice(walk(), LOOKED_AT) if path.suffix in SCRIPT_SUFFIXES)
 
 
-def _no_command(words: Sequence[str]) -> str:
+def _no_command(words: Sequence[str], verb: str) -> str:
     """Say why `words[0]` cannot be started, and what may have been meant."""
     name, path = words[0], Path(words[0])
     rest = shlex.join(words)
     if path.is_dir():
         entry = path / "__main__.py"
-        hint = f"flatout run -- python {rest}" if entry.is_file() else "name the script in it"
+        hint = f"flatout {verb} -- python {rest}" if entry.is_file() else "name the script in it"
         raise UserError(f"{name} is a folder, not a command", hint, 2)
     if path.is_file():
         runner = "bash" if path.suffix == ".sh" else "python"
-        raise UserError(f"{name} is not executable", f"try: flatout run -- {runner} {rest}", 2)
+        raise UserError(f"{name} is not executable", f"try: flatout {verb} -- {runner} {rest}", 2)
     if name.startswith("-"):
         raise UserError(
-            f"{name} is not an option of flatout",
+            f"{name} is not an option of flatout {verb}",
             "flatout's options stand before the script's name, the script's after it; "
-            "see flatout run --help",
+            f"see flatout {verb} --help",
             2,
         )
     script = Path(f"{name}.py")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from flatout.nouns.errors import UserError
+from flatout.nouns.errors import INTERRUPTED, UserError
 from flatout.running import environment, folder
 from flatout.running.command import Command
 from flatout.running.interrupts import Witness
@@ -86,15 +86,22 @@ class Finished:
     """The agent was given its orders; else the program ran as written, without flatout."""
     folder: Path | None = None
     """Where this run's files are."""
+    ctrl_c: bool = False
+    """There was one while it ran."""
 
     @property
     def torch_versions(self) -> set[str]:
         return {record.version for _, record in self.records if isinstance(record, wire.TorchSeen)}
 
     @property
+    def interrupted(self) -> bool:
+        """It ended by Ctrl-C, and not well, whatever its exit code."""
+        return self.ctrl_c and self.returncode != 0
+
+    @property
     def shell_code(self) -> int:
-        """The exit code as a shell shows it: 128 + N when signal N ended the program."""
-        return _shell_code(self.returncode)
+        """As a shell shows it: 128 + N when signal N ended the program, INTERRUPTED by Ctrl-C."""
+        return _shell_code(self.returncode, self.ctrl_c)
 
 
 def run(
@@ -112,8 +119,8 @@ def run(
 ) -> Finished:
     """Run the command to its end with `boosts`; an error in flatout costs the boosts, not the run.
 
-    Raises UserError where the system cannot start the command, or where there is no folder for
-    `ranks`; what `meanwhile` and `ranks` raise comes out when the program has ended.
+    Raises UserError where the command cannot be started, or `ranks` have no folder; what
+    `meanwhile` and `ranks` raise, when the program has ended.
     """
     with _ready() as signals:
         orders = _prepare(boosts, (profile, live, export), warn, watch, ranks)
@@ -134,9 +141,9 @@ def run(
         finally:
             returncode = _returncode(process, ranks)
             if watch is not None:
-                _safely(watch.end, warn, _shell_code(returncode))
+                _safely(watch.end, warn, _shell_code(returncode, signals.ctrl_c))
     records = _collect(orders.parent / "records", warn) if orders is not None else ()
-    return Finished(returncode, records, orders is not None, orders.parent if orders else None)
+    return Finished(returncode, records, bool(orders), orders and orders.parent, signals.ctrl_c)
 
 
 @contextmanager
@@ -165,7 +172,9 @@ def _environment(
     return env
 
 
-def _shell_code(returncode: int) -> int:
+def _shell_code(returncode: int, ctrl_c: bool) -> int:
+    if ctrl_c and returncode:
+        return INTERRUPTED
     return returncode if returncode >= 0 else 128 - returncode
 
 
@@ -252,6 +261,8 @@ class _Signals:
         self._ranks: OtherRanks | None = None
         self._waiting: list[int] = []
         self._witness = Witness()
+        self.ctrl_c = False
+        """There was one."""
 
     def pass_on(self, number: int, frame: object) -> None:
         if self._process is None:
@@ -263,6 +274,7 @@ class _Signals:
 
     def interrupt(self, number: int, frame: object) -> None:
         """A program that does not run yet cannot have had it."""
+        self.ctrl_c = True
         if self._process is not None and self._witness.group_had_it():
             self.wait(number, frame)
         else:

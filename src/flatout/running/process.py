@@ -21,6 +21,8 @@ from flatout_agent import wire
 
 GRACE_S = 3.0
 """Between asking a program to end and killing it: its workers remove their shared memory."""
+GIVE_INPUT = "it asks for input: put the answers into a file, and end the line with < answers.txt"
+"""What to do next where `wants_input`: each run that is measured reads the file from its start."""
 TAIL_BYTES = 64 * 1024
 LOG = "output.log"
 
@@ -181,6 +183,11 @@ def log_tail(log: Path, lines: int) -> list[str]:
         return []
     shown = (_as_shown(line) for line in text.split("\n"))
     return [line for line in shown if line.strip()][-lines:] if lines > 0 else []
+
+
+def wants_input(log: Path) -> bool:
+    """Whether it ended because it asked for input, and nobody gave any."""
+    return any(line.startswith("EOFError: EOF when reading") for line in log_tail(log, 12))
 
 
 def _as_shown(line: str) -> str:

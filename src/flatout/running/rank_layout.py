@@ -209,6 +209,6 @@ def _first(size: int, visible: tuple[str, ...]) -> tuple[str, ...]:
     if visible and size > len(visible):
         raise UserError(
             f"--ranks {size}: there are {len(visible)} GPUs, and each rank needs its own",
-            f"--gpus all, or {VISIBLE}= flatout run --ranks {size} to train on CPU cores",
+            f"--gpus all, or on CPU cores: {VISIBLE}= flatout run --ranks {size} train.py",
         )
     return visible[:size]

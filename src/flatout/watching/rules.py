@@ -127,7 +127,7 @@ class JobHistory:
     ranks: Sequence[RankHistory] = ()
     pids: frozenset[int] = frozenset()
     """Of all its processes now."""
-    program: str = "SCRIPT"
+    program: str = "train.py"
     """As the user typed it, for commands."""
     run_folder: str | None = None
     listed_itself: bool = False

@@ -106,7 +106,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
             "# in the training DataLoader(...); check the learning rate and its schedule",
             "loader = DataLoader(",
             "    dataset,",
-            "    ...,",
+            "    # what it is given now, and:",
             f"    batch_size={value},",
             ")",
         ]

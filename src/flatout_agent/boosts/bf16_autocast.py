@@ -120,6 +120,6 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     return (
         f'with torch.autocast("{facts.device}", dtype=torch.bfloat16):\n'
         "    output = model(inputs)\n"
-        "output = output.float()  # the loss in float32\n"
+        "output = output.float()  # the loss in float32; of several outputs each one\n"
         "loss = loss_fn(output, targets)\n"
     )

@@ -101,8 +101,13 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     lines = []
     for kind in dict.fromkeys(optimizer.kind for optimizer in facts.optimizers) or ("AdamW",):
         flag = "fused" if kind in FUSED else "foreach"
-        lines.append(f"optimizer = torch.optim.{kind}(model.parameters(), ..., {flag}=True)\n")
-    return "".join(lines)
+        flags = "fused=True, foreach=False" if flag == "fused" else "foreach=True"
+        lines += [
+            f"# before the first step; or in torch.optim.{kind}(): {flag}=True",
+            "for group in optimizer.param_groups:",
+            f"    group.update({flags})",
+        ]
+    return "\n".join([*lines, ""])
 
 
 def _sparse(job: Job, optimizer: torch.optim.Optimizer) -> str | None:

@@ -92,7 +92,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
             "# in DataLoader(...); copy with .to(device, non_blocking=True)",
             "loader = DataLoader(",
             "    dataset,",
-            "    ...,",
+            "    # what it is given now, and:",
             "    pin_memory=True,",
             ")",
         ]

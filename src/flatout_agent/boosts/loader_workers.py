@@ -131,7 +131,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
         '# stand inside `if __name__ == "__main__":`',
         "loader = DataLoader(",
         "    dataset,",
-        "    ...,",
+        "    # what it is given now, and:",
         f"    num_workers={workers},",
         f"    prefetch_factor={params.get('prefetch_factor', 2)},",
         "    persistent_workers=True,",

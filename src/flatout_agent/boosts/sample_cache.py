@@ -119,7 +119,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
             "            self.samples[index] = self.dataset[index]",
             "        return self.samples[index]",
             "",
-            "loader = DataLoader(Kept(dataset), ..., num_workers=0)",
+            "loader = DataLoader(Kept(dataset), num_workers=0)  # and what it is given now",
         ]
     )
 

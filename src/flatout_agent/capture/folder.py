@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from flatout_agent import wire
 from flatout_agent.capture.program import ModelProgram
 from flatout_agent.capture.rows import Rows, Tensors
 
@@ -54,7 +54,7 @@ def write(
     torch.export.save(program.exported, os.path.join(folder, PROGRAM))  # noqa: PTH118
     document = {"inputs": list(samples), "outputs": list(outputs), "targets": list(targets)}
     torch.save(document, os.path.join(folder, SAMPLES))  # noqa: PTH118
-    facts = dataclasses.asdict(captured)
+    facts = wire.plain(captured)
     del facts["folder"], facts["samples"]
     text = json.dumps({"schema": SCHEMA, **facts, "torch": str(torch.__version__)}, indent=2)
     with open(facts_path, "w", encoding="utf-8") as file:  # noqa: PTH123

@@ -59,6 +59,7 @@ from flatout_agent.wire.live import reserved_s as reserved_s
 from flatout_agent.wire.memory import MemoryAtRows as MemoryAtRows
 from flatout_agent.wire.memory import MemoryOrders as MemoryOrders
 from flatout_agent.wire.memory import MemorySeen as MemorySeen
+from flatout_agent.wire.plain import plain as plain
 from flatout_agent.wire.profile import SHORT_RUN as SHORT_RUN
 from flatout_agent.wire.profile import CallSeen as CallSeen
 from flatout_agent.wire.profile import LoopSeen as LoopSeen
@@ -409,7 +410,7 @@ KINDS: dict[str, type[Any]] = {
 
 def dump(value: Any) -> str:
     """A dataclass of this module as one line of JSON."""
-    return json.dumps(dataclasses.asdict(value), separators=(",", ":"), allow_nan=False)
+    return json.dumps(plain(value), separators=(",", ":"), allow_nan=False)
 
 
 def record(line: str) -> Record:

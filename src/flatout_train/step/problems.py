@@ -5,6 +5,7 @@ Checked when the step is built, on its first call, and when torch raises: never 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,11 @@ def check_kinds(model: Any, loss_fn: Any, optimizer: Any, scheduler: Any) -> Non
         raise UsageError(f"model is a {type(model).__name__}: it must be a torch.nn.Module")
     if loss_fn is not None and not callable(loss_fn):
         raise UsageError(f"loss_fn is a {type(loss_fn).__name__}: it must be callable, or None")
+    if loss_fn is not None and not _takes_two(loss_fn):
+        raise UsageError(
+            "loss_fn does not take two arguments: write it as loss_fn(output, target), or as "
+            "loss_fn(model, batch)"
+        )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(
             f"optimizer is a {type(optimizer).__name__}: it must be a torch.optim.Optimizer"
@@ -100,6 +106,17 @@ def _check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
         raise UsageError("the scheduler belongs to another optimizer: create it with this one")
 
 
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        called = function.forward if isinstance(function, nn.Module) else function
+        inspect.signature(called).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # functions written in C may have no signature
+        return True
+    return True
+
+
 def check_parameters(model: nn.Module, loss_fn: Any, optimizer: torch.optim.Optimizer) -> None:
     """Check that the optimizer holds exactly the model's trainable parameters.
 
@@ -120,9 +137,10 @@ def check_parameters(model: nn.Module, loss_fn: Any, optimizer: torch.optim.Opti
         )
     for name, parameter in trainable.items():
         if parameter.device.type == "meta":
+            there = "cuda" if torch.cuda.is_available() else "cpu"
             raise UsageError(
                 f"{name} is on the meta device and has no values: materialise it first with "
-                'model.to_empty(device="cuda"), then load or initialise the weights'
+                f'model.to_empty(device="{there}"), then load or initialise the weights'
             )
     missing = {name: parameter for name, parameter in trainable.items() if id(parameter) not in ids}
     foreign = [parameter for parameter in held if id(parameter) not in own]
@@ -240,7 +258,8 @@ def explain(error: Exception, model: nn.Module, batch: Any) -> UsageError | None
     parameter = next(model.parameters(), None)
     if parameter is None:
         return None
-    return _graph(text) or _device(text, parameter, batch) or _dtypes(text, parameter, batch)
+    known = _graph(text) or _device(text, parameter, batch) or _dtypes(text, parameter, batch)
+    return known or _sizes(text, batch)
 
 
 def _graph(text: str) -> UsageError | None:
@@ -263,6 +282,26 @@ def _device(text: str, parameter: Tensor, batch: Any) -> UsageError | None:
                 "flatout.loader bring it there"
             )
     return None
+
+
+_SIZES = (
+    "shapes cannot be multiplied",
+    "expected input",
+    "normalized_shape",
+    "must match the size",
+)
+
+
+def _sizes(text: str, batch: Any) -> UsageError | None:
+    """An input of a size that a layer was not made for, or a target of another size."""
+    if not any(words in text for words in _SIZES):
+        return None
+    shapes = ", ".join(f"{path} {list(tensor.shape)}" for path, tensor in nests.paths(batch))
+    said = text.partition("\n")[0].rstrip(".")
+    return UsageError(
+        f"sizes do not fit: {said}. The batch is {shapes}: check the order of its "
+        "dimensions, and the size that the layer was made for"
+    )
 
 
 _MISFIT = (

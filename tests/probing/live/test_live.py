@@ -469,3 +469,28 @@ def test_a_job_that_flatout_did_not_start() -> None:
         assert pid not in {job.pid for job in ForeignJobs().find({os.getpid()})}  # it started it
     finally:
         process.communicate("")  # the end of its input ends both
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+def test_what_flatout_starts_itself_is_no_foreign_job(tmp_path: Path) -> None:
+    """Workers of an export have torch too."""
+    worker = tmp_path / "flatout_programs" / "worker.py"
+    worker.parent.mkdir()
+    worker.write_text("import os, torch, sys; print(os.getpid(), flush=True); sys.stdin.read()")
+    other = tmp_path / "worker.py"
+    other.write_text(worker.read_text())
+    between = "import subprocess, sys; subprocess.run([sys.executable, sys.argv[1]])"
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", between, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for path in (worker, other)
+    ]
+    try:
+        pids = [int(process.stdout.readline()) for process in started if process.stdout]
+        found = {job.pid for job in ForeignJobs().find(())}
+        assert [pid in found for pid in pids] == [False, True]
+    finally:
+        for process in started:
+            process.communicate(b"")

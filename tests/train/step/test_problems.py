@@ -161,6 +161,19 @@ def test_losses(loss_fn: Any, said: str) -> None:
         step(loss_fn=loss_fn)(pair())
 
 
+@pytest.mark.parametrize("loss_fn", [lambda output: output.sum(), lambda model: 0, network()])
+def test_a_loss_of_one_argument(loss_fn: Any) -> None:
+    with pytest.raises(UsageError, match="does not take two arguments"):
+        step(loss_fn=loss_fn)
+
+
+def test_a_model_without_values_is_brought_to_a_device_that_is_there() -> None:
+    model = nn.Linear(2, 2, device="meta")
+    there = "cuda" if torch.cuda.is_available() else "cpu"
+    with pytest.raises(UsageError, match=f'to_empty\\(device="{there}"\\)'):
+        flatout.train_step(model, F.cross_entropy, sgd(model))
+
+
 def test_a_loss_that_goes_wrong_later() -> None:
     calls = []
 
@@ -188,6 +201,7 @@ def test_a_loss_that_goes_wrong_later() -> None:
         ((torch.randn(0, 4), torch.zeros(0).long()), r"batch is empty: batch\[0\] .*\[0, 4\]"),
         ({"x": pair()[0], "y": pair()[1]}, "a dict with 'x', 'y'"),
         (pair()[0], r"one tensor of shape \[5, 4\]"),
+        ((torch.randn(5, 7), pair()[1]), r"sizes do not fit: .*\(5x7 and 4x.*batch\[0\] \[5, 7\]"),
         ((*pair(), 1), "a tuple of 3"),
     ],
 )
@@ -213,8 +227,6 @@ def test_errors_come_on_any_call_with_torchs_own_behind() -> None:
 
 
 def test_errors_that_are_not_understood_stay_as_they_are() -> None:
-    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
-        step()((torch.randn(5, 7), pair()[1]))
     with pytest.raises(IndexError, match="out of bounds"):
         step()((pair()[0], torch.full((5,), 9)))
 

@@ -162,8 +162,7 @@ TIMED_OUT = "124"
 def check(request: LaunchRequest) -> CheckedLaunch:
     """Ask every host whether it can take part, and whether they reach each other."""
     engine_calls.need("ssh", "install OpenSSH's client")
-    if not request.hosts:
-        raise UserError("no hosts are named", SEVERAL)
+    _need_hosts(request)
     port = _port(request)
     machines = hosts(request.hosts, request.option("config"))
     facts = ssh_facts.look(machines, request)
@@ -177,8 +176,14 @@ def check(request: LaunchRequest) -> CheckedLaunch:
 
 
 def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
-    """The script of each machine."""
+    """The script of each machine. Raises UserError where none is named."""
+    _need_hosts(request)
     return (LaunchFile(FILE, "\n".join(_script(request)) + "\n", executable=True),)
+
+
+def _need_hosts(request: LaunchRequest) -> None:
+    if not request.hosts:
+        raise UserError("no hosts are named", SEVERAL)
 
 
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:

@@ -16,6 +16,8 @@ EVERY_S = 10.0
 MOST_LETTERS = 300
 TORCH = b"libtorch"
 NAMES = ("python", "pt_main_thread", "torchrun")
+OUR_PROGRAMS = "flatout_programs"
+"""In the path of what flatout starts itself: workers of an export, self-tests, ceilings."""
 MOST_BYTES = 1 << 20
 
 
@@ -63,6 +65,8 @@ class ForeignJobs:
         for process in psutil.process_iter(["name"]):
             name = process.info["name"] or ""
             with suppress(psutil.Error):
+                if name.startswith(NAMES) and OUR_PROGRAMS in " ".join(process.cmdline()[:4]):
+                    continue
                 key = process.pid, process.create_time()
                 if process.pid in on_gpu:
                     yield process

@@ -87,7 +87,7 @@ def _of_sheet(ceiling: Ceiling) -> str:
 def _closing(benched: Benched) -> Iterator[tuple[str, str, str]]:
     if benched.interrupted:
         count = units.count(len(benched.ceilings), "ceiling")
-        yield "stopped", f"interrupted after {count}; the rest was not measured", "bold yellow"
+        yield "interrupted", f"after {count}; the rest was not measured", "bold yellow"
     if benched.passed is not None:
         word, style = ("PASS", "bold green") if benched.passed else ("FAIL", "bold red")
         yield word, _why(benched), style

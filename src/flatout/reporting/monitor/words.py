@@ -11,6 +11,7 @@ from statistics import fmean
 
 from flatout.nouns import throttles, units
 from flatout.nouns.alert import Alert
+from flatout.nouns.errors import INTERRUPTED
 from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample
 from flatout.nouns.machine_sample import GpuSample, MachineSample
@@ -203,6 +204,8 @@ def without_folder(command: str) -> str:
 def state(job: JobSample) -> str:
     """In a word; of an end, with its exit code."""
     if job.state == "ended":
+        if job.exit_code == INTERRUPTED:
+            return "interrupted"
         return "ended" if job.exit_code in (0, None) else f"exit {job.exit_code}"
     return "not flatout" if job.state == "foreign" else job.state
 

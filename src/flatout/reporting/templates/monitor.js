@@ -150,22 +150,25 @@
     return put(element("pre"), element("code", text), button);
   };
 
-  const alertCard = (alert) => {
+  const alertCard = (alert, jobs) => {
     const card = element("article", undefined, `card alert ${alert.severity} ${alert.state}`);
     const subject = alert.subject ? ` · ${alert.subject}` : "";
     const resolved = alert.state === "resolved" ? "resolved · " : "";
+    const job = jobs.find((one) => one.id === alert.job);
+    const about = job ? `${job.program} · ` : "";
     put(card, put(element("div", undefined, "head"), element("h3", alert.title),
-      element("span", `${resolved}${alert.code}${subject} · ${alert.hostname}`, "soft")));
+      element("span", `${resolved}${about}${alert.code}${subject} · ${alert.hostname}`, "soft")));
     put(card, element("p", alert.evidence));
     put(card, element("p", alert.cure.text + (alert.boost ? ` Boost: ${alert.boost}.` : "")));
     for (const line of alert.cure.commands) put(card, command(line));
-    if (alert.fired_s) put(card, element("p", `since ${new Date(1000 * alert.fired_s).toLocaleTimeString()}`, "soft"));
+    put(card, element("p", `since ${clock(alert.since_s)}`, "soft"));
     return card;
   };
 
   const stateOf = (job) => {
     if (job.state === "foreign") return ["not started by flatout", ""];
     if (job.state !== "ended") return [job.state, job.state];
+    if (job.exit_code === 130) return ["interrupted", "ended"];
     return job.exit_code ? [`exit code ${job.exit_code}`, "failed"] : ["ended", "ended"];
   };
 
@@ -239,14 +242,14 @@
     if (text !== alertsDrawn) { // drawn anew only where it changed: it is read aloud
       alertsDrawn = text;
       const notes = frame.notes.map((note) => element("p", note, "card soft"));
-      const parts = shown.length ? shown.map(alertCard) : [element("p", "No alerts.", "soft")];
+      const parts = shown.length ? shown.map((alert) => alertCard(alert, frame.jobs)) : [element("p", "No alerts.", "soft")];
       document.getElementById("alerts").replaceChildren(...notes, ...parts);
     }
     cards(document.getElementById("jobs"), frame.jobs, (job) => job.id, jobCard, "No job runs. flatout run train.py starts one.");
     cards(document.getElementById("machines"), frame.machines, (machine) => machine.hostname, machineCard, "");
     const firing = frame.alerts.filter((alert) => alert.state === "firing").length;
     document.title = firing ? `(${firing}) flatout monitor` : "flatout monitor";
-    state.textContent = `${paused ? "paused, " : ""}last frame ${new Date(1000 * frame.time_s).toLocaleTimeString()}`;
+    state.textContent = `${paused ? "paused, " : ""}last frame ${clock(frame.time_s)}`;
   };
 
   let due = false;

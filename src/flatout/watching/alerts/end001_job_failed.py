@@ -3,7 +3,8 @@
 ## What it sees
 
 The exit code of the program is not 0, or `flatout run` itself was killed. What `flatout explain`
-recognises in its last lines is the evidence. Ctrl-C (130) is no error. Of a program that only
+recognises in its last lines is the evidence. Ctrl-C is no error, whatever the program's own exit
+code is then. Of a program that only
 trains with the library, without `flatout run`, nobody can tell how it ended.
 
 ## Why it matters
@@ -30,11 +31,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
+from flatout.nouns.errors import INTERRUPTED
 from flatout.nouns.finding import Cure, Severity
 from flatout.watching.rules import Breach, JobHistory, Rule, View
 
 RULE = Rule(code="END001", severity=Severity.ERROR, since="0.2.0")
-FINE = (0, 130)
+FINE = (0, INTERRUPTED)
 KILLED = 137
 NEARLY_ALL = 0.95
 
@@ -70,7 +72,7 @@ def check(view: View) -> Iterator[Breach]:
         evidence=f"{how}; {memory}" if memory else how,
         cure=Cure("Use less memory: fewer loader workers, smaller caches, a smaller batch.")
         if memory
-        else Cure("See the last lines of its output.", ("flatout explain LOG",)),
+        else Cure("See the last lines of its output. flatout explain reads them from a file."),
         since_s=job.ended_s,
     )
 

@@ -84,16 +84,19 @@ def _by_cause(cores: CoresSeen, throttled: bool) -> tuple[str, str, tuple[str, .
             "End the other programs or keep them on other cores; else use fewer threads.",
             ("taskset -c 0 other-program", f"torch.set_num_threads({fewer})"),
         )
+    lines = (f"torch.set_num_threads({cores.cores - 1})",) if cores.cores > 2 else ()
     return (
-        "the threads wait for cores",
-        "Use fewer threads, and leave cores to loader workers and to the rest of the machine.",
-        (f"torch.set_num_threads({max(1, cores.cores - 1)})",),
+        "its own threads and processes wait for each other's cores",
+        "Use fewer loader workers or fewer threads: together no more than there are cores.",
+        lines,
     )
 
 
 def _evidence(cores: CoresSeen, queued_ms: float, throttled_ms: float) -> str:
     parts = [f"one thread was ready without a core for {units.milliseconds(queued_ms)} a step"]
-    if cores.others_cores is not None:
+    if cores.others_cores is not None and cores.others_cores < LEAST_OTHERS:
+        parts.append("no other program used a core for long")
+    elif cores.others_cores is not None:
         names = f" ({', '.join(cores.others)})" if cores.others else ""
         parts.append(
             f"other programs used {cores.others_cores:.1f} of {cores.machine} cores{names}"

@@ -248,8 +248,8 @@ def _short(name: str) -> str:
 
 
 def _program(profile: Profile) -> str:
-    return shlex.join(profile.command) if profile.command else "python SCRIPT"
+    return shlex.join(profile.command) if profile.command else "python train.py"
 
 
 def _recorded(profile: Profile) -> str:
-    return f"flatout profile {shlex.join(profile.command) if profile.command else 'SCRIPT'}"
+    return f"flatout profile {shlex.join(profile.command) if profile.command else 'train.py'}"

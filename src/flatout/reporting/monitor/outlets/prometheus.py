@@ -14,7 +14,7 @@ from flatout.reporting.monitor.outlets.figures import HOST, Figure
 from flatout.reporting.monitor.outlets.meter import Meter, MeterReading
 
 ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:]+\]|[^:\s]+):)?(?P<port>[0-9]{1,5})")
-INSTALL = "pip install 'flatout[prometheus]'"
+INSTALL = "pip install prometheus-client"
 
 
 class Exposition:
