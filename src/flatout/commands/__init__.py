@@ -22,8 +22,7 @@ import os
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
@@ -32,6 +31,8 @@ from typer.core import TyperCommand, TyperGroup
 
 import flatout
 from flatout.nouns.errors import UserError
+from flatout.reporting.harmless import harmless as harmless
+from flatout.reporting.harmless import warn as warn
 
 if TYPE_CHECKING:
     from flatout.nouns.explained import Explained
@@ -325,20 +326,3 @@ def crash_explained(
     from flatout.explaining import explaining
 
     return explaining.of_crash(texts, lambda: look_here(python), ended.records)
-
-
-def warn(line: str) -> None:
-    """One line on stderr, where there is one."""
-    from flatout.reporting import terminal
-
-    with suppress(OSError, AttributeError):  # stderr may be closed: no reason to stop
-        terminal.warn(line)
-
-
-@contextmanager
-def harmless(consequence: str) -> Iterator[None]:
-    """An error of flatout's own never affects the user's program."""
-    try:
-        yield
-    except Exception as error:
-        warn(f"{consequence}: {type(error).__name__}: {error}")
