@@ -197,7 +197,9 @@ class _Run:
         if self._tuning is None:
             return
         self._tuning.interrupted = interrupted
-        tuned = self._tuning.write_plan(self._command, self._path)
+        here = Path.cwd()
+        path = self._path.relative_to(here) if self._path.is_relative_to(here) else self._path
+        tuned = self._tuning.write_plan(self._command, path)
         if tuned is not None:
             report.close(tuned, self._folder / "report.html", quiet=False)
         for boost, lines in self._tuning.only_at_start().items():

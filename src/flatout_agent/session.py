@@ -40,7 +40,7 @@ def begin(orders: wire.Orders, recorder: Recorder) -> Session:
     booster = Booster(job, orders.boosts, recorder)
     booster.undo_follows = orders.export is not None or orders.until_put_back
     watcher = _watcher(orders, job, booster, recorder)
-    booster.at(Moment.START, torch)
+    _begin_boosts(orders, job, booster)
     taker = _taker(orders, job, recorder)
     discovery = Discovery(job, watcher, booster, recorder)
     watcher.leave = discovery.remove
@@ -68,6 +68,22 @@ def begin(orders: wire.Orders, recorder: Recorder) -> Session:
 
     atexit.register(ends)
     return Session(job, put_back)
+
+
+def _begin_boosts(orders: wire.Orders, job: Job, booster: Booster) -> None:
+    """Apply those that act from the start on.
+
+    A process that the agent came to later may never train: there they wait for its first step.
+    """
+    if not orders.until_put_back:
+        booster.at(Moment.START, torch)
+        return
+
+    def first_step() -> None:
+        trains_now()
+        booster.at(Moment.START, torch)
+
+    trains_now = job.after_step(first_step)
 
 
 def _watcher(orders: wire.Orders, job: Job, booster: Booster, recorder: Recorder) -> Watcher:
