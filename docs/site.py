@@ -34,6 +34,7 @@ ELSEWHERE = {
 """Where it stands in the repository -> where on the site."""
 GUIDE = [
     "guide-tune.md",
+    "guide-live.md",
     "guide-ranks.md",
     "guide-nodes.md",
     "guide-launch.md",

@@ -1,12 +1,14 @@
 """Run any PyTorch training script flat out.
 
-The library for those who write their own loop is reached by these names. Each is imported on first
-use, and torch with it: `import flatout` itself does no work.
+The library for those who write their own loop is reached by these names, and `live`, which does in
+a running program what `flatout run --live` does. Each is imported on first use, and for the library
+torch with it: `import flatout` itself does no work.
 """
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it would be work
 
 if TYPE_CHECKING:
+    from flatout.in_process import live as live
     from flatout_train import memory as memory
     from flatout_train.checkpoint.checkpoint import Checkpoint as Checkpoint
     from flatout_train.devices import device as device
@@ -32,6 +34,7 @@ __all__ = [
     "export",
     "find_batch_size",
     "image_loader",
+    "live",
     "loader",
     "memory",
     "parallelize",
@@ -39,21 +42,22 @@ __all__ = [
     "train_step",
 ]
 _MODULES = {
-    "Checkpoint": "checkpoint.checkpoint",
-    "CheckpointError": "errors",
-    "NonfiniteError": "errors",
-    "UsageError": "errors",
-    "device": "devices",
-    "export": "exporting",
-    "find_batch_size": "step.batch_size",
-    "image_loader": "images.image_loader",
-    "loader": "loader.loader",
-    "memory": "memory",
-    "parallelize": "parallel.parallelize",
-    "to_device": "devices",
-    "train_step": "step.train_step",
+    "Checkpoint": "flatout_train.checkpoint.checkpoint",
+    "CheckpointError": "flatout_train.errors",
+    "NonfiniteError": "flatout_train.errors",
+    "UsageError": "flatout_train.errors",
+    "device": "flatout_train.devices",
+    "export": "flatout_train.exporting",
+    "find_batch_size": "flatout_train.step.batch_size",
+    "image_loader": "flatout_train.images.image_loader",
+    "live": "flatout.in_process",
+    "loader": "flatout_train.loader.loader",
+    "memory": "flatout_train.memory",
+    "parallelize": "flatout_train.parallel.parallelize",
+    "to_device": "flatout_train.devices",
+    "train_step": "flatout_train.step.train_step",
 }
-"""Public name -> module of flatout_train."""
+"""Public name -> its module."""
 
 
 def __getattr__(name: str) -> object:
@@ -62,8 +66,9 @@ def __getattr__(name: str) -> object:
     module_name = _MODULES.get(name)
     if module_name is None:
         raise AttributeError(f"module 'flatout' has no attribute {name!r}")
-    module = importlib.import_module(f"flatout_train.{module_name}")
-    found = globals()[name] = module if name == module_name else getattr(module, name)
+    module = importlib.import_module(module_name)
+    found = module if module_name == f"flatout_train.{name}" else getattr(module, name)
+    globals()[name] = found
     return found
 
 

@@ -37,7 +37,8 @@ class Booster:
     def at(self, moment: Moment, target: Any) -> None:
         """Apply every ordered boost of this moment to `target`."""
         for order, module in self.orders:
-            if module.BOOST.moment is moment:
+            once = moment is Moment.START and order.id in self.applied
+            if module.BOOST.moment is moment and not once:
                 self._apply(order, module, target)
 
     def _apply(self, order: wire.BoostOrder, module: BoostModule, target: Any) -> None:

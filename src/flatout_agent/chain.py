@@ -97,6 +97,14 @@ def model_call(model: torch.nn.Module) -> ModelCall:
     return slot if isinstance(slot, ModelCall) else ModelCall(model)
 
 
+def bare(model: torch.nn.Module) -> None:
+    """Take all layers off this model's call."""
+    slot = model.__dict__.get(SLOT)
+    if isinstance(slot, ModelCall):
+        slot.before = None
+        slot._set([])
+
+
 def compiled_by_user(model: torch.nn.Module) -> bool:
     """Whether the script itself called `model.compile()`."""
     slot = model.__dict__.get(SLOT)

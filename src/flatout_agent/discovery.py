@@ -17,6 +17,7 @@ import torch
 
 from flatout_agent.boost import Moment
 from flatout_agent.booster import Booster
+from flatout_agent.chain import bare
 from flatout_agent.hand_updates import HandUpdates
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
@@ -82,6 +83,13 @@ class Discovery:
         self._leaving = self._after.remove
         if self._unwatch_backward is None:
             self._unwatch_backward = self._watch_backward()
+
+    def remove_between_steps(self) -> None:
+        """Take all hooks out at once, and what stands around the calls of models."""
+        self.remove()
+        self._gone()
+        for model in self.job.models:
+            bare(model)
 
     def _gone(self) -> None:
         if self._leaving is not None and self._unwatch_backward is not None:

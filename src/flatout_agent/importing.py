@@ -35,6 +35,12 @@ class _Finder(importlib.abc.MetaPathFinder):
                 return spec
         return None
 
+    def give_up(self) -> None:
+        """Call nothing any more."""
+        self.waiting.clear()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
     def _finished(self, module: ModuleType) -> None:
         callback = self.waiting.pop(module.__name__, None)
         if not self.waiting and self in sys.meta_path:
@@ -68,14 +74,16 @@ class _Loader(importlib.abc.Loader):
         return getattr(self.loader, name)
 
 
-def after_import(callbacks: Mapping[str, Callback]) -> None:
+def after_import(callbacks: Mapping[str, Callback]) -> Callable[[], None]:
     """Call each function with its module once that is imported; at once where it already is.
 
-    The functions must not raise.
+    The functions must not raise. Returns the way to wait no longer.
     """
     for name in callbacks:
         if name in sys.modules:
             callbacks[name](sys.modules[name])
     waiting = {name: call for name, call in callbacks.items() if name not in sys.modules}
+    finder = _Finder(waiting)
     if waiting:
-        sys.meta_path.insert(0, _Finder(waiting))
+        sys.meta_path.insert(0, finder)
+    return finder.give_up

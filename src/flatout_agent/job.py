@@ -148,8 +148,9 @@ class Job:
         self._iterators.setdefault(loader, weakref.WeakSet()).add(iterator)
 
     def loader_of(self, iterator: Any) -> Any:
-        """The loader that made this iterator of its own; None: it is gone."""
-        return iterator._flatout_loader()
+        """The loader that made this iterator of its own; None: it is gone, or was not seen."""
+        made_by = getattr(iterator, "_flatout_loader", None)
+        return made_by() if made_by is not None else None
 
     def iterators(self, loader: Any) -> Iterator[Any]:
         """The loader's own iterators that the program still holds, outside of any layer."""

@@ -17,7 +17,11 @@ T = TypeVar("T")
 class Recorder:
     """Only the process that made it writes: a forked loader worker inherits it and stays silent."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(
+        self, folder: str, heard: Callable[[wire.Record], None] = lambda record: None
+    ) -> None:
+        """heard: called with each record, where the host is in this process; raises nothing."""
+        self.heard = heard
         self.folder = folder
         self.pid = os.getpid()
         self._lock = threading.Lock()
@@ -36,6 +40,11 @@ class Recorder:
                 self._file.write(wire.dump(record) + "\n")
         except (OSError, ValueError):
             pass
+        self.heard(record)
+
+    def close(self) -> None:
+        """Nothing is written any more."""
+        self._file.close()
 
     def fault(self, where: str, error: BaseException) -> None:
         """Record an error of the agent's own, once per place and message."""

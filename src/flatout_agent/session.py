@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -15,6 +15,7 @@ from flatout_agent.booster import Booster
 from flatout_agent.discovery import Discovery
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
+from flatout_agent.replacing import Undo
 from flatout_agent.watch import Watcher, beat
 from flatout_agent.watch.beat import Beat
 
@@ -24,21 +25,29 @@ if TYPE_CHECKING:
     from flatout_agent.ranks.native import NativeRuntime
 
 
-def begin(orders: wire.Orders, recorder: Recorder) -> None:
-    """Called once, right after torch has been imported."""
+class Session(NamedTuple):
+    """The agent at work in this process."""
+
+    job: Job
+    put_back: Undo
+    """End before the program does, between two steps, and take everything out of it."""
+
+
+def begin(orders: wire.Orders, recorder: Recorder) -> Session:
+    """Called right after torch has been imported."""
     job = Job()
     ranks = _ranks(orders, job, recorder)
     booster = Booster(job, orders.boosts, recorder)
-    booster.undo_follows = orders.export is not None
+    booster.undo_follows = orders.export is not None or orders.until_put_back
     watcher = _watcher(orders, job, booster, recorder)
-    booster.at(Moment.START, torch)
+    _begin_boosts(orders, job, booster)
     taker = _taker(orders, job, recorder)
     discovery = Discovery(job, watcher, booster, recorder)
     watcher.leave = discovery.remove
     discovery.install()
     if ranks is not None:
         job.after_step(ranks.step)
-    tracebacks.install()
+    show_our_frames = tracebacks.install()
     process = os.getpid()
 
     def ends() -> None:
@@ -50,7 +59,31 @@ def begin(orders: wire.Orders, recorder: Recorder) -> None:
                 recorder.safely("undo", booster.undo)
                 recorder.safely("export", taker.program_ends)
 
+    def put_back() -> None:
+        atexit.unregister(ends)
+        ends()
+        for back in (watcher.put_back, booster.undo, discovery.remove_between_steps):
+            recorder.safely("put back", back)
+        show_our_frames()
+
     atexit.register(ends)
+    return Session(job, put_back)
+
+
+def _begin_boosts(orders: wire.Orders, job: Job, booster: Booster) -> None:
+    """Apply those that act from the start on.
+
+    A process that the agent came to later may never train: there they wait for its first step.
+    """
+    if not orders.until_put_back:
+        booster.at(Moment.START, torch)
+        return
+
+    def first_step() -> None:
+        trains_now()
+        booster.at(Moment.START, torch)
+
+    trains_now = job.after_step(first_step)
 
 
 def _watcher(orders: wire.Orders, job: Job, booster: Booster, recorder: Recorder) -> Watcher:

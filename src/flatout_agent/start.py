@@ -7,11 +7,15 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent import importing, wire
 from flatout_agent.recorder import Recorder
+
+if TYPE_CHECKING:
+    from flatout_agent.session import Session
 
 HELPERS = (
     "--multiprocessing-fork",
@@ -62,6 +66,40 @@ def start() -> None:
         recorder.safely("start", _torch_imported, orders, recorder)
 
     importing.after_import({**callbacks, "torch": torch_imported})
+
+
+class InThisProcess:
+    """The agent in a program that runs already, from here to `put_back`.
+
+    The program may have imported torch, and may have made its models and optimizers.
+    """
+
+    def __init__(self, orders: wire.Orders, heard: Callable[[wire.Record], None]) -> None:
+        """heard: called with each record, as it is written; raises nothing. Raises OSError."""
+        self._recorder = Recorder(orders.records, heard)
+        self._recorder.write(_started())
+        self._session: Session | None = None
+        self._wait_no_longer = importing.after_import({"torch": lambda torch: self._begin(orders)})
+
+    def _begin(self, orders: wire.Orders) -> None:
+        self._session = self._recorder.safely("start", _torch_imported, orders, self._recorder)
+
+    @property
+    def steps(self) -> int:
+        """Steps of training so far."""
+        return self._session.job.steps if self._session is not None else 0
+
+    def put_back(self) -> None:
+        """Take everything out of the program again; call it between two steps."""
+        self._wait_no_longer()
+        if self._session is not None:
+            self._session.put_back()
+        self._recorder.close()
+
+
+def here_already() -> bool:
+    """Whether this process, or the one that it is a fork of, was started with the agent inside."""
+    return bool(os.environ.get(wire.ORDERS_ENV))
 
 
 def _heed_no_warning() -> None:
@@ -139,10 +177,10 @@ def _safe_callback(recorder: Recorder, where: str, call: Any) -> importing.Callb
     return lambda module: recorder.safely(where, call, module)
 
 
-def _torch_imported(orders: wire.Orders, recorder: Recorder) -> None:
+def _torch_imported(orders: wire.Orders, recorder: Recorder) -> Session:
     import torch
 
     from flatout_agent import session  # with all that imports torch
 
     recorder.write(wire.TorchSeen(str(torch.__version__)))
-    session.begin(orders, recorder)
+    return session.begin(orders, recorder)

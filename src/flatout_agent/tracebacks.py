@@ -9,14 +9,15 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+from flatout_agent.replacing import Undo, in_reverse, replaced
+
 LAST_LETTERS = 32_000
 """Characters of a traceback's end that are kept."""
 OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120
 
 
-def install() -> None:
-    """Clean exceptions before whatever hook the program uses prints them."""
-    sys.excepthook = _cleaning(sys.excepthook)
+def install() -> Undo:
+    """Clean exceptions before whatever hook the program uses prints them; returns the way back."""
     thread_excepthook = threading.excepthook
 
     def thread_hook(arguments: threading.ExceptHookArgs) -> None:
@@ -24,7 +25,12 @@ def install() -> None:
             clean(arguments.exc_value)
         thread_excepthook(arguments)
 
-    threading.excepthook = thread_hook
+    return in_reverse(
+        [
+            replaced(sys, "excepthook", _cleaning(sys.excepthook)),
+            replaced(threading, "excepthook", thread_hook),
+        ]
+    )
 
 
 def ending() -> BaseException | None:

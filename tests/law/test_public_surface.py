@@ -24,6 +24,7 @@ NAMES = [
     "export",
     "find_batch_size",
     "image_loader",
+    "live",
     "loader",
     "memory",
     "parallelize",

@@ -24,7 +24,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
@@ -33,6 +33,8 @@ from typer.core import TyperCommand, TyperGroup
 
 import flatout
 from flatout.nouns.errors import UserError
+from flatout.reporting.harmless import harmless as harmless
+from flatout.reporting.harmless import warn as warn
 
 if TYPE_CHECKING:
     from flatout.nouns.explained import Explained
@@ -334,20 +336,3 @@ def crash_explained(
     from flatout.explaining import explaining
 
     return explaining.of_crash(texts, lambda: look_here(python), ended.records)
-
-
-def warn(line: str) -> None:
-    """One line on stderr, where there is one."""
-    from flatout.reporting import terminal
-
-    with suppress(OSError, AttributeError):  # stderr may be closed: no reason to stop
-        terminal.warn(line)
-
-
-@contextmanager
-def harmless(consequence: str) -> Iterator[None]:
-    """An error of flatout's own never affects the user's program."""
-    try:
-        yield
-    except Exception as error:
-        warn(f"{consequence}: {type(error).__name__}: {error}")

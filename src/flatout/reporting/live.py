@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flatout.nouns import units
 from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Tuned
-from flatout.reporting import outcome, plain
+from flatout.reporting import outcome, plain, terminal
 from flatout.reporting.paragraphs import show, styled
 
 if TYPE_CHECKING:
@@ -115,6 +115,4 @@ def _interval(trial: Trial) -> str:
 
 
 def _print(line: str, style: str, console: Console | None) -> None:
-    from rich.console import Console
-
-    show(console or Console(stderr=True), styled(line, style))
+    show(console or terminal.errors(), styled(line, style))

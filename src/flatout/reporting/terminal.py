@@ -59,10 +59,10 @@ def warn(line: str, console: Console | None = None) -> None:
 
 
 def errors() -> Console:
-    """Where everything but answers goes."""
+    """Where everything but answers goes: plain lines in a notebook, too."""
     from rich.console import Console
 
-    return Console(stderr=True)
+    return Console(stderr=True, force_jupyter=False)
 
 
 def run_ended(end: RunEnd, plan_torch: str | None, versions: set[str], quiet: bool) -> None:
@@ -106,8 +106,6 @@ def _run_parts(end: RunEnd) -> list[str]:
 
 
 def _tell(label: str, style: str, line: str, console: Console | None) -> None:
-    from rich.console import Console
-
     begin, end = len(NAME), len(NAME) + len(label)
     text = f"{NAME}{label}{plain.one_line(line)}"
-    show(console or Console(stderr=True), Line(text, ((0, begin, "bold"), (begin, end, style))))
+    show(console or errors(), Line(text, ((0, begin, "bold"), (begin, end, style))))

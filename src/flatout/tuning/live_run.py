@@ -6,7 +6,7 @@ import dataclasses
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from flatout.knowledge import boosts as known
@@ -23,6 +23,7 @@ from flatout.tuning.candidates import Allowance
 from flatout_agent import wire
 
 POLL_S = 0.2
+START = "needs_start"
 INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT, 0xC000013A)
 """Exit codes after Ctrl-C: by the signal, by Python's or a shell's own way, on Windows."""
 FAIRLY = (Verdict.DIFFERENT, Verdict.FAILED)
@@ -53,22 +54,35 @@ class LiveTuning:
         self.interrupted = False
         """The program was ended by Ctrl-C."""
         self._began = time.monotonic()
+        self._reported = 0
 
     def __call__(self, records: Path, process: subprocess.Popen[bytes]) -> None:
         """Follow the program until it has ended."""
-        tail, reported = Tail(records), 0
+        tail = Tail(records)
         while True:
             has_ended = process.poll() is not None
             self.interrupted = process.returncode in INTERRUPTED
-            for pid, record in tail.new():
-                self.run.add(pid, record)
-            rows = live.rows(self.run, [boost.id for boost in self.boosts])
-            for row in rows[reported:]:
-                self.on_decision(row)
-            reported = len(rows)
+            self.heard(tail.new())
             if has_ended:
                 return
             time.sleep(POLL_S)
+
+    def heard(self, records: Iterable[tuple[int, wire.Record]]) -> None:
+        """Account for new records, (process id, record) each, and tell the decisions in them."""
+        for pid, record in records:
+            self.run.add(pid, record)
+        rows = live.rows(self.run, [boost.id for boost in self.boosts])
+        reported, self._reported = self._reported, len(rows)
+        for row in rows[reported:]:
+            self.on_decision(row)
+
+    def only_at_start(self) -> dict[str, str]:
+        """Boosts that only the start of a program can set, each with the lines to add for it."""
+        facts = self.run.facts
+        waiting = {row.tried: row.params for row in live.rows(self.run) if row.why_untried == START}
+        if facts is None:
+            return {}
+        return {name: known.get(name).by_hand(facts, waiting[name]) for name in waiting if name}
 
     def write_plan(self, command: Command, path: Path) -> Tuned | None:
         """Write the plan to `path` and return what a report shows; None: nothing was measured."""

@@ -261,6 +261,14 @@ class LiveWatch(RunWatch):
             self.tell(self.summary())
         super().program_ends()
 
+    def put_back(self) -> None:
+        if self.story is not None:
+            self.story.close()
+            self.story = None
+        self.switch(())
+        self._unwatch_saving()
+        self.notes.close()
+
     # What the session asks for ------------------------------------------------------------------
 
     def look_inside(self) -> Generator[None, Tick, None]:

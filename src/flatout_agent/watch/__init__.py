@@ -61,3 +61,6 @@ class Watcher:
 
     def program_ends(self) -> None:
         """The interpreter is about to exit."""
+
+    def put_back(self) -> None:
+        """Undo what this watcher has switched on or put into torch, after `program_ends`."""

@@ -136,6 +136,8 @@ class Orders:
     """Folder into which each process that trains writes its ring; empty: none is wanted."""
     ranks: RankOrders | None = None
     """One of several processes that train together; None: it trains alone."""
+    until_put_back: bool = False
+    """The agent may end before the program does: every boost can be taken back until then."""
     version: int = VERSION
 
 
