@@ -48,7 +48,9 @@ def read(path: Path) -> Plan:
             f"{path}, line {error.line}: {_first_sentence(error)}", f"correct line {error.line}"
         ) from None
     except TOMLKitError as error:
-        raise UserError(f"{path}: {error}", "correct it, or make a new one: flatout tune") from None
+        raise UserError(
+            f"{path}: {error}", "correct it, or make a new one: flatout tune train.py"
+        ) from None
     except PlanError as error:
         raise UserError(error.message, error.next_step) from None
 

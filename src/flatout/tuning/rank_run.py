@@ -167,6 +167,6 @@ def check(
     if asked and live:
         raise UserError(
             "--live tunes one process; it does not go together with --ranks, --gpus and --nodes",
-            "tune it on one process first: flatout tune",
+            "tune it on one process first: flatout tune train.py",
         )
     return asked

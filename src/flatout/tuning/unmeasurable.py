@@ -9,7 +9,7 @@ from flatout.measuring.live import FinishedTuning
 from flatout.measuring.outcome import Outcome
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
-from flatout.running.process import log_tail
+from flatout.running.process import GIVE_INPUT, log_tail, wants_input
 from flatout.running.processes import without_steps
 
 LOG_LINES = 12
@@ -52,6 +52,8 @@ def _next_step(outcome: Outcome | FinishedTuning) -> str:
         return f"if it needs longer than that, give it more time with --budget; {log}"
     if outcome.children and outcome.process is None:
         return without_steps(outcome.torch_seen, outcome.backwards, outcome.children)[1]
+    if wants_input(Path(outcome.log)):
+        return f"{GIVE_INPUT}; {log}"
     return f"run it by itself first: it must train; {log}" if outcome.process is None else log
 
 
