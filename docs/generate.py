@@ -161,7 +161,8 @@ def error_pages(language: str, folder: str) -> dict[str, Made]:
 
 def library_pages() -> dict[str, Made]:
     """One page for each public name, read from the source: importing it would import torch."""
-    sources = {path: ast.parse(path.read_text("utf-8")) for path in (ROOT / LIBRARY).rglob("*.py")}
+    paths = [*(ROOT / LIBRARY).rglob("*.py"), ROOT / "src/flatout/in_process.py"]
+    sources = {path: ast.parse(path.read_text("utf-8")) for path in paths}
     classes = {
         node.name: node
         for source in sources.values()
@@ -170,13 +171,14 @@ def library_pages() -> dict[str, Made]:
     }
     found, rows = {}, []
     for name, module in sorted(flatout._MODULES.items()):
-        file = ROOT / LIBRARY / module.replace(".", "/")
+        file = ROOT / "src" / module.replace(".", "/")
         file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
         whole = sources[file]
-        own = [node for node in whole.body if name in (module, getattr(node, "name", ""))]
+        all_of_it = module == f"flatout_train.{name}"
+        own = [node for node in whole.body if all_of_it or getattr(node, "name", "") == name]
         parts = [part for node in own for part in _documented(node, classes, f"flatout.{name}")]
-        about = ast.get_docstring(whole if name == module else own[0]) or ""
-        head = [f"# flatout.{name}", *([about] if name == module else [])]
+        about = ast.get_docstring(whole if all_of_it else own[0]) or ""
+        head = [f"# flatout.{name}", *([about] if all_of_it else [])]
         text = "\n\n".join([*head, *parts]) + "\n"
         found[f"library/{name}.md"] = Made(file.relative_to(ROOT).as_posix(), text)
         summary = about.partition("\n")[0]
