@@ -39,6 +39,7 @@ def test_starts_and_leaves_no_trace_on_the_path(run_agent, script):
         "flatout_agent.wire.host",
         "flatout_agent.wire.live",
         "flatout_agent.wire.memory",
+        "flatout_agent.wire.plain",
         "flatout_agent.wire.profile",
         "flatout_agent.wire.ranks",
     }

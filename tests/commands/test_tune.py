@@ -152,7 +152,8 @@ def test_a_program_that_gives_no_measurement(
     python = sys.executable if script == "no_torch" else ""
     words = ("--json", "--budget", "60s", job(script), *options)
     done = tune(tmp_path, *words, python=python)
-    assert (done.code, done.out) == (1, "")
+    error = json.loads(done.out)
+    assert (done.code, error["schema"], error["exit_code"]) == (1, "flatout.error/1", 1)
     for text in told:
         assert text in done.err
     log = Path(done.err.rpartition("its whole output: ")[2].strip())

@@ -60,7 +60,7 @@ GUARD_KEYS = {
 RUN_KEYS = {
     "matches", "live",
     "schema", "command", "exit_code", "steps", "samples_per_s", "peak_bytes", "wait_share",
-    "engaged", "not_engaged", "faults", "notes", "observations", "ranks",
+    "engaged", "not_engaged", "faults", "interrupted", "notes", "observations", "ranks",
 }  # fmt: skip
 
 
