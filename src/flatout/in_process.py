@@ -8,6 +8,7 @@ steps: no other thread is needed, and in a notebook a line belongs to the cell t
 from __future__ import annotations
 
 import atexit
+import functools
 import multiprocessing
 import os
 import shutil
@@ -151,11 +152,12 @@ class _Run:
     def _warn_of_start(self) -> None:
         """Say once which variables its boosts would need, and what differs from the plan."""
         with harmless("the plan was not compared with this machine"):
-            needed = plan_use.variables(self._plan, self._boosts, self._command, _warn_once)
+            warn_once = functools.partial(_once, warn)
+            needed = plan_use.variables(self._plan, self._boosts, self._command, warn_once)
             for name, value in needed.items():
                 if os.environ.get(name) != value:
                     line = f"export {name}={value}"
-                    _warn_once(f"only the start of Python can set this part of the plan: {line}")
+                    warn_once(f"only the start of Python can set this part of the plan: {line}")
 
     def _heard(self, record: wire.Record) -> None:
         if self._tuning is not None:
@@ -203,21 +205,18 @@ class _Run:
         if tuned is not None:
             report.close(tuned, self._folder / "report.html", quiet=False)
         for boost, lines in self._tuning.only_at_start().items():
-            _say_once(f"{boost} was not tried, as only a start of Python can set it; to add it:")
+            _once(
+                terminal.say,
+                f"{boost} was not tried, as only a start of Python can set it; to add it:",
+            )
             for line in lines.splitlines():
-                _say_once(f"  {line}")
+                _once(terminal.say, f"  {line}")
 
 
-def _say_once(line: str) -> None:
+def _once(tell: Callable[[str], None], line: str) -> None:
     if line not in _said:
         _said.add(line)
-        terminal.say(line)
-
-
-def _warn_once(line: str) -> None:
-    if line not in _said:
-        _said.add(line)
-        warn(line)
+        tell(line)
 
 
 def _command() -> Command:
