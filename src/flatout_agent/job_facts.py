@@ -18,6 +18,7 @@ from flatout_agent import wire
 from flatout_agent.chain import compiled_by_user
 from flatout_agent.limits import usable_cores
 from flatout_agent.replacing import replaced
+from flatout_agent.speedups import compute_threads
 from flatout_agent.speedups.precision import bf16_inside_float32, matmul_precision, native_bf16
 from flatout_agent.speedups.repeated_blocks import shared_blocks
 from flatout_agent.speedups.samples import batch_reads
@@ -215,7 +216,7 @@ def machine_facts(device: str) -> dict[str, Any]:
         "bf16_inside_float32": bf16_inside_float32(device),
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
-        "threads_named": threads_named(),
+        "threads_named": compute_threads.named(),
         "world_size": world_size(),
         "matmul_precision": matmul_precision(),
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
@@ -225,12 +226,6 @@ def machine_facts(device: str) -> dict[str, Any]:
         "triton": importlib.util.find_spec("triton") is not None,
         "compiler": has_compiler(device),
     }
-
-
-def threads_named() -> bool:
-    """Whether a variable names the number of threads, and not torchrun has set it."""
-    named = any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
-    return named and world_size() == 1
 
 
 def world_size() -> int:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.limits import local_processes, usable_cores
+from flatout_agent.speedups import compute_threads
 
 if TYPE_CHECKING:
     import torch
@@ -103,13 +104,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     chosen = _chosen_by_script(before, usable_cores(), processes)
     if chosen is not None:
         raise Declined(chosen)
-    torch.set_num_threads(count)
-
-    def undo() -> None:
-        if torch.get_num_threads() == count:  # else the script has chosen meanwhile
-            torch.set_num_threads(before)
-
-    return Applied(undo, lambda: _engagement(count, before))
+    return Applied(compute_threads.use(count), lambda: _engagement(count, before))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

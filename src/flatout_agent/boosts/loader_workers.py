@@ -4,11 +4,13 @@
 Sets `num_workers`, `prefetch_factor` and `persistent_workers` on each DataLoader just before it is
 iterated for the first time, with as many workers as the cores available to this process allow (CPU
 affinity, the cgroup's quota and the other processes of the job are taken into account). The sampler
-stays in the main process: the order of the data is the same.
+stays in the main process: the order of the data is the same. A model that trains on the CPU leaves
+the workers their cores: it computes with fewer threads, at least one.
 
 ## Why it is faster
 With `num_workers=0` reading and decoding happen in the training loop: the model waits for each
-batch, and loading waits for the model. Workers prepare the next batches in the meantime.
+batch, and loading waits for the model. Workers prepare the next batches in the meantime. Threads
+that outnumber the cores left to them wait for each other at the end of every operation.
 
 ## When it does nothing
 The loader has workers already; the dataset is an IterableDataset (each worker would yield all of
@@ -27,11 +29,12 @@ prefetch_factor` batches ahead: one of your own that reacts to training, or draw
 the program's random numbers, notices; one with a generator of its own may have drawn more from it
 when an epoch is left early. Batches live in shared memory, so a program that keeps all of them
 needs that much /dev/shm. Changes of the dataset's attributes between epochs are seen (the workers
-are then restarted); in-place changes inside an array over 64 KiB are not.
+are then restarted); in-place changes inside an array over 64 KiB are not. With fewer threads for a
+model on the CPU, sums over large tensors are split at other points: the last bits may differ.
 
 ## How it is undone
-The loader's own settings are put back and the workers end; the next epoch loads in the main
-process again.
+The loader's own settings and the number of threads are put back and the workers end; the next
+epoch loads in the main process again.
 
 ## References
 - https://pytorch.org/docs/stable/data.html#multi-process-data-loading
@@ -51,6 +54,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch, Undo
 from flatout_agent.limits import local_processes, usable_cores
+from flatout_agent.speedups import compute_threads
 from flatout_agent.speedups.samples.late_indices import with_workers
 from flatout_agent.speedups.workers import worker_safety
 from flatout_agent.speedups.workers.worker_reuse import Reuse
@@ -79,6 +83,10 @@ START_FAILURES = (OSError, RuntimeError, ValueError, TypeError, AttributeError, 
 _persistent: weakref.WeakSet[Any] = weakref.WeakSet()
 LEAST_WAIT = 0.03
 """Share of the step: workers take cores, and a start of some tenths of a second in each epoch."""
+HANDING_OVER = 1.25
+"""A batch takes so much longer in a worker: it goes through shared memory."""
+SERIAL = 0.3
+"""Share of a training step on the CPU that more threads do not make shorter."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
@@ -100,15 +108,18 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """The step bounded by what is left of it and by the cores that loading takes."""
+    """The step bounded by training, by loading, and on a CPU by the cores that both share."""
     if facts.wait_share is None:
         return 1.1
     share = _share(facts.cores, facts.world_size)
     workers = max(1, min(share, _workers(params, share, facts.device != "cpu")))
-    training = 1 - facts.wait_share
-    if facts.device == "cpu":  # loading and training share the cores
-        training += facts.wait_share / share
-    return 1 / max(training, facts.wait_share / workers, 0.05)
+    training, loading = 1 - facts.wait_share, HANDING_OVER * facts.wait_share
+    if facts.device != "cpu":
+        return max(1.0, 1 / max(training, loading / workers, 0.05))
+    threads = _threads(share, workers)
+    work = loading + training * (SERIAL + (1 - SERIAL) * share)
+    training *= SERIAL + (1 - SERIAL) * share / threads
+    return max(1.0, 1 / max(training, loading / workers, work / share, 0.05))
 
 
 def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
@@ -126,7 +137,10 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     """The DataLoader's arguments that do the same."""
     share = _share(facts.cores, facts.world_size)
     workers = _workers(params, share, facts.device != "cpu")
+    count = _threads(share, workers)
+    threads = [f"torch.set_num_threads({count})"] if facts.device == "cpu" else []
     lines = [
+        *threads,
         "# in DataLoader(...); on Windows and macOS (and with Python 3.14) the training code must",
         '# stand inside `if __name__ == "__main__":`',
         "loader = DataLoader(",
@@ -152,6 +166,11 @@ def _auto(share: int, accelerated: bool) -> int:
 def _workers(params: Params, share: int, accelerated: bool) -> int:
     workers = params.get("workers", "auto")
     return _auto(share, accelerated) if workers == "auto" else int(workers)
+
+
+def _threads(share: int, workers: int) -> int:
+    """What is left for a model on the CPU beside so many workers."""
+    return max(1, share - workers)
 
 
 def _accelerated() -> bool:
@@ -247,16 +266,28 @@ def _give_workers(
         return reuse(batches) if keep and outcome.failure is None else batches
 
     undo_layer, undo_limit = job.wrap_batches(loader, layer), _allow_open_files()
+    undo_threads = _leave_cores(workers)
 
     def undo() -> None:
         undo_layer()
         undo_limit()
+        undo_threads()
         loader = reference()
         if loader is not None:
             _put_back(loader, settings)
             loader._iterator = None
 
     return Applied(undo, functools.partial(outcome.engagement, reuse))
+
+
+def _leave_cores(workers: int) -> Undo:
+    """Compute with fewer threads beside workers on a CPU, unless the number was chosen."""
+    import torch
+
+    threads = _threads(_share(usable_cores(), local_processes()), workers)
+    if _accelerated() or compute_threads.named() or torch.get_num_threads() <= threads:
+        return lambda: None
+    return compute_threads.use(threads)
 
 
 def _put_back(loader: torch.utils.data.DataLoader[Any], settings: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -409,8 +410,48 @@ def test_promise_grows_with_the_wait() -> None:
     assert boost.promise(gpu, {}) > waits[2]
 
 
+def test_on_two_cores_loading_must_take_most_of_the_step() -> None:
+    two = dataclasses.replace(FACTS, cores=2)
+    light, heavy = (dataclasses.replace(two, wait_share=w) for w in (0.3, 0.6))
+    assert boost.promise(light, {"workers": 1}) == 1.0
+    assert boost.promise(heavy, {"workers": 2}) > boost.promise(heavy, {"workers": 1}) > 1.1
+
+
+@pytest.fixture
+def four_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+@needs_fork
+@pytest.mark.parametrize(("workers", "left"), [(1, 3), (4, 1)])
+def test_a_model_on_the_cpu_leaves_the_workers_their_cores(
+    workers: int, left: int, four_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    loader = _loader()
+    job, applied = _apply(loader, workers)
+    assert torch.get_num_threads() == left
+    assert len(_epoch(job, loader)) == 10
+    applied.undo()
+    assert torch.get_num_threads() == 4
+
+
+@needs_fork
+def test_a_number_of_threads_that_the_user_named_stays(
+    four_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    _apply(_loader())
+    assert torch.get_num_threads() == 4
+
+
 def test_by_hand_is_python() -> None:
     lines = boost.by_hand(FACTS, {"workers": "auto", "prefetch_factor": 4})
     compile(lines, "by_hand", "exec")
     assert "num_workers=1," in lines
+    assert "torch.set_num_threads(3)" in lines
     assert "prefetch_factor=4," in lines
