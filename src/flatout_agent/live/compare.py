@@ -29,6 +29,9 @@ it wrongly costs a gain, never a result."""
 CHEAP_S = 0.4
 """Where a pair takes less than this, one decides nothing: the next has the other order, so that
 steps which grow as the program learns (an agent's episodes) do not look like a gain."""
+SURPRISING = 1.5
+"""A gain so many times what the boosts promise is not believed of one pair either: the program's
+first steps, which serve as its first half, may have been disturbed."""
 SURE_PAIRS = 3
 """What rests on fewer pairs is looked at once more at the end."""
 
@@ -92,6 +95,7 @@ class Comparer:
         self._earlier.discard(key)
         began, left_s = self.machinery.now(), self._left_s(group)
         loads = any(candidate.boost.switch is Switch.ITERATOR for candidate in group)
+        promised = math.prod(candidate.promise for candidate in group)
         self.measure.begin()
         self.measure.left_s = self.run_left_s()
         self.so_far = answer = self._answer(ratios)
@@ -115,7 +119,8 @@ class Comparer:
             spent_s = before_s + self.machinery.now() - began
             self._pairs[key] = wire.Compared(key, kept_ids, tuple(ratios), spent_s)
             self.so_far = answer = self._answer(ratios)
-            first_of_two = len(ratios) == 1 and self.measure.pair_s(loads) < CHEAP_S
+            cheap = self.measure.pair_s(loads) < CHEAP_S
+            first_of_two = len(ratios) == 1 and (cheap or answer.gain > SURPRISING * promised)
             if answer.verdict != "unclear" and not first_of_two:
                 return answer
             harmless = answer.pairs >= decide.FEWEST and answer.gain > 1 - decide.MATTERS

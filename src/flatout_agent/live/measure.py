@@ -248,10 +248,11 @@ class Measure:
         """By how much of itself a block's mean may be off, by its own units."""
         self._random = random.Random(seed)
         self._flip = False
+        self._begun = False
 
     def begin(self) -> None:
         """Before the first step under another boost: what is unsound by now is not its fault."""
-        self._was_sound = self.machinery.sound()
+        self._was_sound, self._begun = self.machinery.sound(), True
 
     def floor_s(self, loads: bool = False) -> float:
         """Seconds that a block takes at least."""
@@ -265,7 +266,13 @@ class Measure:
         """Seconds that one pair takes at the present speed."""
         unit_s = self.state.now_s
         skip = SKIP if unit_s < NO_SKIP_S else 0
-        return 2 * (length(unit_s, self.floor_s(loads)) + skip / 2) * unit_s
+        return 2 * (self._units(loads) + skip / 2) * unit_s
+
+    def _units(self, loads: bool) -> int:
+        """Units of a block; beside workers, whose batches come in bursts, twice what they hold."""
+        unit_s = self.state.now_s
+        bursts = min(2 * self.machinery.buffered(), math.ceil(LOADER_BLOCK_S / max(unit_s, 1e-6)))
+        return max(length(unit_s, self.floor_s(loads)), bursts)
 
     def pair(
         self, base: list[wire.BoostOrder], trial: list[wire.BoostOrder], loads: bool = False
@@ -317,7 +324,7 @@ class Measure:
     ) -> float:
         if not base:
             self.state.written_s = base_s
-        self._lose(length(self.state.now_s, self.floor_s(loads)) * (trial_s - base_s))
+        self._lose(self._units(loads) * (trial_s - base_s))
         return math.log(base_s / trial_s) if base_s > 0 and trial_s > 0 else math.nan
 
     def last_on(self, orders: Sequence[wire.BoostOrder]) -> bool:
@@ -331,11 +338,13 @@ class Measure:
         skip = self.switch(on)
         if skip:
             self._before = None
-        if loads and skip:
+        if loads and (skip or self._begun):
+            # Before the first block, too: workers were just started, to see whether they can be.
             skip += 2 + self.machinery.buffered()
         elif self.state.now_s >= NO_SKIP_S:
             skip = 0
-        units = length(self.state.now_s, self.floor_s(loads))
+        self._begun = False
+        units = self._units(loads)
         clock = self.machinery.synchronized_clock if self.accelerated else None
         for last in (False, True):
             recompiles = self.machinery.recompiles

@@ -135,9 +135,10 @@ class Tuning:
             yield from self._check_plan()
         kept_ids = set(self.state.kept_ids)
         self.untried = [c for c in self.untried if c.id not in kept_ids or c.variant]
-        loaders = [c for c in self.untried if c.boost.moment is Moment.LOADER and not c.variant]
+        loaders = [c for c in self.untried if c.boost.moment is Moment.LOADER]
         if loaders and (self.machinery.facts().wait_share or 0.0) > DATA_BOUND:
-            yield from self._try([max(loaders, key=lambda c: c.promise)])
+            # A cache shows its gain in the next epoch only: it has its turn later.
+            yield from self._try([max(loaders, key=lambda c: (not c.boost.fills, c.promise))])
         yield from self._try_recipe()
         yield from self._look_again()
         while (turn := self._next()) is not None:
@@ -725,11 +726,13 @@ class Tuning:
         Half of the interval would leave out 1. Of a throw-away run the plan is confirmed as a
         whole; what compiles must be beyond doubt.
         """
+        loads = candidate.boost.switch is Switch.ITERATOR  # its blocks are long
+        pairs = 2 if loads and answer.gain > QUICK_GAIN else decide.FEWEST
         return (
             self.budget.throw_away
             and not candidate.boost.compiles
             and answer.verdict == "unclear"
-            and answer.pairs >= decide.FEWEST
+            and answer.pairs >= pairs
             and answer.gain > 1 + LIKELY
             and answer.low > 1 / answer.gain
         )

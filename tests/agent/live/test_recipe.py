@@ -278,6 +278,37 @@ def test_a_restless_start_is_forgotten(seed: int) -> None:
     assert tuning.state.gain == pytest.approx(1.25, rel=0.1)
 
 
+def test_a_gain_beyond_what_is_promised_is_not_believed_of_one_pair() -> None:
+    """Long steps: those that go by at the start are the first pair's half, here disturbed ones."""
+    program = Program({"bf16-autocast": 1.02}, noise=0.02)
+    program.step_s = lambda ids: 20 * Program.step_s(program, ids)  # type: ignore[method-assign]
+    usual = program.tick
+
+    def disturbed() -> Tick:
+        tick = usual()
+        return dataclasses.replace(tick, seconds=tick.seconds * (5 if program.taken < 9 else 1))
+
+    program.tick = disturbed  # type: ignore[method-assign]
+    tune(program, "bf16-autocast", budget_s=120.0)
+    told = [r for r in program.records if isinstance(r, wire.Decided)]
+    assert all(row.pairs > 1 for row in told)
+
+
+class Loading(Program):
+    """Waits for its loader most of the time."""
+
+    def facts(self) -> wire.JobFacts:
+        loader = wire.LoaderFacts("Data", False, 32, 100, 0, False, False, "fork", True)
+        return dataclasses.replace(FACTS, wait_share=0.65, loaders=(loader,))
+
+
+def test_where_loading_takes_the_step_workers_come_first_as_many_as_promise_most() -> None:
+    program = Loading({"loader-workers": 1.4, "bf16-autocast": 1.3})
+    tune(program, "bf16-autocast", "loader-workers", "sample-cache")
+    first = next(r for r in program.records if isinstance(r, wire.Decided))
+    assert (first.id, first.verdict, first.params["workers"]) == ("loader-workers", "kept", 2)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_what_one_disturbed_pair_showed_is_not_told(seed: int) -> None:
     """A burst of other programs in a block of the program as written looks like a gain of 3x."""
