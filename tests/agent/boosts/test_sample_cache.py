@@ -63,6 +63,12 @@ class Photos(Dataset[Any]):
         return sample if self.scale == 1.0 else sample * self.scale
 
 
+def _slow_photo(index: int) -> Any:
+    CLOCK[0] += 0.001
+    return _photo(index)
+
+
+CLOCK = [0.0]
 READ: list[int] = []
 FILES: dict[int, float] = {}
 
@@ -692,6 +698,24 @@ def test_samples_that_it_does_not_keep(decode: Any, options: Any, reason: str) -
     for _ in range(2):
         assert len(list(_start(job, loader))) == len(loader)
     assert applied.engaged() == (False, reason)
+
+
+@pytest.mark.parametrize(("collate_s", "given_up"), [(0.1, True), (0.01, False)])
+def test_it_is_given_up_where_collating_takes_the_time(
+    collate_s: float, given_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_samples.time, "perf_counter", lambda: CLOCK[0])
+
+    def collate(rows: list[Any]) -> Any:
+        CLOCK[0] += collate_s
+        return rows
+
+    job, applied = _apply(loader := _loader(Photos(decode=_slow_photo), collate_fn=collate))
+    for _ in range(2):
+        list(_start(job, loader))
+    engaged, reason = applied.engaged()
+    assert engaged is not given_up
+    assert ("of loading, the rest collates them" in reason) is given_up
 
 
 def test_images_of_pil() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -34,6 +35,9 @@ READY_SHARE = 0.95
 """At this share of hits, the samples still to be read make no difference."""
 LATELY = 20
 """Batches over which the share is taken."""
+TIMED, LITTLE, LONG_S = 8, 0.1, 0.005
+"""After so many batches that take at least so many seconds each, a cache is given up where reading
+the samples is less than this share of loading: the rest is the collate function's."""
 DRAWS = "a sample draws random numbers"
 
 
@@ -69,6 +73,7 @@ class KeptSamples:
         self._glance: samples.Glance | None = None
         self._closely = True
         self._lately: deque[tuple[int, int]] = deque(maxlen=LATELY)
+        self._read_s = self._collate_s = 0.0
 
     # On and off -------------------------------------------------------------------------------
 
@@ -202,6 +207,16 @@ class KeptSamples:
         self._requests += requests
         self._batches += 1
         self._lately.append((requests, hits))
+
+    def timed(self, read_s: float, collate_s: float) -> None:
+        """A batch took so many seconds to read, with the cache's own work, and to collate."""
+        if self._batches > TIMED:
+            return
+        self._read_s, self._collate_s = self._read_s + read_s, self._collate_s + collate_s
+        load_s = self._read_s + self._collate_s
+        if self._batches == TIMED and self._read_s < LITTLE * load_s and load_s > TIMED * LONG_S:
+            share = self._read_s / load_s
+            self.stop(f"reading samples is {share:.0%} of loading, the rest collates them")
 
     def _given(self, sample: Any) -> Any:
         return sample if self._stacked else samples.copied(sample, stacked=False)
@@ -343,8 +358,12 @@ class KeptFetcher:
         if type(numbers) is not list or not all(map(_is_number, numbers)):
             self.cache.stop("the sampler gives something else than numbers")
             return plain.fetch(indices)
+        began = time.perf_counter()
         rows = self.cache.take(plain.dataset, numbers, self._stacked)
-        return plain.collate_fn(rows if plain.auto_collation else rows[0])
+        read = time.perf_counter()
+        batch = plain.collate_fn(rows if plain.auto_collation else rows[0])
+        self.cache.timed(read - began, time.perf_counter() - read)
+        return batch
 
     def __getattr__(self, name: str) -> Any:
         if name == "plain":  # not yet there: an object being copied
