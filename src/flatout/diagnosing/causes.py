@@ -13,23 +13,23 @@ LOWERED = 0.95
 COOL = "Clean and check the fans and the air flow, then watch while it works."
 SUPPLY = "Check the power supplies, the card's power cables and the server's own power cap."
 UNSET = "Unset them when debugging is done."
-"""Of variables that were set for debugging."""
+"""The cure for variables that were set for debugging."""
 
 
 def reasons(gpu: Gpu | None, names: Sequence[str]) -> tuple[str, ...]:
-    """Those of `names` that hold its clocks down."""
+    """The reasons among `names` that hold its clocks down."""
     return tuple(reason for reason in names if gpu is not None and reason in (gpu.throttles or ()))
 
 
 def clock(gpu: Gpu) -> tuple[str, ...]:
-    """Like 1200 of 1980 MHz; empty: not known."""
+    """Like 1200 of 1980 MHz, or empty if unknown."""
     if gpu.clock_sm_mhz is None or gpu.clock_sm_max_mhz is None:
         return ()
     return (f"{gpu.clock_sm_mhz} of {gpu.clock_sm_max_mhz} MHz",)
 
 
 def limit_share(gpu: Gpu) -> float:
-    """Its power limit as a share of the default; 1 where either is not known."""
+    """Its power limit as a share of the default, or 1 if either is unknown."""
     limit, default = gpu.power_limit_w, gpu.power_limit_default_w
     return limit / default if limit is not None and default else 1.0
 
@@ -40,7 +40,7 @@ def lowered_limit(gpu: Gpu) -> bool:
 
 
 def watch_heat(gpus: Sequence[Gpu]) -> str:
-    """The line that shows temperature, fans and clocks again and again."""
+    """The line that shows temperature, fans and clocks repeatedly."""
     query = "--query-gpu=index,temperature.gpu,fan.speed,clocks.sm,power.draw --format=csv -l 2"
     return devices.smi(gpus, query)
 

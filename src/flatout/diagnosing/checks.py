@@ -44,7 +44,7 @@ class Check:
 
     code: str
     severity: Severity
-    """Of its findings, where they do not say otherwise."""
+    """The severity of its findings, unless they give their own."""
     since: str
     hides: tuple[str, ...] = ()
     """Codes of mere consequences of this problem: they are left out where this one is found."""
@@ -58,13 +58,13 @@ class Diagnosis:
     evidence: str
     cure: Cure
     severity: Severity | None = None
-    """None: the check's."""
+    """The finding's own severity, or None for the check's."""
     where: str | None = None
     """file:line in the user's code."""
     boost: str | None = None
     """The boost that cures it without an edit."""
     saves_ms: float | None = None
-    """Of a step, when it is cured; None: not predicted."""
+    """The milliseconds a cure saves per step, or None if not predicted."""
     reason: str = ""
     """How that was computed, in numbers."""
     uncertainty: float | None = None
@@ -100,7 +100,7 @@ class CheckFile:
 
     @property
     def code(self) -> str:
-        """Like KERN008."""
+        """A code like KERN008."""
         return self.path.stem.partition("_")[0].upper()
 
     @property
@@ -116,7 +116,7 @@ class CheckKind(Generic[Facts]):
     folder: str
 
     def files(self) -> list[CheckFile]:
-        """Of all its checks, by code."""
+        """The files of all its checks, by code."""
         paths = (FOLDER / self.folder).glob("*/*.py")
         return [CheckFile(path) for path in sorted(paths) if FILE.fullmatch(path.stem)]
 
@@ -147,13 +147,13 @@ CEILINGS: CheckKind[[Benched, Machine]] = CheckKind("ceilings")
 
 
 def files() -> list[CheckFile]:
-    """Of all checks of all kinds, by code."""
+    """The files of all checks of all kinds, by code."""
     every = (*MACHINE.files(), *JOB.files(), *CEILINGS.files())
     return sorted(every, key=lambda file: file.code)
 
 
 def find(text: str) -> CheckFile | None:
-    """The file of a code or of a check's id, in any case; None: there is none."""
+    """The file of a code or of a check's id, in any case, or None if there is none."""
     name = text.strip().lower().replace("_", "-")
     return next((file for file in files() if name in (file.code.lower(), file.id)), None)
 

@@ -73,7 +73,7 @@ def own_memory(machine: Machine) -> tuple[Gpu, ...]:
 
 
 def model(gpu: Gpu) -> GpuModel | None:
-    """Its data sheet; None: not known, or its name means several that differ."""
+    """Its data sheet, or None if unknown or if its name fits several that differ."""
     return data_sheets.find(gpu.name, gpu.memory_bytes) if gpu.name else None
 
 
@@ -117,7 +117,7 @@ def _together(gpus: Sequence[Gpu]) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """0-3, 6: runs of three and more are drawn together."""
+    """0-3, 6: three or more in a row are written as a range."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:

@@ -108,7 +108,7 @@ def _without_parts(found: Sequence[tuple[Finding, Diagnosis]]) -> list[Finding]:
 
 
 def _is_part(pair: tuple[Finding, Diagnosis], whole: tuple[Finding, Diagnosis]) -> bool:
-    """Of another code, of a family that tells whose time it is, and not much larger."""
+    """It has another code, its family tells whose time it is, and it is not much larger."""
     finding, covering = pair[0], whole[0]
     lines = set(pair[1].covers) - {finding.where}
     is_within = bool(lines) and lines <= set(whole[1].covers)

@@ -77,7 +77,7 @@ def listed(machine: Machine) -> tuple[Gpu, ...]:
 
 
 def loaded(machine: Machine) -> bool | None:
-    """NVIDIA's kernel module is loaded; None: not known."""
+    """Whether NVIDIA's kernel module is loaded, or None if unknown."""
     return None if machine.kernel.modules is None else "nvidia" in machine.kernel.modules
 
 
@@ -100,7 +100,7 @@ def module_missing(machine: Machine) -> bool:
 
 
 def cuda_works(machine: Machine) -> bool | None:
-    """torch, built for CUDA, found a GPU; None: not known."""
+    """Whether a torch built for CUDA found a GPU, or None if unknown."""
     torch = machine.torch
     return torch.cuda_available if torch and torch.cuda else None
 
@@ -200,7 +200,7 @@ def on_host(place: Target, lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def installed_packages(place: Target) -> str | None:
-    """The line that lists the driver's packages; None: this package manager is not known."""
+    """The line that lists the driver's packages, or None for an unknown package manager."""
     family = system_packages.package_manager(place)
     return f"{LISTS[family]} | grep -E '{PACKAGES}'" if family in LISTS else None
 

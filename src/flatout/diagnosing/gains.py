@@ -12,11 +12,11 @@ from flatout.nouns.finding import Gain
 from flatout.nouns.profile import Profile
 
 LEAST_LEFT = 0.05
-"""Of a step, what is left at least when a cure has saved what it can."""
+"""The share of a step that remains at least, whatever a cure saves."""
 MEASURED, MODELLED = 0.10, 0.40
 """By how much of itself a saving may be off: one that was measured, one that was reckoned."""
 LEAST_SPREAD = 0.02
-"""Of a step: no prediction is believed to be nearer than this."""
+"""The least spread of any prediction, as a share of the step."""
 UNCERTAINTY = {
     "COMM": MODELLED,
     "COPY": MEASURED,
@@ -37,13 +37,13 @@ BETWEEN_STEPS = ("DATA004",)
 OF_DEVICE = ("COMM", "COPY", "KERN", "MEM")
 """Families that save time of the device: the host's own work remains."""
 HOST_UNRECORDED = 0.75
-"""Of the host's recorded time, what it takes at least where nothing is recorded."""
+"""The least share of the host's recorded time that it takes when nothing is recorded."""
 BINDS = 1.01
 """A bound is worth a word where it makes the step this many times as long."""
 
 
 def gain(code: str, diagnosis: Diagnosis, profile: Profile) -> Gain | None:
-    """What this diagnosis of the check `code` is predicted to gain; None: no prediction."""
+    """What this diagnosis of the check `code` is predicted to gain, or None if unknown."""
     step, saves = profile.anatomy.step_ms, diagnosis.saves_ms
     if saves is None or not step:
         return None

@@ -29,7 +29,7 @@ class Alert:
     cure: Cure
     hostname: str = ""
     job: str | None = None
-    """Id of the job; None: about the machine."""
+    """Id of the job, or None for an alert about the machine."""
     subject: str = ""
     """What of it: `GPU 0`, `rank 3`, `/dev/shm`; empty: all of it."""
     where: str | None = None

@@ -19,5 +19,5 @@ def speedup(whole: float, less: float, least: float = 0.0) -> float:
 
 
 def remaining(whole: float, factor: float) -> float | None:
-    """What the whole takes when it becomes `factor` times as fast; None: that is no speed-up."""
+    """What the whole takes when it becomes `factor` times as fast, or None without speed-up."""
     return whole / factor if math.isfinite(factor) and factor > 0 else None

@@ -84,11 +84,11 @@ class Part:
     launches: float = 0.0
     """Kernels (on a CPU: operators)."""
     flops: float | None = None
-    """Floating-point operations; None: not counted."""
+    """Floating-point operations, or None if not counted."""
     bytes: float | None = None
-    """Read and written; None: not known."""
+    """Bytes read and written, or None if unknown."""
     ceiling: float | None = None
-    """Reached share of the measured ceiling that binds this kind; None: not known."""
+    """The share reached of the measured ceiling that binds this kind, or None if unknown."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def share(collective: str, ranks: int) -> float | None:
-    """Bytes on each rank's links per byte of its message; None: unknown, or one rank alone.
+    """Bytes on each rank's links per byte of its message, or None if unknown or for one rank.
 
     collective: a name of `nouns.profile.Collective`; the message is what a rank puts in.
     """

@@ -30,11 +30,11 @@ class Ceiling:
     device: str
     """cpu, cuda:0."""
     value: float | None
-    """At the best size; None: not measured, and `note` says why."""
+    """At the best size, or None if not measured; `note` says why."""
     unit: str
     """TFLOP/s, GB/s, us, launches/s, images/s, x."""
     datasheet: float | None = None
-    """The same by the maker's data sheet, in the same unit; None: not known."""
+    """The same by the maker's data sheet, in the same unit, or None if unknown."""
     best: str = ""
     """The size at which `value` was reached."""
     curve: tuple[Point, ...] = ()
@@ -44,7 +44,7 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Device:
-    """One device as torch names it; None: not known."""
+    """One device as torch names it. A field is None if unknown."""
 
     device: str
     """cuda:0."""
@@ -77,4 +77,4 @@ class Benched:
     interrupted: bool = False
     """Ctrl-C came: what was not measured by then is missing."""
     busy: float | None = None
-    """Share of all cores that other programs used just before; None: not known."""
+    """Share of all cores that other programs used just before, or None if unknown."""

@@ -21,7 +21,7 @@ class EjectedBoost:
     params: dict[str, Any]
     where: ScriptPlace
     lines: tuple[str, ...]
-    """Of Python."""
+    """Lines of Python."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ class Evidence:
     line: int
     """Counted from 1."""
     source: str | None = None
-    """The file; None: the text did not come from a file."""
+    """The file, or None if the text did not come from a file."""
     rank: int | None = None
     time_s: float | None = None
     """Seconds from a day before the year began, less than a day where the log has no date; None:
@@ -30,7 +30,7 @@ class FilledStep:
     text: Wording
     commands: tuple[str, ...] = ()
     applies: bool | None = None
-    """On this machine; None: everywhere, or not known."""
+    """Whether it applies on this machine, or None if unknown or if it applies everywhere."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class TensorSpec:
     dtype: str
     """As in torch, without `torch.`."""
     shape: tuple[int | None, ...]
-    """None: any size."""
+    """The size of each dimension, or None for any size."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ExportGuard:
     """Largest relative L2 error of an output in a call."""
     limit: float | None
     top1: float | None = None
-    """Share of rows with the same most likely class, ties left out; None: no such output."""
+    """Share of rows with the same most likely class, without ties, or None without such output."""
     metric: str = ""
     """What a quantised build is judged by: accuracy, agreement, loss, error."""
     reference: float | None = None
@@ -78,7 +78,7 @@ class Latency:
     p50_ms: float
     p90_ms: float
     p99_ms: float | None
-    """None: fewer than 1,000 calls."""
+    """The 99th percentile, or None for fewer than 1,000 calls."""
     low_ms: float
     """95 % interval of p50, over rounds ..."""
     high_ms: float
@@ -149,13 +149,13 @@ class ExportSettings:
     build_limit_s: float = 300.0
     """For each build."""
     memory_bytes: int | None = None
-    """For each process; None: what this machine can spare."""
+    """Bytes for each process, or None for what this machine can spare."""
     tune_s: float = 0.0
     """For backends that search for schedules."""
     measure_s: float = 4.0
     """For each candidate, at batch 1 and again over batches."""
     threads: int | None = None
-    """None: the cores that this process may use."""
+    """Number of threads, or None for the cores that this process may use."""
     overlay: Path | None = None
     """A folder of packages behind those of the interpreter."""
 
@@ -176,7 +176,7 @@ class ExportResult:
     candidates: tuple[ExportCandidate, ...]
     """The chosen one first, then the verified ones from the best to the worst, then the others."""
     chosen: str | None
-    """Id of the chosen one; None: none could be verified."""
+    """Id of the chosen one, or None if none could be verified."""
     why: str
     """Why this one."""
     artefact: Path | None

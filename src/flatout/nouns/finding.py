@@ -85,4 +85,4 @@ class Finding:
     boost: str | None = None
     """The boost that cures it without an edit, where there is one."""
     gain: Gain | None = None
-    """None: not predicted."""
+    """The predicted gain, or None if not predicted."""

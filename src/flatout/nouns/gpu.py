@@ -116,18 +116,18 @@ class Driver:
 
     vendor: Vendor
     version: str | None = None
-    """Of the user side, as NVML or nvidia-smi report it; AMD: the amdgpu or ROCm driver's."""
+    """The user side's, as NVML or nvidia-smi report it; AMD: the amdgpu or ROCm driver's."""
     kernel_version: str | None = None
-    """Of the module that is loaded (/proc/driver/nvidia/version, /sys/module/amdgpu/version)."""
+    """The loaded module's (/proc/driver/nvidia/version, /sys/module/amdgpu/version)."""
     installed_version: str | None = None
-    """Of the module on disk for the running kernel (modinfo); it may differ from the loaded one."""
+    """The module's on disk for the running kernel (modinfo); it may differ from the loaded one."""
     library_version: str | None = None
-    """Of the user-side library on disk (libcuda.so.<version>)."""
+    """The version of the user-side library on disk (libcuda.so.<version>)."""
     cuda: str | None = None
     """NVIDIA: newest CUDA version that the driver supports, "12.8"."""
     open_kernel_module: bool | None = None
     nvml_error: str | None = None
-    """Why NVML could not be queried; None: it answered, or was not tried."""
+    """Why NVML could not be queried, or None if it answered or was not tried."""
     smi_error: str | None = None
     """Why nvidia-smi (rocm-smi, xpu-smi) could not be queried."""
     rocm: str | None = None

@@ -55,7 +55,7 @@ class HostLine:
     """In the loader's own code below the line: no line of a data set's is known."""
     samples: int = 0
     steps: tuple[int, ...] | None = None
-    """Which of the sampled steps it was seen in, the first is 0; None: not known."""
+    """The sampled steps it was seen in, counted from 0, or None if unknown."""
     scans: bool = False
     """It tests whether something is in a list, and compares it with one item after the other."""
     grows: bool = False
@@ -89,7 +89,7 @@ class HostThread:
     cpu_ms: float
     """CPU time a step."""
     where: Place | None = None
-    """The user's line that takes most of it; None: none is the user's."""
+    """The user's line that takes most of it, or None if no line is the user's."""
     package: str = ""
     """Whose code takes most of it where no line is the user's."""
 
@@ -108,13 +108,13 @@ class HostTime:
     threads: tuple[HostThread, ...] = ()
     """Other threads of the process that run Python, the busiest first."""
     worker_lines: tuple[HostLine, ...] = ()
-    """Of all loader workers together, the longest first; milliseconds of CPU time a step."""
+    """Lines of all loader workers, the longest first; milliseconds of CPU time a step."""
     worker_idle_ms: float | None = None
     """In which all workers together waited while they prepared samples, though there was a core."""
     gc_ms: float = 0.0
     """In Python's garbage collector, in no line."""
     queued_ms: float | None = None
-    """Ready to run while no core was free, in no line; None: not known on this system."""
+    """Time ready to run while no core was free, in no line, or None if unknown here."""
     waited_ms: float = 0.0
     """In which the thread that trains used no CPU, in whatever line, but for the loader."""
     cost_ms: float = 0.0

@@ -15,7 +15,7 @@ class Package:
     location: str | None = None
     """Folder that holds it."""
     installer: str | None = None
-    """pip, conda or uv (the INSTALLER file); None: not known."""
+    """pip, conda or uv (the INSTALLER file), or None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Torch:
     version: str | None = None
     """2.7.1, without the build."""
     build: str | None = None
-    """cpu, cu128, rocm6.3, xpu; None: not part of the version (macOS, conda)."""
+    """cpu, cu128, rocm6.3, xpu, or None if not part of the version (macOS, conda)."""
     cuda: str | None = None
-    """CUDA that it was built with, "12.8"; None: none."""
+    """The CUDA version it was built with, "12.8", or None if it has none."""
     hip: str | None = None
     xpu: str | None = None
     debug: bool | None = None
@@ -36,7 +36,7 @@ class Torch:
     requires: tuple[str, ...] = ()
     """Its own requirements on nvidia-*, triton*, as in its metadata: nvidia-cudnn-cu12==9.5.1.17"""
     imported: bool | None = None
-    """None: not tried (or not in time); False: the import failed."""
+    """Whether the import succeeded, or None if not tried (or not in time)."""
     import_error: str | None = None
     """Last line of the error."""
     import_s: float | None = None
@@ -86,7 +86,7 @@ class Jax:
     version: str | None = None
     jaxlib: str | None = None
     cuda_plugin: str | None = None
-    """Version of jax-cuda12-plugin or jax-cuda13-plugin; None: none installed."""
+    """Version of jax-cuda12-plugin or jax-cuda13-plugin, or None if not installed."""
     rocm_plugin: str | None = None
 
 
@@ -110,7 +110,7 @@ class Interpreter:
     headers: bool | None = None
     """Python.h is there: torch.compile on CPU and extensions need it."""
     compiler: str | None = None
-    """C++ compiler that torch.compile would use, its path; None: none found."""
+    """Path of the C++ compiler that torch.compile would use, or None if not found."""
     compiler_searched: bool = False
     """A compiler was looked for, so that None in `compiler` means there is none."""
     packages: tuple[Package, ...] | None = None
@@ -137,4 +137,4 @@ class OtherPython:
     """system, venv, conda, pyenv, uv, user."""
     first_on_path: bool = False
     torch: str | None = None
-    """Version of the torch in it, with its build: 2.7.1+cu128; None: none."""
+    """Version of the torch in it, with its build: 2.7.1+cu128, or None without torch."""

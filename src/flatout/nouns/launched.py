@@ -50,11 +50,11 @@ class LaunchRequest:
     """The code folder; the program's paths are relative to it."""
     nodes: int = 1
     gpus: int | Literal["all"] | None = None
-    """GPUs of each node; None: CPU cores."""
+    """GPUs of each node, or None to use CPU cores."""
     ranks: int | None = None
-    """Processes on each node; None: one for each GPU, or one."""
+    """Processes on each node, or None for one per GPU (one without GPUs)."""
     time_s: float | None = None
-    """Longest run; None: the engine's default."""
+    """The longest run, or None for the engine's default."""
     variables: tuple[tuple[str, str], ...] = ()
     """Environment variables of the program, from --env NAME=VALUE."""
     image: str = ""
@@ -64,7 +64,7 @@ class LaunchRequest:
     lock: str = ""
     """The environment's packages as `flatout env freeze` writes them; empty: not known."""
     packed: PackedCode | None = None
-    """None: the engine's nodes see the code folder itself."""
+    """The packed code, or None if the engine's nodes see the code folder itself."""
     restarts: int = 0
     """How often a program that fails is started again."""
     partition: str = ""
@@ -119,7 +119,7 @@ class LaunchCosts:
     gpus: int | None
     """In all; None: not known (`all` of each node)."""
     hours: float | None
-    """Longest run; None: no limit was named."""
+    """The longest run, or None if no limit was named."""
     gpu_model: str = ""
     price_per_hour: float | None = None
     """US dollars for all nodes, where the engine knows."""
@@ -195,7 +195,7 @@ class FirstFailure:
     error: str
     """One line."""
     explained: Explained | None = None
-    """None: the error is not known."""
+    """The explained error, or None if unknown."""
     tail: tuple[str, ...] = ()
     """The last lines of the rank's own log, where that can be read from here."""
 

@@ -46,4 +46,4 @@ class Listing:
     """x86_64, AMD64, arm64, aarch64."""
     packages: tuple[InstalledPackage, ...]
     conda: tuple[CondaPackage, ...] | None = None
-    """None: not a conda environment."""
+    """The conda packages, or None outside a conda environment."""

@@ -87,13 +87,13 @@ class LinuxKernel:
     numa_nodes: int | None = None
     """Nodes with processors."""
     fabric_manager: bool | None = None
-    """nvidia-fabricmanager runs; None: no NVSwitch here, or not known."""
+    """Whether nvidia-fabricmanager runs, or None if unknown or without an NVSwitch."""
     device_files: tuple[DeviceFile, ...] | None = None
     """/dev/nvidia*, /dev/kfd, /dev/dri/render*, /dev/dxg that exist or should."""
     user_groups: tuple[str, ...] | None = None
     """Groups that this user is in."""
     xids: tuple[Xid, ...] | None = None
-    """From the kernel's log since boot; None: it may not be read."""
+    """From the kernel's log since boot, or None if it may not be read."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Cpu:
     affinity_cores: int | None = None
     """Hardware threads that affinity leaves to this process."""
     quota_cores: float | None = None
-    """The cgroup's CPU quota; None: no quota (or not Linux)."""
+    """The cgroup's CPU quota, or None without a quota (or outside Linux)."""
     avx2: bool | None = None
     avx512: bool | None = None
     avx512_bf16: bool | None = None
@@ -140,7 +140,7 @@ class Memory:
     total_bytes: int | None = None
     available_bytes: int | None = None
     limit_bytes: int | None = None
-    """The cgroup's limit; None: no limit."""
+    """The cgroup's limit, or None without a limit."""
     swap_total_bytes: int | None = None
     swap_used_bytes: int | None = None
     shm_bytes: int | None = None
@@ -173,7 +173,7 @@ class Container:
     kind: str | None = None
     """docker, podman, kubernetes, lxc, singularity, containerd; None: in none."""
     wsl: int | None = None
-    """1 or 2; None: not WSL."""
+    """1 or 2, or None outside WSL."""
     gpu_passed_through: bool | None = None
     """NVIDIA's or AMD's device files or /dev/dxg are visible in the container."""
     virtual_machine: str | None = None
@@ -188,7 +188,7 @@ class CudaToolkit:
     version: str | None = None
     """Of its nvcc (or version.json): "12.4"."""
     on_path: int | None = None
-    """Position of its nvcc among those on PATH, 0 first; None: not on PATH."""
+    """Position of its nvcc among those on PATH, 0 first, or None if not on PATH."""
     cuda_home: bool = False
     """CUDA_HOME or CUDA_PATH names it."""
     on_library_path: bool = False
@@ -231,7 +231,7 @@ class Machine:
     kernel: LinuxKernel = field(default_factory=LinuxKernel)
     container: Container = field(default_factory=Container)
     gpus: tuple[Gpu, ...] | None = None
-    """Every accelerator that a driver or the bus shows; None: nothing could be asked."""
+    """Every accelerator that a driver or the bus shows, or None if nothing could be asked."""
     gpu_pairs: tuple[GpuPair, ...] | None = None
     drivers: tuple[Driver, ...] | None = None
     """One per vendor of which a trace was found."""
@@ -240,7 +240,7 @@ class Machine:
     toolkits: tuple[CudaToolkit, ...] | None = None
     libraries: tuple[Library, ...] | None = None
     interpreter: Interpreter | None = None
-    """None: no Python to ask was found."""
+    """The user's Python, or None if none was found."""
     pythons: tuple[OtherPython, ...] | None = None
     environment: dict[str, str] | None = None
     """Variables that matter, those that are set."""
@@ -254,12 +254,12 @@ class Machine:
         return tuple(gpu for gpu in self.gpus or () if gpu.vendor == vendor)
 
     def driver(self, vendor: str) -> Driver | None:
-        """The vendor's driver; None: no trace of it."""
+        """The vendor's driver, or None without a trace of it."""
         return next((driver for driver in self.drivers or () if driver.vendor == vendor), None)
 
     @property
     def torch(self) -> Torch | None:
-        """Torch in the user's interpreter; None: not installed, or not known."""
+        """Torch in the user's interpreter, or None if unknown or not installed."""
         return self.interpreter.torch if self.interpreter else None
 
     @property

@@ -40,7 +40,7 @@ class GpuSample:
     power_limit_default_w: float | None = None
     temperature_c: float | None = None
     clock_mhz: float | None = None
-    """Of the multiprocessors."""
+    """Clock of the multiprocessors."""
     clock_max_mhz: float | None = None
     throttles: tuple[str, ...] | None = None
     """NVML's names, as in `nouns.throttles`."""
@@ -108,7 +108,7 @@ class MachineSample:
     load: float | None = None
     """Runnable processes, mean of the last minute."""
     memory_bytes: int | None = None
-    """Of the machine, or the container's limit."""
+    """The machine's memory, or the container's limit."""
     memory_used_bytes: int | None = None
     swap_in_bytes_per_s: float | None = None
     swap_used_bytes: int | None = None

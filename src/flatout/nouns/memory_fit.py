@@ -56,11 +56,11 @@ class MemoryFit:
     devices: int
     nodes: int
     memory_bytes: int
-    """Of each device."""
+    """Memory of each device."""
     strategies: tuple[StrategyFit, ...]
     """Those that come into question, the one that costs least time first."""
     chosen: str | None
-    """The first that fits; None: none does."""
+    """The first that fits, or None if none does."""
     notes: tuple[str, ...]
     run_folder: str
     wall_s: float

@@ -13,17 +13,17 @@ class NodeLayout:
 
     count: int = 1
     index: int = 0
-    """Of this node, from 0; node 0 is the leader."""
+    """The index of this node, from 0; node 0 is the leader."""
     leader: str = ""
     """Address of node 0, as the other nodes reach it; empty: there is one node."""
     port: int = 0
-    """Of the leader, where the nodes meet."""
+    """The leader's port, where the nodes meet."""
     engine: str = ""
     """Who started the nodes, for people: "Slurm"."""
     job: str = ""
     """The same on all nodes of a job and on no other: a token, or else the engine's number."""
     name: str = ""
-    """Of this node; empty: its host name."""
+    """The name of this node, or empty for its host name."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class NodeRound:
     """What the nodes agree on before their ranks start."""
 
     firsts: tuple[int, ...]
-    """Of each node, the rank of its first one."""
+    """The first rank of each node."""
     total: int
     """Ranks on all nodes."""
     names: tuple[str, ...]
@@ -59,7 +59,7 @@ class NodeRound:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Of each node, the number of its ranks."""
+        """The number of ranks on each node."""
         ends = (*self.firsts[1:], self.total)
         return tuple(end - first for first, end in zip(self.firsts, ends, strict=True))
 
@@ -71,7 +71,7 @@ class StandStill:
     waits: bool
     """One of them at least waits for others."""
     behind: int | None
-    """Last step of the slowest that does not wait; None: all of them do."""
+    """Last step of the slowest rank that does not wait, or None if all wait."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ class NodesStill:
     waits: bool = False
     """A rank of another node waits."""
     least: int | None = None
-    """`behind` of the node that is behind most; None: no rank stands still without waiting."""
+    """`behind` of the node furthest behind, or None if no rank stands still without waiting."""
     most: int | None = None
-    """Of the one that is behind least."""
+    """`behind` of the node that is least behind."""
 
 
 @dataclass(frozen=True)

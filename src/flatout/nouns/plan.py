@@ -21,7 +21,7 @@ class PlannedBoost:
 
 @dataclass(frozen=True)
 class PlannedRanks:
-    """What a trial of several ranks found; None: the file does not say."""
+    """What a trial of several ranks found. A figure is None if the file does not give it."""
 
     asked: int | None = None
     """The most that were tried."""

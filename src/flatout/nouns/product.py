@@ -12,11 +12,11 @@ class ProductCalls:
     name: str
     """aten::mkldnn_convolution."""
     shapes: tuple[tuple[int, ...], ...]
-    """Of each input; empty where it is no tensor."""
+    """The shape of each input, empty if it is no tensor."""
     dtypes: tuple[str, ...]
-    """Of each input, in the trace's words: float, c10::BFloat16; others are no tensors."""
+    """Each input's type in the trace's words: float, c10::BFloat16; others are no tensors."""
     values: tuple[str, ...]
-    """Of the inputs that are no tensors."""
+    """The values of the inputs that are no tensors."""
     calls: float
     """A step."""
     ms: float

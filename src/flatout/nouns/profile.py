@@ -27,7 +27,7 @@ class Operator:
     host_ms: float
     """On the host, without the operators that it calls."""
     device_ms: float = 0.0
-    """Of the kernels that it launched."""
+    """Device time of the kernels that it launched."""
     shapes: tuple[str, ...] = ()
     """Distinct input shapes, the costliest first, as "32x64, 64x128"; at most 8."""
     dtypes: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ class Span:
     """From the begin of the drawn step."""
     ms: float
     stream: int | None = None
-    """The stream's number; None: no stream, or written by an older version."""
+    """The stream's number, or None without a stream or in files of older versions."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Profile:
     job: wire.JobFacts | None = None
     seen: wire.LoopSeen | None = None
     host: HostTime | None = None
-    """None: no stacks were sampled."""
+    """Time of the host, or None if no stacks were sampled."""
     boosts: tuple[str, ...] = ()
     """Those that were on while it was recorded: what they cure is no finding."""
     trace: str | None = None
@@ -225,7 +225,7 @@ class Profile:
     """The trace marks its steps; else the window as a whole is taken for one."""
 
     def ceiling(self, ceiling_id: str) -> float | None:
-        """The measured value of that ceiling; None: not measured."""
+        """The measured value of that ceiling, or None if not measured."""
         values = (row.value for row in self.ceilings if row.id == ceiling_id)
         return next(values, None)
 

@@ -53,7 +53,7 @@ class RankFailure:
     """Others that lost it in the exchange, and ended by themselves."""
     ended_after_s: float = 0.0
     log: str | None = None
-    """Output of that rank; None: rank 0 wrote to the terminal."""
+    """The rank's log, or None for rank 0, which wrote to the terminal."""
     stacks: str | None = None
     """File with the stacks of all ranks that could be asked."""
     node: str = ""
@@ -75,7 +75,7 @@ class RanksEnd:
     """Per step: joining and splitting rows, waits included."""
     gradient_error: float | None = None
     scaling: Scaling | None = None
-    """The trial before the run; None: there was none."""
+    """The trial before the run, or None if there was none."""
     native: str = ""
     """The framework that divided the work itself, or `ddp`; empty: rows were cut."""
     failure: RankFailure | None = None
@@ -91,7 +91,7 @@ class ScalingRow:
     interval: tuple[float, float] | None = None
     """95 %, from the times of the steps."""
     losses: LossesAgree | None = None
-    """None: the program shows no losses to compare."""
+    """Whether the losses agree, or None if the program shows no losses to compare."""
     losses_reason: str = ""
     models: tuple[ModelCut, ...] = ()
     exchange_s: float | None = None

@@ -9,7 +9,7 @@ from flatout.nouns.ranks import RanksEnd
 
 @dataclass(frozen=True)
 class RunEnd:
-    """Figures of the whole run; None: could not be measured."""
+    """Figures of the whole run. A figure is None if it could not be measured."""
 
     steps: int
     samples_per_s: float | None = None
@@ -26,6 +26,6 @@ class RunEnd:
     interrupted: bool = False
     """By Ctrl-C."""
     ranks: RanksEnd | None = None
-    """How several ranks trained together; None: it was one program."""
+    """How several ranks trained together, or None for one program."""
     notes: tuple[str, ...] = ()
     """What else the user should know, one line each."""

@@ -12,7 +12,7 @@ class SelfTest:
     name: str
     """What was tried, and on what: "matrix product bfloat16, cuda:0"."""
     passed: bool | None
-    """None: skipped, since it cannot be tried here."""
+    """Whether it passed, or None if it cannot be tried here and was skipped."""
     figure: str | None = None
     """The one number worth knowing, with its unit."""
     message: str | None = None

@@ -58,7 +58,7 @@ class CureStep:
     commands: tuple[str, ...] = ()
     """Lines for a shell, with the same placeholders as a Wording."""
     when: str | None = None
-    """Name of the fact about this machine under which the step applies; None: everywhere."""
+    """Name of the fact about this machine under which the step applies, or None for any."""
     if_text: str | None = None
     """The step applies where this pattern is found near the error."""
 

@@ -23,7 +23,7 @@ class Confirmation:
     plan_ms: tuple[float, ...]
     guard: Guard
     untouched_losses: tuple[float | None, ...] = ()
-    """Of each step of the untouched program in these runs, from the first on."""
+    """The loss of each step of the untouched program in these runs, from the first on."""
     plan_losses: tuple[float | None, ...] = ()
 
     @property
@@ -41,7 +41,7 @@ class Tuned:
     baseline: Measurement
     """The untouched program."""
     best: Measurement | None
-    """Under the plan, as measured in the confirmation; None: nothing was faster."""
+    """Under the plan, as measured in the confirmation, or None if nothing was faster."""
     trials: tuple[Trial, ...]
     confirmation: Confirmation | None
     plan: Plan | None

@@ -111,7 +111,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size_bytes(text: str | None) -> float | None:
-    """A size as software prints it, 11.90 GiB or 8 GB (binary as well); None: it is no size."""
+    """A size as software prints it, 11.90 GiB or 8 GB (binary as well), or None if it is none."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", (text or "").lower())
     if match is None or match[2] not in SIZES:
         return None
@@ -131,7 +131,7 @@ def seconds(text: str) -> float | None:
 
 
 def portion(text: str) -> float | None:
-    """A part of a whole as people write it, 10% or 0.1, as 0.1; None: it is neither.
+    """A part of a whole as people write it, 10% or 0.1, as 0.1, or None if it is neither.
 
     Without the sign it is a ratio and must be below 1: whether 10 means 10 % would be a guess.
     """
