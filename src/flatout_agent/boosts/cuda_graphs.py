@@ -166,7 +166,7 @@ def _capture(whole: Any, samples: tuple[Any, ...]) -> Graphed:
     from flatout_agent.speedups.graphs import aliases
 
     device = next(whole.parameters()).device
-    with torch.cuda.device(device):  # everything that records, waits or draws uses the current device
+    with torch.cuda.device(device):  # the current device is used by all of this
         random, current = torch.cuda.get_rng_state(device), torch.cuda.current_stream(device)
         graphs = _Graphs(device)
         try:

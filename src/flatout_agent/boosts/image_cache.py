@@ -32,8 +32,8 @@ images from memory is decoded as well, and if it differs the boost is switched o
 
 ## How it is undone
 The method of Pillow's class for JPEG files is put back, and workers are started anew. While tuning
-switches it off and on, the pixels stay; they are dropped when tuning decides against it, and with
-the program, however it ends: the memory has no name and belongs to its processes.
+switches it off and on, the pixels stay; they are dropped when tuning decides against it or the
+program ends, however it ends: the memory has no name and belongs to its processes.
 
 ## References
 - https://man7.org/linux/man-pages/man2/memfd_create.2.html
