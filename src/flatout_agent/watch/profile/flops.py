@@ -65,9 +65,9 @@ def counter(
     flow: also sees each operator, even if no model is known; only the operations of its first
     step are counted.
 
-    Returns None if counting is impossible: torch.compile's code runs outside of
-    dispatch modes or would be compiled again, and an operator on a distributed tensor would be
-    counted for all devices.
+    Returns None if counting is impossible: torch.compile's code runs outside dispatch modes or
+    would be compiled again, and an operator on a distributed tensor would be counted for all
+    devices.
     """
     if not (models or flow) or any(_unfit(model) for model in models):
         return None
