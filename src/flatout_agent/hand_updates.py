@@ -300,9 +300,9 @@ def _called_from_python(model: torch.nn.Module) -> bool:
 
 
 def _chosen(model: torch.nn.Module) -> list[tuple[weakref.ref[torch.nn.Module], str]]:
-    """The smallest weights that have a gradient; without any, the smallest of all.
+    """The smallest weights that have a gradient or, without any, the smallest of all.
 
-    Not those of embeddings that a forward pass itself rescales.
+    Embeddings that a forward pass itself rescales are excluded.
     """
     weights = [
         (parameter, module, name)

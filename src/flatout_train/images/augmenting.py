@@ -71,7 +71,7 @@ class Cuts:
 def choose(
     augment: Augment, size: int, resize: int | None, train: bool, jitter: float | Sequence[float]
 ) -> Cuts:
-    """The cuts for these arguments; UsageError where one is invalid."""
+    """The cuts for these arguments; UsageError if one is invalid."""
     if size < 1:
         raise UsageError(f"image_loader: size={size} must be at least 1 pixel.")
     shorter = round(size * 256 / 224) if resize is None else resize
