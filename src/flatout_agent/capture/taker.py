@@ -48,7 +48,7 @@ class Taker:
         self._process = os.getpid()
         self._batches: collections.deque[Any] = collections.deque(maxlen=BATCHES_AHEAD)
         self._unsure: Root | None = None
-        """Models called in eval() mode with gradients on, with no call since."""
+        """A model called in eval() mode with gradients on, if nothing was called since."""
         self._taken = False
         self._name_is_right = not self.orders.model
 

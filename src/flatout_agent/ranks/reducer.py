@@ -74,7 +74,7 @@ class Reducer(TrainedParameters):
         self.group = group
         self.exchange_s = 0.0
         self.last_bytes = 0
-        """The number of gradients exchanged after the last backward pass."""
+        """Bytes exchanged after the last backward pass."""
         self._layouts: dict[tuple[int, ...], list[GradientBucket]] = {}
 
     def averaged(self, gradients: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:

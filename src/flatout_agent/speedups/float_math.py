@@ -161,7 +161,7 @@ def _products() -> list[torch.Tensor]:
 
 
 def _why_not_kept(usual: list[torch.Tensor], products: list[torch.Tensor]) -> str | None:
-    """Why the setting is rejected, or None: the products under it must differ and be as exact."""
+    """Why the setting is rejected, or None. The products under it must differ and be as exact."""
     import torch
 
     for (left, right), product in zip(_factors(), products, strict=True):

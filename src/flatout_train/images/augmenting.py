@@ -25,7 +25,7 @@ ATTEMPTS = 10
 AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 LONGEST = 3
-"""Of a picture longer than this multiple of its width, only the middle is resized."""
+"""If a picture is longer than this multiple of its width, only its middle is resized."""
 GAP = 2
 """Evaluation decodes to at least this multiple of the size, where scaled decoding is
 indistinguishable from full decoding. Training decodes to the size itself."""

@@ -96,7 +96,7 @@ class Loader:
         """Whether the next pass is of `_epoch`, after `_mark`; else a pass of it has begun."""
         self._passes = 0
         self._batches: weakref.ref[Generator[Any, None, None]] | None = None
-        """The workers of the last pass; a weak reference, as a dropped pass releases its
+        """The batches of the last pass; a weak reference, as a dropped pass releases its
         workers."""
 
     @property

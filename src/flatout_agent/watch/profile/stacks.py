@@ -94,7 +94,7 @@ class StackSampler:
     def __init__(
         self, evaluation: Callable[[], Evaluation], thread: threading.Thread | None = None
     ) -> None:
-        """thread: the one that trains, None: the one that makes this.
+        """thread: the one that trains, or None for the one that creates this object.
 
         evaluation: tells the program's; until the end of its last call, time is left out.
         """

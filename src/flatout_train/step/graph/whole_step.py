@@ -71,10 +71,10 @@ class WholeStep:
     `body` does everything of one optimizer step on the device: gradients to None, forward,
     backward, clipping, `optimizer.step()`, and the update of an average if there is one and the
     update is not the first; no scheduler, no decision on the host. `run(batch)` either does the
-    whole step and returns the body's tensors, or does nothing and returns None: then the caller
-    runs `body(batch)`. For each batch shape, the first two steps are left to the caller, the third
-    runs on a side stream as `torch.cuda.graph` requires, the fourth is recorded and replayed at
-    once, and the rest are replays: each call is one step, none is lost or done twice. The next call
+    whole step and returns the body's tensors, or does nothing and returns None, so the caller runs
+    `body(batch)`. For each batch shape, the first two steps are left to the caller, the third runs
+    on a side stream as `torch.cuda.graph` requires, the fourth is recorded and replayed at once,
+    and the rest are replays: each call is one step, none is lost or done twice. The next call
     overwrites the returned tensors.
 
     Learning rates that a scheduler or the user writes to `optimizer.param_groups` reach the

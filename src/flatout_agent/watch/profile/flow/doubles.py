@@ -55,7 +55,7 @@ class FlowDoubles:
         return bits if wide_output else 0
 
     def _bit(self, entry: FlowEntry) -> int:
-        """A new entry's bit, or 0 if there are too many."""
+        """The entry's bit, or 0 if there are too many entries."""
         for number, known in enumerate(self.entries):
             if (known.what, known.where, known.part) == (entry.what, entry.where, entry.part):
                 return 1 << number
