@@ -224,7 +224,8 @@ class Discovery:
         return replaced(autograd, "backward", backward)
 
     def _watch_gradients(self) -> Callable[[], None]:
-        """Wrap `torch.autograd.grad`, which also computes gradients but rarely feeds an optimizer.
+        """Wrap `torch.autograd.grad`, which also computes gradients but rarely feeds
+        an optimizer.
         """
         original = torch.autograd.grad
         compiling = torch.compiler.is_compiling

@@ -51,7 +51,8 @@ class WrittenBoost:
 
 @dataclass(frozen=True)
 class WrittenRanks:
-    """The table `[ranks]`: the result of a trial of several ranks; values that it lacks are None.
+    """The table `[ranks]`: the result of a trial of several ranks; values that it lacks
+    are None.
     """
 
     asked: int | None

@@ -106,7 +106,8 @@ def devices(torch: Any) -> list[str]:
 
 
 def _device(torch: Any, device: str) -> dict[str, Any]:
-    """torch's information about it: enough for the data sheet, and to match it with the driver's.
+    """Information of torch about it: enough for the data sheet, and to match it with
+    the driver's.
     """
     facts: dict[str, Any] = {"device": device}
     if device.startswith(("cuda", "xpu")):

@@ -164,7 +164,7 @@ def _same(copy: dict[str, Any], record: dict[str, Any]) -> bool:
 def torch_files(
     packages: dict[str, dict[str, Any]], copies: list[dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """torch's facts from its files alone, or None if it is not installed."""
+    """Facts of torch from its files alone, or None if it is not installed."""
     package = packages.get("torch")
     folder = _package_folder("torch")
     if package is None and folder is None:

@@ -140,7 +140,8 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 
 
 class Loss:
-    """Handles the calls of torch's cross entropy that it can make faster, and passes on the others.
+    """Handles the calls of torch's cross entropy that it can make faster, and passes on
+    the others.
     """
 
     def __init__(self) -> None:

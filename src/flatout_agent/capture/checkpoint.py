@@ -189,7 +189,8 @@ def _fitting(state: State, model: nn.Module, path: str) -> tuple[State, str, lis
 
 
 def _prefix(names: list[str], wanted: list[str]) -> str:
-    """The prefix that the checkpoint adds to the model's own names, under which most of them exist.
+    """The prefix that the checkpoint adds to the model's own names, under which most of
+    them exist.
     """
     ends = {f"{name[: -len(own)]}" for own in wanted[:8] for name in names if name.endswith(own)}
     usual = [prefix + more for prefix in ("", *PREFIXES) for more in ("", *PREFIXES)]

@@ -15,7 +15,8 @@ Call = Callable[[nn.Module, SeenCall], Any]
 
 
 def calls_of(root: nn.Module, child: nn.Module, calls: list[SeenCall], run: Call) -> list[SeenCall]:
-    """The calls of `child` while `root` gets these calls; empty if it is not called once in each.
+    """The calls of `child` while `root` gets these calls; empty if it is not called once
+    in each.
     """
     found: list[SeenCall] = []
     target: list[Any] = [None]

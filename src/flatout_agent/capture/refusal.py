@@ -182,7 +182,8 @@ def _own_log_folder() -> Iterator[None]:
 
 
 def _stack_place(stack: list[dict[str, Any]]) -> str | None:
-    """file:line of the innermost frame of the user's code; torch numbers the files that it names.
+    """file:line of the innermost frame of the user's code; torch numbers the files that
+    it names.
     """
     from torch._logging.structured import INTERN_TABLE
 

@@ -34,7 +34,7 @@ class Rows:
         )
 
     def repeated(self, inputs: Tensors, count: int) -> Tensors:
-        """This many samples: the first ones, repeated if there are fewer."""
+        """`count` samples: the first ones, repeated if there are fewer."""
         index = torch.arange(count) % self.count(inputs)
         return tuple(
             tensor if dim is None else tensor.index_select(dim, index)

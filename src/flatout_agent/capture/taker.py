@@ -156,7 +156,8 @@ class Taker:
         replaced(iterators, "__next__", __next__)
 
     def _epoch_is_over(self, iterator: Any) -> bool:
-        """End epochs early in a program that is to be ended early, so its evaluation comes sooner.
+        """End epochs early in a program that is to be ended early, so its evaluation
+        comes sooner.
         """
         if self.orders.after_steps is None:
             return False

@@ -218,7 +218,8 @@ class Checks:
         return GuardVerdict(False, f"{NOT_COMPARED}{OUR_FAULT}") if failed else None
 
     def _has_other_batch(self) -> bool:
-        """Whether only the calls themselves are still needed, and not another batch or its noise.
+        """Whether only the calls themselves are still needed, and not another batch or
+        its noise.
         """
         models, purpose = list(self.job.models), self._purpose(self._group)
         given = [self._earlier.get(id(model)) for model in models]
@@ -328,7 +329,8 @@ class Checks:
             self._calls = [*self._calls[-MOST_WAITING:], recorded]
 
     def _refused_call(self, target: object, reason: str | None) -> bool:
-        """Record the reason not to compare this model or optimizer; returns whether there is one.
+        """Record the reason not to compare this model or optimizer; returns whether there
+        is one.
         """
         if reason is not None:
             self._not_compared[id(target)] = reason
@@ -472,7 +474,8 @@ class Checks:
         return passed, worst
 
     def _that_apply(self, group: list[Candidate]) -> list[Candidate]:
-        """The boosts that can be switched on here; the others are refused with their own reasons.
+        """The boosts that can be switched on here; the others are refused with their
+        own reasons.
         """
         refused = self._all_on(group)
         self._all_off([candidate for candidate in group if candidate.id not in refused])

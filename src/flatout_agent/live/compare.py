@@ -149,7 +149,8 @@ class Comparer:
     def _most_s(
         self, group: Sequence[Candidate], answer: decide.Answer, left_s: float | None
     ) -> float:
-        """Seconds allowed for all pairs of these: a small gain is not worth minutes of long steps.
+        """Seconds allowed for all pairs of these: a small gain is not worth minutes of
+        long steps.
         """
         recipe, promise = len(group) > 1, group[0].promise
         most_s = math.inf if recipe else min(MOST_S, LITTLE_S + 100 * (promise - 1))

@@ -156,7 +156,8 @@ class Tuning:
         self.measure.switch(self.state.on)
 
     def measure_kept(self) -> Story:
-        """Measure the remaining boosts after one was taken out, in one block and without a verdict.
+        """Measure the remaining boosts after one was taken out, in one block and without
+        a verdict.
         """
         if self.state.kept:
             block = yield from self.measure.block(self.state.on)
@@ -175,7 +176,8 @@ class Tuning:
             self.tell(candidate, "untried", unclear, answer, why="program_ended")
 
     def _undecided(self) -> list[Candidate]:
-        """The boosts being tried or still to be tried, without other parameters of the same boost.
+        """The boosts being tried or still to be tried, without other parameters of the
+        same boost.
         """
         waiting = [*self.trying, *(candidate for candidate, _ in self.near), *self.untried]
         known = {*self._decided, *self.open, *self.state.kept_ids}
@@ -636,7 +638,8 @@ class Tuning:
             self.tell(candidate, "dropped", reason, answer)
 
     def _check_together(self) -> Story:
-        """Check all kept boosts together against the program as written, since errors may add up.
+        """Check all kept boosts together against the program as written, since errors may
+        add up.
         """
         state = self.state
         while state.kept:
@@ -822,6 +825,7 @@ def _leads(answer: decide.Answer) -> bool:
 
 
 def _leans_to_slower(answer: decide.Answer) -> bool:
-    """Whether it leads by about a standard error: the interval is four of them wide on either side.
+    """Whether it leads by about a standard error: the interval is four of them wide on
+    either side.
     """
     return math.log(answer.gain) < -0.25 * math.log(answer.high / answer.gain)

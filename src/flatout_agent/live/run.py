@@ -211,7 +211,8 @@ class LiveWatch(RunWatch):
             self._last = now
 
     def _unit_ended(self) -> None:
-        """Hand one unit to the session; the time that the session then takes is not the program's.
+        """Hand one unit to the session; the time that the session then takes is not
+        the program's.
         """
         now = time.perf_counter()
         recompiles = compile_counters()[0]

@@ -19,7 +19,8 @@ import torch
 
 @dataclass(frozen=True)
 class RunLength:
-    """steps_left: at most this many optimizer steps, as a loop may end early. basis: what shows it.
+    """steps_left: at most this many optimizer steps, as a loop may end early. basis: what
+    shows it.
     """
 
     steps_left: int

@@ -1,4 +1,5 @@
-"""What the tuning needs from the program, and its state: only this module writes the kept boosts.
+"""What the tuning needs from the program, and its state: only this module writes the
+kept boosts.
 """
 
 from __future__ import annotations

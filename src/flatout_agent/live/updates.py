@@ -35,7 +35,8 @@ class WeightsBefore:
         self.restore_random = forward_state.random_state([])
 
     def twice(self, apply: Apply) -> tuple[RepeatedCall, RepeatedCall]:
-        """(the program's own update, the boost's update); called when the program's step has ended.
+        """(the program's own update, the boost's update); called when the program's step
+        has ended.
         """
         optimizer = self.optimizer
         after = [p.detach().clone() for p in self.parameters]

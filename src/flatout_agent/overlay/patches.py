@@ -61,7 +61,8 @@ class Patch:
 
 
 def _writing(call: Callable[..., Any], scratch: str) -> Callable[..., Any]:
-    """Make errors name the program's path; our own fault becomes a failed write, never a real one.
+    """Make errors name the program's path; our own fault becomes a failed write, never a
+    real one.
     """
 
     def write(*args: Any, **options: Any) -> Any:

@@ -78,7 +78,8 @@ class Territory:
         return True
 
     def _works_below(self, temp: str, key: str) -> bool:
-        """Whether the user works in a folder below the temporary one, and `key` is in that folder.
+        """Whether the user works in a folder below the temporary one, and `key` is in
+        that folder.
         """
         if self.protect is None or self.protect == temp or not _is_below(self.protect, temp):
             return False

@@ -54,7 +54,7 @@ class OwnBatches(BatchSampler):
 
 
 def own_part(batch: list[Any], rank: int, size: int) -> list[Any]:
-    """This rank's rows, as many as every other rank has."""
+    """The rows of this rank, as many as of every other."""
     each = -(-len(batch) // size)
     filled = [batch[at % len(batch)] for at in range(each * size)]
     return filled[rank * each : (rank + 1) * each]

@@ -53,7 +53,8 @@ class TrainedParameters(ABC):
         return isinstance(tensor, torch.Tensor) and tensor in self._numbers
 
     def parameters(self) -> list[torch.Tensor | None]:
-        """All parameters ever added, in the same order in all ranks; None for those that are gone.
+        """All parameters ever added, in the same order in all ranks; None for those that
+        are gone.
         """
         return [reference() for reference in self._parameters]
 

@@ -46,7 +46,7 @@ class Split:
 
 
 def own(whole: torch.Tensor, dim: int, split: Split) -> torch.Tensor:
-    """This rank's rows of a tensor that all ranks have."""
+    """The rows of this rank, of a tensor that all ranks have."""
     if whole.requires_grad and torch.is_grad_enabled():
         return _Own.apply(whole, dim, split)  # type: ignore[no-any-return, no-untyped-call]
     return whole.narrow(dim, split.begin, split.count)

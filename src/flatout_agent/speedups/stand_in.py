@@ -28,7 +28,8 @@ class StandIn:
         self._replacement.put()
 
     def let_go(self) -> None:
-        """Remove a holder; a function that others have wrapped since stays and calls the original.
+        """Remove a holder; a function that others have wrapped since stays and calls
+        the original.
         """
         self.holders -= 1
         if not self.holders:

@@ -102,7 +102,7 @@ class Beat:
         self._undo = in_reverse([watch_saving(self._saved, self._written), self._watch_scaler()])
 
     def _own_samples(self, samples: int) -> int:
-        """This rank's share: the samples of all ranks together are those of the batch."""
+        """The share of this rank: the samples of all ranks together are those of the batch."""
         ranks = self._whole_batches
         return samples // ranks + (self.pulse.rank < samples % ranks)
 
@@ -111,7 +111,8 @@ class Beat:
         self.pulse.flags |= flag
 
     def other_loader(self) -> None:
-        """The batches came from another training loader: an epoch began, and nothing was evaluated.
+        """The batches came from another training loader: an epoch began, and nothing
+        was evaluated.
         """
         self.pulse.flags = self.pulse.flags & ~EVALUATED | EPOCH_BEGAN
 

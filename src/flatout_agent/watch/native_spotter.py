@@ -193,7 +193,8 @@ class NativeSpotter:
         replaced(kind, "__getitem__", __getitem__)
 
     def _read(self, frame: FrameType | None) -> None:
-        """The program's own code asks for its rank, either to print once or to train on its part.
+        """The program's own code asks for its rank, either to print once or to train on
+        its part.
         """
         while frame is not None and frame.f_code.co_filename.startswith("<frozen"):
             frame = frame.f_back

@@ -116,7 +116,8 @@ def _main() -> str | None:
 
 
 def _torch() -> str:
-    """The folder of torch, which may be a checkout; without torch, a string that matches nothing.
+    """The folder of torch, which may be a checkout; without torch, a string that
+    matches nothing.
     """
     file = getattr(sys.modules.get("torch"), "__file__", None)
     return _folder(file) if file else "\0"

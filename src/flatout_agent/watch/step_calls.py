@@ -96,7 +96,8 @@ def _differs(seen: _Seen, inputs: Any) -> bool:
 
 
 def _site(frame: FrameType | None) -> Site:
-    """The call site, without the frames of torch and of the agent that lead from the call to here.
+    """The call site, without the frames of torch and of the agent that lead from the call
+    to here.
     """
     while frame is not None and frame.f_code.co_filename.startswith((places.AGENT, TORCH)):
         frame = frame.f_back

@@ -148,7 +148,8 @@ class ReturnSeen:
 
 @dataclass(frozen=True)
 class BesideSeen:
-    """A user's line whose operators are needed neither for the loss nor for the update of weights.
+    """A user's line whose operators are needed neither for the loss nor for the update
+    of weights.
     """
 
     where: str

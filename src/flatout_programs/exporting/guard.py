@@ -347,7 +347,8 @@ def _worst_row(found: Any, reference: Any) -> float:
 
 
 def _finite_parts(found: Any, reference: Any, name: str, where: str) -> tuple[Any, Any]:
-    """Both with zeros where the reference itself is not finite, as masks of -inf are also values.
+    """Both with zeros where the reference itself is not finite, as masks of -inf are
+    also values.
     """
     import numpy
 

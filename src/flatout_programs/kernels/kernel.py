@@ -102,7 +102,7 @@ class Setup:
         return self.torch.randn(*shape, device=device, dtype=dtype)
 
     def filled(self, count: int, device: str) -> Any:
-        """This many float32 values, random but repeating, for memory traffic, which does not depend
+        """`count` float32 values, random but repeating, for memory traffic, which does not depend
         on values.
         """
         values = self.torch.empty(count, dtype=self.torch.float32, device=device)

@@ -1,4 +1,5 @@
-"""The cost of a kernel besides its work: launching one, launching many, replaying them as a graph.
+"""The cost of a kernel besides its work: launching one, launching many, replaying them as
+a graph.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _replay(graph: Any, _: int) -> None:
 
 
 def _graph(setup: Setup, device: str, count: int) -> Any:
-    """This many dependent tiny kernels, as one launch."""
+    """`count` dependent tiny kernels, as one launch."""
     torch = setup.torch
     values = setup.random((32,), torch.float32, device)
     side = torch.cuda.Stream(device)

@@ -1,4 +1,5 @@
-"""A curve over sizes within a time slice: each size has its part, and too large ones are left out.
+"""A curve over sizes within a time slice: each size has its part, and too large ones are
+left out.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ def kernels(setup: Setup) -> list[CeilingKernel]:
 
 
 def copies(setup: Setup, device: str, way: str, memory: str, time_slice: Slice) -> Iterator[Point]:
-    """GB/s over sizes. Pageable memory is first copied by the host, so the host's clock times it.
+    """GB/s over sizes. Pageable memory is first copied by the host, so the host's clock
+    times it.
     """
     clock = Clock(setup.torch, device)
 

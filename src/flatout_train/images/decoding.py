@@ -46,7 +46,8 @@ class Picture(Protocol):
     height: int
 
     def region(self, box: Box | None, scale: float) -> Tensor:
-        """Pixels of `box` (None for all), uint8 [height, width, 3], at no less than `scale` <= 1.
+        """Pixels of `box` (None for all), uint8 [height, width, 3], at no less than `scale`
+        <= 1.
         """
 
 

@@ -118,7 +118,8 @@ class Reader:
         return self.cuts.size, self.cuts.size
 
     def read(self, index: int, draws: Sequence[float], slot: Tensor) -> Item | None:
-        """Read picture `index`, or its replacement, into `slot` uint8 [h, w, 3]; None if skipped.
+        """Read picture `index`, or its replacement, into `slot` uint8 [h, w, 3]; None
+        if skipped.
         """
         count = len(self.pictures)
         for distance in range(count if self.replace else 1):

@@ -151,7 +151,8 @@ def _allocator(module: Any, device: torch.device) -> Counters:
 
 
 def _process() -> Counters:
-    """Resident memory of this process, its peak, and the free memory of the machine or container.
+    """Resident memory of this process, its peak, and the free memory of the machine
+    or container.
     """
     sizes = (limits.meminfo().get("MemTotal"), limits.memory_limit())
     total = min((size for size in sizes if size is not None), default=None)

@@ -11,7 +11,8 @@ PARTS = ("before", "forward", "backward", "optimizer", "other")
 
 @dataclass
 class Allocation:
-    """`size` bytes in use from `start` to `end`, in seconds; None if before, or after, recording.
+    """`size` bytes in use from `start` to `end`, in seconds; None if before, or
+    after, recording.
     """
 
     start: float | None

@@ -52,7 +52,8 @@ def choose(
 
 
 def why(strategy: Strategy, needs: tuple[Need, ...]) -> str:
-    """One line for each strategy up to the one that fits, with the memory it needs on each device.
+    """One line for each strategy up to the one that fits, with the memory it needs on
+    each device.
     """
     lines = []
     for need in needs:
@@ -63,7 +64,8 @@ def why(strategy: Strategy, needs: tuple[Need, ...]) -> str:
 
 
 def memory_of(device: torch.device, processes: int) -> int:
-    """Bytes that one process may use: the device's, or on the CPU its part of the available memory.
+    """Bytes that one process may use: the device's, or on the CPU its part of the
+    available memory.
     """
     found = counters.read(device)
     if device.type != "cpu":

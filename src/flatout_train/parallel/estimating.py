@@ -126,7 +126,8 @@ def _run(model: nn.Module, memory: StepMemory, batches: list[Any], loss: LossCal
 def _with_optimizer(
     seen: MemorySeen, optimizer: torch.optim.Optimizer | None, device: str
 ) -> MemorySeen:
-    """The same with the optimizer's state and the memory of its step, scaled from small parameters.
+    """The same with the optimizer's state and the memory of its step, scaled from
+    small parameters.
     """
     if optimizer is None:
         return seen

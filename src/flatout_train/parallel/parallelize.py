@@ -1,4 +1,5 @@
-"""`flatout.parallelize`: one model on several devices, with a strategy that fits into their memory.
+"""`flatout.parallelize`: one model on several devices, with a strategy that fits into
+their memory.
 """
 
 from __future__ import annotations

@@ -124,7 +124,8 @@ class _Search:
         return BatchSize(largest, fastest, dict(sorted(self.rates.items())))
 
     def _grow(self) -> tuple[int, int | None]:
-        """The largest doubled size that fits (0 if none does), and the one that does not (or None).
+        """The largest doubled size that fits (0 if none does), and the one that does not
+        (or None).
         """
         largest, size = 0, self.start
         while self._fits(size):

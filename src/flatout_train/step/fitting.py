@@ -106,7 +106,8 @@ class Fit:
 
     @contextlib.contextmanager
     def unsplit(self) -> Iterator[None]:
-        """Within it nothing is split or remembered: a call that does not fit is undone and raises.
+        """Within it nothing is split or remembered: a call that does not fit is undone
+        and raises.
         """
         self._unsplit = True
         try:

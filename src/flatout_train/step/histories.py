@@ -47,7 +47,8 @@ class Copies(Protocol):
     """How values are copied from the device."""
 
     def start(self, values: Tensor) -> Callable[[bool], list[float] | None]:
-        """Start to copy 1-d `values`; the returned `read(wait)` returns them, or None if not ready.
+        """Start to copy 1-d `values`; the returned `read(wait)` returns them, or None if
+        not ready.
         """
 
 

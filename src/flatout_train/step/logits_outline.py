@@ -60,7 +60,8 @@ class Outline:
     def after(
         self, call: Call, twin: Tensor, change: Callable[[Tensor], Tensor] | None, classes: int
     ) -> Outline:
-        """The outline after one more call; `change` is its effect on the rows (None for no effect).
+        """The outline after one more call; `change` is its effect on the rows (None for
+        no effect).
         """
         changes = self.changes if change is None else (*self.changes, change)
         return replace(self, twin=twin, classes=classes, calls=(*self.calls, call), changes=changes)

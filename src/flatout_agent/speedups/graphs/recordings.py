@@ -134,7 +134,8 @@ def takes_too_much(device: torch.device, grown: int) -> bool:
 
 
 def _free_bytes(device: torch.device, grown: int) -> int:
-    """Memory left beside a recording of this size: free on the device, or held by torch and unused.
+    """Memory left beside a recording of this size: free on the device, or held by torch
+    and unused.
     """
     import torch
 

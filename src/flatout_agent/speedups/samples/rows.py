@@ -85,7 +85,8 @@ def meets_each(value: Any, rows: RowValues, rank: int) -> bool:
 
 
 def unlike(tensor: Any) -> str | None:
-    """Why rows of this tensor must be stacked one by one, or None if `index_select` gives the same.
+    """Why rows of this tensor must be stacked one by one, or None if `index_select` gives
+    the same.
     """
     import torch
 

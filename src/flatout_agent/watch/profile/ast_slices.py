@@ -1,4 +1,5 @@
-"""Finds, from the source, the lines of a function that lead to the values used on one of its lines.
+"""Finds, from the source, the lines of a function that lead to the values used on one of
+its lines.
 """
 
 from __future__ import annotations

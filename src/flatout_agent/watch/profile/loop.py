@@ -68,7 +68,8 @@ class LoopNotes:
             self.loaders.trains(self.record.last_loader)
 
     def model_found(self, model: torch.nn.Module) -> None:
-        """A root model is about to be called: watch its calls, unless it would then be recompiled.
+        """A root model is about to be called: watch its calls, unless it would then
+        be recompiled.
         """
         self.notes.model(model)
         compiled = type(model).__name__ == "OptimizedModule" or compiled_by_user(model)

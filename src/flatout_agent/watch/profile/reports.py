@@ -13,7 +13,8 @@ class ForkReports:
     """The reports; made once, in the process that trains, before it forks."""
 
     def __init__(self, folder: str, name: str, state: int) -> None:
-        """name: the files are `<folder>/<name>-<pid>.json`. state: the initial value of the byte.
+        """name: the files are `<folder>/<name>-<pid>.json`. state: the initial value of
+        the byte.
         """
         self._folder, self._name = folder, name
         self._memory = mmap.mmap(-1, 1) if FORKS else None

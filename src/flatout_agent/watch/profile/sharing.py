@@ -80,7 +80,8 @@ class CoreSharing:
 
 
 def physical_cores() -> int | None:
-    """Cores that this process may use, counting hyper-threads of one core once, or None if unknown.
+    """Cores that this process may use, counting hyper-threads of one core once, or None
+    if unknown.
     """
     if sys.platform != "linux":
         return None

@@ -188,7 +188,8 @@ def _widens_model(call: ast.Call) -> bool:
 
 
 def _takes_dtype(call: ast.Call) -> bool:
-    """Calls such as `Net().to(x.dtype)`, `model.to(dtype)`: the likely cause if a model is float64.
+    """Calls such as `Net().to(x.dtype)`, `model.to(dtype)`: the likely cause if a model
+    is float64.
     """
     if not (isinstance(call.func, ast.Attribute) and call.func.attr == "to"):
         return False

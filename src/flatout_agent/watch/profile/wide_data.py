@@ -139,7 +139,8 @@ class _Text:
         return followed[0] if len(followed) == 1 else set()
 
     def _returned(self, name: str, part: str) -> tuple[ast.expr, ast.AST] | None:
-        """The return value of the only function of this name, or a member of it, with the function.
+        """The return value of the only function of this name, or a member of it, with
+        the function.
         """
         functions = [n for n in ast.walk(self.tree) if isinstance(n, FUNCTIONS) and n.name == name]
         returns = [n for f in functions for n in ast.walk(f) if isinstance(n, ast.Return)]
@@ -183,7 +184,8 @@ class _Text:
         return followed[0] if len(followed) == 1 else set()
 
     def _values(self, value: ast.AST, scope: ast.AST) -> list[tuple[ast.expr, ast.AST]]:
-        """The values assigned to a name or an attribute of self, each with the enclosing function.
+        """The values assigned to a name or an attribute of self, each with the
+        enclosing function.
         """
         if not isinstance(value, (ast.Name, ast.Attribute)):
             return []

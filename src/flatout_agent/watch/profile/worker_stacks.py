@@ -28,7 +28,8 @@ FETCH = "DatasetFetcher.fetch"
 
 
 class WorkerStacks:
-    """The workers' stacks; made once in the process that trains, before its loaders start workers.
+    """The workers' stacks; made once in the process that trains, before its loaders
+    start workers.
     """
 
     def __init__(self, folder: str) -> None:

@@ -1,4 +1,5 @@
-"""A step's state in Python: reasons against a recording, and values that a replay would not update.
+"""A step's state in Python: reasons against a recording, and values that a replay would
+not update.
 """
 
 from __future__ import annotations

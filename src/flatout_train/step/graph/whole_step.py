@@ -125,7 +125,8 @@ class WholeStep:
             self.phase, self.reason = Phase.REFUSED, problem
 
     def run(self, batch: Any) -> dict[str, Tensor] | None:
-        """Do the whole step and return the body's static tensors, or None if the caller must do it.
+        """Do the whole step and return the body's static tensors, or None if the caller must
+        do it.
         """
         if self._over:
             return None

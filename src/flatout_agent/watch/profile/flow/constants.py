@@ -58,7 +58,8 @@ class FlowConstants:
         return self._signature(schema, uses, given, results)
 
     def _makes(self, node: FlowNode, schema: OperatorSchema, uses: FlowUses) -> bool:
-        """Whether its result is a constant; constants used together with other values are recorded.
+        """Whether its result is a constant; constants used together with other values
+        are recorded.
         """
         if node.backward or node.loader or uses.unknown:
             return False

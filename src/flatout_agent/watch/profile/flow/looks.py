@@ -126,7 +126,8 @@ def _present(tensor: torch.Tensor, along: int, left: bool) -> tuple[int, torch.T
 def _lengths_of(
     present: torch.Tensor, others: Sequence[torch.Tensor], left: bool
 ) -> tuple[torch.Tensor, bool]:
-    """The lengths of the rows, and whether a mask or lengths among the other inputs confirm them.
+    """The lengths of the rows, and whether a mask or lengths among the other inputs
+    confirm them.
     """
     lengths = _lengths(present)
     for other in others:

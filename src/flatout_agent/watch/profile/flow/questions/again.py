@@ -185,7 +185,8 @@ def _is_again(flow: Flow, index: int, live: Set[int] | None) -> bool:
 
 
 def _same_backward(flow: Flow, number: int, computed: Mapping[int, Sequence[int]]) -> str | None:
-    """The line of a `backward` in the same step that leaves everything this call gives in `.grad`.
+    """The line of a `backward` in the same step that leaves everything this call gives
+    in `.grad`.
     """
     if flow.passes[number].graph:
         return None  # a pass that differentiates the gradients goes through it

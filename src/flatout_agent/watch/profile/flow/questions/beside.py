@@ -47,7 +47,8 @@ FORWARD = "forward"
 
 @dataclass
 class _Kinds:
-    """The operators of the followed steps, by the use of their results; numbers are their indexes.
+    """The operators of the followed steps, by the use of their results; numbers are
+    their indexes.
     """
 
     nodes: Sequence[FlowNode]

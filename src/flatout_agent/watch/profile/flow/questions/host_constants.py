@@ -20,7 +20,8 @@ MOST = 16
 
 
 def host_constants(births: FlowBirths) -> tuple[wire.HostConstantSeen, ...]:
-    """The tensors that lines make from the same bytes in both steps, with the lines leading there.
+    """The tensors that lines make from the same bytes in both steps, with the lines
+    leading there.
     """
     if births.overflow:
         return ()

@@ -167,7 +167,8 @@ def _filled(look: InputLook) -> float:
 
 
 def _grows(node: FlowNode, shape: tuple[int, int], parameters: Collection[tuple[int, ...]]) -> bool:
-    """Whether an operator works on the whole batch in its whole length, or that length minus one.
+    """Whether an operator works on the whole batch in its whole length, or that length
+    minus one.
     """
     if node.loader:
         return False
