@@ -1,6 +1,6 @@
-"""What a boost is: its identity, what `apply` returns, and how it declines.
+"""A boost's identity, the result of `apply`, and how a boost declines.
 
-The boosts themselves, one per file, and the shape of such a file stand in `boosts`.
+The boosts themselves, one per file, and the interface of such a file are in `boosts`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 Undo = Callable[[], None]
 
 MOST_SPEEDUP = 20.0
-"""No speed-up is promised beyond this: of a step something always remains."""
+"""No speed-up beyond this is promised, as part of a step always remains."""
 
 
 class Risk(str, enum.Enum):
@@ -34,18 +34,18 @@ class Moment(str, enum.Enum):
 
 
 class Switch(str, enum.Enum):
-    """Where a running program can be switched from one state of the boost to the other.
+    """When a running program can be switched from one state of the boost to the other.
 
     A boost with variables of its own (`environment`) waits for the next start, whatever this says.
     """
 
     STEP = "step"  # between two steps: `apply` and `undo` leave the program's state as it was
-    ITERATOR = "iterator"  # where a loader's iterator can be handed over
+    ITERATOR = "iterator"  # when a loader's iterator can be handed over
     START = "start"  # only when a process starts
 
 
 class Declined(Exception):  # noqa: N818 - a decision with its reason, not an error
-    """The boost cannot be applied to this target; the message is the reason told to the user."""
+    """The boost cannot be applied to this target; the message is the reason shown to the user."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,18 @@ class Boost:
     conflicts: tuple[str, ...] = ()
     """Boosts that cannot be on together with this one (naming it on one side is enough)."""
     covered_by: tuple[str, ...] = ()
-    """Boosts that leave nothing for this one to gain: beside one of these it is not tried."""
+    """Boosts that leave nothing for this one to gain; it is not tried beside them."""
     redraws: bool = False
-    """The program draws other random numbers under it (augmentation, dropout)."""
+    """Whether the program draws other random numbers under it (augmentation, dropout)."""
     compiles: bool = False
-    """Its first steps are slow because something is compiled or captured."""
+    """Whether its first steps are slow because something is compiled or captured."""
     records: bool = False
-    """Of that: calls are only recorded, which takes a second or two."""
+    """Whether calls are only recorded, not compiled, which takes a second or two."""
     fills: bool = False
-    """It gains nothing until what it keeps has been filled."""
+    """Whether it gains nothing until its cache has been filled."""
     rounds_by: float = 0.0
-    """Largest error, as a share, of rounding the factors of products under it; 0: not rounded."""
+    """Largest relative error of rounding the factors of products under it, or 0 if they are not
+    rounded."""
 
 
 def _engaged_by_default() -> tuple[bool, str] | None:
@@ -84,19 +85,20 @@ def _at_once() -> int:
 
 @dataclass(frozen=True)
 class Applied:
-    """What `apply` returns: how to take it back, and whether it really took hold."""
+    """The result of `apply`: how to undo it, and whether it really took hold."""
 
     undo: Undo
     engaged: Callable[[], tuple[bool, str] | None] = _engaged_by_default
-    """Asked when the trial or the program ends: (took hold, detail); None: cannot be told."""
+    """Called when the trial or the program ends: (took hold, detail). None if that cannot be
+    known."""
     steps_to_ready: Callable[[], int] = _at_once
-    """Steps, as far as can be told, that must pass under it before it can show what it gains."""
+    """Steps, as far as known, that must pass under it before it can show its gain."""
 
 
 def whole_speedup(*parts: tuple[float, float]) -> float:
-    """How many times as fast the whole becomes, by Amdahl's law.
+    """The speed-up of the whole, by Amdahl's law.
 
-    A part is (its share of the time, how many times as fast it becomes); the rest stays as it is.
+    A part is (its share of the time, its speed-up); the rest stays as it is.
     """
     gone = sum(share * (1 - 1 / factor) for share, factor in parts)
     return 1.0 / max(1.0 - gone, 1.0 / MOST_SPEEDUP)

@@ -1,4 +1,4 @@
-"""Applies the ordered boosts at their moments and keeps account of what became of each."""
+"""Applies the ordered boosts at their moments and records the outcome of each."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Booster:
         self.orders: list[tuple[wire.BoostOrder, BoostModule]] = []
         self.applied: dict[str, list[Applied]] = {}
         self.undo_follows = False
-        """At the end all is taken back: what has been reported is not freed before."""
+        """Whether all boosts are undone at the end; reported ones are then not freed earlier."""
         self._reported: dict[str, list[Applied]] = {}
         self._took_hold: set[str] = set()
-        """Boosts that did before they were switched off, with these parameters."""
+        """Boosts that took hold before they were switched off, with these parameters."""
         self._params = {order.id: dict(order.params) for order in boosts}
         self._notes: dict[str, wire.BoostNote] = {}
         for order in boosts:
@@ -61,12 +61,12 @@ class Booster:
         self.recorder.write(note)
 
     def on(self, order: wire.BoostOrder) -> wire.BoostNote | None:
-        """Switch a boost on in the running program, for all that is there and all that comes.
+        """Switch a boost on in the running program, for all present and future targets.
 
-        Returns why it did not take hold anywhere; None: it did, or nothing is there yet.
+        Returns why it took hold nowhere, or None if it did or there is no target yet.
         """
         module = load(order.id)
-        self.off(order.id)  # with other parameters, maybe
+        self.off(order.id)  # possibly with other parameters
         if order.params != self._params.get(order.id):
             self._took_hold.discard(order.id)
             self._params[order.id] = dict(order.params)
@@ -94,7 +94,7 @@ class Booster:
             self.recorder.safely(f"hand over {boost}", self.job.hand_over)
 
     def forget(self, boost: str) -> None:
-        """Free what `undo` has left, or will leave, for another use: there will be none."""
+        """Free what `undo` has left, or will leave, for another use that will not come."""
         forget = getattr(load(boost), "forget", None)
         if forget is not None:
             self.recorder.safely(f"forget {boost}", forget, self.job)
@@ -104,7 +104,7 @@ class Booster:
         return {order.id: module.BOOST for order, module in self.orders if order.id in self.applied}
 
     def _targets(self, moment: Moment) -> list[Any]:
-        """What a boost of this moment acts on, as far as it exists already."""
+        """The existing targets for a boost of this moment."""
         import torch  # the host loads this module without torch
 
         present: dict[Moment, Iterable[Any]] = {
@@ -116,7 +116,7 @@ class Booster:
         return list(present[moment])
 
     def idle(self, boost: str) -> str | None:
-        """Why a boost that is on did not take hold, as far as it is known; None: it did."""
+        """Why an active boost did not take hold, as far as known, or None if it did."""
         answers = self._answers(boost, self.applied.get(boost, []))
         if boost not in self.applied and any(order.id == boost for order, _ in self.orders):
             return "nothing that it acts on was seen"
@@ -125,22 +125,22 @@ class Booster:
         return "; ".join(dict.fromkeys(text for _, text in answers if text))
 
     def _answers(self, boost: str, parts: list[Applied]) -> list[tuple[bool, str]]:
-        """(took hold, detail) of those that know."""
+        """(took hold, detail) of the targets that know."""
         answers = [self.recorder.safely(f"engaged {boost}", part.engaged) for part in parts]
         return [answer for answer in answers if answer is not None]
 
     def steps_to_ready(self, boost: str) -> int:
-        """Steps that must pass under it before it can show what it gains; 0 while it is off."""
+        """Steps that must pass under it before it can show its gain; 0 while it is off."""
         parts = self.applied.get(boost, [])
         answers = [self.recorder.safely(f"ready {boost}", part.steps_to_ready) for part in parts]
         return max((answer or 0 for answer in answers), default=0)
 
     def fills(self) -> bool:
-        """Whether a boost that is on cannot show yet what it gains."""
+        """Whether an active boost cannot show its gain yet."""
         return any(self.steps_to_ready(boost) > 0 for boost in self.applied)
 
     def undo(self) -> None:
-        """Take every boost back for good, the last one first."""
+        """Undo every boost for good, the last one first."""
         for boost in reversed(list(dict.fromkeys([*self._reported, *self.applied]))):
             self.forget(boost)
             parts = self._reported.pop(boost, []) + self.applied.pop(boost, [])
@@ -150,8 +150,8 @@ class Booster:
     def report(self, final: bool = True) -> None:
         """Record for each applied boost whether it took hold on at least one target.
 
-        Not final: only those that did, and free them and the models that they hold, unless they
-        are still to be taken back.
+        If not final, record only those that did, and free them and the models that they hold,
+        unless they are still to be undone.
         """
         for boost, parts in list(self.applied.items()):
             answers = [self.recorder.safely(f"engaged {boost}", part.engaged) for part in parts]

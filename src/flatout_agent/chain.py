@@ -1,9 +1,10 @@
 """Layers around a root model's call, put on and taken off in any order.
 
-The call is wrapped through `Module._compiled_call_impl`: the slot that `Module.compile()` uses. So
-the model stays the user's own object of the user's own class; its state dict, `copy.deepcopy` and
-pickle do not see it (torch leaves the slot out of the state), and removing the layers restores
-it. The layers live in the model alone: no object of ours keeps a model alive that the user dropped.
+The call is wrapped through `Module._compiled_call_impl`, the slot that `Module.compile()` uses. So
+the model stays the user's own object of the user's own class. Its state dict, `copy.deepcopy` and
+pickle do not see the layers (torch leaves the slot out of the state), and removing the layers
+restores it. The layers live only in the model: no object of ours keeps a model alive that the user
+dropped.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ModelCall:
         self.layers: list[tuple[int, Layer]] = []
         self.outermost: Callable[..., Any] = self.own or model._call_impl
         self.before: Callable[[], None] | None = None
-        """Called before each call; the layers that are there afterwards are those of the call."""
+        """Called before each call, which then uses the layers present afterwards."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         import torch
@@ -52,7 +53,7 @@ class ModelCall:
         return self.outermost(*args, **kwargs)
 
     def stand_before(self, action: Callable[[], None]) -> Undo:
-        """Call `action`, which raises nothing, before each call; returns the way back."""
+        """Call `action`, which raises nothing, before each call; returns the undo function."""
         self.before = action
         self._set(self.layers)
         reference = weakref.ref(self)
@@ -66,7 +67,7 @@ class ModelCall:
         return undo
 
     def wrap(self, depth: Depth, layer: Layer) -> Undo:
-        """Put `layer(call) -> call` around the model's call; returns the way back."""
+        """Put `layer(call) -> call` around the model's call; returns the undo function."""
         entry = (int(depth), layer)
         self._set([*self.layers, entry])
         reference = weakref.ref(self)
@@ -98,7 +99,7 @@ def model_call(model: torch.nn.Module) -> ModelCall:
 
 
 def bare(model: torch.nn.Module) -> None:
-    """Take all layers off this model's call."""
+    """Remove all layers from this model's call."""
     slot = model.__dict__.get(SLOT)
     if isinstance(slot, ModelCall):
         slot.before = None

@@ -1,8 +1,8 @@
-"""What the frames of a traceback hold when a program ends by an exception: shapes, types, ranges.
+"""The contents of a traceback's frames when a program ends by an exception: shapes, types, ranges.
 
-Read once, while the process ends, with its values still there. Values are read of tensors in main
-memory only, of no more than a bounded number of elements: after a device-side assert no device may
-be asked for anything, and a large program must not end later than it would have.
+They are read once, while the process ends and its values still exist. Values are read only from
+tensors in main memory, and only a bounded number of elements: after a device-side assert no device
+may be used, and a large program must not end later than it would have.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from flatout_agent import wire
 from flatout_agent.watch import places
 
 FRAMES = 6
-"""Frames with tensors that are kept."""
+"""The most frames with tensors that are kept."""
 TENSORS = 10
-"""Tensors of one frame that are kept."""
+"""The most tensors of one frame that are kept."""
 NEST = 8
-"""Members of a list or dict that are looked at."""
+"""The most members of a list or dict that are examined."""
 MOST_ELEMENTS = 1 << 24
-"""A tensor with more is told by shape and type alone."""
+"""A tensor with more elements is reported only by shape and type."""
 LIMIT_S = 1.0
 """No further values are read after this long."""
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Their values can be read; subclasses may compute, communicate, or hold none."""
+"""Classes whose values can be read; subclasses may compute, communicate, or hold none."""
 LOSSES = ("cross_entropy", "nll_loss")
 FETCHED = "__getitem__"
 
@@ -54,7 +54,7 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
 
 
 def _sample(frames: Iterator[FrameType]) -> int | None:
-    """The index given to the data set's `__getitem__`, the innermost that is a number."""
+    """The index given to the data set's `__getitem__`: the innermost that is a number."""
     index = None
     for frame in frames:
         if frame.f_code.co_name == FETCHED and frame.f_code.co_argcount == 2:
@@ -71,7 +71,7 @@ class _Reader:
         self._until = time.monotonic() + LIMIT_S
 
     def frame(self, frame: FrameType, line: int) -> wire.SceneFrame:
-        """A frame with the tensors that its names hold."""
+        """A frame with the tensors held by its names."""
         tensors: dict[int, wire.TensorSeen] = {}
         for name, tensor in _held(frame):
             if len(tensors) >= TENSORS:
@@ -105,9 +105,9 @@ class _Reader:
         )
 
     def misfit(self, frame: FrameType, inner: Sequence[FrameType]) -> wire.Misfit | None:
-        """Values that one of torch's functions, in whose frame it failed, does not take.
+        """Values not accepted by the torch function in whose frame it failed.
 
-        inner: all frames, the innermost first: one of the user's has another name for the tensor.
+        inner: all frames, innermost first, as a user's frame has another name for the tensor.
         """
         if not frame.f_globals.get("__name__", "").startswith("torch.nn.functional"):
             return None
@@ -157,7 +157,7 @@ def _first_outside(
     ignored: int | None,
     batched: bool,
 ) -> wire.Misfit | None:
-    """The first value outside 0 and limit, and how many there are."""
+    """The first value outside 0 and limit, and the number of such values."""
     if kind == "probability":
         wrong = ~((values >= 0) & (values <= limit))  # NaN is neither
     else:
@@ -177,7 +177,7 @@ def _first_outside(
 
 
 def _own_name(tensor: torch.Tensor, inner: Sequence[FrameType], name: str) -> str:
-    """What the user's own code calls a tensor; `name` where it has no name there."""
+    """The tensor's name in the user's own code, or `name` if it has none there."""
     for frame in inner:
         if places.user_frame(frame) is frame:
             for own, other in _held(frame):
@@ -187,7 +187,7 @@ def _own_name(tensor: torch.Tensor, inner: Sequence[FrameType], name: str) -> st
 
 
 def _with_values(seen: wire.TensorSeen, values: torch.Tensor) -> wire.TensorSeen:
-    """With the range of its values, of floats that of the finite ones."""
+    """The tensor's record with the range of its values, for floats that of the finite ones."""
     nans = None
     if values.is_floating_point():
         finite = values.isfinite()
@@ -202,7 +202,7 @@ def _with_values(seen: wire.TensorSeen, values: torch.Tensor) -> wire.TensorSeen
 def _held(frame: FrameType) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors by the names of a frame, and those one level down in lists and dicts.
 
-    Of a module's method also the module's own parameters, by name.
+    For a module's method, also the module's own parameters by name.
     """
     module_level = frame.f_code.co_name == "<module>"
     for name, value in list(frame.f_locals.items()):

@@ -1,6 +1,6 @@
 """Find the Job in the running program: root models, optimizers, loaders, loss and steps.
 
-Steps come from PyTorch's global optimizer hooks, and where no optimizer steps from changes of the
+Steps come from PyTorch's global optimizer hooks or, if no optimizer steps, from changes of the
 weights (`hand_updates`). A root model is the outermost module with
 trainable parameters that is called in training mode with gradients on: `Module.__call__` is
 replaced to see it until two steps have passed, and again when a new optimizer appears, as in k-fold
@@ -27,11 +27,11 @@ from flatout_agent.watch import Watcher
 SEARCH_STEPS = 2
 """The job is known after this many steps."""
 LEAD_ABSENT_STEPS = 16
-"""Another optimizer leads when the first has not stepped for this many of its steps."""
+"""Another optimizer leads if the first has not stepped for this many of its steps."""
 
 
 class Discovery:
-    """Hooks into one process's torch and reports to the booster and the watcher what it sees."""
+    """Hooks into one process's torch and reports what it sees to the booster and the watcher."""
 
     def __init__(self, job: Job, watcher: Watcher, booster: Booster, recorder: Recorder) -> None:
         self.job = job
@@ -71,10 +71,10 @@ class Discovery:
         self._search_models()
 
     def remove(self) -> None:
-        """Take all hooks out, from within a step's end: no more reports of the program.
+        """Remove all hooks from within a step's end, so nothing more is reported.
 
-        torch is going through the hooks at a step's end just then, so the one that stands there
-        goes when the next backward pass begins, and the hook of that with it.
+        torch is iterating over the hooks at a step's end at that moment. So that hook is removed
+        when the next backward pass begins, together with the hook of that.
         """
         for remove in (self._stop_search, *self._removals):
             if remove is not None:
@@ -85,7 +85,7 @@ class Discovery:
             self._unwatch_backward = self._watch_backward()
 
     def remove_between_steps(self) -> None:
-        """Take all hooks out at once, and what stands around the calls of models."""
+        """Remove all hooks at once, and the layers around the calls of models."""
         self.remove()
         self._gone()
         for model in self.job.models:
@@ -100,7 +100,7 @@ class Discovery:
     # Models -----------------------------------------------------------------------------------
 
     def _search_models(self) -> None:
-        """Stand in front of `Module.__call__`; nested calls see the original."""
+        """Wrap `Module.__call__`; nested calls see the original."""
         if self._stop_search is not None:
             return
         module: Any = torch.nn.Module  # its method is replaced
@@ -111,8 +111,8 @@ class Discovery:
         # torch's profiler takes the model from a variable `self` of this frame, and crashes where
         # there is none.
         def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            # `torch.compile(model)` keeps the model's call as it was then: this one. It is not to
-            # be traced, and the model inside is not another one.
+            # `torch.compile(model)` keeps the model's call at that time, which is this one. It must
+            # not be traced, and the model inside is not another one.
             if compiling() or module.__call__ is not __call__:
                 return original(self, *args, **kwargs)
             module.__call__ = original
@@ -198,7 +198,7 @@ class Discovery:
                 self._unwatch_backward = None
 
     def _end_updates(self) -> None:
-        """An optimizer steps, or nothing is reported any more: weights are not looked at."""
+        """An optimizer steps, or reporting has ended: stop watching weights."""
         updates, self.updates = self.updates, None
         self._unwatch_gradients()
         if updates is not None:
@@ -211,7 +211,7 @@ class Discovery:
         original = autograd.backward
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.job.inside_backward():  # activation checkpointing has one within another
+            if self.job.inside_backward():  # activation checkpointing has nested backward passes
                 return original(tensors, *args, **kwargs)
             self.recorder.safely("backward", self._backward, tensors)
             result = original(tensors, *args, **kwargs)
@@ -224,7 +224,9 @@ class Discovery:
         return replaced(autograd, "backward", backward)
 
     def _watch_gradients(self) -> Callable[[], None]:
-        """`torch.autograd.grad` computes gradients as well; an optimizer is rarely fed by it."""
+        """Wrap `torch.autograd.grad`, which also computes gradients but rarely feeds
+        an optimizer.
+        """
         original = torch.autograd.grad
         compiling = torch.compiler.is_compiling
 
@@ -307,6 +309,6 @@ def _overrides(watcher: Watcher, method: str) -> bool:
 
 
 def _same_parameters(old: torch.optim.Optimizer, new: torch.optim.Optimizer) -> bool:
-    """Whether both train the same parameters: the program has built its optimizer again."""
+    """Whether both train the same parameters, as when the program has rebuilt its optimizer."""
     before, after = (optimizer.param_groups[0]["params"] for optimizer in (old, new))
     return bool(before and after and before[0] is after[0])

@@ -1,12 +1,11 @@
-"""The steps of a program without an optimizer: it changes its weights with code of its own.
+"""The steps of a program without an optimizer, which changes its weights with its own code.
 
-A step ends where a training call of the model begins, and one of a few weights that are looked at
-is not what it was at the last such call: it lies elsewhere in memory, has another version, or on a
-CPU other values (changes through `weight.data` count as no version). Where no module is called, as
-with plain tensors, the same is asked of a weight that the loss was computed from, and a step ends
-where a backward pass begins.
+A step ends when a training call of the model begins and one of a few watched weights differs from
+the last such call: its address, its version, or on a CPU its values (changes through `weight.data`
+do not change the version). If no module is called, as with plain tensors, a weight that the loss
+was computed from is watched, and a step ends when a backward pass begins.
 
-Nothing counts before several changes have followed backward passes while no optimizer stepped.
+Counting begins only after several changes have followed backward passes while no optimizer stepped.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from flatout_agent.watch.looks import Look, look, on_cpu, place, values_of
 from flatout_agent.watch.profile import compile
 
 CONFIRMED = 3
-"""Changes of the weights, each after a backward pass, that make steps."""
+"""Changes of the weights, each after a backward pass, from which on steps are counted."""
 ABSENT = 16
-"""Backward passes, or changes of other weights, after which others are counted by."""
+"""Backward passes, or changes of other weights, after which other weights are used for counting."""
 LOOKED_AT = 3
-"""Weights of a model that are looked at."""
+"""The number of a model's weights that are watched."""
 LEAVES = 8
-"""Weights that losses were computed from, that are known at a time."""
+"""The number of weights known at a time from which losses were computed."""
 NODES = 2000
-"""Nodes of a graph that are searched for one."""
+"""The most nodes of a graph that are searched for one."""
 ZEROED = 4
-"""Gradients set to zero after which an unchanged weight on an accelerator is copied, and after
-twice as many compared."""
+"""After this many gradients set to zero, an unchanged weight on an accelerator is copied; after
+twice as many, it is compared."""
 
 
 class _ModelWeights:
-    """The few weights of one root model."""
+    """The few watched weights of one root model."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = weakref.ref(model)
@@ -49,14 +48,14 @@ class _ModelWeights:
         self._owners: list[tuple[weakref.ref[torch.nn.Module], str]] = []
         self._last: Look | None = None
         self._values: Look | None = None
-        """Read where nothing else tells a change."""
+        """Values read if nothing else shows a change."""
         self._gradient: Look | None = None
         self._zeroed = 0
         self._copy: torch.Tensor | None = None
         self._by_gradient = False
 
     def tensors(self) -> list[torch.Tensor]:
-        """Whatever stands under their names now."""
+        """The tensors under their names now."""
         owners = ((owner(), name) for owner, name in self._owners)
         named = [(owner._parameters, name) for owner, name in owners if owner is not None]
         # A ScriptModule's parameters are no dict, and have no `get`.
@@ -64,7 +63,7 @@ class _ModelWeights:
         return [weight for weight in weights if weight is not None]
 
     def changed(self) -> bool:
-        """Whether they are not what they were when this was asked last."""
+        """Whether they have changed since this was last called."""
         weights = self.tensors()
         zeroed = self._zeroed if self._by_gradient else None
         now = (zeroed, *(place(weight) for weight in weights))
@@ -77,10 +76,9 @@ class _ModelWeights:
         return old is not None and old != values
 
     def backward_begins(self) -> None:
-        """On an accelerator values are not read; a gradient set to zero tells that they were used.
+        """On an accelerator values are not read; a gradient set to zero shows that they were used.
 
-        Whether the weight then changes, though neither its memory nor its version does, is looked
-        up once.
+        Whether the weight then changes, although its memory and version do not, is checked once.
         """
         weight = next(iter(self.tensors()), None)
         if weight is None or on_cpu(weight) or self._gradient is None:
@@ -97,7 +95,7 @@ class _ModelWeights:
             self._copy = None
 
     def backward_ended(self) -> None:
-        """Gradients are there: choose the weights that have one."""
+        """Gradients exist: choose the weights that have one."""
         model = self.model()
         if not self._owners and model is not None:
             self._owners = _chosen(model)
@@ -108,7 +106,7 @@ class _ModelWeights:
 
 
 class _Leaf:
-    """One weight that losses are computed from; where it is built anew each time, the last."""
+    """One weight that losses are computed from; the last one if it is rebuilt each time."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self.changes = 0
@@ -121,7 +119,7 @@ class _Leaf:
         self._last = look(weight)
 
     def changed(self, weight: torch.Tensor) -> bool:
-        """Whether the weight is not what it was when this was asked last."""
+        """Whether the weight has changed since this was last called."""
         before, self._last = self._last, look(weight)
         return before is not None and before != self._last
 
@@ -130,7 +128,9 @@ class HandUpdates:
     """Counts the steps of a program whose weights no optimizer changes."""
 
     def __init__(self, job: Job, step: Callable[[], None], start_over: Callable[[], None]) -> None:
-        """step: a step has ended. start_over: one has, but it may have been none of training."""
+        """step: called when a step has ended. start_over: called when one has ended that may not
+        belong to training.
+        """
         self.job = job
         self._step, self._start_over = step, start_over
         self._models: list[_ModelWeights] = []
@@ -138,30 +138,30 @@ class HandUpdates:
         self._lead: _ModelWeights | None = None
         self._lead_leaf: _Leaf | None = None
         self._unhooked = False
-        """Models are in code that torch.compile traces: nothing may stand before their calls."""
+        """Whether models are in code that torch.compile traces, so nothing may wrap their calls."""
         self._losses: Any = None
-        """Those whose gradients are about to be computed, while a step ends."""
+        """The losses whose gradients are about to be computed, while a step ends."""
         self._absent = 0
         self._undo: list[Undo] = []
 
     def end(self) -> None:
-        """Look at nothing any more."""
+        """Stop watching."""
         in_reverse(self._undo)()
         self._undo, self._models, self._leaves = [], [], []
         self._lead = self._lead_leaf = None
 
     @property
     def lost(self) -> bool:
-        """Whether the model that is counted by seems to be in use no longer."""
+        """Whether the model used for counting seems to be no longer in use."""
         return self._lead is not None and (self._lead.model() is None or self._absent >= ABSENT)
 
     def find_again(self) -> None:
-        """Count by whichever model is trained now."""
+        """Count by whichever model is being trained."""
         in_reverse(self._undo)()
         self._undo, self._models, self._lead, self._absent = [], [], None, 0
 
     def weights(self) -> list[torch.Tensor]:
-        """All weights that are trained, as far as they are known; asked for where a step ends."""
+        """All trained weights, as far as known; called when a step ends."""
         if self._lead is None:
             return list(leaves(self._losses)) if self._losses is not None else []
         models = [entry.model() for entry in self._models]
@@ -189,7 +189,7 @@ class HandUpdates:
                 self._start_over()
 
     def _changed_beside(self, weights: _ModelWeights) -> None:
-        """The weights of one model, where the steps are those of one."""
+        """The weights of one model, if the steps belong to one."""
         if weights is self._lead:
             self._step()
             return
@@ -241,7 +241,7 @@ class HandUpdates:
             self._losses = None
 
     def backward_ended(self) -> None:
-        """They are there, and the weights are still the same."""
+        """The gradients exist, and the weights are unchanged."""
         for entry in self._models:
             entry.backward_ended()
 
@@ -278,7 +278,7 @@ class HandUpdates:
 
 
 def leaves(losses: Any) -> Iterator[torch.Tensor]:
-    """The weights found in the graph of the first of these losses, near ones first."""
+    """The weights in the graph of the first of these losses, near ones first."""
     loss = losses if hasattr(losses, "grad_fn") else next(iter(losses), None)
     stack = [getattr(loss, "grad_fn", None)]
     visited: set[Any] = set()
@@ -294,15 +294,15 @@ def leaves(losses: Any) -> Iterator[torch.Tensor]:
 
 
 def _called_from_python(model: torch.nn.Module) -> bool:
-    """Whether the model's call is surely not within code that torch.compile traces."""
+    """Whether the model's call is certainly not within code that torch.compile traces."""
     compiled = type(model).__name__ == "OptimizedModule" or compiled_by_user(model)
     return compiled or bool(model_call(model).layers)
 
 
 def _chosen(model: torch.nn.Module) -> list[tuple[weakref.ref[torch.nn.Module], str]]:
-    """The smallest weights that have a gradient; without any, the smallest of all.
+    """The smallest weights that have a gradient or, without any, the smallest of all.
 
-    Not those of embeddings that a forward pass itself rescales.
+    Embeddings that a forward pass itself rescales are excluded.
     """
     weights = [
         (parameter, module, name)

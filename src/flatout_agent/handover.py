@@ -1,8 +1,8 @@
 """Change how a loader loads in the middle of an epoch, without losing or repeating a sample.
 
-The program holds one iterator for the whole epoch: a `Handover`. When the loader's settings change,
-the rest of the sampler's indices goes to a new iterator made under the new settings; the old one
-gets no more indices and is used until what it has under way is drained. When only the job's layers
+The program holds one iterator for the whole epoch: a `Handover`. If the loader's settings change,
+the rest of the sampler's indices goes to a new iterator made under the new settings. The old one
+gets no more indices and is used until its pending batches are drained. If only the job's layers
 change, the iterator stays and the new layers are put around it.
 """
 
@@ -27,7 +27,7 @@ SETTINGS = (
 
 
 class Layers(Protocol):
-    """Of the Job: the layers around its loaders' iterators."""
+    """The part of the Job with the layers around its loaders' iterators."""
 
     def layers(self, loader: Any) -> tuple[Any, ...]: ...
 
@@ -37,7 +37,7 @@ class Layers(Protocol):
 
 
 class Rest:
-    """In place of a sampler: the indices that an iterator under way has not yet taken.
+    """Replaces a sampler: the indices that a running iterator has not yet taken.
 
     Workers take indices ahead, so an error of the sampler waits until the batches before it are
     used up.
@@ -64,13 +64,13 @@ class Rest:
         return self._length()
 
     def error(self) -> Exception | None:
-        """What the sampler raised in place of its next index; returned once."""
+        """The error that the sampler raised instead of its next index; returned once."""
         error, self._error = self._error, None
         return error
 
 
 class Tap:
-    """Between a loader's iterator and the layers around it: closed, it gives no more."""
+    """A valve between a loader's iterator and the layers around it: closed, it gives no more."""
 
     def __init__(self, source: Iterator[Any]) -> None:
         self._source = source
@@ -150,8 +150,8 @@ class Handover:
     def switch(self) -> None:
         """Go on under the loader's present settings and layers, from the next index on.
 
-        Where nothing was asked for yet, or another thread is just waiting for a batch, that is done
-        after the next batch: with its first index a sampler draws its random numbers.
+        If nothing was requested yet, or another thread is waiting for a batch, this is done after
+        the next batch, since a sampler draws its random numbers with its first index.
         """
         if not self._lock.acquire(blocking=False):
             self._due = True
@@ -189,7 +189,7 @@ class Handover:
         return type(self._raw) in kinds and self._raw._dataset_kind == 0
 
     def _take_over(self, loader: Any) -> Iterator[Any]:
-        """Let a new iterator have the indices that the present one has not taken."""
+        """Give a new iterator the indices that the present one has not taken."""
         raw = self._raw
         indices = raw._sampler_iter
         if isinstance(indices, Rest):
@@ -213,25 +213,27 @@ class Handover:
 
         twin, raw = copy.copy(loader), self._raw
         settings = vars(twin)
-        settings.pop("_get_iterator", None)  # a boost's, which starts the loader's own
+        settings.pop("_get_iterator", None)  # a boost's function, which starts the loader's own
         settings["sampler" if loader.batch_sampler is None else "batch_sampler"] = rest
         settings.update(dataset=raw._dataset, collate_fn=raw._collate_fn)
         settings.update(persistent_workers=False, _iterator=None)
-        # The seed of new workers follows from that of the old ones: nothing else is drawn from it.
+        # The seed of new workers is derived from that of the old ones, from which nothing else is
+        # drawn.
         settings["generator"] = torch.Generator().manual_seed(raw._base_seed)
         try:
             return fit_for_the_collector(type(twin)._get_iterator(twin))
         except Exception:
-            # Workers that cannot be started are no reason to lose the epoch.
+            # If workers cannot be started, the epoch is not lost.
             settings.update(num_workers=0, prefetch_factor=None, pin_memory=False, timeout=0)
             settings["_DataLoader__multiprocessing_context"] = None
             return type(twin)._get_iterator(twin)
 
 
 def free_of_circles(error: Exception) -> None:
-    """Let an error that came from a worker go, and its iterator with it, when nobody holds it.
+    """Free an error that came from a worker, and its iterator, when nobody holds it.
 
-    The function of torch that raises it again holds it in a variable: a circle, by the traceback.
+    torch's function that re-raises it holds it in a variable, which forms a cycle through the
+    traceback.
     """
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
@@ -241,11 +243,11 @@ def free_of_circles(error: Exception) -> None:
 
 
 def fit_for_the_collector(iterator: Any) -> Any:
-    """Start the threads that feed the workers, also of those that never get an index.
+    """Start the threads that feed the workers, even for workers that never get an index.
 
-    Torch starts a missing one when it ends the workers. If the iterator is then being collected as
-    garbage (in a circle, as an error's traceback makes one), Python closes the pipe as well, and
-    the second to close it may close a file of the program's that has the same number by then.
+    torch starts a missing thread when it ends the workers. If the iterator is then being
+    garbage-collected (in a cycle, as an error's traceback creates), Python also closes the pipe.
+    The second close may then close a file of the program that has the same number by then.
     """
     for queue in getattr(iterator, "_index_queues", ()):
         with contextlib.suppress(AttributeError), queue._notempty:

@@ -36,7 +36,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return None
 
     def give_up(self) -> None:
-        """Call nothing any more."""
+        """Stop calling."""
         self.waiting.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -50,7 +50,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Stands in for the module's own loader until the module is complete, then gives way."""
+    """Replaces the module's own loader until the module is complete, then gives way."""
 
     def __init__(self, loader: Any, finished: Callback) -> None:
         self.loader = loader
@@ -75,9 +75,9 @@ class _Loader(importlib.abc.Loader):
 
 
 def after_import(callbacks: Mapping[str, Callback]) -> Callable[[], None]:
-    """Call each function with its module once that is imported; at once where it already is.
+    """Call each function with its module once that is imported, or at once if it already is.
 
-    The functions must not raise. Returns the way to wait no longer.
+    The functions must not raise. Returns a function that ends the waiting.
     """
     for name in callbacks:
         if name in sys.modules:

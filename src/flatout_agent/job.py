@@ -1,6 +1,6 @@
-"""The Job: the user's training program as seen from inside, and the places where a boost may act.
+"""The Job: the user's training program seen from inside, and the places where a boost may act.
 
-Boosts and watchers get this object. What it knows of the program is filled in by `discovery`.
+Boosts and watchers get this object. `discovery` fills in what it knows of the program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class WeakList(Generic[T]):
-    """Objects of the program in the order seen; those that the program dropped are gone."""
+    """Objects of the program in the order seen, without those that the program dropped."""
 
     def __init__(self) -> None:
         self._references: list[weakref.ref[Any]] = []
@@ -40,7 +40,7 @@ class WeakList(Generic[T]):
         return any(other is value for other in self)
 
     def index(self, value: object) -> int:
-        """How many were seen before `value`. Raises ValueError when it was not seen."""
+        """The number of objects seen before `value`. Raises ValueError if it was not seen."""
         for position, reference in enumerate(self._references):
             if reference() is value:
                 return position
@@ -63,11 +63,11 @@ class Job:
         that changes its weights itself.
         """
         self.by_hand = False
-        """No optimizer steps, the program changes its weights itself: a step ends where the next
-        training call begins, or the next backward pass where no model is called.
+        """Whether no optimizer steps and the program changes its weights itself: a step ends when
+        the next training call begins, or the next backward pass if no model is called.
         """
         self.hand_weights: Callable[[], list[torch.Tensor]] = list
-        """The weights that it changes, as far as they are known."""
+        """The weights that it changes, as far as known."""
         self.backwards = 0
         """Backward passes so far, counted until an optimizer steps."""
         self.step_callbacks: list[Callable[[], None]] = []
@@ -75,7 +75,7 @@ class Job:
             weakref.WeakKeyDictionary()
         )
         self.handovers: weakref.WeakSet[Handover] | None = None
-        """Epochs under way, where loaders may be switched in the middle of one; None: not here."""
+        """Running epochs, if loaders may be switched in the middle of one, else None."""
         self._iterators: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = (
             weakref.WeakKeyDictionary()
         )
@@ -84,7 +84,7 @@ class Job:
     def device(self) -> str:
         """Type of the device of the first root model's parameters: cpu, cuda, xpu, mps.
 
-        Without a model that of the weights that the program changes itself.
+        Without a model, that of the weights that the program changes itself.
         """
         for model in self.models:
             for parameter in model.parameters():
@@ -94,7 +94,7 @@ class Job:
         return "cpu"
 
     def after_step(self, callback: Callable[[], None]) -> Undo:
-        """Call `callback` after each step; returns the way to stop that."""
+        """Call `callback` after each step; returns a function that stops this."""
         self.step_callbacks = [*self.step_callbacks, callback]
 
         def undo() -> None:
@@ -105,7 +105,7 @@ class Job:
     def wrap_call(self, model: torch.nn.Module, depth: Depth, layer: Layer) -> Undo:
         """Put `layer(call) -> call` around a root model's call; it holds from the next call on.
 
-        Within `apply` at Moment.MODEL that next call is the very one that is about to happen.
+        Within `apply` at Moment.MODEL, the next call is the one that is about to happen.
         """
         return model_call(model).wrap(depth, layer)
 
@@ -116,7 +116,7 @@ class Job:
         return lambda: layers.remove(layer) if layer in layers else None
 
     def batches(self, loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
-        """`iterator` inside the layers put around this loader: what the program gets."""
+        """`iterator` inside the layers put around this loader, as the program gets it."""
         if self.handovers is None:
             return self.layered(loader, iterator)
         handover = Handover(self, loader, iterator)
@@ -128,36 +128,37 @@ class Job:
         return tuple(self._batch_layers.get(loader, ()))
 
     def layered(self, loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
-        """`iterator` inside these layers; one that fails is left out."""
+        """`iterator` inside these layers; a layer that fails is left out."""
         for layer in self.layers(loader):
             with contextlib.suppress(Exception):
                 iterator = layer(iterator)
         return iterator
 
     def hand_over(self) -> None:
-        """Let every epoch under way go on under its loader's present settings."""
-        with contextlib.ExitStack() as stack:  # one that raises does not keep the others
+        """Let every running epoch go on under its loader's present settings."""
+        with contextlib.ExitStack() as stack:  # one that raises does not stop the others
             for handover in list(self.handovers or ()):
                 stack.callback(handover.switch)
 
     def iterating(self, loader: Any, iterator: Any) -> None:
-        """`loader` has made `iterator`: it can be found while it is under way."""
+        """Record that `loader` has made `iterator`, so it can be found while it runs."""
         persistent = getattr(loader, "_iterator", None) is iterator
-        # Not in a circle: persistent workers end with their loader, not with the garbage collector.
+        # Without a cycle, so persistent workers end with their loader, not with the garbage
+        # collector.
         iterator._flatout_loader = weakref.ref(loader) if persistent else lambda: loader
         self._iterators.setdefault(loader, weakref.WeakSet()).add(iterator)
 
     def loader_of(self, iterator: Any) -> Any:
-        """The loader that made this iterator of its own; None: it is gone, or was not seen."""
+        """The loader that made this iterator, or None if it is gone or was not seen."""
         made_by = getattr(iterator, "_flatout_loader", None)
         return made_by() if made_by is not None else None
 
     def iterators(self, loader: Any) -> Iterator[Any]:
-        """The loader's own iterators that the program still holds, outside of any layer."""
+        """The loader's own iterators that the program still holds, without any layer."""
         return iter(list(self._iterators.get(loader, ())))
 
     def own_iterators(self, loader: Any) -> list[Any]:
-        """Those of its iterators that fetch in this process, in PyTorch's way."""
+        """Its iterators that fetch in this process, in PyTorch's way."""
         from torch.utils.data import dataloader
 
         kind = dataloader._SingleProcessDataLoaderIter
@@ -166,7 +167,7 @@ class Job:
     def inside_backward(self) -> bool:
         """Whether a backward pass is under way in this thread.
 
-        Activation checkpointing computes parts of the model again in one, and the reentrant kind
-        has a backward pass of its own in it.
+        Activation checkpointing recomputes parts of the model in one, and the reentrant kind has
+        its own backward pass in it.
         """
         return self._graph_task is not None and self._graph_task() != -1

@@ -1,4 +1,4 @@
-"""Gather JobFacts: what the host needs to know of the program to decide which boosts to try."""
+"""Gather JobFacts: what the host needs to know about the program to decide which boosts to try."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class JobNotes:
             self.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
 
     def first_call(self, number: int, call: Callable[[], Any]) -> Any:
-        """Make one of the first calls of root model `number`: does it draw random numbers?"""
+        """Make one of the first calls of root model `number`, and record whether it draws random
+        numbers.
+        """
         if number in self.random_forward:
             return call()
         before = self._random_states(number)
@@ -88,7 +90,7 @@ class JobNotes:
         self.optimizers.append(optimizer_facts(optimizer))
 
     def inputs(self, model: int, shape: tuple[int, ...]) -> None:
-        """The shape of the first tensor that root model number `model` was given."""
+        """Record the shape of the first tensor given to root model number `model`."""
         shapes = self.shapes.setdefault(model, {})
         if len(shapes) < MAX_SHAPES:
             shapes["x".join(map(str, shape))] = None
@@ -132,7 +134,7 @@ class JobNotes:
 
 
 def loader_facts(loader: torch.utils.data.DataLoader[Any]) -> wire.LoaderFacts:
-    """What a DataLoader was built with."""
+    """The settings that a DataLoader was built with."""
     iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
     try:
         batches = len(loader)
@@ -154,7 +156,7 @@ def loader_facts(loader: torch.utils.data.DataLoader[Any]) -> wire.LoaderFacts:
 
 
 def model_facts(model: torch.nn.Module) -> wire.ModelFacts:
-    """What a root model is made of."""
+    """The structure of a root model."""
     nn = torch.nn
     matmul = (nn.Linear, nn.MultiheadAttention, nn.RNNBase, nn.Conv1d, nn.Conv3d, nn.Bilinear)
     parameters = list(model.parameters())
@@ -185,7 +187,7 @@ def model_facts(model: torch.nn.Module) -> wire.ModelFacts:
 
 
 def optimizer_facts(optimizer: torch.optim.Optimizer) -> wire.OptimizerFacts:
-    """What an optimizer steps, and how."""
+    """The parameters that an optimizer steps, and how."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     group = optimizer.param_groups[0]
     module = type(optimizer).__module__
@@ -229,7 +231,7 @@ def machine_facts(device: str) -> dict[str, Any]:
 
 
 def world_size() -> int:
-    """Processes that train together, as torchrun and its like tell them."""
+    """The number of processes that train together, from the variables of torchrun and the like."""
     return int(os.environ.get("WORLD_SIZE", "1") or 1)
 
 

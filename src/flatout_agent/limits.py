@@ -1,13 +1,13 @@
-"""What the system leaves this process: cores, main memory, and the limits of its control groups.
+"""The resources left to this process: cores, main memory, and the limits of its control groups.
 
 `os.cpu_count()` and /proc/meminfo describe the machine. In a container, a batch job or a systemd
-slice a process gets less: a thread per absent core costs more than it brings, and a process that
-takes more memory than its group may use is killed, whatever the machine still has free.
+slice a process gets less. A thread per missing core costs more than it brings, and a process that
+takes more memory than its group may use is killed, even if the machine has memory free.
 
 Every group above this process counts, and the tightest holds. Version 1 of control groups (a tree
 for each controller), version 2 (one tree) and the hybrid of both are read; in a container, where
-/proc/self/cgroup may name a place outside of what is mounted, the mounted part counts. Paths are
-below `root`, so that tests can plant another machine's files. None: no limit, or not known.
+/proc/self/cgroup may name a place outside the mounted part, the mounted part counts. Paths are
+below `root`, so tests can supply another machine's files. None means no limit, or unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNLIMITED_BYTES = 2**62
 LOCAL_PROCESSES = ("LOCAL_WORLD_SIZE", "FLATOUT_RANKS")
 """Set by torchrun and its like, and for the ranks of `flatout run` (`wire.SIZE_ENV`)."""
 LOCAL_RANKS = "FLATOUT_LOCAL_RANKS"
-"""Counts where it is set: `wire.SIZE_ENV` then has the ranks of other machines too."""
+"""Takes precedence if set, as `wire.SIZE_ENV` then includes the ranks of other machines."""
 
 
 def usable_cores() -> int:
@@ -38,7 +38,7 @@ def usable_cores() -> int:
 
 
 def local_processes() -> int:
-    """Training processes that share this machine, as what has started them announces it."""
+    """The number of training processes that share this machine, as announced by their launcher."""
     names = (LOCAL_RANKS,) if LOCAL_RANKS in os.environ else LOCAL_PROCESSES
     texts = (os.environ.get(name, "") for name in names)
     return max((int(text) for text in texts if text.isdigit()), default=1) or 1
@@ -54,7 +54,9 @@ def cpu_quota(root: Path | None = None) -> float | None:
 
 
 def used_s(root: Path | None = None) -> float | None:
-    """CPU seconds so far of the group whose quota is the tightest; None: no quota, or not known."""
+    """CPU seconds so far of the group with the tightest quota, or None if there is none or it is
+    unknown.
+    """
     used = []
     for group in _groups(root or ROOT, "cpu"):
         if group.version == 2:
@@ -70,7 +72,7 @@ def used_s(root: Path | None = None) -> float | None:
 
 
 def throttled_s(root: Path | None = None) -> float | None:
-    """Seconds so far in which a CPU quota held this process's group back; None: not known."""
+    """Seconds so far in which a CPU quota held this process's group back, or None if unknown."""
     seconds = []
     for group in _groups(root or ROOT, "cpu"):
         lines = _text(group.folder / "cpu.stat").splitlines()
@@ -83,9 +85,9 @@ def throttled_s(root: Path | None = None) -> float | None:
 
 
 def throttled_periods(root: Path | None = None) -> tuple[int, int] | None:
-    """(periods so far in which the quota of this process's group ran out, all of them).
+    """(periods so far in which the quota of this process's group ran out, all periods).
 
-    Of the group above it that ran out most often; None: not known.
+    The values belong to the group above it that ran out most often; None if unknown.
     """
     counted = []
     for group in _groups(root or ROOT, "cpu"):
@@ -104,9 +106,9 @@ def memory_limit(root: Path | None = None) -> int | None:
 
 
 def available_memory(root: Path | None = None) -> int | None:
-    """Bytes of main memory that can still be taken: the least that machine and groups leave.
+    """Bytes of main memory that can still be taken: the least left by the machine and the groups.
 
-    File pages that the kernel would drop count as free. None where /proc/meminfo does not tell.
+    File pages that the kernel would drop count as free. None if /proc/meminfo does not say.
     """
     root = root or ROOT
     available = meminfo(root).get("MemAvailable")
@@ -123,7 +125,7 @@ def spare_memory(root: Path | None = None) -> int | None:
 
 
 def meminfo(root: Path | None = None) -> dict[str, int]:
-    """The sizes of /proc/meminfo, in bytes; empty where it cannot be read."""
+    """The sizes in /proc/meminfo, in bytes; empty if it cannot be read."""
     text = _text((root or ROOT) / "proc/meminfo")
     sizes = re.findall(r"^(\w+): +([0-9]{1,15}) kB$", text, re.ASCII | re.MULTILINE)
     return {name: int(size) * 1024 for name, size in sizes}
@@ -138,14 +140,14 @@ def _affinity() -> int:
 
 @dataclass(frozen=True)
 class _Group:
-    """A control group: its folder, and the version of the tree that it stands in."""
+    """A control group: its folder, and the version of its tree."""
 
     folder: Path
     version: int
 
 
 def _groups(root: Path, controller: str) -> Iterator[_Group]:
-    """The groups above this process in each tree that may know the controller."""
+    """The groups above this process in each tree that may have the controller."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if controllers and controller not in controllers.split(","):
@@ -164,7 +166,8 @@ def _groups(root: Path, controller: str) -> Iterator[_Group]:
 def _trees(root: Path, controllers: str, controller: str) -> Iterator[tuple[Path, list[str]]]:
     """(folder, the path that it shows) of the trees: the usual places, and what is mounted.
 
-    A container may have a part of the tree mounted: then the path of that part is not in it.
+    A container may have only a part of the tree mounted, which then does not contain that part's
+    path.
     """
     base = root / "sys/fs/cgroup"
     for name in (controllers, controller) if controllers else ("", "unified"):
@@ -205,7 +208,7 @@ def _memory_limit(group: _Group) -> int | None:
     else:
         limits = [
             _whole(_text(group.folder / "memory.limit_in_bytes")),
-            # Of the groups above, also where those are not mounted.
+            # Includes the groups above, even if those are not mounted.
             _statistic(group, "hierarchical_memory_limit"),
         ]
     real = [limit for limit in limits if limit is not None and 0 < limit < UNLIMITED_BYTES]
@@ -228,12 +231,12 @@ def _statistic(group: _Group, name: str) -> int | None:
 
 
 def _whole(text: str) -> int | None:
-    """A number in decimal digits; None for anything else."""
+    """A number in decimal digits, or None for anything else."""
     return int(text) if re.fullmatch(r"[0-9]{1,20}\n?", text) else None
 
 
 def _text(path: Path) -> str:
-    """A small file of the kernel's; empty where it cannot be read."""
+    """The text of a small kernel file; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(MOST_BYTES).decode(errors="replace")

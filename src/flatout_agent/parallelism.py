@@ -1,4 +1,4 @@
-"""How a training job may be divided over devices, and what each device then has to hold.
+"""The ways to divide a training job over devices, and the memory that each device then needs.
 
 Arithmetic on one measured step, the same for `flatout memory` and `flatout.parallelize`: standard
 library only. Sizes are in bytes; rows are samples of one device's batch.
@@ -15,13 +15,13 @@ from flatout_agent.wire.memory import MemoryAtRows as MemoryAtRows
 from flatout_agent.wire.memory import MemorySeen as MemorySeen
 
 MARGIN = 0.1
-"""Of the peak: workspaces of kernels, fragmentation, what is not a tensor ..."""
+"""Share of the peak for kernels' workspaces, fragmentation and memory outside tensors ..."""
 CONTEXT_BYTES = 10**9
-"""... and the device's context with its libraries, at most a tenth of its memory."""
+"""... and bytes for the device's context with its libraries, at most a tenth of its memory."""
 
 
 class Strategy(enum.Enum):
-    """In the order in which they are tried: the first that fits costs least time."""
+    """The strategies in the order in which they are tried: the first that fits costs least time."""
 
     DP = "dp"
     """Each device has the whole model and its own rows of the batch (DistributedDataParallel)."""
@@ -31,7 +31,7 @@ class Strategy(enum.Enum):
     """Weights, gradients and optimizer state are sharded over all devices (`fully_shard`)."""
     FSDP_RECOMPUTE = "fsdp+recompute"
     HSDP = "hsdp"
-    """Sharded within each node, the same in every node."""
+    """Sharded within each node, replicated across nodes."""
     HSDP_RECOMPUTE = "hsdp+recompute"
     TP = "tp"
     """The matrix products of each block are divided within a node, and the rest as in FSDP."""
@@ -49,7 +49,7 @@ class Devices:
 
     per_node: int
     memory_bytes: int
-    """Of each."""
+    """Bytes of memory of each device."""
     nodes: int = 1
 
     @property
@@ -64,16 +64,16 @@ class Need:
     strategy: Strategy
     rows: int
     parameters: int
-    """With buffers, and with what is gathered from other devices at the same time."""
+    """Parameters, including buffers and what is gathered from other devices at the same time."""
     gradients: int
     state: int
     activations: int
     pass_peak: int
-    """Most at once in forward and backward."""
+    """Peak in forward and backward."""
     update_peak: int
-    """Most at once in the optimizer's step."""
+    """Peak in the optimizer's step."""
     memory_bytes: int
-    """Of the device."""
+    """Memory of the device."""
 
     @property
     def peak(self) -> int:
@@ -91,7 +91,7 @@ class Need:
 def line(points: Sequence[MemoryAtRows], of: Callable[[MemoryAtRows], int]) -> tuple[float, float]:
     """`a, b` of a + b x rows through the points with fewest and most rows.
 
-    Of a single point all is taken to grow with the rows.
+    With a single point, everything is assumed to grow with the rows.
     """
     first, last = points[0], points[-1]
     if first.rows == last.rows:
@@ -103,18 +103,18 @@ def line(points: Sequence[MemoryAtRows], of: Callable[[MemoryAtRows], int]) -> t
 
 
 def at(seen: MemorySeen, rows: int, of: Callable[[MemoryAtRows], int]) -> int:
-    """What a figure of the points comes to with so many rows."""
+    """The value of a field of the points at this many rows."""
     start, slope = line(seen.points, of)
     return max(0, math.ceil(start + slope * rows))
 
 
 def rows_per_device(seen: MemorySeen, copies: int) -> int:
-    """Rows of each device where `copies` devices share the program's batch."""
+    """Rows of each device if `copies` devices share the program's batch."""
     return max(1, math.ceil(seen.batch_rows / copies))
 
 
 def strategies(seen: MemorySeen, devices: Devices) -> list[Strategy]:
-    """Those that come into question, the one that costs least time first."""
+    """The possible strategies, cheapest in time first."""
     found = [Strategy.DP]
     if seen.blocks:
         found.append(Strategy.DP_RECOMPUTE)
@@ -134,7 +134,7 @@ def strategies(seen: MemorySeen, devices: Devices) -> list[Strategy]:
 
 
 def need(seen: MemorySeen, devices: Devices, strategy: Strategy) -> Need:
-    """What each device needs, the program's batch divided between them."""
+    """The needs of each device if the program's batch is divided among them."""
     if strategy in (Strategy.DP, Strategy.DP_RECOMPUTE):
         return _replicated(seen, devices, strategy)
     if strategy is Strategy.TP:
@@ -145,12 +145,12 @@ def need(seen: MemorySeen, devices: Devices, strategy: Strategy) -> Need:
 
 
 def choice(needs: Sequence[Need]) -> Need | None:
-    """The first that fits; None: none does."""
+    """The first that fits, or None."""
     return next((item for item in needs if item.fits), None)
 
 
 def _activations(seen: MemorySeen, rows: int, recomputed: bool) -> int:
-    """Most bytes of activations at once."""
+    """The peak bytes of activations."""
     whole = at(seen, rows, lambda point: point.activations_bytes)
     if not recomputed:
         return whole
@@ -166,7 +166,7 @@ def _replicated(seen: MemorySeen, devices: Devices, strategy: Strategy) -> Need:
     held = weights + seen.state_bytes
     activations = _activations(seen, rows, strategy.recomputes)
     kept = at(seen, rows, lambda point: point.kept_bytes)
-    if devices.count > 1:  # gradients are views of buckets that stay
+    if devices.count > 1:  # gradients are views of persistent buckets
         in_pass = activations + seen.gradients_bytes
     elif strategy.recomputes:
         outputs = at(seen, rows, lambda point: point.outputs_bytes)
@@ -188,7 +188,7 @@ def _replicated(seen: MemorySeen, devices: Devices, strategy: Strategy) -> Need:
 
 
 def _sharded(seen: MemorySeen, devices: Devices, strategy: Strategy) -> Need:
-    """FSDP2: what a block needs is gathered for it, that of the next one at the same time."""
+    """FSDP2: a block's weights are gathered for it, together with those of the next one."""
     hybrid = strategy in (Strategy.HSDP, Strategy.HSDP_RECOMPUTE)
     shards = devices.per_node if hybrid else devices.count
     rows = rows_per_device(seen, devices.count)
@@ -201,7 +201,7 @@ def _sharded(seen: MemorySeen, devices: Devices, strategy: Strategy) -> Need:
     trained = seen.gradients_bytes / max(1, seen.parameters_bytes)
     """Share of the parameters that get a gradient."""
     # While a block runs backward: its weights and the next one's, its gradients and their copy for
-    # the exchange. At the end the same of what is in no block.
+    # the exchange. At the end the same for weights in no block.
     gathered = rest + 2 * block
     first = activations + gathered + 2 * block * trained
     last = kept + gradients + rest * (1 + 2 * trained)
@@ -219,7 +219,7 @@ def _sharded(seen: MemorySeen, devices: Devices, strategy: Strategy) -> Need:
 
 
 def _divided(seen: MemorySeen, devices: Devices) -> Need:
-    """Tensor parallel within a node; what is in no block stays whole, and nodes shard the rest."""
+    """Tensor parallel within a node; weights in no block stay whole, and nodes shard the rest."""
     ways = devices.per_node
     rows = rows_per_device(seen, devices.nodes)
     part = _part(seen, ways) / devices.nodes
@@ -242,7 +242,7 @@ def _staged(seen: MemorySeen, devices: Devices) -> Need:
 
 
 def _part(seen: MemorySeen, ways: int) -> float:
-    """Share of the weights on each device where the blocks' are divided, but not the others."""
+    """Share of the weights on each device if the blocks' are divided, but not the others."""
     rest = seen.parameters_bytes - seen.blocks_bytes
     return (rest + seen.blocks_bytes / ways) / max(1, seen.parameters_bytes)
 

@@ -1,9 +1,9 @@
-"""flatout.toml, read and checked once for all: the host, which writes it, and the library.
+"""flatout.toml, read and checked in one place for the host, which writes it, and the library.
 
 The reader of this file decides what a plan may hold: the host parses it with tomlkit, the library
-with tomllib, and both give the document to `read`. A key that is not known, a value of the wrong
-type and a boost that does not exist are refused: a plan that is half understood would be half
-applied. Parameters may have values that a tuning would not try, if they are of the same type.
+with tomllib, and both give the document to `read`. Unknown keys, values of the wrong type and
+boosts that do not exist are refused: a half-understood plan would be half applied. Parameters may
+have values that a tuning would not try, if they are of the same type.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from flatout_agent import boosts
 KEYS = ("version", "command", "script_sha256", "created")
 TABLES = ("measured", "boosts", "ranks", "machine", "job")
 VERSION = 1
-"""The newest version of the file that is known here."""
+"""The newest known version of the file."""
 REMOVED = {
     "eval-without-grad": "evaluate under torch.no_grad()",
     "scaled-jpeg": "call draft() on images that are shrunk right after they are opened",
 }
-"""Boosts that plans of earlier versions may hold, and what to do in their place."""
+"""Boosts that plans of earlier versions may contain, and what to do instead."""
 
 
 class PlanError(Exception):
@@ -51,7 +51,9 @@ class WrittenBoost:
 
 @dataclass(frozen=True)
 class WrittenRanks:
-    """The table `[ranks]`: what a trial of several ranks found; None: it does not say."""
+    """The table `[ranks]`: the result of a trial of several ranks; values that it lacks
+    are None.
+    """
 
     asked: int | None
     count: int | None
@@ -67,7 +69,7 @@ class WrittenRanks:
 
 @dataclass(frozen=True)
 class WrittenPlan:
-    """What the file holds, in its order; None: it does not say."""
+    """The file's contents, in its order; values that it lacks are None."""
 
     boosts: tuple[WrittenBoost, ...]
     command: tuple[str, ...]
@@ -79,14 +81,14 @@ class WrittenPlan:
     compile_s: float | None
     pays_after_steps: int | None
     machine: PlanTable | None
-    """What the host compares its machine with; not looked into here."""
+    """The machine, for the host to compare; not checked here."""
     ranks: WrittenRanks | None
     job: PlanTable
-    """The program as it was without any boost; not looked into here."""
+    """The program without any boost; not checked here."""
 
 
 def text(path: Path) -> str:
-    """The file's text. Raises PlanError where there is none, or it is not a text."""
+    """The file's text. Raises PlanError if there is no file or it is not text."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -99,14 +101,14 @@ def text(path: Path) -> str:
 
 
 def read(document: Mapping[str, Any], path: Path) -> WrittenPlan:
-    """The plan in a parsed file. Raises PlanError for one that cannot be used."""
+    """The plan in a parsed file. Raises PlanError if it cannot be used."""
     with naming(path):
         return _plan(document)
 
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put the file's path before the message of a PlanError that is raised inside."""
+    """Put the file's path before the message of a PlanError raised inside."""
     try:
         yield
     except PlanError as error:
@@ -179,7 +181,7 @@ def _boost(boost_id: str, tables: PlanTable) -> WrittenBoost:
 
 
 class PlanTable:
-    """A table whose values are asked for by name and type.
+    """A table whose values are read by name and type.
 
     `where` is its dotted name, empty for the document itself. All raise PlanError.
     """
@@ -197,35 +199,35 @@ class PlanTable:
                 raise PlanError(f"{self._path(name)} is not known", cure)
 
     def text(self, name: str) -> str | None:
-        """A string, or None where the key is absent."""
+        """A string, or None if the key is absent."""
         value = self.raw.get(name)
         if value is not None and not isinstance(value, str):
             self._wrong(name, "a text in quotes")
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of strings, empty where the key is absent."""
+        """A list of strings, empty if the key is absent."""
         value = self.raw.get(name, [])
         if not isinstance(value, list) or not all(isinstance(element, str) for element in value):
             self._wrong(name, "a list of texts")
         return tuple(value)
 
     def whole(self, name: str) -> int | None:
-        """A whole number from 0."""
+        """A whole number of at least 0."""
         value = self.raw.get(name)
         if value is not None and (type(value) is not int or value < 0):
             self._wrong(name, "a whole number")
         return value
 
     def flag(self, name: str) -> bool | None:
-        """True or false, or None where the key is absent."""
+        """True or false, or None if the key is absent."""
         value = self.raw.get(name)
         if value is not None and not isinstance(value, bool):
             self._wrong(name, "true or false")
         return value
 
     def number(self, name: str) -> float | None:
-        """A finite number from 0."""
+        """A finite number of at least 0."""
         value = self.raw.get(name)
         if value is None:
             return None
@@ -243,14 +245,14 @@ class PlanTable:
         return float(value[0]), float(value[1])
 
     def table(self, name: str) -> PlanTable:
-        """A table, empty where the key is absent."""
+        """A table, empty if the key is absent."""
         value = self.raw.get(name, {})
         if not isinstance(value, Mapping):
             self._wrong(name, "a table")
         return PlanTable(value, self._path(name))
 
     def tables(self, name: str) -> list[PlanTable]:
-        """A list of tables, empty where the key is absent."""
+        """A list of tables, empty if the key is absent."""
         value = self.raw.get(name, [])
         if not isinstance(value, list) or not all(
             isinstance(element, Mapping) for element in value
@@ -262,7 +264,7 @@ class PlanTable:
         ]
 
     def like(self, name: str, examples: Sequence[Any]) -> None:
-        """Refuse a value whose type is that of none of the examples; absent is fine."""
+        """Refuse a value whose type matches none of the examples; an absent value is fine."""
         if name not in self.raw:
             return
         kinds = {type(example) for example in examples}

@@ -1,4 +1,4 @@
-"""The pulse: this process's steps in a ring of shared memory, for whoever watches the job.
+"""The pulse: this process's steps in a ring of shared memory, for anyone watching the job.
 
 One write into mapped memory per step: no thread, no socket and no system call in the user's
 program. The layout is `flatout_agent.wire.pulse`'s.
@@ -18,10 +18,11 @@ from flatout_agent.wire import pulse as layout
 from flatout_agent.wire.pulse import PulseHeader
 
 MOST_COLLISIONS = 8
-"""Rings of equal rank and pid: those of other pid namespaces that share the folder."""
+"""Numbers tried for rings of equal rank and pid, from other pid namespaces that share the
+folder."""
 UNKNOWN = math.nan
 LARGEST = 3.4028234e38
-"""Of a float32."""
+"""The largest float32."""
 WRITE_SLOT = layout.SLOT.pack_into
 HEADER_BYTES, SLOT_BYTES, SLOTS = layout.HEADER_BYTES, layout.SLOT_BYTES, layout.SLOTS
 
@@ -30,14 +31,15 @@ class Pulse:
     """The ring of one process. A fork inherits it and must not write: see `forked`."""
 
     def __init__(self, folder: str) -> None:
-        """Make the ring in `folder`. Raises OSError and ValueError where that cannot be done."""
+        """Make the ring in `folder`. Raises OSError and ValueError if that is impossible."""
         self.folder = folder
         self.pid = os.getpid()
         self.forked = False
-        """This process is a fork of the one that made it; asking the system would cost a call."""
+        """Whether this process is a fork of the one that made it; asking the system would cost a
+        call."""
         self.sequence = 0
         self.flags = 0
-        """What has happened since the last slot."""
+        """The events since the last slot."""
         self.path, descriptor = _created(folder, self.pid)
         try:
             # A full file system must not end the program by SIGBUS at its first step.
@@ -62,16 +64,16 @@ class Pulse:
 
     @property
     def rank(self) -> int:
-        """Of this process, as the environment tells."""
+        """Rank of this process, from the environment."""
         return self._header.rank
 
     @property
     def world_size(self) -> int:
-        """Ranks of the job, as the environment tells."""
+        """The number of ranks of the job, from the environment."""
         return self._header.world_size
 
     def trains_on(self, device: str, loader_workers: int = -1) -> None:
-        """Say on what type of device it trains, and how many workers its loader has."""
+        """Record the type of the training device, and the number of its loader's workers."""
         self._header = self._header._replace(
             device=device.encode()[:8], loader_workers=loader_workers
         )
@@ -118,7 +120,7 @@ class Pulse:
         )
 
     def end(self) -> None:
-        """Say that the interpreter has ended of itself."""
+        """Record that the interpreter has ended by itself."""
         if not self.forked:
             self._header = self._header._replace(flags=self._header.flags | layout.ENDED)
             self._write_header()
@@ -167,27 +169,27 @@ def _header(pid: int, dump_signal: int) -> PulseHeader:
 
 
 def _rank_and_size() -> tuple[int, int]:
-    """As flatout started it, else as torchrun or its like did; -1: not known."""
+    """Rank and size as flatout set them, else as torchrun or the like did; -1 if unknown."""
     if wire.RANK_ENV in os.environ:
         return _number(wire.RANK_ENV), _number(wire.SIZE_ENV)
     return _number("RANK"), _number("WORLD_SIZE")
 
 
 def _local_rank(rank: int) -> int:
-    """Among the ranks of this machine."""
+    """The rank among those of this machine."""
     if wire.LOCAL_RANK_ENV in os.environ:
         return _number(wire.LOCAL_RANK_ENV)
     return rank if wire.RANK_ENV in os.environ else _number("LOCAL_RANK")
 
 
 def _number(variable: str) -> int:
-    """A whole number of the environment that fits the ring; -1: it is not there, or is none."""
+    """A whole number from the environment that fits the ring, or -1 if it is missing or invalid."""
     text = os.environ.get(variable, "")
     return int(text) if text.isdecimal() and len(text) < 10 else -1
 
 
 def start_ticks(pid: int | None = None) -> int:
-    """When a process (None: this one) began, in the kernel's ticks; 0: not known, or gone."""
+    """When a process (None for this one) began, in the kernel's ticks, or 0 if unknown or gone."""
     if not sys.platform.startswith("linux"):
         return 0
     try:
@@ -198,7 +200,7 @@ def start_ticks(pid: int | None = None) -> int:
 
 
 def pid_namespace() -> int:
-    """The inode of this process's pid namespace; 0: not known."""
+    """The inode of this process's pid namespace, or 0 if unknown."""
     if not sys.platform.startswith("linux"):
         return 0
     try:
@@ -208,7 +210,7 @@ def pid_namespace() -> int:
 
 
 def opened(folder: str) -> Pulse | None:
-    """A pulse in this folder; None where none is ordered, or none can be made."""
+    """A pulse in this folder, or None if none is ordered or none can be made."""
     if not folder:
         return None
     try:

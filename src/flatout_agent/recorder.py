@@ -15,19 +15,19 @@ T = TypeVar("T")
 
 
 class Recorder:
-    """Only the process that made it writes: a forked loader worker inherits it and stays silent."""
+    """Only the process that made it writes; a forked loader worker inherits it but stays silent."""
 
     def __init__(
         self, folder: str, heard: Callable[[wire.Record], None] = lambda record: None
     ) -> None:
-        """heard: called with each record, where the host is in this process; raises nothing."""
+        """heard: called with each record if the host is in this process; raises nothing."""
         self.heard = heard
         self.folder = folder
         self.pid = os.getpid()
         self._lock = threading.Lock()
         self._faults: set[tuple[str, str]] = set()
         self.faults: Counter[str] = Counter()
-        """How many errors of the agent's own there were, by place."""
+        """The number of the agent's own errors, by place."""
         path = os.path.join(folder, f"{self.pid}.jsonl")  # noqa: PTH118
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: PTH123, SIM115
 
@@ -43,11 +43,11 @@ class Recorder:
         self.heard(record)
 
     def close(self) -> None:
-        """Nothing is written any more."""
+        """Stop writing."""
         self._file.close()
 
     def fault(self, where: str, error: BaseException) -> None:
-        """Record an error of the agent's own, once per place and message."""
+        """Record the agent's own error, once per place and message."""
         self.faults[where] += 1
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
         frames = traceback.extract_tb(error.__traceback__)

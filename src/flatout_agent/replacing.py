@@ -1,8 +1,8 @@
 """Replace a name of a module, class or object, and restore it.
 
-The one mechanism for that in the agent. What is put back is what the owner itself held, as it held
-it: a `staticmethod` stays one, and a name that a class inherits is deleted again. What
-other code has put there since stays: it calls ours, which passes the call on.
+This is the agent's one mechanism for that. The owner gets back exactly what it held: a
+`staticmethod` stays one, and a name that a class inherits is deleted again. A replacement that
+other code has made since stays: it calls ours, which passes the call on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 Undo = Callable[[], None]
 ABSENT = object()
-"""The owner itself does not have the name."""
+"""Marks that the owner itself does not have the name."""
 
 
 class Replacement:
@@ -23,13 +23,13 @@ class Replacement:
         self._originals = {name: own_value(owner, name) for name in values}
 
     def put(self) -> None:
-        """Put the values there; not where something else stands by now."""
+        """Put the values there, except where something else is by now."""
         for name, value in self.values.items():
             if own_value(self.owner, name) is self._originals[name]:
                 setattr(self.owner, name, value)
 
     def back(self) -> None:
-        """Put back what was there; not where something else stands by now."""
+        """Restore the originals, except where something else is by now."""
         for name, value in self.values.items():
             if own_value(self.owner, name) is not value:
                 continue
@@ -40,21 +40,21 @@ class Replacement:
 
 
 def own_value(owner: Any, name: str) -> Any:
-    """What the owner itself holds under this name, unbound; ABSENT: nothing."""
+    """The owner's own value under this name, unbound, or ABSENT."""
     if hasattr(getattr(type(owner), name, None), "__set__"):  # a slot, or a function's defaults
         return getattr(owner, name, ABSENT)
     return getattr(owner, "__dict__", {}).get(name, ABSENT)
 
 
 def replaced(owner: Any, name: str, value: Any) -> Undo:
-    """Make `owner.name` be `value`; returns the way back."""
+    """Set `owner.name` to `value`; returns the undo function."""
     replacement = Replacement(owner, {name: value})
     replacement.put()
     return replacement.back
 
 
 def in_reverse(undos: Iterable[Undo]) -> Undo:
-    """One way back for several: the last first."""
+    """One undo function for several, the last first."""
     listed = list(undos)
 
     def undo() -> None:

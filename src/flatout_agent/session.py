@@ -1,4 +1,4 @@
-"""What happens in a process that has imported torch: seeds, boosts, discovery, the watcher."""
+"""The agent in a process that has imported torch: seeds, boosts, discovery, the watcher."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Session(NamedTuple):
 
     job: Job
     put_back: Undo
-    """End before the program does, between two steps, and take everything out of it."""
+    """End before the program does, between two steps, and remove everything from it."""
 
 
 def begin(orders: wire.Orders, recorder: Recorder) -> Session:
@@ -71,7 +71,7 @@ def begin(orders: wire.Orders, recorder: Recorder) -> Session:
 
 
 def _begin_boosts(orders: wire.Orders, job: Job, booster: Booster) -> None:
-    """Apply those that act from the start on.
+    """Apply the boosts that act from the start on.
 
     A process that the agent came to later may never train: there they wait for its first step.
     """
@@ -87,12 +87,12 @@ def _begin_boosts(orders: wire.Orders, job: Job, booster: Booster) -> None:
 
 
 def _watcher(orders: wire.Orders, job: Job, booster: Booster, recorder: Recorder) -> Watcher:
-    """What looks on, by what is ordered."""
+    """The watcher, according to the orders."""
     watcher: Watcher
     if orders.profile is not None:
         from flatout_agent.watch.profile.watch import ProfileWatch
 
-        if orders.trial is not None:  # profiled with all that it saves kept off the user's files
+        if orders.trial is not None:  # profiled with everything it saves kept off the user's files
             seed_everything(orders.trial.seed)
         watcher = ProfileWatch(job, booster, recorder, orders.profile)
     elif orders.memory is not None:
@@ -103,14 +103,14 @@ def _watcher(orders: wire.Orders, job: Job, booster: Booster, recorder: Recorder
     elif orders.live is not None:
         from flatout_agent.live.run import LiveWatch
 
-        if orders.trial is not None:  # tuned with all that it saves kept off the user's files
+        if orders.trial is not None:  # tuned with everything it saves kept off the user's files
             seed_everything(orders.trial.seed)
         watcher = LiveWatch(job, booster, recorder, orders.live, orders.trial is not None)
         watcher.beat = _beat(orders, job, recorder)
     elif orders.trial is None or orders.export is not None:
         from flatout_agent.watch.run import RunWatch
 
-        if orders.trial is not None:  # to its model, with all that it saves kept off the files
+        if orders.trial is not None:  # to its model, with everything it saves kept off the files
             seed_everything(orders.trial.seed)
         watcher = RunWatch(job, booster, recorder)
         watcher.beat = _beat(orders, job, recorder)
@@ -123,7 +123,7 @@ def _watcher(orders: wire.Orders, job: Job, booster: Booster, recorder: Recorder
 
 
 def _taker(orders: wire.Orders, job: Job, recorder: Recorder) -> Taker | None:
-    """What takes the model out of the program, where that is ordered."""
+    """The taker of the program's model, if that is ordered."""
     if orders.export is None:
         return None
     from flatout_agent.capture.taker import Taker
@@ -134,7 +134,7 @@ def _taker(orders: wire.Orders, job: Job, recorder: Recorder) -> Taker | None:
 
 
 def _ranks(orders: wire.Orders, job: Job, recorder: Recorder) -> RankRuntime | NativeRuntime | None:
-    """The process as one of several that train together; None: it trains alone."""
+    """The process as one of several that train together, or None if it trains alone."""
     if orders.ranks is None:
         return None
     ranks: RankRuntime | NativeRuntime
@@ -165,7 +165,7 @@ def _ranks(orders: wire.Orders, job: Job, recorder: Recorder) -> RankRuntime | N
 
 
 def _beat(orders: wire.Orders, job: Job, recorder: Recorder) -> Beat | None:
-    """What feeds this process's pulse; None where none is wanted, or none can be made."""
+    """The feeder of this process's pulse, or None if none is wanted or none can be made."""
     ring = pulse.opened(orders.pulse)
     if ring is not None:
         beat.of_process = recorder.safely("pulse", Beat, ring, job, recorder)
@@ -173,7 +173,7 @@ def _beat(orders: wire.Orders, job: Job, recorder: Recorder) -> Beat | None:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed torch, and NumPy where the program has loaded it (torch has, when it is installed)."""
+    """Seed torch, and NumPy if the program has loaded it (torch has if it is installed)."""
     import random
 
     random.seed(seed)

@@ -1,4 +1,4 @@
-"""Let a watcher ask this process for its stacks, also when it hangs in C or holds the GIL.
+"""Let a watcher ask this process for its stacks, even when it hangs in C or holds the GIL.
 
 `faulthandler` writes them from a signal handler of its own: it needs no thread and no Python.
 """
@@ -12,11 +12,11 @@ import sys
 from typing import Any
 
 _files: list[Any] = []
-"""Kept open: the handler writes to their descriptors."""
+"""Files kept open, as the handler writes to their descriptors."""
 
 
 def install(path: str) -> int:
-    """Write all threads' stacks to `path` at a signal that is free; its number, or 0."""
+    """Write all threads' stacks to `path` at a free signal; returns its number, or 0."""
     if sys.platform == "win32":
         return 0
     number = _free_signal()
@@ -33,9 +33,9 @@ def install(path: str) -> int:
 
 
 def _free_signal() -> int:
-    """A real-time signal that nothing in this process handles; 0: there is none.
+    """A real-time signal that nothing in this process handles, or 0 if there is none.
 
-    Not the last ones: profilers and sanitizers take those.
+    The last ones are left to profilers and sanitizers.
     """
     if sys.platform != "linux":
         return 0

@@ -69,7 +69,7 @@ def start() -> None:
 
 
 class InThisProcess:
-    """The agent in a program that runs already, from here to `put_back`.
+    """The agent in an already running program, from here to `put_back`.
 
     The program may have imported torch, and may have made its models and optimizers.
     """
@@ -90,7 +90,7 @@ class InThisProcess:
         return self._session.job.steps if self._session is not None else 0
 
     def put_back(self) -> None:
-        """Take everything out of the program again; call it between two steps."""
+        """Remove everything from the program again; call it between two steps."""
         self._wait_no_longer()
         if self._session is not None:
             self._session.put_back()
@@ -98,12 +98,14 @@ class InThisProcess:
 
 
 def here_already() -> bool:
-    """Whether this process, or the one that it is a fork of, was started with the agent inside."""
+    """Whether this process, or the one it was forked from, was started with the agent inside."""
     return bool(os.environ.get(wire.ORDERS_ENV))
 
 
 def _heed_no_warning() -> None:
-    """A cluster's warning goes to all processes, and would end those that know nothing of it."""
+    """Ignore a cluster's warning signal, which goes to all processes and would end those that do
+    not know it.
+    """
     number = getattr(signal, os.environ.get(wire.WARNING_ENV) or "-", None)
     if number is not None and signal.getsignal(number) == signal.SIG_DFL:
         signal.signal(number, signal.SIG_IGN)
@@ -124,7 +126,7 @@ def _started() -> wire.Started:
 
 
 def _scratch(orders: wire.Orders) -> wire.TrialOrders | None:
-    """Where this process's files go instead: those of a trial, and of all ranks but the first."""
+    """Where this process's files go instead, in a trial and in all ranks but the first."""
     if orders.trial is None and orders.ranks is not None and orders.ranks.scratch:
         return wire.TrialOrders(scratch=orders.ranks.scratch, protect=orders.ranks.protect)
     return orders.trial
@@ -133,9 +135,9 @@ def _scratch(orders: wire.Orders) -> wire.TrialOrders | None:
 def _install_scratch(
     orders: wire.Orders, recorder: Recorder | None
 ) -> dict[str, importing.Callback]:
-    """Redirect what the program saves; returns what to do after certain modules are imported.
+    """Redirect what the program saves; returns actions for after certain modules are imported.
 
-    Where that fails the program must not run: a trial may not write over the user's files.
+    If that fails, the program must not run: a trial must not overwrite the user's files.
     """
     trial = _scratch(orders)
     if trial is None or not trial.scratch:
@@ -163,7 +165,7 @@ def _report_crash(recorder: Recorder) -> None:
     if (error := tracebacks.ending()) is None:
         return
     recorder.write(wire.Crashed(tracebacks.text(error)))
-    if "flatout_agent.session" in sys.modules:  # torch has been imported, and not in vain
+    if "flatout_agent.session" in sys.modules:  # torch has been imported by the program itself
         recorder.safely("crash scene", _report_scene, recorder, error)
 
 

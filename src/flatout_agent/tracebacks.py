@@ -12,12 +12,12 @@ from types import TracebackType
 from flatout_agent.replacing import Undo, in_reverse, replaced
 
 LAST_LETTERS = 32_000
-"""Characters of a traceback's end that are kept."""
+"""The number of characters kept of a traceback's end."""
 OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120
 
 
 def install() -> Undo:
-    """Clean exceptions before whatever hook the program uses prints them; returns the way back."""
+    """Clean exceptions before the program's hook prints them; returns the undo function."""
     thread_excepthook = threading.excepthook
 
     def thread_hook(arguments: threading.ExceptHookArgs) -> None:
@@ -34,10 +34,10 @@ def install() -> Undo:
 
 
 def ending() -> BaseException | None:
-    """The exception that is ending this process, without our frames; None: it ends in order.
+    """The exception that is ending this process, without our frames, or None if it ends normally.
 
-    Python itself keeps it when it prints it. Called while the process ends, so nothing of
-    the program was hooked for it.
+    Python itself keeps it when printing it. This is called while the process ends, so nothing in
+    the program is hooked for it.
     """
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if error is None or isinstance(error, KeyboardInterrupt):
@@ -65,7 +65,7 @@ def _cleaning(hook: Hook) -> Hook:
 
 
 def clean(error: BaseException) -> None:
-    """Take our frames out of the traceback of `error` and of those that led to it."""
+    """Remove our frames from the traceback of `error` and of the errors that led to it."""
     cleaned: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:
@@ -92,7 +92,7 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message; its class where there is none."""
+    """The first line of an error's message, or its class if there is none."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     # "backend='inductor' raised:" says nothing yet.
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

@@ -1,8 +1,8 @@
 """Measure ceilings in the user's interpreter; reported as lines of JSON.
 
 This file is started as a program, with its orders as one JSON argument. Each kernel is announced
-before it runs and each size is reported as soon as it is measured, so that the host keeps what
-came before a crash or a hang. After an error that leaves a device unusable the program ends; the
+before it runs and each size is reported as soon as it is measured, so the host keeps the results
+from before a crash or a hang. After an error that leaves a device unusable the program ends; the
 rest is then measured in a fresh process.
 """
 
@@ -31,7 +31,7 @@ FAMILIES = (
     "ranks",
     "cpu_against_gpu",
 )
-"""In this order they are shown; `BY_VALUE` says in which they are measured."""
+"""The order in which they are shown; `BY_VALUE` is the order in which they are measured."""
 BY_VALUE = (
     *("matmul-bf16", "matmul-fp32", "copy-device", "copy-host-to-device-pinned"),
     *("copy-device-to-host-pinned", "launch-rate", "matmul-fp16", "matmul-tf32"),
@@ -39,11 +39,11 @@ BY_VALUE = (
     *("jpeg-decode-core", "launch-latency", "graph-replay", "matmul-cpu-bf16"),
     *("copy-host-to-device-pageable", "matmul-fp8", "matmul-fp64", "conv-nchw-fp32"),
 )
-"""One of each kind first, so that the least valuable is left out where time runs out: further
-devices and all other ceilings come after these.
+"""One of each kind first, so the least valuable is left out if time runs out: further devices and
+all other ceilings come after these.
 """
 MOST_S = {True: 1.0, False: 4.0}
-"""For a kernel of weight 1; --quick and not."""
+"""Seconds for a kernel of weight 1, with --quick and without."""
 LEAST_S, OVERTIME_S = 0.1, 3.0
 """Every kernel gets at least this, until the budget for all is exceeded by OVERTIME_S ..."""
 PREPARING_S = {True: 18.0, False: 60.0}
@@ -61,7 +61,7 @@ def main(arguments: list[str], tell: Tell) -> None:
 
 
 def run(orders: dict[str, Any], tell: Tell) -> bool:
-    """Measure all that is wanted and not done; False: the rest needs a fresh process."""
+    """Measure everything wanted and not done; returns False if the rest needs a fresh process."""
     from flatout_programs.kernels import kernel
 
     kernel.forget_thread_variables()
@@ -106,7 +106,9 @@ def devices(torch: Any) -> list[str]:
 
 
 def _device(torch: Any, device: str) -> dict[str, Any]:
-    """What torch knows of it: enough for the data sheet, and to match it with the driver's."""
+    """Information of torch about it: enough for the data sheet, and to match it with
+    the driver's.
+    """
     facts: dict[str, Any] = {"device": device}
     if device.startswith(("cuda", "xpu")):
         module = getattr(torch, device.partition(":")[0])
@@ -119,7 +121,7 @@ def _device(torch: Any, device: str) -> dict[str, Any]:
 
 
 def _kernels(setup: Any, tell: Tell) -> list[Any]:
-    """Of all families; a failing family is reported and costs only its own rows."""
+    """The kernels of all families; a failing family is reported and costs only its own rows."""
     kernels = []
     for name in FAMILIES:
         try:
@@ -138,7 +140,7 @@ def _is_wanted(kernel: Any, setup: Any, orders: dict[str, Any], chosen: list[str
 
 
 def by_value(kernels: list[Any], setup: Any) -> list[Any]:
-    """The most valuable first; what is alike stays in its order."""
+    """The most valuable first; equal ones stay in order."""
 
     def rank(kernel: Any) -> int:
         if kernel.device in setup.accelerators[1:]:
@@ -176,7 +178,7 @@ def _measure(setup: Any, planned: list[Any], budget_s: float, tell: Tell) -> boo
 
 
 def _measure_kernel(setup: Any, kernel: Any, time_slice: Any, warm: set[str], tell: Tell) -> bool:
-    """Measure one kernel; whether its device can still be used afterwards."""
+    """Measure one kernel; returns whether its device can still be used afterwards."""
     from flatout_programs.kernels import sizes, stopwatch, timing
 
     torch = setup.torch

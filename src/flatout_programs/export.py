@@ -53,7 +53,7 @@ def _prepare(order: dict[str, Any], tell: Tell) -> None:
 
 
 def _packages(order: dict[str, Any], tell: Tell) -> None:
-    """Version of each module that can be imported; null: it is not there."""
+    """Version of each module that can be imported, or null if it is missing."""
     import importlib.metadata
     import importlib.util
 

@@ -1,9 +1,10 @@
-"""What is installed in this interpreter, and what torch says of itself; reported as lines of JSON.
+"""The packages installed in this interpreter, and torch's own information; reported as lines of
+JSON.
 
 This file is started as a program by the user's own Python, which may be as old as 3.7 and whose
-torch may be missing, broken or hanging. So it imports nothing of flatout's, reports what the files
+torch may be missing, broken or hanging. So it imports nothing from flatout, reports what the files
 say before it imports torch, and reports each further step as soon as it is known: the host keeps
-what came before a crash or a timeout. Nothing is written to any folder.
+everything from before a crash or a timeout. Nothing is written to any folder.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main(arguments: list[str], tell: Tell) -> None:
 
 
 def interpreter() -> dict[str, Any]:
-    """What the files say: of the interpreter, its packages, torch, TensorFlow and JAX."""
+    """Facts from the files: about the interpreter, its packages, torch, TensorFlow and JAX."""
     base = getattr(sys, "base_prefix", sys.prefix)
     conda = Path(sys.prefix, "conda-meta")
     copies = installed(sys.path)
@@ -78,7 +79,7 @@ def interpreter() -> dict[str, Any]:
 
 
 def managed_by(conda: bool, virtual: bool) -> str | None:
-    """Which tool installs packages here; None: not known."""
+    """The tool that installs packages here, or None if unknown."""
     settings = _read(Path(sys.prefix, "pyvenv.cfg"))
     marker = Path(sysconfig.get_paths()["stdlib"], "EXTERNALLY-MANAGED")
     if conda:
@@ -89,12 +90,12 @@ def managed_by(conda: bool, virtual: bool) -> str | None:
         return "poetry"
     if not virtual and marker.is_file():
         return "system"
-    # Not by find_spec: for setuptools that is the sign that pip itself runs, and it steps aside.
+    # Not by find_spec, which setuptools takes as a sign that pip itself runs, and then steps aside.
     return "pip" if any(Path(folder, "pip/__init__.py").is_file() for folder in sys.path) else None
 
 
 def installed(folders: list[str]) -> list[dict[str, Any]]:
-    """Every copy of the packages that matter in these folders, the one that is imported first."""
+    """Every copy of the relevant packages in these folders, the imported one first."""
     packages = []
     for folder in dict.fromkeys(Path(name).resolve() for name in folders):
         copies = [_copy(path) for path in _entries(folder) if path.suffix in METADATA]
@@ -123,7 +124,7 @@ def _copy(path: Path) -> dict[str, Any] | None:
 
 
 def conda_records(folder: Path) -> list[dict[str, Any]]:
-    """What conda believes that it installed: conda-meta/<name>-<version>-<build>.json."""
+    """The packages that conda believes it installed: conda-meta/<name>-<version>-<build>.json."""
     records = []
     for path in _entries(folder):
         parts = path.stem.rsplit("-", 2) if path.suffix == ".json" else []
@@ -138,13 +139,13 @@ def conda_records(folder: Path) -> list[dict[str, Any]]:
 def sorted_out(
     copies: list[dict[str, Any]], recorded: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The copy of each package that Python takes, and all copies of what is there twice."""
+    """The copy of each package that Python uses, and all copies of packages that exist twice."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for copy in copies:
         groups.setdefault(copy["name"], []).append(copy)
     for record in recorded:
         group = groups.setdefault(record["name"], [])
-        # A package of conda's brings metadata along as well, which looks like pip's.
+        # A conda package also contains metadata that looks like pip's.
         own = [copy for copy in group if copy["installer"] == "conda" or _same(copy, record)]
         for copy in own:
             copy["installer"] = copy["installer"] or "conda"
@@ -163,7 +164,7 @@ def _same(copy: dict[str, Any], record: dict[str, Any]) -> bool:
 def torch_files(
     packages: dict[str, dict[str, Any]], copies: list[dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """Torch from its files alone; None: it is not installed."""
+    """Facts of torch from its files alone, or None if it is not installed."""
     package = packages.get("torch")
     folder = _package_folder("torch")
     if package is None and folder is None:
@@ -213,7 +214,7 @@ def _plain(node: ast.expr) -> Any:
 def tensorflow_files(
     packages: dict[str, dict[str, Any]], copies: list[dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """TensorFlow from its files; None: it is not installed."""
+    """TensorFlow's facts from its files, or None if it is not installed."""
     names = sorted((name for name in packages if TENSORFLOWS.fullmatch(name)), key=len)
     if not names:
         return None
@@ -251,7 +252,7 @@ def _jax(versions: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def imported() -> dict[str, Any]:
-    """Import torch; what it says without looking for devices."""
+    """Import torch; returns its facts that need no search for devices."""
     began = time.perf_counter()
     try:
         torch = importlib.import_module("torch")
@@ -274,7 +275,7 @@ def _architectures(torch: Any) -> list[str]:
 
 
 def devices() -> dict[str, Any]:
-    """What torch finds when it looks for devices; none of it creates a context."""
+    """The devices that torch finds; none of this creates a context."""
     torch: Any = importlib.import_module("torch")
 
     with warnings.catch_warnings(record=True) as caught:
@@ -293,7 +294,7 @@ def devices() -> dict[str, Any]:
         facts["cuda_error"] = messages[0] if messages else _refusal(torch.cuda.init)
     refused = _refusal(torch.backends.cudnn.version) if torch.version.cuda else None
     if refused and not facts.get("cuda_error"):
-        facts["cuda_error"] = refused  # its cuDNN is not the one that it was built for
+        facts["cuda_error"] = refused  # its cuDNN is not the one it was built for
     if torch.version.cuda:
         facts["cudnn"] = _answer(lambda: dotted(torch.backends.cudnn.version()))
         facts["nccl"] = _answer(lambda: ".".join(str(part) for part in torch.cuda.nccl.version()))
@@ -311,7 +312,7 @@ def dotted(number: Any) -> str | None:
 
 
 def tried() -> dict[str, Any]:
-    """What needs a device at work: bfloat16, and a compiled function."""
+    """Facts that need a working device: bfloat16, and a compiled function."""
     torch: Any = importlib.import_module("torch")
 
     cuda = bool(_answer(torch.cuda.is_available))
@@ -334,7 +335,7 @@ def tried() -> dict[str, Any]:
 
 
 def tensorflow_says() -> dict[str, Any]:
-    """How many GPUs TensorFlow sees; takes none of their memory."""
+    """The number of GPUs that TensorFlow sees; uses none of their memory."""
     try:
         tensorflow: Any = importlib.import_module("tensorflow")
         return {"gpus_seen": len(tensorflow.config.list_physical_devices("GPU"))}
@@ -349,7 +350,7 @@ def worded(error: BaseException) -> str:
 
 
 def _answer(question: Any) -> Any:
-    """The fact; None where this torch does not know it."""
+    """The fact, or None if this torch does not know it."""
     try:
         return question()
     except Exception:
@@ -365,13 +366,15 @@ def _refusal(question: Any) -> str | None:
 
 
 def _package_folder(name: str) -> Path | None:
-    """Where the package would be imported from; None: nowhere, or an empty folder of that name."""
+    """Where the package would be imported from, or None if nowhere or from an empty folder of that
+    name.
+    """
     origin = getattr(_answer(lambda: importlib.util.find_spec(name)), "origin", None)
     return Path(origin).parent if origin and Path(origin).is_file() else None
 
 
 def _user_site() -> bool:
-    """The user's own site folder is searched, unless Python was told to ignore it."""
+    """The user's own site folder, unless Python was told to ignore it."""
     site: Any = sys.modules.get("site")
     folder = _answer(lambda: Path(site.getusersitepackages()).resolve())
     return any(Path(entry).resolve() == folder for entry in sys.path)
@@ -385,7 +388,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> str:
-    """The file's text; empty where it cannot be read."""
+    """The file's text, or empty if it cannot be read."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return file.read(2**20)

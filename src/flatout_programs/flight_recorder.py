@@ -1,8 +1,8 @@
-"""Compare the dumps of PyTorch's flight recorder: which rank did not join which collective.
+"""Compare the dumps of PyTorch's flight recorder, to find which rank did not join which collective.
 
 Its arguments are the dumps, one for each rank, whose number ends the file's name. They may come
-from anywhere, so nothing but plain containers is unpickled, and what torch's analyser would
-evaluate is checked before. The comparison is torch's own
+from anywhere, so only plain containers are unpickled, and everything that torch's analyser would
+evaluate is checked first. The comparison is torch's own
 (`torch.distributed.flight_recorder`); reported as one line of JSON.
 """
 
@@ -37,7 +37,7 @@ NEEDED: dict[str, Any] = {
     "output_dtypes": list,
     "time_created_ns": int,
 }
-"""What the comparison reads of each entry."""
+"""The fields of each entry that the comparison reads."""
 
 
 class NotADumpError(ValueError):
@@ -52,7 +52,7 @@ class _Plain(pickle.Unpickler):
 
 
 def main(arguments: list[str], tell: Tell) -> None:
-    """Report the last call of each rank, and what the analyser says of all of them."""
+    """Report the last call of each rank, and the analyser's findings on all of them."""
     try:
         details = {path: dump(Path(path)) for path in arguments}
     except Exception as error:
@@ -130,7 +130,7 @@ def _version(version: Any) -> str:
 
 
 def _groups(config: Any, entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The groups by name, each with a list of ranks and nothing else: the analyser evaluates it.
+    """The groups by name, each with only a list of ranks, as the analyser evaluates it.
 
     gloo writes its default group without a name.
     """
@@ -148,9 +148,10 @@ def _groups(config: Any, entries: list[dict[str, Any]]) -> dict[str, dict[str, A
 
 
 def compared(details: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What torch's analyser finds: its words, and the collectives that not all ranks joined alike.
+    """The findings of torch's analyser: its messages, and the collectives that not all ranks joined
+    alike.
 
-    Raises ImportError where this torch has none.
+    Raises ImportError if this torch has none.
     """
     from torch.distributed.flight_recorder.components.builder import build_db
     from torch.distributed.flight_recorder.components.config_manager import JobConfig

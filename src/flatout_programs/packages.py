@@ -35,7 +35,7 @@ def main(arguments: list[str], tell: Tell) -> None:
 
 
 def describe(distribution: Distribution) -> dict[str, Any] | None:
-    """One package; None where its metadata is broken."""
+    """One package, or None if its metadata is broken."""
     try:
         name, version = distribution.metadata["Name"], distribution.version
     except Exception:
@@ -52,7 +52,7 @@ def describe(distribution: Distribution) -> dict[str, Any] | None:
 
 
 def read(distribution: Distribution, name: str) -> str | None:
-    """A file of the package's metadata; None where it is not there."""
+    """A file of the package's metadata, or None if it is missing."""
     try:
         return distribution.read_text(name)
     except Exception:
@@ -60,7 +60,7 @@ def read(distribution: Distribution, name: str) -> str | None:
 
 
 def conda_packages(folder: Path) -> list[dict[str, str]] | None:
-    """What conda installed; None: not a conda environment."""
+    """The packages that conda installed, or None if this is no conda environment."""
     if not folder.is_dir():
         return None
     records = []

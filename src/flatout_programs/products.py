@@ -1,8 +1,8 @@
 """Time a job's own matrix products and convolutions as other dtypes and layouts would run them.
 
 This file is started as a program, with its orders as one JSON argument: the calls that a trace
-recorded, by operator, shapes, dtypes and the values of their other inputs. Each is made again on
-random numbers, its variants in turn, so that what else the machine does falls on all of them.
+recorded, by operator, shapes, dtypes and the values of their other inputs. Each is repeated on
+random numbers, alternating its variants, so other load on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ TENSORS = {
     "c10::BFloat16": "bfloat16",
     "c10::Half": "float16",
 }
-"""Names of dtypes in a trace, of products that can be made again."""
+"""Names of dtypes in a trace, for products that can be repeated."""
 LEAST_BATCH_S = 0.001
-"""A clock reading is worth so many calls in a row."""
+"""The least seconds of calls in a row that make a clock reading worth it."""
 MOST_CALLS = 200
 FEWEST_ROUNDS, MOST_ROUNDS = 4, 40
 OVERTIME_S = 2.0
-"""For fewer rounds than that there is no more time."""
+"""Seconds that the fewest rounds may take beyond the time limit."""
 LEAST_S = 0.05
-"""For one product, whatever its share."""
+"""The least seconds for one product, whatever its share."""
 MOST_NUMBERS = 1 << 28
-"""In the inputs of a product, of which every variant has its own."""
+"""The most numbers in the inputs of a product, of which every variant has its own."""
 WEIGHTS = {"aten::addmm": 2, "aten::mm": 1, "aten::mkldnn_convolution": 1}
 """The input that is a weight in a forward pass, which autocast converts in each step."""
 
@@ -59,8 +59,8 @@ def main(arguments: list[str], tell: Tell) -> None:
 
 
 def measure(torch: Any, call: dict[str, Any], budget_s: float) -> dict[str, float]:
-    """Seconds of one call by variant: the fastest of rounds in which each has its turn, since what
-    else the machine does only adds to them.
+    """Seconds of one call by variant: the fastest of alternating rounds, since other load on the
+    machine only adds to them.
     """
     actions = variants(torch, call)
     counts = {name: _warm(action) for name, action in actions.items()}
@@ -79,7 +79,7 @@ def measure(torch: Any, call: dict[str, Any], budget_s: float) -> dict[str, floa
 
 
 def _warm(action: Callable[[], Any]) -> int:
-    """Call it until its code and buffers are there; returns the calls of a batch."""
+    """Call it until its code and buffers exist; returns the number of calls in a batch."""
     for _ in range(2):
         action()
     began = time.perf_counter()
@@ -125,7 +125,7 @@ def _action(torch: Any, call: dict[str, Any], dtype: str | None, last: bool) -> 
 
 
 def _smallest(result: Any) -> Any:
-    """Of an operator's results the smallest: more likely a weight's gradient than the input's."""
+    """The smallest of an operator's results: more likely a weight's gradient than the input's."""
     results = (
         [result] if hasattr(result, "numel") else [part for part in result if part is not None]
     )

@@ -2,7 +2,7 @@
 
 This file is started once for each rank by `kernels/ranks.py`, with its orders as one JSON argument;
 rank 0 answers. The ranks meet in a file, so that no port can be taken; each ends by itself when its
-time is over, also where another never came.
+time is over, even if another never came.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from flatout_programs.tell import Tell
 
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
-"""gloo otherwise looks for the address of this host's name, which not every machine knows."""
+"""Otherwise gloo looks up the address of this host's name, which not every machine knows."""
 BATCH_S = 0.02
 MOST_CALLS = 200
 FEWEST = 5
 LATE = 3
-"""Exit code where the time is over."""
+"""Exit code if the time is over."""
 
 
 def main(arguments: list[str], tell: Tell) -> None:
@@ -82,7 +82,7 @@ def _calls(one_s: float) -> int:
 
 
 def _batch_s(torch: Any, device: str, values: Any, calls: int) -> float:
-    """By the clock of the slowest rank, from where all have come."""
+    """Seconds by the clock of the slowest rank, from the moment when all have arrived."""
     dist = torch.distributed
     values.fill_(1.0)
     longest = torch.zeros(1, device=device)

@@ -1,4 +1,4 @@
-"""Try what training needs, on each device that torch sees; reported as lines of JSON.
+"""Test what training needs on each device that torch sees; reported as lines of JSON.
 
 This file is started as a program by the user's own Python. Each test is announced before it runs,
 so that the host knows which one crashed or hangs. After a failure the program ends, since a device
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flatout_programs.tell import Tell
 
     Test = Callable[[], "str | None"]
-    """Returns its figure; raises what went wrong."""
+    """Returns its figure, or raises an error."""
 
 SMALL = 512
 """Matrices of this many rows are compared with the right result ..."""
@@ -27,7 +27,7 @@ LARGE = {"cpu": 1024, "mps": 2048, "cuda": 8192, "xpu": 4096}
 ENOUGH_S = 0.25
 COPIED_BYTES = 256 * 2**20
 TOLERANCES = {"float64": 1e-12, "float32": 2e-3, "float16": 5e-3, "bfloat16": 3e-2}
-"""Relative error over a whole matrix; float32 may be TF32 by the user's own variables."""
+"""Relative error over a whole matrix; the user's own variables may make float32 TF32."""
 CANNOT = (
     "C++ compiler",
     "compiler: cl is not found",
@@ -39,7 +39,8 @@ CANNOT = (
     "gcc' failed to be",
     "Failed to find C compiler",
 )
-"""What a missing part of torch.compile says: it cannot be tried, which other findings are about."""
+"""Messages if a part of torch.compile is missing: it cannot be tried, which other findings
+report."""
 
 
 class NotHereError(Exception):
@@ -68,7 +69,7 @@ def torch() -> Any:
 
 
 def main(arguments: list[str], tell: Tell) -> None:
-    """Run every test but those named in `arguments`, until one fails."""
+    """Run every test except those named in `arguments`, until one fails."""
     first: list[tuple[str, Test]] = [("import torch", _import), ("find devices", _device_list)]
     for name, test in first:
         if _run(name, test, tell, name in arguments) is not True:
@@ -103,7 +104,7 @@ def _run(name: str, test: Test, tell: Tell, silent: bool = False) -> bool | None
 
 
 def tests() -> list[tuple[str, Test]]:
-    """What can be tried here, on every device; torch.compile on the first one and the CPU."""
+    """The tests possible here, on every device; torch.compile on the first one and the CPU."""
     trials: list[tuple[str, Test]] = []
     devices = _devices()
     for device in devices:
@@ -170,7 +171,7 @@ def _device_list() -> str:
 
 
 def allocate(device: str) -> str:
-    """Fill a gibibyte, or a quarter of what is free, and read it back."""
+    """Fill a gibibyte, or a quarter of the free memory, and read it back."""
     library = torch()
     rows = 2**22
     if device.startswith("cuda"):
@@ -231,7 +232,9 @@ def convolve(device: str) -> str:
 
 
 def train(device: str) -> str:
-    """A few steps of a small network: gradients as on the CPU in float64, and the loss falls."""
+    """A few steps of a small network: gradients must be as on the CPU in float64, and the loss must
+    fall.
+    """
     library = torch()
     library.manual_seed(0)
     layers = library.nn.Linear(32, 64), library.nn.Tanh(), library.nn.Linear(64, 1)
@@ -260,7 +263,7 @@ def train(device: str) -> str:
 
 
 def exchange(source: str, target: str) -> str:
-    """One GPU to another, and whether that goes without the host's memory."""
+    """A copy from one GPU to another, and whether it avoids the host's memory."""
     library = torch()
     values = library.arange(COPIED_BYTES // 4, dtype=library.int32, device=source)
     received = library.empty_like(values, device=target)
@@ -306,7 +309,7 @@ def load() -> str:
 
 def _compare(result: Any, right: Any, tolerance: float) -> None:
     error = float((result - right).norm() / right.norm())
-    if not error <= tolerance:  # also where it is not a number
+    if not error <= tolerance:  # also if it is not a number
         raise WrongResultError(f"the result is wrong: relative error {error:.1e}")
 
 
@@ -327,7 +330,7 @@ def _seconds(device: str, action: Callable[[], Any], also: str | None = None) ->
 
 
 def _wait(*devices: str | None) -> None:
-    """Until all that was asked of the devices is done."""
+    """Wait until the devices have done all their work."""
     for device in devices:
         if device is not None and device != "cpu":
             module = getattr(torch(), device.partition(":")[0])

@@ -1,7 +1,7 @@
-"""How the programs of this folder answer: one JSON object a line, behind a mark.
+"""The answers of this folder's programs: one JSON object a line, after a mark.
 
-Each program is a file that the user's Python runs, so its own folder stands first on `sys.path`:
-that is where it finds this one, and `begin` takes the folder away again.
+Each program is a file that the user's Python runs, so its own folder is first on `sys.path`. That
+is how it finds this module; `begin` removes the folder again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def begin() -> Tell:
-    """A function that writes one answer. What imports print goes to stderr from here on, also where
-    it is written past Python's own stdout; no compiled files are written.
+    """A function that writes one answer. From here on, the output of imports goes to stderr, even
+    if it bypasses Python's own stdout; no compiled files are written.
     """
     sys.dont_write_bytecode = True
     sys.path[:] = [folder for folder in sys.path if Path(folder).resolve() != FOLDER]
@@ -45,7 +45,7 @@ def end() -> None:
 
 
 def load(package: str) -> None:
-    """Import a package that lies beside this folder, and nothing else that lies there."""
+    """Import a package from beside this folder, and nothing else from there."""
     if package in sys.modules:
         return
     folder = FOLDER.parent / package

@@ -35,7 +35,7 @@ class TorchBackend:
         self.kind = kind
 
     def missing(self) -> str | None:
-        """None: torch reports the device; "": there is none; else why it cannot be used."""
+        """None if torch reports the device, "" if there is none, else why it cannot be used."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             available = torch.get_device_module(self.kind).is_available()
@@ -64,7 +64,7 @@ def device() -> torch.device:
     similar launchers it is the device with index LOCAL_RANK; else torch's current device. The
     result is cached for the life of the process.
 
-    Raises UsageError where LOCAL_RANK is the index of a device that this process does not see.
+    Raises UsageError if LOCAL_RANK is the index of a device that this process does not see.
     """
     return _device(os.environ.get("LOCAL_RANK", ""))
 
@@ -75,7 +75,7 @@ def _device(local_rank: str) -> torch.device:
 
 
 def choose(backends: Iterable[Backend], local_rank: int | None) -> torch.device:
-    """The device of the first backend that computes correctly; the CPU where none does."""
+    """The device of the first backend that computes correctly, or the CPU if none does."""
     for backend in backends:
         reason = backend.missing()
         if reason is None:
@@ -118,7 +118,7 @@ def _why_not(backend: Backend, candidate: torch.device) -> str | None:
 
 
 def to_device(nest: Any, device: torch.device | str | None = None) -> Any:
-    """`nest` with all its tensors on `device`; None: on `flatout.device()`.
+    """`nest` with all its tensors on `device`, or on `flatout.device()` if it is None.
 
     A nest is a tensor or any dict, list, tuple, NamedTuple or dataclass of nests. Types are kept,
     and the nest itself is never written to. Objects with their own `.to(device)` are moved by it:

@@ -23,10 +23,10 @@ def export(
 
     samples: real batches as the model is called with them: a tensor, a tuple or list of arguments,
     or a dict of named arguments. Give 64 rows or more, 300 for int8: results are compared on them.
-    folder: is made; by default a new one below the folder for temporary files.
+    folder: it is created; by default a new one below the folder for temporary files.
 
     The model stays as it is: a copy is exported, in evaluation mode, on the CPU. Raises UsageError
-    where it cannot be, with the line that is in the way and the cure.
+    if it cannot be exported, with the line that prevents it and the remedy.
     """
     calls = [_call(sample) for sample in samples]
     if not calls:

@@ -1,4 +1,4 @@
-"""Recognise out-of-memory errors, and free what the failed attempt still holds."""
+"""Recognise out-of-memory errors, and free memory still held by the failed attempt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AMBIGUOUS_MESSAGES = re.compile(
     r"\b(?:CUDNN|CUBLAS|CUSOLVER|CUSPARSE)_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)\b"
     r"|\bCUDNN_STATUS_NOT_SUPPORTED\b"
 )
-"""Messages with other causes too: they mean out of memory only where the device is full."""
+"""Messages that also have other causes: they mean out of memory only if the device is full."""
 _FULL = 0.03
 """A device is full when less than this share of its memory is free."""
 
@@ -33,9 +33,9 @@ def is_out_of_memory(error: BaseException, device: torch.device | None = None) -
     """Whether the error says that a device or the host had no memory left to allocate.
 
     Call it while the failed attempt's tensors are still alive (in the `except` block): messages
-    that have other causes too, such as CUDNN_STATUS_NOT_SUPPORTED, count only when a CUDA device
-    is full: `device`, or with None any device on which torch holds memory. Errors of collectives
-    never count: after one, the processes are out of sync.
+    that also have other causes, such as CUDNN_STATUS_NOT_SUPPORTED, count only if a CUDA device is
+    full: `device`, or with None any device on which torch holds memory. Errors of collectives never
+    count: after one, the processes are out of sync.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
@@ -74,7 +74,8 @@ def _devices_in_use() -> list[int]:
 
 
 def let_go(error: BaseException, device: torch.device) -> None:
-    """Drop what the error's frames hold, and return the allocator's unused memory to the device.
+    """Drop the objects held by the error's frames, and return the allocator's unused memory to the
+    device.
 
     Call it after the `except` block. The error keeps its message, but loses its traceback, cause
     and context.
@@ -86,7 +87,7 @@ def let_go(error: BaseException, device: torch.device) -> None:
 
 
 def empty_cache(device: torch.device) -> None:
-    """Return the memory that torch's allocator caches to the device, where it caches any."""
+    """Return the memory that torch's allocator caches to the device, if any."""
     empty = getattr(torch.get_device_module(device), "empty_cache", None)
     if empty is not None:
         empty()

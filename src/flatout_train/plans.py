@@ -54,10 +54,10 @@ NOT_OURS = {
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What a plan decides; None: undecided, so the step chooses.
+    """The decisions of a plan; None if undecided, so the step chooses.
 
-    Choices that the tuner measured are off where the plan does not list them: they were not faster,
-    or changed what was learnt.
+    Choices that the tuner measured are off if the plan does not list them: they were not faster, or
+    changed what was learnt.
     """
 
     precision: str | None = None
@@ -156,7 +156,7 @@ def _step_plan(plan: WrittenPlan) -> StepPlan:
         precision=PRECISIONS[precise[0]] if precise else "fp32",
         compile=compiled,
         layout="channels_last" if "channels-last" in planned else "contiguous",
-        # Recording the whole step is more than the boost could try: undecided without it.
+        # Recording the whole step is more than the boost could try, so it is undecided without it.
         graph=True if "cuda-graphs" in planned else None,
         fused="fused-optimizer" in planned,
         starts=tuple((boost_id, planned[boost_id]) for boost_id in planned if boost_id in STARTED),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def size(count: float | None) -> str:
-    """Bytes in binary units, such as 1.5 GiB; "unknown" where `count` is None."""
+    """Bytes in binary units, such as 1.5 GiB; "unknown" if `count` is None."""
     if count is None:
         return "unknown"
     amount = float(count)

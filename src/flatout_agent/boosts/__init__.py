@@ -3,17 +3,17 @@
 The file's name (underscores for hyphens) is the boost's id. A boost module has
 
     BOOST = Boost(...)                            what it may change, when it is applied, parameters
-    def applies(facts, params) -> str | None      why it does not apply to this job; None: it does
-    def promise(facts, params) -> float           likely speed-up (1.3: 30 % faster), for order
-    def apply(job, target, params) -> Applied     do it; raise Declined(reason) where it cannot be
-    def by_hand(facts, params) -> str             plain PyTorch lines that do the same
+    def applies(facts, params) -> str | None why it does not apply to this job, or None def
+    promise(facts, params) -> float likely speed-up (1.3 is 30 % faster), for order
+    def apply(job, target, params) -> Applied do it; raise Declined(reason) if it cannot be done def
+    by_hand(facts, params) -> str plain PyTorch lines that do the same
 
 and may have `environment(facts, params) -> dict[str, str]`: variables that must be set before the
 process starts. `applies`, `promise`, `by_hand` and `environment` are pure and never import torch:
 the host calls them too. `apply` runs in the user's process, where torch is loaded, and may import
-torch inside the function. Where `undo` leaves something for another `apply` in the same program (a
-tuning switches on and off again and again), `forget(job)` lets go of it. The module docstring is
-the boost's documentation page, with the headings
+torch inside the function. If `undo` leaves something for another `apply` in the same program (a
+tuning switches on and off again and again), `forget(job)` frees it. The module docstring is the
+boost's documentation page, with the headings
 What it does / Why it is faster / When it does nothing / What it may change / How it is undone /
 References.
 """
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 
 HIDDEN = 3.0
-"""Where an accelerator waits for this share of the step times ..., faster kernels gain nothing:
-most of what they save is waited for then."""
+"""If an accelerator waits for at least this share of the step, faster kernels gain nothing: it
+would wait for most of what they save."""
 
 
 NO_SHARE = 0.02
-"""Kinds of operations that take less of the step are as good as none."""
+"""Kinds of operations that take a smaller share of the step are ignored."""
 
 
 class BoostModule(Protocol):
-    """The shape of a boost's file."""
+    """The interface of a boost's file."""
 
     BOOST: Boost
     __doc__: str | None
@@ -77,9 +77,9 @@ def load(boost_id: str) -> BoostModule:
 
 
 def speedup(facts: JobFacts, **factors: float) -> float | None:
-    """Likely speed-up where these kinds of operations become so many times as fast.
+    """Likely speed-up if these kinds of operations become this many times as fast.
 
-    Kinds are those of `JobFacts.shares`; None: where the step's time goes was not measured.
+    Kinds are those of `JobFacts.shares`. None if it was not measured where the step's time goes.
     """
     if not facts.shares:
         return None
@@ -87,25 +87,25 @@ def speedup(facts: JobFacts, **factors: float) -> float | None:
 
 
 def multiplies(facts: JobFacts) -> bool:
-    """Whether matrices are multiplied, by a layer or, as far as that was measured, by any call."""
+    """Whether matrices are multiplied by a layer or, if measured, by any call."""
     layers = any(model.matmul or model.conv2d for model in facts.models)
     shares = facts.shares
     return layers or shares.get("products", 0.0) + shares.get("convolutions", 0.0) > NO_SHARE
 
 
 def speedup_of_work(facts: JobFacts, factor: float) -> float:
-    """Likely speed-up where all but the waiting for data becomes `factor` times as fast.
+    """Likely speed-up if everything but the waiting for data becomes `factor` times as fast.
 
-    An accelerator that waits for the program computes in time that passes anyway.
+    An accelerator that waits for the program would gain nothing from that.
     """
     lost = min(1.0, (facts.wait_share or 0.0) + HIDDEN * (_launching(facts) or 0.0))
     return whole_speedup((1.0 - lost, factor))
 
 
 def speedup_of_launches(facts: JobFacts, factor: float) -> float | None:
-    """Likely speed-up where the program launches an accelerator's work `factor` times as fast.
+    """Likely speed-up if the program launches an accelerator's work `factor` times as fast.
 
-    At most until the accelerator no longer waits. None: how long it waits was not measured.
+    It is limited to the time that the accelerator waits. None if that was not measured.
     """
     launching = _launching(facts)
     return None if launching is None else min(factor, whole_speedup((launching, math.inf)))
@@ -119,9 +119,9 @@ def _launching(facts: JobFacts) -> float | None:
 
 
 def speedup_of_wait(facts: JobFacts, factor: float) -> float:
-    """Likely speed-up where the waiting for data becomes `factor` times as short.
+    """Likely speed-up if the waiting for data is divided by `factor`.
 
-    1.05 where the waiting was not measured.
+    1.05 if the waiting was not measured.
     """
     return 1.05 if facts.wait_share is None else whole_speedup((facts.wait_share, factor))
 

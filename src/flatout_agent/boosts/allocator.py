@@ -85,7 +85,7 @@ FOLDERS = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64")
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why this allocator setting is not for this job."""
+    """Why this allocator setting does not suit this job."""
     if facts.device == "cuda":
         return _why_not_cuda(facts, params)
     if facts.device != "cpu":
@@ -102,7 +102,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def environment(facts: JobFacts, params: Params) -> dict[str, str]:
-    """What must be set before the process starts; nothing where the boost does not apply."""
+    """Variables to set before the process starts; none if the boost does not apply."""
     if applies(facts, params) is not None:
         return {}
     if facts.device == "cuda":
@@ -211,7 +211,7 @@ def _conf_name(version: str, environ: Mapping[str, str]) -> str:
 
 
 def find_library(malloc: str, folders: tuple[str, ...] = FOLDERS) -> str | None:
-    """Path of the shared library of this malloc, by the loader's cache and the usual folders."""
+    """Path of this malloc's shared library, from the loader's cache and the usual folders."""
     for name in LIBRARIES[malloc]:
         in_cache = re.search(rf"^\s*{re.escape(name)}\S* .*=> (\S+)$", _loader_cache(), re.M)
         if in_cache:

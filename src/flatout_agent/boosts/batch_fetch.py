@@ -1,20 +1,21 @@
 """Fetch each batch of a dataset in memory with one index operation for each of its arrays.
 
 ## What it does
-By default the loader takes the samples of a batch from the dataset one by one and stacks them. Here
-each tensor or array is indexed once for all rows of the batch. This covers `TensorDataset`;
-datasets of the program whose `__getitem__` only looks up rows or windows of tensors, arrays and
-lists and converts them (`self.x[i]`, `torch.tensor(self.y[i])`, `self.data[i : i + n]`,
+By default the loader takes the samples of a batch from the dataset one by one and stacks them. With
+this boost, each tensor or array is indexed once for all rows of the batch. This covers
+`TensorDataset`; datasets of the program whose `__getitem__` only looks up rows or windows of
+tensors, arrays and lists and converts them (`self.x[i]`, `torch.tensor(self.y[i])`, `self.data[i :
+i + n]`,
 `(self.x[i] - self.mean) / self.std`); and `Subset` (also from `random_split`), `ConcatDataset` and
 `StackDataset` over these, in any nesting, with the default collate function. Such a `__getitem__`
-is followed by its source, which is compared with what runs; none of its code is called. The first
-batch of each epoch is fetched both ways and compared bit for bit, including data types, strides and
-containers.
+is interpreted from its source, which is compared with the code that runs; none of its code is
+called. The first batch of each epoch is fetched both ways and compared bit for bit, including data
+types, strides and containers.
 
 ## Why it is faster
 Fetching and stacking 64 rows of a table takes some 200 calls in Python and PyTorch, one after the
-other, in the training process; with one operation per tensor it takes two or three. Where a step
-takes a millisecond or two, those calls are most of it.
+other, in the training process; with one operation per tensor it takes two or three. In a step of a
+millisecond or two, those calls take most of the time.
 
 ## When it does nothing
 With loader workers, `batch_size=None`, a collate function of the program's own, or additions to
@@ -62,7 +63,7 @@ LEAST_WAIT = 0.01
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it applies to no loader of this job; None: it may to at least one."""
+    """Why it applies to no loader of this job, or None if it may apply to at least one."""
     if not facts.loaders:
         return "no DataLoader was seen"
     if facts.wait_share is not None and facts.wait_share < LEAST_WAIT:
@@ -79,7 +80,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
-    """Change the fetchers of this loader's iterators, of those under way and of those to come."""
+    """Change the fetchers of this loader's running and future iterators."""
     reason = batch_reads.why_not_loader(target)
     if reason is not None:
         raise Declined(reason)
@@ -160,7 +161,7 @@ class _Rows:
 
 
 class Fetcher:
-    """In place of an iterator's `_MapDatasetFetcher`, which it holds."""
+    """Replaces an iterator's `_MapDatasetFetcher`, which it holds."""
 
     def __init__(self, plain: Any, rows: _Rows) -> None:
         self.plain, self.rows = plain, rows
@@ -184,7 +185,7 @@ class Fetcher:
         return batch
 
     def _compare(self, indices: list[Any]) -> Any:
-        """The first batch: PyTorch's own, compared with ours."""
+        """The first batch: PyTorch's own, after comparing it with ours."""
         self._compared = True
         expected = self.plain.fetch(indices)
         try:

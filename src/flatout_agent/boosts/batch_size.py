@@ -9,17 +9,16 @@ Small batches leave a device half empty: launching a kernel, reading the weights
 parameters cost the same for 8 samples as for 32.
 
 ## When it does nothing
-Where the script accumulates gradients: how many batches make a step is the script's own control
-flow, which cannot be changed from outside, so a larger batch would change the effective batch as
-well without saving a single backward pass. Put the product into the loader's batch size yourself
-instead. Nor with a batch sampler of the script's own, an IterableDataset, a loader that does not
-shuffle, or one with too few batches.
+If the script accumulates gradients: its own control flow decides how many batches make a step. A
+larger batch would change the effective batch without saving a single backward pass. Put the product
+into the loader's batch size yourself instead. The same holds for a batch sampler of the script's
+own, an IterableDataset, a loader that does not shuffle, or one with too few batches.
 
 ## What it may change
 What is computed: fewer steps per epoch on larger batches, at the script's learning rate, which may
 then be too low. Schedules that counted the loader's batches before training began expect more steps
-than there will be. Batch statistics cover more samples. More memory is in use. It is tried only
-where it is allowed by name.
+than there will be. Batch statistics cover more samples. More memory is in use. It is tried only if
+it is allowed by name.
 
 ## How it is undone
 The loader's own batch size and sampler are put back; they hold from the next epoch on.

@@ -3,9 +3,9 @@
 ## What it does
 
 Runs every call of the model, in training and in evaluation, inside
-`torch.autocast(device, torch.bfloat16)`, and casts what comes out back to float32, so that the
-loss is computed as before. Weights, their gradients and the optimizer's state stay float32:
-autocast casts a copy for each matrix multiplication and convolution.
+`torch.autocast(device, torch.bfloat16)`, and casts the outputs back to float32, so the loss is
+computed as before. Weights, their gradients and the optimizer's state stay float32: autocast casts
+a copy for each matrix multiplication and convolution.
 
 ## Why it is faster
 
@@ -28,8 +28,8 @@ the Guard checks. bfloat16 has the range of float32, so no loss scaling is neede
 
 ## How it is undone
 
-The layer around the model's call is removed. Nothing of the model was changed: parameters,
-buffers, hooks and the state dict are the script's own throughout.
+The layer around the model's call is removed. The model itself was never changed: parameters,
+buffers, hooks and the state dict are always the script's own.
 
 ## References
 
@@ -63,7 +63,7 @@ BOOST = Boost(
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.bf16 is False:
         return f"bfloat16 would only be emulated on this {facts.device} device"
     if facts.autocast is not None:

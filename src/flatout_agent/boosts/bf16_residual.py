@@ -2,16 +2,16 @@
 
 ## What it does
 
-Stands in for `torch.nn.functional.embedding`, which `nn.Embedding` calls: inside a bfloat16
-autocast region, the output of an embedding is cast to bfloat16 as well. Weights, their gradients
-and the optimizer's state stay float32.
+Replaces `torch.nn.functional.embedding`, which `nn.Embedding` calls: inside a bfloat16 autocast
+region, the output of an embedding is cast to bfloat16 as well. Weights, their gradients and the
+optimizer's state stay float32.
 
 ## Why it is faster
 
-Autocast has no rule for embeddings: they come out in the weight's float32. What each block adds to
-that is bfloat16, and the sum is float32 again, through the whole model: additions, norms and saved
+Autocast has no rule for embeddings: they come out in the weight's float32. Each block adds bfloat16
+to that, and the sum is float32 again, through the whole model: additions, norms and saved
 activations read and write 4 bytes for each element where 2 would do. Compiled code gains most,
-since there the casts cost nothing.
+since its casts cost nothing.
 
 ## When it does nothing
 
@@ -30,7 +30,7 @@ inside autocast in the meantime contains the cast; a scripted one does not.
 
 ## How it is undone
 
-torch's own function is put back; compiled code continues with what was compiled without it.
+torch's own function is put back; compiled code goes back to what was compiled without it.
 
 ## References
 
@@ -64,7 +64,7 @@ DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.autocast not in (None, "bfloat16"):
         return f"the script's own autocast region is in {facts.autocast}"
     if facts.autocast is None and facts.scaler:
@@ -91,13 +91,13 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
-    """Stand in for embedding from now on."""
+    """Replace embedding from now on."""
     import torch
 
     kinds = [type(module) for module in target.modules()]
     if any(issubclass(kind, (torch.nn.RNNBase, torch.nn.RNNCellBase)) for kind in kinds):
         raise Declined("the model has recurrent layers, which compute in the type of their input")
-    has_parameters = any(True for _ in target.parameters())  # a plan is begun without the model
+    has_parameters = any(True for _ in target.parameters())  # a plan starts before there is a model
     if has_parameters and not any(issubclass(kind, torch.nn.Embedding) for kind in kinds):
         raise Declined("the model has no embedding")
     casts = _casts()
@@ -121,7 +121,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 
 
 class Casts:
-    """Calls of torch's embedding, with their output cast."""
+    """Calls torch's embedding and casts its output."""
 
     def __init__(self) -> None:
         import torch

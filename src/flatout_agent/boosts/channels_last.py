@@ -1,4 +1,4 @@
-"""Feed images to convolutions in the order that their kernels want.
+"""Feed images to convolutions in the memory order that their kernels prefer.
 
 ## What it does
 
@@ -6,14 +6,14 @@ Converts every 4-d floating-point input of the model to the channels-last memory
 the channels of one pixel lie side by side. Convolutions, pooling and normalization hand that
 format on from layer to layer. 4-d outputs are handed back in the usual format.
 
-Weights keep the format they have: they are small beside the activations, each convolution reorders
-its own, and so checkpoints (safetensors refuses other formats) and the optimizer's state are
+Weights keep their format: they are small compared with the activations, and each convolution
+reorders its own. So checkpoints (safetensors refuses other formats) and the optimizer's state are
 the same as without flatout.
 
 ## Why it is faster
 
 Tensor Cores and oneDNN compute in blocks of channels. In the usual format each convolution reorders
-its input and output around the kernel; in channels-last it need not.
+its input and output around the kernel; in channels-last it does not have to.
 
 ## When it does nothing
 
@@ -62,7 +62,7 @@ BOOST = Boost(
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     models = [model for model in facts.models if model.conv2d]
     if not models:
         return "the model has no 2-d convolution"
@@ -113,7 +113,7 @@ class Layout(ChannelsLast):
         super().__init__(model, [4])
         self.calls = 0
         self.proven: set[bool] = set()
-        """Modes (training or not) in which a call went through."""
+        """Modes (training or not) in which a call has succeeded."""
 
     def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call` with 4-d inputs in channels-last and 4-d outputs back."""

@@ -2,9 +2,9 @@
 
 ## What it does
 
-Stands in for the body of `torch.nn.utils.clip_grad_norm_`, however the program imported it, for
-gradients on the CPU: where the norm is within the limit, they are left alone instead of multiplied
-by 1. The norm comes from the same operations as before, in the same order.
+Replaces the body of `torch.nn.utils.clip_grad_norm_`, however the program imported it, for
+gradients on the CPU: if the norm is within the limit, they are left alone instead of multiplied by
+1. The norm comes from the same operations as before, in the same order.
 
 ## Why it is faster
 
@@ -13,9 +13,9 @@ synchronization, so torch always multiplies: a call and a pass over the memory f
 It also groups the gradients by device and precision, twice, and moves each norm to the device it is
 already on.
 
-The gain is small. Measured in turns on one core of an AMD EPYC with torch 2.13, where nothing had
-to be clipped: clipping took 0.4 to 0.8 of the time, which is about 1 % of a step for transformers
-of width 64 to 512 with 8 sequences in a batch, and a few percent with one.
+The gain is small. Measured alternately with the original on one core of an AMD EPYC with torch
+2.13, with nothing to clip: clipping took 0.4 to 0.8 of the time. That is about 1 % of a step for
+transformers of width 64 to 512 with 8 sequences in a batch, and a few percent with one sequence.
 
 ## When it does nothing
 
@@ -56,19 +56,19 @@ BOOST = Boost(since="0.2.0", risk=Risk.EXACT, moment=Moment.START, switch=Switch
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.device != "cpu":
         return f"the model is on {facts.device}, where torch clips all gradients in a few kernels"
     return None
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """Likely speed-up: about one hundredth where the program clips at all."""
+    """Likely speed-up: about one hundredth if the program clips at all."""
     return 1.005
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
-    """Stand in for the body of clip_grad_norm_ from now on."""
+    """Replace the body of clip_grad_norm_ from now on."""
     clipping = _clipping()
     if clipping.body is None:
         raise Declined("this version of torch clips gradients differently")
@@ -95,7 +95,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 
 
 class Clipping:
-    """Handles the calls that it makes faster, and passes on the others."""
+    """Handles the calls that it can make faster, and passes on the others."""
 
     def __init__(self) -> None:
         self.calls = self.spared = 0
@@ -118,7 +118,7 @@ class Clipping:
                 return original(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
             listed = parameters
             if isinstance(parameters, types.GeneratorType):
-                listed = list(parameters) or parameters  # the warning of an empty one is torch's
+                listed = list(parameters) or parameters  # torch warns of an empty one
             norm = self._clipped(listed, float(max_norm), error_if_nonfinite)
             if norm is None:
                 return original(listed, max_norm, norm_type, error_if_nonfinite, foreach)
@@ -127,7 +127,9 @@ class Clipping:
         return clip_grad_norm_
 
     def _clipped(self, parameters: Any, limit: float, finite: bool) -> Any:
-        """The norm, with the gradients clipped to the limit; None: not handled, nothing done."""
+        """The norm, after clipping the gradients to the limit; None if not handled and nothing was
+        done.
+        """
         import torch
 
         if type(parameters) not in (list, tuple):
@@ -147,7 +149,7 @@ class Clipping:
         return norm
 
     def _takes(self, grads: list[Any]) -> bool:
-        """Plain dense gradients on the CPU, of one precision, in no graph."""
+        """Whether these are plain dense gradients on the CPU, of one precision, in no graph."""
         import torch
 
         if not grads or set(map(type, grads)) != {torch.Tensor} or not is_plain(grads[0]):
@@ -163,14 +165,14 @@ class Clipping:
 
 
 class Body(StandIn):
-    """What `clip_grad_norm_` calls inside `torch.no_grad`: its closure holds that function.
+    """The function that `clip_grad_norm_` calls inside `torch.no_grad`, held by its closure.
 
-    So programs are reached that imported `clip_grad_norm_` by name, at any time.
+    Replacing it also reaches programs that imported `clip_grad_norm_` by name, at any time.
     """
 
 
 def _body(make: Any) -> Body | None:
-    """None where this version of torch is structured differently."""
+    """None if this version of torch is structured differently."""
     import torch
 
     outer = torch.nn.utils.clip_grad.clip_grad_norm_

@@ -3,22 +3,22 @@
 ## What it does
 
 Runs the training calls through `torch.compile`, in place: the model stays the script's own object.
-Parameter `scope` says of what:
+Parameter `scope` says what is compiled:
 
-- `blocks`: of the model's repeated blocks (transformer layers, residual blocks). The code of the
-  first one serves all that are alike, so that a deep model starts as soon as a shallow one. What
-  stands outside of the blocks runs as written.
-- `whole`: of the model, in one piece. It is tried first where no three blocks are alike or much of
-  the model is outside of them, and after `blocks` if the rest of the run can repay its compilation.
+- `blocks`: the model's repeated blocks (transformer layers, residual blocks). The code of the first
+  one serves all that are alike, so a deep model starts as soon as a shallow one. Everything outside
+  the blocks runs as written.
+- `whole`: the model, in one piece. It is tried first if no three blocks are alike or much of the
+  model is outside them, and after `blocks` if the rest of the run can repay its compilation.
 
 Parameter `mode`, for `whole` alone, is that of `torch.compile`: `default`, `reduce-overhead` (CUDA
 graphs), `max-autotune` and `max-autotune-no-cudagraphs` (each kernel the fastest of several that
-Inductor times: its options `max_autotune` and `coordinate_descent_tuning`). Where `default` was
-kept, tuning tries the other modes against it if the rest of the run can repay their compilation.
+Inductor times: its options `max_autotune` and `coordinate_descent_tuning`). If `default` was kept,
+tuning compares the other modes with it if the rest of the run can repay their compilation.
 On a CPU, random numbers come from PyTorch's own generator (Inductor's option `fallback_random`):
-Inductor's take longer there than all that it saves in a model with dropout.
+in a model with dropout, Inductor's own would take longer than compiling saves.
 
-Calls in evaluation mode or without gradients run as written, since each would be compiled anew.
+Calls in evaluation mode or without gradients run as written, since each would be compiled again.
 
 ## Why it is faster
 
@@ -31,27 +31,27 @@ longer launches each operation. With CUDA graphs, a whole pass is one launch.
 - The script compiles the model or a part of it itself.
 - The model is a ScriptModule, quantized, DataParallel or sharded (FSDP wants its blocks compiled
   one by one).
-- `blocks` where the model is not mostly made of blocks that are alike: of one class, with weights
-  of the same shapes, and the same rates (as of a DropPath); or with torch 2.4, which would compile
-  each block anew.
+- `blocks` if the model does not mostly consist of like blocks: of one class, with weights of the
+  same shapes, and the same rates (as of a DropPath); or with torch 2.4, which would compile each
+  block again.
 - The compiler fails on this model: the part that failed runs as written.
 - Shapes or values change so often that torch stops recompiling.
 - `reduce-overhead` and the two `max-autotune` modes without a GPU do no more than the others.
-- `reduce-overhead` and `max-autotune` on a GPU, where several models train: each run of a CUDA
-  graph frees the gradients of the run before. Those of the model itself are copied out of it, once
-  where they stay and accumulate.
+- `reduce-overhead` and `max-autotune` on a GPU if several models train: each run of a CUDA graph
+  frees the gradients of the run before. The model's own gradients are copied out of the graph's
+  memory, only once if they stay and accumulate.
 
 ## What it may change
 
-Fused kernels round in other places, and on a GPU dropout draws other random numbers. The first
-steps take seconds to minutes while code is generated. Blocks of Transformers that are compiled do
-not write to the empty generation cache that their models create in training too.
+Fused kernels round in different places, and on a GPU dropout draws other random numbers. The first
+steps take seconds to minutes while code is generated. Compiled blocks of Transformers models do not
+write to the empty generation cache that these models create even in training.
 
 ## How it is undone
 
 The layers around the calls of the model and its blocks are removed: the next call runs as written.
-While boosts are tried, what was compiled waits for its next turn; once that is decided against, it
-is dropped.
+While boosts are tried, compiled code is kept for its next turn; once the boost is decided against,
+it is dropped.
 
 ## References
 
@@ -90,13 +90,14 @@ BOOST = Boost(
     compiles=True,
 )
 AUTOTUNED = 1.04
-"""Times what the same mode promises without timing kernels."""
+"""A factor on the promise of the same mode without timing kernels."""
 BLOCKS = 0.97
-"""Times what the whole model promises: what is outside of the blocks runs as written."""
+"""A factor on the promise of the whole model: everything outside the blocks runs as written."""
 LEAST_PROMISE = 1.08
-"""Of a model whose operations leave little to fuse: Python's part of the step goes as well."""
+"""The promise for a model whose operations leave little to fuse: Python's part of the step also
+goes."""
 LAUNCHES, GRAPH_LAUNCHES = 2.0, 5.0
-"""A compiled pass is launched so many times as fast; as a CUDA graph."""
+"""A compiled pass is launched this many times as fast; the second value is for a CUDA graph."""
 MANY_SHAPES = 4
 """CUDA graphs are recorded once per shape; more than this many cost more than they save."""
 NO_BLOCKS = "the model is not mostly made of three or more blocks that are alike"
@@ -105,7 +106,7 @@ ANEW = "torch compiles each block anew, before version 2.5"
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     mode = params.get("mode", "default")
     if not facts.compiler:
         return _no_compiler(facts.device)
@@ -188,7 +189,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
 
 
 def forget(job: Job) -> None:
-    """Drop what was compiled, for the next time."""
+    """Drop the compiled code that was kept for the next time."""
     for model in job.models:
         _kept.pop(model, None)
 
@@ -225,4 +226,4 @@ def _blocks(model: torch.nn.Module) -> list[list[torch.nn.Module]]:
 _kept: weakref.WeakKeyDictionary[Any, dict[tuple[str, str], CompiledCalls]] = (
     weakref.WeakKeyDictionary()
 )
-"""What was compiled of each model that is still there."""
+"""The compiled code of each model that still exists."""

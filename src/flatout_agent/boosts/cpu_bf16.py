@@ -13,7 +13,8 @@ with autocast no tensor is cast in Python.
 
 ## When it does nothing
 
-- oneDNN accepts the mode but stays with float32: on x86 the mode takes effect with AMX only.
+- oneDNN accepts the mode but keeps computing in float32: on x86 the mode takes effect with AMX
+only.
 - The script sets the matmul precision itself: the script's setting wins.
 - bf16-autocast is on: its products are in bfloat16 already.
 
@@ -53,7 +54,7 @@ BOOST = Boost(
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.device != "cpu":
         return f"the model is on {facts.device}, not on the CPU"
     if facts.bf16 is False:

@@ -48,7 +48,7 @@ BOOST = Boost(
     params={"threads": ("auto", 0.75, 0.5, 0.25)},
 )
 RESTLESS = 0.15
-"""Noise of neighbouring steps that indicates a machine that others use."""
+"""Noise of neighbouring steps that indicates a shared machine."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
@@ -74,14 +74,14 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """Large where threads outnumber the cores or cores lie idle, else a matter of trial."""
+    """Large if threads outnumber the cores or cores are idle, else a matter of trial."""
     share = _share(facts.cores, facts.world_size)
     if facts.threads > share:
         return 1.5
     if params.get("threads", "auto") == "auto" and facts.threads < share:
         return min(2.0, share / facts.threads)
     if facts.noise is not None and facts.noise > RESTLESS and facts.threads > 1:
-        return 1.3  # threads that wait for each other suffer most from busy neighbours
+        return 1.3  # threads that wait for each other suffer most from other busy processes
     return 1.02
 
 
@@ -128,7 +128,8 @@ def _count(params: Params, share: int, workers: int) -> int:
 
 
 def _chosen_by_script(threads: int, cores: int, processes: int) -> str | None:
-    """PyTorch starts a thread for each core or, with hyper-threading, for every second one.
+    """Whether PyTorch itself chose this number: a thread for each core or, with hyper-threading,
+    for every second one.
 
     Several processes with one thread each are the choice of torchrun, not of the script.
     """

@@ -4,16 +4,16 @@
 
 After two calls with inputs of the same shapes, records the model's training call and from then on
 replays it: inputs are copied into the recorded buffers, outputs are copied out. It is recorded over
-aliases of the weights, other parameters in the same memory, since those of the program may still
-hang on the loss of its last step. Values that the forward pass makes on the host and copies to the
-device are kept there, if they are the same in several passes. Recording leaves no trace: buffers
-(running statistics), the model's attributes and the random state of device and host are put back.
-The recorded forward and backward pass share one memory and write to the same places each time:
-gradients that the program keeps there (accumulation, `zero_grad(set_to_none=False)`, or simply
-until it calls `zero_grad()` after the model) are copied elsewhere before that. What does not match
-the recording runs as written: other shapes, evaluation, and a second call before the backward pass
-of the first. Where weights move, or a number on the model changes (a dropout rate), the call is
-recorded again.
+aliases of the weights (other parameters in the same memory), since the program's own may still be
+referenced by the loss of its last step. Values that the forward pass makes on the host and copies
+to the device are kept there if they are the same in several passes. Recording leaves no trace:
+buffers (running statistics), the model's attributes and the random state of device and host are put
+back. The recorded forward and backward pass share one memory and write to the same places each
+time: gradients that the program keeps there (accumulation, `zero_grad(set_to_none=False)`, or
+simply until it calls `zero_grad()` after the model) are copied elsewhere before that. Calls that do
+not match the recording run as written: other shapes, evaluation, and a second call before the
+backward pass of the first. If weights move, or a number on the model changes (a dropout rate), the
+call is recorded again.
 
 ## Why it is faster
 
@@ -25,8 +25,9 @@ Python takes longer than running it. A graph launches all of them at once.
 - The model does not run on an NVIDIA or AMD GPU.
 - Shapes change, or a call is made before the backward pass of the previous one.
 - The model is wrapped for several GPUs, has hooks or sparse gradients, looks at values (`.item()`),
-  recomputes activations (`torch.utils.checkpoint`), or uses a weight that no module of its has.
-- The recording would take more than half of the memory that is free.
+  recomputes activations (`torch.utils.checkpoint`), or uses a weight that belongs to no module of
+  its own.
+- The recording would take more than half of the free memory.
 - Work on the host would be recorded once and not repeated: an input is on the CPU, the forward pass
   draws numbers there (`random.random()`, a LayerDrop) or changes the model's attributes.
 - The backward pass runs through a call twice (`retain_graph=True`), or through its gradients.
@@ -39,8 +40,8 @@ recorded shapes stay allocated.
 
 ## How it is undone
 
-The layer around the model's call is removed. While boosts are tried the recording waits for its
-next turn, where the device has room for it beside the program; once that is decided against, it is
+The layer around the model's call is removed. While boosts are tried, the recording is kept for its
+next turn if the device has room for it beside the program; once the boost is decided against, it is
 dropped.
 
 ## References
@@ -79,11 +80,11 @@ BOOST = Boost(
 
 Result = TypeVar("Result")
 LAUNCHES = 5.0
-"""A replayed pass is launched so many times as fast; the rest of the step as before."""
+"""A replayed pass is launched this many times as fast; the rest of the step as before."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.device != "cuda":
         return f"CUDA graphs need a GPU, the model is on {facts.device}"
     for model in facts.models:
@@ -159,13 +160,13 @@ def _cannot(model: torch.nn.Module) -> str | None:
 
 
 def _capture(whole: Any, samples: tuple[Any, ...]) -> Graphed:
-    """`whole`, recorded; where that fails, stream and allocator are afterwards what they were."""
+    """`whole`, recorded; if that fails, stream and allocator are left as they were."""
     import torch
 
     from flatout_agent.speedups.graphs import aliases
 
     device = next(whole.parameters()).device
-    with torch.cuda.device(device):  # whatever records, waits or draws does so on the current one
+    with torch.cuda.device(device):  # the current device is used by all of this
         random, current = torch.cuda.get_rng_state(device), torch.cuda.current_stream(device)
         graphs = _Graphs(device)
         try:
@@ -183,8 +184,8 @@ class _Graphs:
     def __init__(self, device: torch.device) -> None:
         import torch
 
-        # Torch's own stream for recordings is of the device that it was first made on. And a graph
-        # that is freed takes its stream's workspaces along: no other recording may be on it.
+        # Torch's own stream for recordings belongs to the device on which it was first made. And a
+        # freed graph also frees its stream's workspaces, so no other recording may be on it.
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.pools: list[Any] = []
         self.begun: list[torch.cuda.CUDAGraph] = []
@@ -215,7 +216,9 @@ class _Graphs:
 
 @contextlib.contextmanager
 def _as_autocast() -> Iterator[None]:
-    """The region that is open, if any, but for the weights that it keeps cast: for good, here."""
+    """The autocast region that is open, if any, without its weight cache: a recording would keep
+    cached weights for good.
+    """
     import torch
 
     if not torch.is_autocast_enabled("cuda"):

@@ -2,15 +2,15 @@
 
 ## What it does
 
-Puts cuDNN's kernel first in the order in which `scaled_dot_product_attention` looks for one. What
-cuDNN cannot compute (a mask of another form, float32, large heads) goes to the next kernel, as
+Puts cuDNN's kernel first in the order in which `scaled_dot_product_attention` looks for one. Calls
+that cuDNN cannot compute (a mask of another form, float32, large heads) go to the next kernel, as
 before; kernels that the script has turned off stay off.
 
 ## Why it is faster
 
 PyTorch takes its FlashAttention-2 kernel first, which was written for the A100. cuDNN has one for
-Hopper and Blackwell, with their asynchronous copies and matrix instructions: up to twice as fast
-there, forward and backward.
+Hopper and Blackwell that uses their asynchronous copies and matrix instructions: it is up to twice
+as fast there, forward and backward.
 
 ## When it does nothing
 
@@ -52,7 +52,7 @@ HOPPER = (9, 0)
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.device != "cuda" or facts.hip:
         return "cuDNN needs an NVIDIA GPU"
     if facts.capability is not None and facts.capability < HOPPER:
@@ -68,7 +68,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
-    """Put it first. CUDA is not touched: the script may still choose its devices."""
+    """Put it first. CUDA is not initialized: the script may still choose its devices."""
     import torch
 
     if torch.version.cuda is None:

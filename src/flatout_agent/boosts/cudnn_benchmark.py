@@ -7,7 +7,7 @@ its algorithms and keeps the fastest for that shape.
 
 ## Why it is faster
 
-cuDNN chooses by a heuristic, without measuring, and for some shapes chooses badly.
+By default cuDNN chooses by a heuristic, without measuring, and for some shapes chooses badly.
 
 ## When it does nothing
 
@@ -49,11 +49,11 @@ BOOST = Boost(
     switch=Switch.START,
 )
 MANY_SHAPES = 4
-"""Shapes in the first steps from which on measuring each again costs more than it saves."""
+"""From this many shapes in the first steps on, measuring each costs more than it saves."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.device != "cuda":
         return f"cuDNN needs a GPU, the model is on {facts.device}"
     if facts.deterministic:
@@ -74,7 +74,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
-    """Turn measuring on. CUDA is not touched: the script may still choose its devices."""
+    """Turn measuring on. CUDA is not initialized: the script may still choose its devices."""
     import torch
 
     if torch.version.cuda is None and torch.version.hip is None:

@@ -53,7 +53,7 @@ BOOST = Boost(
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Copies to a device exist only where there is one."""
+    """Why this job has no copies to a CUDA device, or None if it may have."""
     if facts.device != "cuda":
         return f"the model is on {facts.device}: batches are not copied to a CUDA device"
     if not facts.loaders:
@@ -64,7 +64,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """The share of the step that copies take is not known beforehand."""
+    """A fixed guess: the share of the step that copies take is not known beforehand."""
     return 1.08
 
 
@@ -87,7 +87,7 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
-    """What most programs can write themselves: pinned memory and copies that do not wait."""
+    """Lines that most programs can use instead: pinned memory and copies that do not wait."""
     return "\n".join(
         [
             "# in DataLoader(...): pin_memory=True",

@@ -2,12 +2,12 @@
 
 ## What it does
 
-Stands in for `torch.nn.functional.dropout`, which `nn.Dropout` calls, and for the dropout inside
+Replaces `torch.nn.functional.dropout`, which `nn.Dropout` calls, and the dropout inside
 `scaled_dot_product_attention`, for tensors on the CPU in training. A mask's elements are 16-bit
 numbers compared with a threshold, four to a 64-bit word. Up to 131,072 elements the words are
-torch's own random numbers; above, they are a counter passed through the mixing function of
-SplitMix64, by vectorized integer operations in pieces that stay in the cache. Each call takes its
-starting point from torch's generator, so a run with the same seed repeats itself, and so does a
+torch's own random numbers; above that, they are a counter passed through SplitMix64's mixing
+function, by vectorized integer operations in pieces that stay in the cache. Each call takes its
+starting point from torch's generator, so a run with the same seed is reproducible, and so is a
 recomputed forward pass under activation checkpointing.
 
 ## Why it is faster
@@ -22,17 +22,17 @@ elements took 58 microseconds before and 26 after, of 100,000 0.52 and 0.12 ms, 
 
 - The model is on an accelerator, compiled, or draws no random numbers.
 - Tensors of fewer than 4,096 elements, evaluation, p = 0, p = 1 or within 1/65,536 of them.
-- Dropout that is computed elsewhere: between the layers of `nn.LSTM` and `nn.GRU`, of whole
-  channels (few numbers), `alpha_dropout`; in attention in half precision, under autocast or with
+- Dropout that is computed elsewhere: between the layers of `nn.LSTM` and `nn.GRU`; of whole
+  channels (few numbers); `alpha_dropout`; in attention in half precision, under autocast or with
   grouped queries.
 - A function that was imported by name (`from torch.nn.functional import dropout`).
 
 ## What it may change
 
 The program draws other random numbers. Each element is kept with the probability 1 - p as before:
-the threshold is a whole number of 65,536ths, and whether it is the one below or above 1 - p is
-drawn anew for each call. The words passed PractRand up to 4 GiB without an anomaly. What is
-computed with a mask, its memory and its gradient are the same as before.
+the threshold is a whole number of 65,536ths, and each call draws whether it is the one below or
+above 1 - p. The words passed PractRand up to 4 GiB without an anomaly. Everything computed with a
+mask, its memory and its gradient are the same as before.
 
 ## How it is undone
 
@@ -72,12 +72,12 @@ BOOST = Boost(
 )
 
 LEAST_SHARE = 0.005
-"""Of the step: with less there is nothing to gain."""
+"""Share of the step that masks must take; with less there is nothing to gain."""
 SMALLEST = 4096
-"""Elements: below that torch's own way costs less than the calls of this one."""
+"""Elements of the smallest mask: below, torch's own way costs less than the calls made here."""
 SERIAL = 1 << 17
-"""Elements: up to there the generator is about as fast as the operations that replace it, and they
-would only wait for each other's threads."""
+"""Elements up to which torch's generator is used: it is about as fast as the operations that
+replace it, which would only wait for each other's threads."""
 PIECE = 1 << 18
 """Words mixed at a time: few operations, and two buffers of that size fit into the cache."""
 STEPS = 1 << 16
@@ -89,7 +89,7 @@ SECOND = 0x94D049BB133111EB - (1 << 64)
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.device != "cpu":
         return f"the model is on {facts.device}, which draws masks fast"
     if facts.models and not any(model.random_forward for model in facts.models):
@@ -102,12 +102,12 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """Likely speed-up: an element of a mask takes as long as some hundred products."""
+    """Likely speed-up, as an element of a mask takes as long as about a hundred products."""
     return speedup(facts, dropout=4.0) or speedup_of_work(facts, 1.15)
 
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
-    """Stand in for dropout from now on."""
+    """Replace dropout from now on."""
     device = next((str(parameter.device.type) for parameter in target.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}")
@@ -127,7 +127,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
-    """The same as plain PyTorch, but for the counter that takes the place of large draws."""
+    """The same as plain PyTorch, except for the counter that replaces large draws."""
     return (
         "def dropout(x, p):\n"
         "    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64)\n"
@@ -183,7 +183,7 @@ class Masks:
             torch.lt(numbers[: part.numel()], threshold, out=part).div_(1.0 - p)
 
     def _multiples(self, count: int) -> Any:
-        """The first multiples of GAMMA."""
+        """The first multiples of GAMMA, SplitMix64's increment."""
         import torch
 
         known = self._counter
@@ -196,8 +196,8 @@ class Masks:
 def _mix(words: Any, shifted: Any) -> None:
     """SplitMix64's mixing of each word in place.
 
-    torch shifts copies of the sign in, not zeros. For the first two shifts that is as good; after
-    the last, what SplitMix64 does (exclusive or) would clear the highest bit, so it is added.
+    torch shifts in copies of the sign, not zeros. For the first two shifts that is as good. After
+    the last, SplitMix64's exclusive or would clear the highest bit, so an addition is used.
     """
     import torch
 
@@ -214,13 +214,15 @@ def _signed(number: int) -> int:
 
 
 def _threshold(p: float, spare: int) -> int:
-    """What a kept signed 16-bit number is below; a random number rounds it up or down."""
+    """The threshold below which a signed 16-bit number is kept; a random number rounds it up or
+    down.
+    """
     fraction = (spare & 0xFFFFFFFF) / (1 << 32)
     return int((1.0 - p) * STEPS + fraction) - STEPS // 2
 
 
 class Dropouts(StandIn):
-    """Stands in for functions of torch.nn.functional while at least one model holds it."""
+    """Replaces functions of torch.nn.functional while at least one model holds it."""
 
     def __init__(self) -> None:
         import torch
@@ -273,7 +275,8 @@ class Dropouts(StandIn):
                 return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
             added = _as_added(attn_mask, query)
             scale = options.get("scale")
-            # With no columns in `value` this is torch's own way to the weights, and no more.
+            # With no columns in `value`, torch computes the weights in its own way and nothing
+            # else.
             _, weights = weights_of(
                 query, key, value[..., :0], added, 0.0, is_causal, None, scale=scale
             )
@@ -282,7 +285,9 @@ class Dropouts(StandIn):
         return scaled_dot_product_attention
 
     def _attends_in_full_precision(self, query: torch.Tensor, key: Any, value: Any) -> bool:
-        """And over enough elements: in half precision torch takes other roundings in between."""
+        """The same, with enough elements and in full precision: in half precision torch rounds
+        differently in between.
+        """
         import torch
 
         full = query.dtype in (torch.float32, torch.float64)
@@ -292,7 +297,9 @@ class Dropouts(StandIn):
         return bool(elements >= SMALLEST)
 
     def _takes(self, p: Any, *tensors: Any) -> bool:
-        """Plain tensors on the CPU, in a plain call: nobody traces, compiles or transforms it."""
+        """Whether these are plain tensors on the CPU in a plain call, not traced, compiled or
+        transformed.
+        """
         import torch
 
         if not self.holders or torch.compiler.is_compiling() or torch._C._is_tracing():
@@ -320,7 +327,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _as_added(attn_mask: torch.Tensor | None, query: torch.Tensor) -> Any:
-    """What torch adds to the scores for a mask that names the keys to attend to."""
+    """The bias that torch adds to the scores for a mask of the keys to attend to."""
     import torch
 
     if attn_mask is None or attn_mask.dtype is not torch.bool:
@@ -330,7 +337,7 @@ def _as_added(attn_mask: torch.Tensor | None, query: torch.Tensor) -> Any:
 
 
 _stand_ins: list[Dropouts] = []
-"""The one of this process; kept, since torch's table knows it by its address."""
+"""The instance of this process; kept, since torch's table refers to it by address."""
 
 
 def _stand_in() -> Dropouts:

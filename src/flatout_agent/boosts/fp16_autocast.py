@@ -2,11 +2,11 @@
 
 ## What it does
 
-Runs every call of the model inside `torch.autocast("cuda", torch.float16)` and casts what comes out
+Runs every call of the model inside `torch.autocast("cuda", torch.float16)` and casts the outputs
 back to float32. `backward` starts from the loss times a scale, so that small gradients do not
-vanish in float16; each parameter's gradient is divided by the scale as it arrives. What the script
-accumulates, clips and logs are therefore true gradients. When one is not finite, the step is
-skipped (its gradients are set to None) and the scale halved; after 2000 good steps it is doubled.
+vanish in float16; each parameter's gradient is divided by the scale as it arrives. So the script
+accumulates, clips and logs true gradients. When one is not finite, the step is skipped (its
+gradients are set to None) and the scale halved; after 2000 good steps it is doubled.
 
 ## Why it is faster
 
@@ -68,7 +68,7 @@ _scalers: weakref.WeakKeyDictionary[Any, Scaler] = weakref.WeakKeyDictionary()
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.device != "cuda":
         return f"float16 needs a GPU, the model is on {facts.device}"
     if facts.bf16:
@@ -170,15 +170,15 @@ class Scaler:
         """A scaled backward pass is under way."""
         self.users = 0
         self.hooks: dict[int, tuple[weakref.ref[Any], Any]] = {}
-        """By the leaf's id: a tensor has no plain equality to look it up by."""
+        """Keyed by the leaf's id, as tensors have no plain equality to look them up by."""
         self.outputs: list[Any] = []
-        """Graph nodes of what the models returned since the last backward pass."""
+        """Graph nodes of the models' outputs since the last backward pass."""
         self.own_backward: Callable[..., Any] = torch.autograd.backward
         self._restore_backward: Undo
         self.step_hook: Any = None
 
     def open(self, parameters: list[torch.Tensor]) -> Callable[[], None]:
-        """Begin to serve a model with these parameters; returns the way back."""
+        """Begin to serve a model with these parameters; returns the undo function."""
         import torch
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -203,7 +203,7 @@ class Scaler:
             self._restore_backward()
 
     def watch(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, its outputs noted: behind them, every parameter is known."""
+        """`call`, with its outputs recorded: every parameter behind them is known."""
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             for tensor in nests.tensors([args, kwargs]):
@@ -257,13 +257,13 @@ class Scaler:
                 self.outputs.clear()
 
     def _scaled(self, tensors: Any, grad_tensors: Any, grad_variables: Any) -> Any:
-        """The gradients to start from; None: not a case for scaling."""
+        """The gradients to start from, or None if nothing is to be scaled."""
         import torch
 
         if grad_variables is not None or not isinstance(tensors, torch.Tensor):
             return None
         if grad_tensors is None:
-            # Anything but one number is an error, and torch is to say so.
+            # Anything but one number is an error, which torch should report.
             return torch.full_like(tensors, self.scale) if tensors.numel() == 1 else None
         if not isinstance(grad_tensors, torch.Tensor):
             return None
@@ -309,7 +309,7 @@ class Scaler:
             by_device.setdefault((gradient.device, gradient.dtype), []).append(gradient)
         for (device, _), group in by_device.items():
             overflow = torch.zeros((), device=device)
-            # Times one: it only looks, in one kernel for all.
+            # Multiplied by one: this only checks them, in one kernel for all.
             scale = torch.ones((), device=device)
             torch._amp_foreach_non_finite_check_and_unscale_(group, overflow, scale)
             if overflow.item():

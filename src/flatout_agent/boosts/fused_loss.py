@@ -2,8 +2,8 @@
 
 ## What it does
 
-Stands in for the function of torch that `nn.CrossEntropyLoss`, `torch.nn.functional.cross_entropy`
-(imported by name, too) and the losses of transformers call, where logits on the CPU are trained.
+Replaces the function of torch that `nn.CrossEntropyLoss`, `torch.nn.functional.cross_entropy` (also
+if imported by name) and the losses of transformers call, if logits on the CPU are trained.
 It goes over the rows of the logits in pieces of 1 MB, and makes the gradient of a piece together
 with its loss, in float32. The backward pass multiplies that gradient by the gradient of the loss,
 which is usually 1: then it does nothing.
@@ -13,18 +13,18 @@ which is usually 1: then it does nothing.
 As written, the loss makes three more tensors as large as the logits: their log-softmax in the
 forward pass, and in the backward pass the gradient of that, which is zero but for one column, and
 the gradient of the logits; under autocast also a copy in float32 and its gradient. Each is written
-to and read from main memory, and all of them take the exponential twice. Here it is one tensor, and
-one exponential.
+to and read from main memory, and the exponential is taken twice. Here there is one tensor, and one
+exponential.
 
-Measured in turns with the original on one core of an AMD EPYC with torch 2.13: the loss and its
-backward pass took 0.2 to 0.5 of the time for 2 to 33 million logits, 0.5 to 0.9 where large blocks
-of memory are kept (allocator), so that fresh ones cost nothing. A step of transformers of width 128
-and 256 with a vocabulary of 50,257 took 0.8 of the time, of width 512 with one of 32,000 0.95.
+Measured alternately with the original on one core of an AMD EPYC with torch 2.13: the loss and its
+backward pass took 0.2 to 0.5 of the time for 2 to 33 million logits, and 0.5 to 0.9 if large blocks
+of memory are kept (allocator), so new ones cost nothing. A step of transformers of width 128 and
+256 with a vocabulary of 50,257 took 0.8 of the time, of width 512 with one of 32,000 0.95.
 
 ## When it does nothing
 
-- The model is on an accelerator: there each piece would cost several launches, for kernels that
-  torch's own already match in speed.
+- The model is on an accelerator: there each piece would cost several launches, and torch's own
+  kernels are already as fast.
 - Fewer than 2,097,152 logits, fewer than 256 classes, or classes that do not lie side by side in
   memory (`[N, C, H, W]` as a convolution gives it).
 - Targets are probabilities, `reduction="none"`, or class weights together with label smoothing.
@@ -36,10 +36,10 @@ and 256 with a vocabulary of 50,257 took 0.8 of the time, of width 512 with one 
 ## What it may change
 
 Sums are taken in another order: the last bits differ. With bfloat16 logits under autocast the
-gradient is rounded once more where the loss is multiplied by a number that is no power of two
-before `backward()`. Gradients of gradients are right to any order (where the program writes into
-bfloat16 logits between the two passes, second gradients are as coarse as bfloat16). The node in the
-graph has another name (`loss.grad_fn`), and hooks for saved tensors see the gradient instead of the
+gradient is rounded once more if the loss is multiplied by a number other than a power of two before
+`backward()`. Gradients of gradients are right to any order (if the program writes into bfloat16
+logits between the two passes, second gradients are as coarse as bfloat16). The node in the graph
+has another name (`loss.grad_fn`), and hooks for saved tensors see the gradient instead of the
 log-softmax.
 
 ## How it is undone
@@ -74,15 +74,15 @@ if TYPE_CHECKING:
 BOOST = Boost(since="0.2.0", risk=Risk.EXACT, moment=Moment.MODEL, switch=Switch.STEP)
 
 SMALLEST = 1 << 21
-"""Logits: below that the way as written stays in the cache, too."""
+"""The fewest logits: with less, the loss as written also stays in the cache."""
 COLUMNS = 256
-"""Classes: below that the work on each row weighs as much as that on its elements."""
+"""The fewest classes: with less, the work per row weighs as much as that on its elements."""
 MEAN, SUM = 1, 2
-"""torch's numbers for reductions."""
+"""torch's numbers for the reductions."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.device != "cpu":
         return f"the model is on {facts.device}, not on the CPU"
     return None
@@ -94,7 +94,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
-    """Stand in for cross entropy from now on."""
+    """Replace cross entropy from now on."""
     device = next((str(parameter.device.type) for parameter in target.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}")
@@ -140,7 +140,9 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 
 
 class Loss:
-    """Takes the calls of torch's cross entropy that it makes faster, and passes on the others."""
+    """Handles the calls of torch's cross entropy that it can make faster, and passes on
+    the others.
+    """
 
     def __init__(self) -> None:
         import torch
@@ -175,7 +177,7 @@ class Loss:
         ignored: Any,
         smoothing: Any,
     ) -> bool:
-        """An ordinary call, of a size that is worth it."""
+        """Whether it is an ordinary call of a size that is worth it."""
         import torch
 
         tensors = (logits, target) if weight is None else (logits, target, weight)
@@ -205,13 +207,13 @@ class Loss:
         )
 
     def _precise(self, dtype: torch.dtype) -> bool:
-        """Whether the way as written computes such logits in float32."""
+        """Whether the original computes such logits in float32."""
         import torch
 
         return dtype is torch.float32 or (dtype in self.half and torch.is_autocast_enabled("cpu"))
 
     def _result(self, *call: Any) -> tuple[Any, loss_in_pieces.Made] | None:
-        """Logits as rows, and what comes of them; None: better as written."""
+        """Logits as rows and their result, or None if the original is better."""
         import torch
 
         logits, target, weight, reduction, ignored, smoothing = call
@@ -235,7 +237,7 @@ class Loss:
             return None
 
     def _checked(self, replacement: Any) -> str | None:
-        """Why not to be used with this version of torch: found by computing a loss both ways."""
+        """Why it cannot be used with this version of torch, found by computing a loss both ways."""
         import torch
 
         if not known_to_compilers(self.original, replacement):
@@ -274,5 +276,5 @@ class Loss:
 
 @functools.cache
 def _loss() -> Loss:
-    """The one of this process; kept, since torch's table knows it by its address."""
+    """The instance of this process; kept, since torch's table refers to it by address."""
     return Loss()

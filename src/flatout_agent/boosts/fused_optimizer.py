@@ -3,7 +3,7 @@
 ## What it does
 
 Switches the script's own optimizer to its fused implementation (`fused=True`) before its first
-step. Where the optimizer has none and the plain loop runs (CPU), it switches to the `foreach`
+step. If the optimizer has none and the plain loop runs (CPU), it switches to the `foreach`
 implementation. Checkpoints look the same as without flatout: `state_dict()` shows the script's own
 flags, and `load_state_dict()` in the middle works.
 
@@ -51,7 +51,7 @@ BOOST = Boost(since="0.1.0", risk=Risk.EXACT, moment=Moment.OPTIMIZER)
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.by_hand:
         return "no optimizer steps: the program changes its weights itself"
     reasons = [_why_not(optimizer, facts.device) for optimizer in facts.optimizers]
@@ -119,6 +119,7 @@ def _sparse(job: Job, optimizer: torch.optim.Optimizer) -> str | None:
         return reason
     if any(grad is not None for grad in grads):
         return None
-    # A closure: the gradients come inside the step. A sparse one can only come from these.
+    # With a closure the gradients come inside the step. A sparse one can only come from these
+    # modules.
     modules = (module for model in job.models for module in model.modules())
     return reason if any(getattr(module, "sparse", False) is True for module in modules) else None

@@ -7,12 +7,12 @@ excludes the objects that the imports made (some hundred thousand) from collecti
 
 ## Why it is faster
 The collector starts after every 700 new containers (2,000 in newer Python), in the middle of
-whatever runs then, and a full collection looks at every object that torch and the other libraries
+whatever is running, and a full collection looks at every object that torch and the other libraries
 have made. While it runs, the accelerator gets no new work; with several processes each waits for
 the one that collects.
 
 ## When it does nothing
-Where the script has disabled the collector or set its thresholds itself. A step that is one long
+If the script has disabled the collector or set its thresholds itself. A step that is one long
 kernel gains nothing: the collector runs while the device computes.
 
 ## What it may change
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 BOOST = Boost(since="0.1.0", risk=Risk.EXACT, moment=Moment.START)
 
 DEFAULTS = (700, 2000)
-"""First thresholds that Python itself starts with, old and new versions."""
+"""Python's own first thresholds, in old and new versions."""
 PAUSED = (100_000, 50, 1000)
 YOUNG_EVERY = 10
 FULL_EVERY = 500
@@ -61,7 +61,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """A pause of milliseconds: it shows where steps are short."""
+    """A pause of milliseconds, which matters if steps are short."""
     return 1.03 if facts.step_s is not None and facts.step_s < 0.02 else 1.005
 
 
@@ -150,7 +150,7 @@ _pauses: weakref.WeakSet[_Pause] = weakref.WeakSet()
 
 @functools.cache
 def _watch_forks() -> None:
-    """Python keeps what is registered here for good, so that is done once."""
+    """Python keeps these registrations for good, so they are made once."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_in_child)
 

@@ -1,24 +1,24 @@
 """Keep decoded JPEG files in memory, for all loader workers together.
 
 ## What it does
-Keeps the pixels of each JPEG file that the program opens with Pillow, by the file's path, inode
-number, size and timestamps, or by its bytes where it is read from memory (`io.BytesIO`, as from a
-table or an archive). When the same file is opened again, its header is read and its pixels
-come from memory; random crops, flips and all else the program does afterwards are its own. The
-memory is shared with workers that are forked: each file is decoded once, by whichever worker
-reaches it first.
+Keeps the pixels of each JPEG file that the program opens with Pillow, keyed by the file's path,
+inode number, size and timestamps, or by its bytes if it is read from memory (`io.BytesIO`, as from
+a table or an archive). When the same file is opened again, its header is read and its pixels
+come from memory; random crops, flips and everything else that the program does afterwards stay its
+own. The memory is shared with workers that are forked: each file is decoded once, by whichever
+worker reaches it first.
 
 ## Why it is faster
 Decoding is most of what loading an image takes, and with random augmentation the samples differ
-while the files stay the same. Measured on one core with Pillow 13, in turns: opening a photograph
-of 500 x 375 or 2000 x 1500 pixels and `convert("RGB")` took 0.1 to 0.2 of the time, a whole sample
-of a DataLoader with a random resized crop to 224 x 224 0.4 to 0.6. Nothing is gained in the first
-epoch, and a program that sees each file once gets a little slower; that cannot be known beforehand.
+while the files stay the same. Measured on one core with Pillow 13, alternating with the original:
+opening a photograph of 500 x 375 or 2000 x 1500 pixels and `convert("RGB")` took 0.1 to 0.2 of the
+time, a whole sample of a DataLoader with a random resized crop to 224 x 224 0.4 to 0.6. Nothing is
+gained in the first epoch, and a program that sees each file once gets a little slower; that cannot
+be known beforehand.
 
 ## When it does nothing
-- Memory: pixels take 5 to 20 times as much as the file. It takes up to a quarter of the memory that
-  is free, that of the control group included; after that nothing is added, and what is cached
-  stays.
+- Memory: pixels take 5 to 20 times as much as the file. It takes up to a quarter of the free
+  memory, within the control group's limit; after that nothing is added, and cached images stay.
 - Files that changed within the last 2 seconds; file objects other than Python's own `open` and
   `io.BytesIO`; gray and RGB only; images that Pillow is to decode small (`draft`, `thumbnail`).
 - Images read by `torchvision.io`, OpenCV and other libraries; Pillow before 10.1.
@@ -26,14 +26,14 @@ epoch, and a program that sees each file once gets a little slower; that cannot 
   than Linux.
 
 ## What it may change
-Nothing: the pixels are the same bits. A file that is written anew has another identity. A program
-that rewrites a file in place and forges both of its timestamps would get the old pixels; one in 61
+Nothing: the pixels are the same bits. A rewritten file has another identity. A program that
+rewrites a file in place and forges both of its timestamps would get the old pixels; one in 61
 images from memory is decoded as well, and if it differs the boost is switched off for good.
 
 ## How it is undone
 The method of Pillow's class for JPEG files is put back, and workers are started anew. While tuning
-switches it off and on, the pixels stay; they are dropped when tuning decides against it, and with
-the program, however it ends: the memory has no name and belongs to its processes.
+switches it off and on, the pixels stay; they are dropped when tuning decides against it or the
+program ends, however it ends: the memory has no name and belongs to its processes.
 
 ## References
 - https://man7.org/linux/man-pages/man2/memfd_create.2.html
@@ -77,15 +77,15 @@ BOOST = Boost(
 )
 LEAST_ROOM = 64 << 20
 PATIENCE = 20
-"""Steps after which a program that opened no JPEG file is not expected to."""
+"""After this many steps, a program that has opened no JPEG file is not expected to."""
 READY_SHARE = 0.95
 """At this share of hits, the images still to be decoded make no difference."""
 LATELY = 1000
-"""Images over which the share is taken."""
+"""The number of images over which the share is computed."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why no loader of this job can gain from it; None: at least one may."""
+    """Why no loader of this job can gain from it, or None if at least one may."""
     if facts.system != "linux":
         return "only Linux has memory that workers share without leaving anything behind"
     return jpeg_loading.why_no_loader(facts)
@@ -97,7 +97,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
-    """Cache this loader's decoded images, in later workers as well."""
+    """Cache this loader's decoded images, also in later workers."""
     reason = jpeg_loading.why_not(target)
     if reason is not None:
         raise Declined(reason)
@@ -126,7 +126,9 @@ def forget(job: Job) -> None:
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
-    """Without workers; with them the arrays would have to be in shared memory."""
+    """The lines for a loader without workers; with workers the arrays would have to be in shared
+    memory.
+    """
     return "\n".join(
         [
             "@functools.lru_cache(maxsize=None)  # as many as there is memory for",
@@ -155,7 +157,7 @@ class _Readiness:
         return numbers[HITS], numbers[MISSES]
 
     def batches(self) -> int:
-        """Batches, as far as can be told."""
+        """The number of batches, as far as known."""
         loader, numbers = self._loader(), self._decoded.log.numbers
         if loader is None or numbers[FULL] or numbers[OFF] or not self._decoded.holders:
             return 0

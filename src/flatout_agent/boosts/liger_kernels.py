@@ -2,11 +2,11 @@
 
 ## What it does
 
-Where the package `liger-kernel` is installed and has kernels for the type of a Hugging Face model,
-calls its norms (RMSNorm, LayerNorm), its gated feed-forward parts (SwiGLU, GEGLU) and its rotary
-position embedding through them. Liger itself says which parts of the model it replaces; what it
-writes on the modules and in the modeling files is put back at once, and the calls are redirected
-from outside, so that the model can be saved and copied as before.
+If the package `liger-kernel` is installed and has kernels for a Hugging Face model's type, the
+model's norms (RMSNorm, LayerNorm), gated feed-forward parts (SwiGLU, GEGLU) and rotary position
+embedding run through them. Liger itself decides which parts of the model it replaces. Its changes
+to the modules and the modeling files are undone at once, and the calls are redirected from outside,
+so the model can be saved and copied as before.
 
 Liger's cross entropies stay off: the one fused with the last layer makes `outputs.logits` None, and
 the other writes gradients into the logits and replaces `torch.nn.functional.cross_entropy` for the
@@ -32,9 +32,9 @@ is kept for the backward pass.
 ## What it may change
 
 Rounding: sums are taken in another order, and some intermediate results are not rounded to the
-model's dtype. A kernel of Liger has no second derivative: in a program that takes gradients of
-gradients nothing can be compared, so that live tuning leaves this boost out. The rotary embedding
-is replaced in the modeling file, so another model of the same type on a GPU rounds like this one.
+model's dtype. Liger's kernels have no second derivative: in a program that takes gradients of
+gradients nothing can be compared, so live tuning leaves this boost out. The rotary embedding is
+replaced in the modeling file, so another model of the same type on a GPU rounds like this one.
 
 ## How it is undone
 
@@ -74,14 +74,15 @@ BOOST = Boost(
 )
 DEVICE = "cuda"
 OFF = {"cross_entropy": False, "fused_linear_cross_entropy": False, "relu_squared": False}
-"""What Liger may not replace: see above; the last changes a table that all models share."""
+"""Replacements that Liger may not make: see above; the last one changes a table that all models
+share."""
 GATES = {"swiglu": ("silu", "swish"), "geglu": ("gelu_pytorch_tanh",)}
-"""Liger's switch -> the activations that its kernel computes, whatever the model's own is."""
+"""Liger's switch -> the activations that its kernel computes, regardless of the model's own."""
 NOT_INSTALLED = "liger-kernel is not installed: pip install liger-kernel"
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.device != "cuda":
         return f"Liger's kernels need a GPU, the model is on {facts.device}"
     if not facts.triton:
@@ -133,7 +134,9 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 
 
 def _cannot(target: Any) -> str | None:
-    """Cheap questions first: few programs have such a model, and importing Liger takes seconds."""
+    """The cheap checks, made first: few programs have such a model, and importing Liger takes
+    seconds.
+    """
     import torch
 
     library = sys.modules.get("transformers.modeling_utils")
@@ -188,7 +191,7 @@ def _supported(target: Any, table: Any) -> list[Any]:
 
 
 def _switches(model: torch.nn.Module) -> dict[str, bool]:
-    """For Liger: all of its defaults, but for what would change more than rounding."""
+    """Liger's arguments: all of its defaults except those that would change more than rounding."""
     config: Any = model.config
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     activation = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", None)

@@ -9,13 +9,13 @@ pinned (page-locked) memory the device reads directly, about twice as fast, and 
 with computation. With loader workers, a separate thread does the pinning.
 
 ## When it does nothing
-Without a CUDA device; where the loader pins already; where its batches are on the device already.
-With `num_workers=0` the main process pins, which often costs as much as it saves.
+Without a CUDA device; if the loader already pins; if its batches are already on the device. With
+`num_workers=0` the main process pins, which often costs as much as it saves.
 
 ## What it may change
-Results stay the same. Pinned memory cannot be swapped out. As PyTorch does it, a batch that is a
-plain tuple comes out as a list; a batch object of the program's own with a `pin_memory` method has
-it called.
+Results stay the same. Pinned memory cannot be swapped out. As with PyTorch's own pinning, a batch
+that is a plain tuple comes out as a list, and a batch object of the program's own has its
+`pin_memory` method called.
 
 ## How it is undone
 The loader's own setting is put back; it holds from the next epoch on.
@@ -47,7 +47,7 @@ BOOST = Boost(
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Pinned memory is for copies to CUDA devices."""
+    """Why no loader of this job can gain from it, or None if at least one may."""
     if facts.device != "cuda":
         return f"the model is on {facts.device}: pinned memory is for copies to CUDA devices"
     if not facts.loaders:
@@ -57,7 +57,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """More where a thread beside the workers does the pinning."""
+    """More if a thread beside the workers does the pinning."""
     return 1.05 if any(loader.num_workers for loader in facts.loaders) else 1.02
 
 
@@ -80,7 +80,7 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
         loader = reference()
         if loader is not None:
             loader.pin_memory = False
-            loader._iterator = None  # workers that stay for the next epoch would go on pinning
+            loader._iterator = None  # workers kept for the next epoch would go on pinning
 
     return Applied(undo)
 

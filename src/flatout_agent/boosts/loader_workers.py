@@ -22,15 +22,15 @@ workers are spawned (Windows, macOS, Python 3.14 on Linux) the script must train
 
 ## What it may change
 Batches and their order stay the same for a dataset that answers the same index with the same
-sample. Random augmentation draws other numbers, because each worker has its own generators. What
-the dataset counts or caches in its own attributes stays in the workers; an error raised by the
+sample. Random augmentation draws other numbers, because each worker has its own generators.
+Counters and caches in the dataset's own attributes stay in the workers; an error raised by the
 dataset reaches the program with the worker's traceback in its message. The sampler runs `workers x
-prefetch_factor` batches ahead: one of your own that reacts to training, or draws each index from
-the program's random numbers, notices; one with a generator of its own may have drawn more from it
-when an epoch is left early. Batches live in shared memory, so a program that keeps all of them
-needs that much /dev/shm. Changes of the dataset's attributes between epochs are seen (the workers
-are then restarted); in-place changes inside an array over 64 KiB are not. With fewer threads for a
-model on the CPU, sums over large tensors are split at other points: the last bits may differ.
+prefetch_factor` batches ahead: a sampler of your own that reacts to training, or draws each index
+from the program's random numbers, is affected; one with its own generator may have drawn more from
+it when an epoch is left early. Batches live in shared memory, so a program that keeps all of them
+needs that much /dev/shm. Changes to the dataset's attributes between epochs are noticed (the
+workers are then restarted); in-place changes inside an array over 64 KiB are not. With fewer
+threads for a model on the CPU, large sums are split at other points: the last bits may differ.
 
 ## How it is undone
 The loader's own settings and the number of threads are put back and the workers end; the next
@@ -75,9 +75,10 @@ BOOST = Boost(
 )
 FEWEST_BATCHES = 8
 PERSISTENT_LOADERS = 4
-"""Loaders that may keep their workers between epochs; a program may make one for each fold."""
+"""The number of loaders that may keep their workers between epochs; a program may make one for each
+fold."""
 OPEN_FILES = 65_536
-"""Each tensor that came from a worker holds a descriptor as long as the program keeps it."""
+"""Each tensor from a worker holds a file descriptor as long as the program keeps it."""
 START_FAILURES = (OSError, RuntimeError, ValueError, TypeError, AttributeError, pickle.PickleError)
 
 _persistent: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -90,7 +91,7 @@ SERIAL = 0.3
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why no loader of this job can get workers; None: at least one can."""
+    """Why no loader of this job can get workers, or None if at least one can."""
     share = _share(facts.cores, facts.world_size)
     workers = _workers(params, share, facts.device != "cpu")
     if share < 2:
@@ -316,7 +317,7 @@ class _Outcome:
 def _start(
     reference: weakref.ref[Any], settings: dict[str, Any], outcome: _Outcome
 ) -> Iterator[Any]:
-    """In place of the loader's `_get_iterator`: where workers cannot start, do without them."""
+    """Replaces the loader's `_get_iterator`: if workers cannot start, it does without them."""
     import torch
 
     loader = reference()

@@ -1,11 +1,11 @@
-"""Let oneDNN instead of MKL multiply float32 matrices, where MKL leaves AVX-512 unused.
+"""Let oneDNN multiply float32 matrices instead of MKL, where MKL leaves AVX-512 unused.
 
 ## What it does
 
 Sets `torch.set_float32_matmul_precision("medium")` on a CPU where that changes no precision: torch
 then hands float32 products (`nn.Linear`, `matmul`, `bmm`, their gradients) to oneDNN, which *may*
 round factors to bfloat16 and does so only where the CPU has AMX. Without AMX it multiplies in
-float32, with all of AVX-512. Before the setting stays, a few products are computed both ways: it is
+float32, with all of AVX-512. First a few products are computed both ways, and the setting is
 reverted unless their error is that of float32.
 
 ## Why it is faster
@@ -70,7 +70,7 @@ BOOST = Boost(
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.device != "cpu":
         return f"the model is on {facts.device}, not on the CPU"
     if facts.bf16_inside_float32:
@@ -88,7 +88,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """Likely speed-up: products must be large enough to repay what it takes to start them."""
+    """Likely speed-up: products must be large enough to repay the cost of starting them."""
     weights = sum(model.parameters for model in facts.models)
     full = 1.3 if weights > 300_000 else 1.01
     if facts.shares and weights > 300_000:
@@ -118,7 +118,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 
 
 def _why_not_here() -> str | None:
-    """What rules this CPU out before anything is tried."""
+    """Why this CPU is ruled out before anything is tried."""
     import torch
 
     if platform.machine().lower() not in ("x86_64", "amd64"):

@@ -10,7 +10,7 @@ libraries' own: `GOMP_SPINCOUNT` of GNU's OpenMP (which PyTorch's own builds for
 ## Why it is faster
 
 At the end of every operation PyTorch's threads wait for the slowest one, spinning at first: for
-four to nine milliseconds with GNU's OpenMP, as measured. Where another process occupies one of the
+four to nine milliseconds with GNU's OpenMP, as measured. If another process occupies one of the
 cores, or the container's CPU quota is used up, a spinning thread burns the time that the thread it
 waits for needs. Measured with 2 threads on 2 cores beside a busy process, torch 2.13: a training
 step of a small MLP took 92 ms by default, 0.8 ms with 1,000 spins and 0.3 ms with none; of an MLP
@@ -32,7 +32,7 @@ Nothing: the same threads compute the same parts.
 
 ## How it is undone
 
-OpenMP reads the variables once, when it is loaded: what was set ends with the process.
+OpenMP reads the variables once, when it is loaded: the settings end with the process.
 
 ## References
 
@@ -75,12 +75,12 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """Large where threads share cores; whether other processes are busy, only the trial shows."""
+    """Large if threads share cores; only the trial shows whether other processes are busy."""
     return 1.3 if facts.threads > facts.cores else 1.01
 
 
 def environment(facts: JobFacts, params: Params) -> dict[str, str]:
-    """What must be set before the process starts; nothing where the boost does not apply."""
+    """Variables to set before the process starts; none if the boost does not apply."""
     return {} if applies(facts, params) is not None else _variables(params)
 
 

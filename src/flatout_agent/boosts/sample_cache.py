@@ -3,9 +3,8 @@
 ## What it does
 Keeps a copy of each sample that the dataset returns, by its index. When an index is asked for
 again, the copy goes to the collate function instead. Only datasets that return the same sample for
-the same index are cached: in the first epoch and ever after, some samples are read twice and
-compared bit for bit, and the random generators and the dataset's attributes are checked around
-every read.
+the same index are cached: from the first epoch on, some samples are read twice and compared bit for
+bit, and the random generators and the dataset's attributes are checked around every read.
 
 ## Why it is faster
 Reading and decoding a file costs milliseconds, and without augmentation the second epoch does all
@@ -15,24 +14,24 @@ sample once gets no faster, and that cannot be known beforehand.
 ## When it does nothing
 With loader workers, each of which would need memory of its own; for an IterableDataset, a dataset
 without a length, one that loads whole batches by itself (`__getitems__`), one of tensors in memory,
-one that holds random generators or whose code names one; where little of a step is spent waiting
-for data; where all samples would take more than a quarter of the memory that is free, within the
-limit of the control group; for samples of types that it cannot copy or that are on an accelerator.
-The first random number that a sample draws, the first difference between two reads, or attributes
-that change with every read switch it off for good.
+one that holds random generators or whose code names one; if little of a step is spent waiting for
+data; if all samples would take more than a quarter of the free memory, within the control group's
+limit; for samples of types that it cannot copy or that are on an accelerator. The first random
+number that a sample draws, the first difference between two reads, or attributes that change with
+every read switch it off for good.
 
 ## What it may change
-Nothing, for a dataset that is as deterministic as it looks. Some 16 samples in each epoch and one
-in 61 are read once more than before. Setting an attribute of the dataset empties the cache; changes
-that cannot be seen there (files that are rewritten, items deep inside a long list) are found only
-by the next samples that are compared. Augmentation that leaves most samples as they are and draws
-from a source that Python, NumPy and PyTorch do not know might be taken for none.
+Nothing, for a dataset that is as deterministic as it looks. About 16 samples in each epoch, and one
+in 61, are read once more than before. Setting an attribute of the dataset empties the cache;
+other changes (rewritten files, items deep inside a long list) are found only when the next samples
+are compared. Augmentation that leaves most samples as they are and draws from a source unknown to
+Python, NumPy and PyTorch may go unnoticed.
 
 ## How it is undone
 Running iterators read from the dataset again. While tuning switches it off and on, the samples
-stay: when it comes back it looks at the dataset's attributes and compares up to a batch of samples
-before it returns any. They are dropped when tuning decides against it, and when the loader is
-deleted.
+stay: when switched on again, it checks the dataset's attributes and compares up to a batch of
+samples before it returns any. They are dropped when tuning decides against it, and when the loader
+is deleted.
 
 ## References
 - https://pytorch.org/docs/stable/data.html#map-style-datasets
@@ -67,7 +66,7 @@ LEAST_WAIT = 0.05
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why no loader's samples can be cached; None: those of at least one may be."""
+    """Why no loader's samples can be cached, or None if at least one loader's may be."""
     if not facts.loaders:
         return "no DataLoader was seen"
     if facts.wait_share is not None and facts.wait_share <= LEAST_WAIT:
@@ -158,7 +157,7 @@ def _why_not_target(loader: torch.utils.data.DataLoader[Any]) -> str | None:
 
 
 def _sources(data: Any, dataset: Any) -> Iterator[Any]:
-    """The datasets that really load, inside of PyTorch's own that select and combine."""
+    """The datasets that really load, inside PyTorch's own that select and combine."""
     has_own_fetch = "__getitems__" in getattr(dataset, "__dict__", {})
     if type(dataset) is data.Subset and not has_own_fetch:
         yield from _sources(data, dataset.dataset)

@@ -8,11 +8,11 @@ support it: their configuration is changed, and their layers then call
 
 ## Why it is faster
 
-As `"eager"` computes it, the scores of all queries and keys go to memory and back for each
-operation, forward and backward, and those that the backward pass needs are kept. The fused kernel
-works on pieces that stay in the cache, computes the weights again in the backward pass, and skips
-the later keys under a causal mask. Its memory grows with the length of the sequence, not with its
-square. Short sequences gain little.
+With `"eager"`, the scores of all queries and keys go to memory and back for each operation, forward
+and backward, and those that the backward pass needs are kept. The fused kernel works on pieces that
+stay in the cache, computes the weights again in the backward pass, and skips the later keys under a
+causal mask. Its memory grows with the length of the sequence, not with its square. Short sequences
+gain little.
 
 ## When it does nothing
 
@@ -22,7 +22,7 @@ square. Short sequences gain little.
 - The program asks for attentions, in the configuration or in a call.
 - The script compiles the model or a part of it, or runs it under `DataParallel`.
 - Attention is written out in the program itself: KERN008 of `flatout profile` names the lines. The
-  boost compile puts the fused kernel in the place of some forms (Inductor's pattern matcher).
+  boost compile replaces some forms with the fused kernel (Inductor's pattern matcher).
 
 ## What it may change
 
@@ -67,11 +67,11 @@ BOOST = Boost(
 )
 DEVICES = ("cpu", "cuda")
 LEAST_SHARE = 0.003
-"""Of the step, for softmax: with less there is no attention that matters."""
+"""Share of the step that softmax must take; with less, attention does not matter."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.device not in DEVICES:
         return f"the model is on {facts.device}, whose fused kernels have not been tested"
     if facts.device == "cuda" and facts.deterministic:
@@ -84,7 +84,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """Likely speed-up; whether there is a model to set shows when it is applied."""
+    """Likely speed-up; applying it shows whether there is a model to set."""
     measured = speedup(facts, softmax=3.0, products=1.1, others=1.1)
     if measured is not None:
         return measured
@@ -153,7 +153,7 @@ class Configured:
 
     def switch_on(self, job: Job, target: Any) -> Callable[[], None]:
         """Set them all; returns the undo."""
-        # Outside of what is compiled: it looks at each call, and at no operation.
+        # Outside the compiled code: it looks at each call, and at no operation.
         unwrap = job.wrap_call(target, Depth.LAYOUT, self._layer)
         self._set("eager", "sdpa")
         self.on = True

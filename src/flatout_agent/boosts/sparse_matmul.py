@@ -2,12 +2,12 @@
 
 ## What it does
 
-Stands in for `torch.mm`, `torch.matmul`, `@` and `torch.nn.functional.linear`, which `nn.Linear`
-calls, where the first factor is a matrix on the CPU that the program multiplies again and again
-without changing it, and of which at most a tenth is not zero: the adjacency matrix of a graph, a
-bag of words, one-hot features. When such a matrix is met for the second time it is copied in
-compressed form (CSR), once as it is and once transposed. From then on torch's own sparse product
-computes both passes.
+Replaces `torch.mm`, `torch.matmul`, `@` and `torch.nn.functional.linear`, which `nn.Linear` calls,
+if the first factor is a matrix on the CPU that the program multiplies again and again without
+changing it, and at most a tenth of it is not zero: the adjacency matrix of a graph, a bag of words,
+one-hot features. When such a matrix is met for the second time it is copied in compressed form
+(CSR), once as it is and once transposed. From then on torch's own sparse product computes both
+passes.
 
 ## Why it is faster
 
@@ -19,23 +19,23 @@ fast.
 ## When it does nothing
 
 - The model is on an accelerator, or compiled.
-- Matrices of fewer than 65,536 elements, or of which more than a tenth is not zero.
-- The first factor has a gradient, has more than two dimensions, or is made anew for each step, as a
-  loader's batches are.
+- Matrices with fewer than 65,536 elements, or with more than a tenth of them not zero.
+- The first factor has a gradient, has more than two dimensions, or is created again in each step,
+  as a loader's batches are.
 - Functions that were imported by name (`from torch import mm`).
 - torch was built without a sparse product for this CPU.
 
 ## What it may change
 
-Sums are taken in another order: the last bits differ. A zero times a weight that is infinite or no
-number is left out, where a dense product gives no number. Under autocast the product is computed in
-float32 and rounded once, at the end. The compressed copies take at most 0.6 of the matrix's memory.
+Sums are taken in another order: the last bits differ. A zero times a weight that is infinite or NaN
+is left out; a dense product gives NaN. Under autocast the product is computed in float32 and
+rounded once, at the end. The compressed copies take at most 0.6 of the matrix's memory.
 
 ## How it is undone
 
 torch's own functions are put back. A matrix that changes is multiplied as written from then on: its
-version is compared at each product. What that does not show (writing through NumPy or `.data`) is
-seen by comparing all elements once a step, and at each product without gradients.
+version is compared at each product. Writes that do not change the version (through NumPy or
+`.data`) are found by comparing all elements once a step, and at each product without gradients.
 
 ## References
 
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
 BOOST = Boost(since="0.2.0", risk=Risk.EXACT, moment=Moment.MODEL, switch=Switch.STEP)
 
 SMALLEST = 1 << 16
-"""Elements: below that a product takes less time than looking at its factors."""
+"""The fewest elements: with less, a product takes less time than looking at its factors."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.device != "cpu":
         return f"the model is on {facts.device}, not on the CPU"
     if facts.models and all(model.compiled for model in facts.models):
@@ -85,7 +85,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
-    """Stand in for products from now on."""
+    """Replace products from now on."""
     device = next((str(parameter.device.type) for parameter in target.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}")
@@ -115,7 +115,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 
 
 class Products:
-    """Takes the products that it makes faster, and passes on the others."""
+    """Handles the products that it can make faster, and passes on the others."""
 
     def __init__(self) -> None:
         import torch
@@ -140,13 +140,13 @@ class Products:
         self.why_not = self._tried()
 
     def hold(self, job: Job) -> None:
-        """One holder more."""
+        """Add a holder."""
         self._steps = lambda: job.steps
         for stand_in in self._stand_ins:
             stand_in.hold()
 
     def let_go(self) -> None:
-        """One holder fewer; without any, the compressed copies go."""
+        """Remove a holder; without any, the compressed copies are dropped."""
         for stand_in in self._stand_ins:
             stand_in.let_go()
         if not self._stand_ins[0].holders:
@@ -172,7 +172,7 @@ class Products:
         return linear
 
     def _takes(self, first: Any, *others: Any) -> bool:
-        """A matrix that could be a constant, times another, in an ordinary call."""
+        """Whether it is a matrix that could be a constant, times another, in an ordinary call."""
         import torch
 
         if type(first) is not torch.Tensor or first.requires_grad or first.dim() != 2:
@@ -189,7 +189,7 @@ class Products:
         )
 
     def _result(self, matrix: Any, dense: Any, bias: Any = None) -> Any:
-        """The product; None: better as written."""
+        """The product, or None if the original is better."""
         import torch
 
         if matrix.dtype not in (torch.float32, torch.float64) or matrix.shape[1] != len(dense):
@@ -209,7 +209,7 @@ class Products:
         return result if rounded is None else result.to(rounded)
 
     def _tried(self) -> str | None:
-        """Why torch cannot do it here, found by doing it."""
+        """Why torch cannot do it here, found by trying."""
         import torch
 
         try:
@@ -223,5 +223,5 @@ class Products:
 
 @functools.cache
 def _products() -> Products:
-    """The one of this process; kept, since torch's table knows it by its address."""
+    """The instance of this process; kept, since torch's table refers to it by address."""
     return Products()

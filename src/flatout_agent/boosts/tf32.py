@@ -46,7 +46,7 @@ BOOST = Boost(since="0.1.0", risk=Risk.ROUNDING, moment=Moment.START, rounds_by=
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why it does not apply to this job; None: it does."""
+    """Why it does not apply to this job, or None if it does."""
     if facts.device != "cuda" or facts.hip:
         return "TF32 needs an NVIDIA GPU"
     if facts.capability is not None and facts.capability < (8, 0):
@@ -67,7 +67,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
-    """Allow TF32. CUDA is not touched: the script may still choose its devices."""
+    """Allow TF32. CUDA is not initialized: the script may still choose its devices."""
     import torch
 
     if torch.version.cuda is None:

@@ -1,4 +1,4 @@
-"""From a model and calls that were seen of it to a capture folder: a program without user code.
+"""Turns a model and its observed calls into a capture folder: a program without user code.
 
 The agent (`roots`, `taker`) collects the calls while the script runs; the library gives its own.
 The rest is shared: an evaluation copy, its calls with flat tensors, torch.export, eager references.

@@ -1,4 +1,6 @@
-"""Which arguments of a seen call serve only the loss: labels are no input of a served model."""
+"""Finds arguments of an observed call that serve only the loss: labels are no input of a served
+model.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ Call = Callable[[SeenCall], Any]
 
 
 def named(model: nn.Module, call: SeenCall) -> SeenCall:
-    """The same call with every argument that has a name given by name.
+    """The same call with every named argument passed by name.
 
-    Forward's of `*args` or of positional-only arguments stay as they were.
+    Arguments of `*args` and positional-only arguments stay as they were.
     """
     items = flat.parameters(model)
     plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -37,10 +39,10 @@ def named(model: nn.Module, call: SeenCall) -> SeenCall:
 def without_labels(
     model: nn.Module, calls: list[SeenCall], run: Call
 ) -> tuple[list[SeenCall], str]:
-    """The calls without what only the loss needs, and the names of that.
+    """The calls without the arguments that only the loss needs, and the names of these.
 
-    What was left out becomes the target where there is none. Where the model cannot do without it,
-    zeros stand in for it.
+    An argument left out becomes the target if there is none. If the model cannot do without it, it
+    is replaced by zeros.
     """
     dropped: list[str] = []
     for name, value in list(calls[0].kwargs.items()):
@@ -56,7 +58,7 @@ def without_labels(
 
 
 def _stood_in(calls: list[SeenCall], name: str, run: Call) -> list[SeenCall] | None:
-    """The calls with zeros for this argument, where the answers but the loss are the same so."""
+    """The calls with zeros for this argument, if the outputs other than the loss stay the same."""
     if name.lower() not in LABELS or not isinstance(calls[0].kwargs[name], torch.Tensor):
         return None
     first = [replace(call, kwargs={**call.kwargs, name: None}) for call in calls]
@@ -85,7 +87,7 @@ def _stood_in(calls: list[SeenCall], name: str, run: Call) -> list[SeenCall] | N
 def _sizes(
     labels: list[torch.Tensor], inputs: list[tuple[torch.Tensor, ...]]
 ) -> tuple[tuple[int, int] | int, ...]:
-    """Where the labels' sizes are those of an input in every call: there."""
+    """The place of an input whose sizes are those of the labels in every call."""
 
     def size(dim: int) -> tuple[int, int] | int:
         for at, tensor in enumerate(inputs[0]):
@@ -113,9 +115,11 @@ def _without(model: nn.Module, call: SeenCall, name: str) -> SeenCall:
 def _only_for_loss(
     model: nn.Module, call: SeenCall, name: str, run: Call, more_of_loss: bool
 ) -> bool:
-    """Without it the model answers the same, but for a loss; of labels by name: it answers.
+    """Whether the model gives the same outputs without it, except for a loss; for labels by name,
+    whether it runs at all.
 
-    more_of_loss: the labels are out already; a number that nothing else reads goes with them.
+    more_of_loss: the labels are already left out; a number that nothing else reads is dropped with
+    them.
     """
     item = flat.parameters(model).get(name)
     by_name = name.lower() in LABELS
@@ -142,7 +146,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def without_cache(model: nn.Module, calls: list[SeenCall]) -> list[SeenCall]:
-    """Transformers that would return the keys and values of each layer are told not to."""
+    """Tell Transformers models not to return the keys and values of each layer."""
     if "use_cache" not in flat.parameters(model) or "use_cache" in calls[0].kwargs:
         return calls
     return [replace(call, kwargs={**call.kwargs, "use_cache": False}) for call in calls]

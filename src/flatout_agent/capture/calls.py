@@ -1,4 +1,4 @@
-"""Calls of a model as they were seen: their arguments, copied into main memory, within limits."""
+"""Observed calls of a model: their arguments, copied into main memory, within limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flatout_agent.speedups import nests
 from flatout_agent.watch.tensors import samples_in, tensors_in
 
 ENOUGH_ROWS = 64
-"""An evaluation with fewer is joined by one from before."""
+"""An evaluation with fewer rows is supplemented by an earlier one."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class SeenCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     target: torch.Tensor | None = None
-    """What the data says that the answer should be, as far as it was recognised."""
+    """The expected answer from the data, as far as it was recognised."""
 
     @property
     def rows(self) -> int:
@@ -29,7 +29,9 @@ class SeenCall:
 
 
 def copied(nest: Any) -> Any:
-    """A nest with its tensors copied to the CPU, out of any graph; one that stands twice once."""
+    """A nest with its tensors copied to the CPU, outside any graph; a tensor that occurs twice is
+    copied once.
+    """
     copies: dict[int, torch.Tensor] = {}
 
     def copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -48,9 +50,9 @@ def size_bytes(nest: Any) -> int:
 
 @dataclass
 class Pool:
-    """Calls spread over all that are offered, no more than the limits allow.
+    """Calls spread evenly over all that are offered, within the limits.
 
-    Where it is full every other call is dropped, and from then on only every other one is taken.
+    When full, every other call is dropped, and from then on only every other one is taken.
     """
 
     most_calls: int
@@ -59,10 +61,10 @@ class Pool:
     offered: int = 0
     stride: int = 1
     rows: int = 0
-    """Of all calls that were offered."""
+    """The rows of all calls that were offered."""
 
     def wants(self) -> bool:
-        """Count one call; whether it is to be kept."""
+        """Count one call; returns whether it is to be kept."""
         self.offered += 1
         return (self.offered - 1) % self.stride == 0
 
@@ -95,9 +97,9 @@ class SeenModel:
     training: Pool = field(init=False)
     evaluation: Pool = field(init=False)
     earlier: Pool | None = None
-    """The latest evaluation before that with enough rows, else the one with most."""
+    """The latest earlier evaluation with enough rows, else the one with most."""
     new_pass: bool = False
-    """The model has been trained since its last call in evaluation."""
+    """Whether the model has been trained since its last call in evaluation."""
 
     def __post_init__(self) -> None:
         self.training = Pool(max(8, self.most_calls // 8), self.most_bytes // 4)
@@ -124,7 +126,7 @@ class SeenModel:
         return bool(self.evaluation.kept or (self.earlier is not None and self.earlier.kept))
 
     def calls(self) -> tuple[list[SeenCall], bool]:
-        """The calls to take, and whether they are those of an evaluation."""
+        """The calls to take, and whether they come from an evaluation."""
         if not self.evaluated:
             return self.training.calls, False
         calls = self.evaluation.calls

@@ -1,4 +1,4 @@
-"""Capture one model: from the module and its seen calls to the capture folder."""
+"""Capture one model: from the module and its observed calls to the capture folder."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ NOT_FIRST = "samples are not counted in the first dimension of all inputs and ou
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to capture, and where to."""
+    """What to capture, and the folder for it."""
 
     folder: str
     source: str
     inside: str = ""
-    """The name or class of a module inside the one that is called; empty: that one."""
+    """The name or class of a module inside the called one; empty for the called one itself."""
     weights: str = ""
     weights_key: str = ""
     trained: bool = True
@@ -72,7 +72,7 @@ def _run(model: nn.Module, call: SeenCall) -> Any:
 
 
 def _common(calls: list[SeenCall], notes: list[str]) -> list[SeenCall]:
-    """Those calls that one program can serve: most rows of batches. The half types are widened."""
+    """The calls that one program can serve: the kind with the most rows. Half types are widened."""
     for call in calls:
         for value in flat.odd_objects((call.args, call.kwargs)):
             kind = type(value).__name__
@@ -119,7 +119,7 @@ def _widened(call: SeenCall) -> SeenCall:
 
 
 def _inside(model: nn.Module, calls: list[SeenCall], name: str) -> tuple[nn.Module, list[SeenCall]]:
-    """The module of this name inside the model, with the calls that it gets there."""
+    """The module of this name inside the model, with the calls that it receives there."""
     if not name:
         return model, calls
     child = inner.named(model, name)
@@ -140,9 +140,9 @@ def _inside(model: nn.Module, calls: list[SeenCall], name: str) -> tuple[nn.Modu
 def _answering(
     model: nn.Module, calls: list[SeenCall], notes: list[str]
 ) -> tuple[nn.Module, list[SeenCall], FlatModel]:
-    """The model with the calls that a server makes of it: without labels, with answers in rows.
+    """The model with the calls that a server makes: without labels, with answers in rows.
 
-    Where it gives a loss alone, the module inside that gives the answers.
+    If it returns only a loss, the inner module that gives the answers.
     """
     while True:
         calls = [arguments.named(model, call) for call in calls]
@@ -179,13 +179,13 @@ def _answering(
 
 
 def _is_loss(answer: Any) -> bool:
-    """One number, or a dict with one that is called a loss."""
+    """Whether it is one number, or a dict with one that is called a loss."""
     found = flat.named_outputs(answer)
     return len(found) == 1 or any("loss" in path.lower() for path in found)
 
 
 def _first_answer(model: nn.Module, call: SeenCall) -> tuple[Any, frozenset[int]]:
-    """What the model returns, and which inputs it writes into."""
+    """The model's outputs, and the inputs that it writes into."""
     given = flat.tensors(call)
     before = [tensor.clone() for tensor in given]
     try:
@@ -243,7 +243,7 @@ def _captured(
 
 
 def _rows(flattened: FlatModel, samples: list[Tensors], notes: list[str]) -> rows.Rows | None:
-    """Where samples are counted; where they are not, numbers are outputs like any other."""
+    """The dimensions that count samples; if there are none, numbers are outputs like any other."""
     by_rows = rows.found(samples, lambda inputs: flattened(*inputs))
     if by_rows is None:
         if not flattened.has_loss:
@@ -263,7 +263,7 @@ def _metric(
     of: str,
 ) -> dict[str, Any] | None:
     if type(model).__name__.endswith(("CausalLM", "LMHeadModel")):
-        return None  # the labels stand one place further
+        return None  # the labels are one place further on
     return metric.measured([answer[0] for answer in answers], targets, name, of)
 
 
@@ -276,7 +276,7 @@ def _target(call: SeenCall) -> torch.Tensor | None:
 
 
 def _check_repeats(flattened: FlatModel, sample: Tensors) -> None:
-    """Raises CannotCapture where the model answers otherwise the second time."""
+    """Raises CannotCapture if the model answers differently the second time."""
     first, second = flattened(*sample), flattened(*sample)
     if all(map(_same, first, second)):
         return
@@ -304,7 +304,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 class _Draws(TorchDispatchMode):
-    """Notes where random numbers are drawn."""
+    """Records where random numbers are drawn."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own

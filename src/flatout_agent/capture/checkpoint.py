@@ -1,4 +1,4 @@
-"""Weights from a file: whatever scripts save them as, without running code of the file's own."""
+"""Weights from a file, in any format that scripts save, without running code from the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flatout_agent import tracebacks
 from flatout_agent.capture.refusal import CannotCapture
 
 PREFIXES = ("module.", "_orig_mod.", "model.")
-"""What torch's and users' wrappers put before the names of weights."""
+"""Prefixes that torch's and users' wrappers add to the names of weights."""
 NESTS = ("model_state_dict", "state_dict", "model_state", "model", "module", "net", "network")
 NAMES = ("model.safetensors", "pytorch_model.bin", "model.pt", "checkpoint.pt")
 MOST_NAMED = 6
@@ -39,7 +39,7 @@ State = dict[str, torch.Tensor]
 def load(model: nn.Module, path: str, key: str = "") -> list[str]:
     """Put the weights of a checkpoint into the model; returns notes.
 
-    key: the entry of the checkpoint that holds them ("ema"). Raises CannotCapture where they do not
+    key: the entry of the checkpoint that holds them ("ema"). Raises CannotCapture if they do not
     fit.
     """
     state = _state(_read(path), path, key)
@@ -82,9 +82,9 @@ def _read(path: str) -> Any:
 
 
 def _known(name: str) -> Any:
-    """What the file names, where reading it runs no more than the making of a module or a number.
+    """The object that the file names, if reading it only creates a module or a number.
 
-    None: the program has not loaded it, or it is something else.
+    None if the program has not loaded it, or it is something else.
     """
     owner, _, attribute = name.rpartition(".")
     found = getattr(sys.modules.get(owner), attribute, None)
@@ -134,7 +134,7 @@ def _safetensors(path: str) -> State:
 
 
 def _state(read: Any, path: str, key: str) -> State:
-    """The state dict in what was read."""
+    """The state dict in the object that was read."""
     if key:
         if not isinstance(read, Mapping) or key not in read:
             keys = ", ".join(map(str, read)) if isinstance(read, Mapping) else type(read).__name__
@@ -171,7 +171,9 @@ def _refuse_state(read: Any, path: str) -> State:
 
 
 def _fitting(state: State, model: nn.Module, path: str) -> tuple[State, str, list[str]]:
-    """The entries of the state that are the model's, under its names; the prefix that they had."""
+    """The entries of the state that belong to the model, under its names, and the prefix that they
+    had.
+    """
     wanted = list(model.state_dict())
     state = {name.replace("_orig_mod.", ""): value for name, value in state.items()}
     if not wanted:
@@ -187,7 +189,9 @@ def _fitting(state: State, model: nn.Module, path: str) -> tuple[State, str, lis
 
 
 def _prefix(names: list[str], wanted: list[str]) -> str:
-    """What the checkpoint puts before the model's own names, so that most of them are there."""
+    """The prefix that the checkpoint adds to the model's own names, under which most of
+    them exist.
+    """
     ends = {f"{name[: -len(own)]}" for own in wanted[:8] for name in names if name.endswith(own)}
     usual = [prefix + more for prefix in ("", *PREFIXES) for more in ("", *PREFIXES)]
     there = set(names)
@@ -206,7 +210,7 @@ def _check(model: nn.Module, state: State, path: str) -> None:
         name
         for name, tensor in own.items()
         if name not in state
-        and id(tensor) not in given  # tied: another name of it is there
+        and id(tensor) not in given  # tied: it exists under another name
         and not name.endswith("num_batches_tracked")
     ]
     unexpected = [name for name in state if name not in own]

@@ -1,4 +1,4 @@
-"""A model with tensors alone for inputs and outputs: all else of its call is part of the module."""
+"""A model with only tensors as inputs and outputs: the rest of its call is part of the module."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class LabelStandIn:
-    """Zeros in the place of an input that only the loss reads."""
+    """Zeros that replace an input that only the loss reads."""
 
     dtype: torch.dtype
     sizes: tuple[tuple[int, int] | int, ...]
-    """Each a number, or (input, dimension) from which it is taken."""
+    """Each size is a number, or (input, dimension) from which it is taken."""
 
     def of(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         sizes = [s if isinstance(s, int) else inputs[s[0]].shape[s[1]] for s in self.sizes]
@@ -48,7 +48,7 @@ class Template:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     names: tuple[str, ...]
-    """Of the inputs, by their slots."""
+    """Names of the inputs, by their slots."""
 
 
 def is_tensor(value: Any) -> bool:
@@ -61,7 +61,7 @@ def tensors(call: SeenCall) -> tuple[torch.Tensor, ...]:
 
 
 def filled(nest: Any, inputs: Sequence[torch.Tensor]) -> Any:
-    """A call's nest with its inputs in the slots, and what stands in for others."""
+    """A call's nest with its inputs in the slots, and replacements for others."""
 
     def fill(value: Slot | LabelStandIn) -> torch.Tensor:
         return inputs[value.index] if isinstance(value, Slot) else value.of(inputs)
@@ -80,7 +80,9 @@ def template(model: nn.Module, call: SeenCall) -> Template:
 
 
 def signature(call: SeenCall) -> tuple[Any, ...]:
-    """What calls that one template serves have in common: kinds of tensors, values of the rest."""
+    """The signature shared by calls that one template serves: kinds of tensors, and values of the
+    rest.
+    """
     return tuple(_signed((call.args, call.kwargs)))
 
 
@@ -98,7 +100,7 @@ def _signed(nest: Any, path: tuple[Any, ...] = ()) -> Iterator[Any]:
 
 
 def odd_objects(nest: Any) -> Iterator[Any]:
-    """Arguments that are neither tensors nor plain values, and hold tensors that nobody sees."""
+    """Arguments that are neither tensors nor plain values, and hold hidden tensors."""
     if is_tensor(nest) or isinstance(nest, PLAIN):
         return
     pairs = nests.members(nest)
@@ -118,7 +120,7 @@ def _leaves(model: nn.Module, call: SeenCall) -> Iterator[tuple[str, torch.Tenso
 
 
 def parameters(model: nn.Module) -> dict[str, inspect.Parameter]:
-    """Those of the model's forward; empty where they cannot be read."""
+    """The parameters of the model's forward; empty if they cannot be read."""
     try:
         return dict(inspect.signature(model.forward).parameters)
     except (TypeError, ValueError):
@@ -126,7 +128,7 @@ def parameters(model: nn.Module) -> dict[str, inspect.Parameter]:
 
 
 def positional_names(model: nn.Module, count: int) -> list[str]:
-    """What forward calls its first `count` arguments."""
+    """The names of forward's first `count` arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     named = [name for name, item in parameters(model).items() if item.kind in kinds]
     rest = ["input" if count == 1 else f"input_{place}" for place in range(count)]
@@ -134,7 +136,7 @@ def positional_names(model: nn.Module, count: int) -> list[str]:
 
 
 def _unique(paths: Sequence[str]) -> tuple[str, ...]:
-    """Names of Python, each once, from paths such as `batch['ids'][0]`."""
+    """Unique Python names from paths such as `batch['ids'][0]`."""
     names: list[str] = []
     for path in paths:
         name = re.sub(r"\W+", "_", path).strip("_") or "input"
@@ -154,11 +156,11 @@ class FlatModel(nn.Module):
         self.model = model
         self._template = call
         self.outputs: tuple[tuple[str, str], ...] | None = None
-        """(path, name) of the outputs; None: all tensors, by their paths."""
+        """(path, name) of the outputs, or None for all tensors, by their paths."""
         self.copied: frozenset[int] = frozenset()
-        """Inputs that the model writes into: it gets copies."""
+        """Inputs that the model writes into; it gets copies of them."""
         self.has_loss = False
-        """The model computes a loss where it is given labels."""
+        """Whether the model computes a loss when given labels."""
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         named = [inspect.Parameter(name, kind) for name in call.names]
 
@@ -173,7 +175,7 @@ class FlatModel(nn.Module):
         return self._template.names
 
     def answer(self, *inputs: torch.Tensor) -> Any:
-        """What the model itself returns."""
+        """The model's own result."""
         given = [
             tensor.clone() if place in self.copied else tensor
             for place, tensor in enumerate(inputs)
@@ -193,7 +195,7 @@ class FlatModel(nn.Module):
 
 
 def named_outputs(answer: Any) -> dict[str, torch.Tensor]:
-    """The tensors of what a model returned, by path; of a distribution those that make it."""
+    """The tensors in a model's result, by path; for a distribution, its parameters."""
     plain = nests.change(answer, _parts, lambda value: isinstance(value, Distribution))
     return dict(nests.paths(plain, "output", is_tensor))
 
@@ -209,8 +211,8 @@ def choose_outputs(
 ) -> tuple[tuple[tuple[str, str], ...], list[str]]:
     """(path, name) of the outputs to keep, and notes on those that are left out.
 
-    Numbers are a loss or a statistic of the batch as a rule: they are no outputs. Raises
-    CannotCapture where there is no tensor at all.
+    Numbers are usually a loss or a statistic of the batch, so they are no outputs. Raises
+    CannotCapture if there is no tensor at all.
     """
     found = named_outputs(answer)
     if not found:

@@ -1,4 +1,4 @@
-"""The capture folder: what later processes need of a model, none of it in the user's code."""
+"""The capture folder: everything that later processes need of a model, without the user's code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CaptureFacts:
     model: str
     """Its class."""
     source: str
-    """evaluation, training or library: where the inputs are from."""
+    """Source of the inputs: evaluation, training or library."""
     parameters: int
     inputs: tuple[dict[str, Any], ...]
     outputs: tuple[dict[str, Any], ...]
@@ -46,7 +46,7 @@ def write(
     targets: Sequence[torch.Tensor | None],
     captured: CaptureFacts,
 ) -> None:
-    """Write all three files; `capture.json` last: where it is, the others are whole."""
+    """Write all three files, `capture.json` last: if it exists, the others are complete."""
     os.makedirs(folder, exist_ok=True)  # noqa: PTH103
     facts_path = os.path.join(folder, FACTS)  # noqa: PTH118
     if os.path.exists(facts_path):  # noqa: PTH110
@@ -78,7 +78,7 @@ def described(
 def output_dims(
     outputs: Sequence[Tensors], by_rows: Rows | None, batch_dynamic: bool
 ) -> list[frozenset[int]]:
-    """The dimensions of the outputs that were seen to vary, with the batch's."""
+    """The dimensions of the outputs that varied, including the batch's."""
     first = outputs[0]
     return [
         frozenset(
@@ -92,7 +92,7 @@ def output_dims(
 
 
 def batch_sizes(samples: Sequence[Tensors], by_rows: Rows | None) -> tuple[int, ...]:
-    """Those that were seen."""
+    """The observed sizes."""
     if by_rows is not None:
         return tuple(sorted({by_rows.count(sample) for sample in samples}))
     firsts = (next((t for t in sample if t.dim()), None) for sample in samples)

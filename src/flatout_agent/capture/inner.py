@@ -1,4 +1,4 @@
-"""A module inside the one that the script calls: with the calls that it gets there."""
+"""A module inside the one that the script calls, with the calls that it receives there."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from torch import nn
 from flatout_agent.capture.calls import SeenCall, copied
 
 MOST_SHARE = 0.5
-"""A module inside is the model itself where it has more of the parameters."""
+"""A module with more than this share of the parameters counts as the model itself."""
 Call = Callable[[nn.Module, SeenCall], Any]
 
 
 def calls_of(root: nn.Module, child: nn.Module, calls: list[SeenCall], run: Call) -> list[SeenCall]:
-    """What `child` is called with while `root` gets these calls; empty: not once in each."""
+    """The calls of `child` while `root` gets these calls; empty if it is not called once
+    in each.
+    """
     found: list[SeenCall] = []
     target: list[Any] = [None]
 
@@ -34,7 +36,7 @@ def calls_of(root: nn.Module, child: nn.Module, calls: list[SeenCall], run: Call
 
 
 def largest(root: nn.Module) -> nn.Module | None:
-    """The child that holds most of the parameters; None: none does."""
+    """The child that holds most of the parameters, or None if none does."""
     whole = size(root)
     child = max(root.children(), key=size, default=None)
     return child if child is not None and size(child) > MOST_SHARE * whole else None

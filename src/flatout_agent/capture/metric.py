@@ -1,4 +1,4 @@
-"""How well the model answers, as far as the data says what the answers should be."""
+"""The quality of the model's answers, as far as the data contains the expected ones."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 IGNORED = -100
-"""What torch's losses leave out by themselves."""
+"""The target that torch's losses ignore by default."""
 
 
 def measured(
     outputs: Sequence[torch.Tensor], targets: Sequence[torch.Tensor | None], name: str, of: str
 ) -> dict[str, Any] | None:
-    """The metric of all samples; None: the targets are of no kind that is known.
+    """The metric of all samples, or None if the targets are of no known kind.
 
-    name: of the output; of: whose rows they are.
+    name: of the output. of: whose rows they are.
     """
     pairs = [(o, t) for o, t in zip(outputs, targets, strict=True) if t is not None]
     if not pairs:
@@ -51,7 +51,7 @@ def _binary(target: torch.Tensor) -> bool:
 
 
 def classes_of(output: torch.Tensor, target: torch.Tensor) -> int | None:
-    """The dimension of the output that counts classes; None: there is none."""
+    """The dimension of the output that counts classes, or None if there is none."""
     if output.dim() == target.dim() + 1:
         for dim in (1, output.dim() - 1):
             rest = [size for place, size in enumerate(output.shape) if place != dim]

@@ -1,7 +1,7 @@
-"""Whether the model that was asked for can be there at all: told at the first step, not at the end.
+"""Whether the requested model can exist at all, reported at the first step rather than at the end.
 
-A model may yet be made: an average of the weights, the second of two networks. So a name is wrong
-only where no module has it as class or as attribute, and where the script's own files do not even
+A model may still be created later: an average of the weights, the second of two networks. So a name
+is wrong only if no module has it as class or attribute, and the script's own files do not even
 contain the word.
 """
 
@@ -20,11 +20,11 @@ from flatout_agent.capture.roots import Roots
 from flatout_agent.watch import places
 
 MOST_BYTES = 4 << 20
-"""A larger file is data: what it contains is not known."""
+"""A larger file counts as data with unknown contents."""
 
 
 def cannot_be(name: str, roots: Roots) -> CannotCapture | None:
-    """Why there is no such model and never will be; None: there is one, or there may be."""
+    """Why there is no such model and never will be, or None if there is one or may be."""
     word = name.rpartition(".")[2]
     known = _of_modules() | {own for root in roots for own in root.names}
     if word in known or _is_written(word):
@@ -37,7 +37,7 @@ def cannot_be(name: str, roots: Roots) -> CannotCapture | None:
 
 
 def _of_modules() -> set[str]:
-    """Class and attribute of every module that there is."""
+    """Class and attribute names of all existing modules."""
     names: set[str] = set()
     for value in gc.get_objects():
         # Not isinstance: the `__class__` of a lazy proxy runs code.
@@ -48,7 +48,7 @@ def _of_modules() -> set[str]:
 
 
 def _is_written(word: str) -> bool:
-    """The word stands in a file of the script's, or there is one that cannot be read."""
+    """Whether the word occurs in one of the script's files, or one of them cannot be read."""
     if not hasattr(sys.modules.get("__main__"), "__file__"):
         return True  # python -c, or from stdin
     pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
@@ -61,7 +61,7 @@ def _contains(file: str, pattern: re.Pattern[str]) -> bool:
         if path.stat().st_size > MOST_BYTES:
             return True
         return pattern.search(path.read_text(encoding="utf-8", errors="replace")) is not None
-    except FileNotFoundError:  # torch.ops says that it were a file
+    except FileNotFoundError:  # torch.ops claims to be a file
         return False
     except OSError:
         return True

@@ -1,7 +1,7 @@
-"""torch.export of a flat model, with the dimensions dynamic that vary, and a check of each.
+"""torch.export of a flat model with varying dimensions dynamic, and a check of each.
 
-torch makes a dimension static without a word where the program needs that (`Dim.AUTO`). So the
-result is looked at, and the program is run with other sizes and compared with the model.
+torch silently makes a dimension static if the program needs that (`Dim.AUTO`). So the result is
+inspected, and the program is run with other sizes and compared with the model.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from flatout_agent.capture.flat import FlatModel
 from flatout_agent.capture.rows import Rows, Tensors
 
 MOST_CHECKS = 16
-"""Seen samples that the program is compared on."""
+"""The number of observed samples on which the program is compared."""
 Dims = tuple[frozenset[int], ...]
-"""Of each input the dimensions that are dynamic."""
+"""The dynamic dimensions of each input."""
 
 
 @dataclass(frozen=True)
 class ModelProgram:
-    """An exported program and what holds of it."""
+    """An exported program and its properties."""
 
     exported: ExportedProgram
     dims: Dims
     batch_dynamic: bool
     samples: tuple[int, ...]
-    """Which of the samples it can be run with."""
+    """The samples that it can be run with."""
     notes: tuple[str, ...] = ()
 
 
@@ -85,7 +85,7 @@ def _varying(samples: Sequence[Tensors]) -> Dims:
 
 
 def _usable(samples: Sequence[Tensors], dims: Dims) -> tuple[int, ...]:
-    """The samples whose fixed sizes are those of most of them."""
+    """The samples with the most common fixed sizes."""
 
     def fixed(sample: Tensors) -> tuple[object, ...]:
         return tuple(
@@ -112,7 +112,7 @@ def _export(
     dims: Dims,
     by_rows: Rows | None,
 ) -> ModelProgram | str:
-    """The program; or why it is not to be had with these dynamic dimensions."""
+    """The program, or why it cannot have these dynamic dimensions."""
     own = [samples[place] for place in usable]
     batch = by_rows is not None and all(
         dim is None or dim in of for dim, of in zip(by_rows.inputs, dims, strict=True)
@@ -122,7 +122,7 @@ def _export(
         exported = torch.export.export(
             flat, traced, dynamic_shapes=_shapes(flat, dims), strict=False
         )
-    exported.graph.eliminate_dead_code()  # of a loss that is no output
+    exported.graph.eliminate_dead_code()  # an input of a loss that is no output
     exported.graph_module.recompile()
     dynamic = _dynamic(exported, len(dims))
     lost = [
@@ -153,9 +153,9 @@ def _why_fixed(flat: FlatModel) -> str:
 
 
 def _traced(own: Sequence[Tensors], dims: Dims, by_rows: Rows | None) -> Tensors:
-    """The largest sample, with sizes that differ from one dynamic dimension to the next.
+    """The largest sample, with a different size for each dynamic dimension.
 
-    torch takes dynamic dimensions of the same size for one.
+    torch treats dynamic dimensions of the same size as one.
     """
     largest = max(own, key=lambda sample: sum(tensor.numel() for tensor in sample))
     if by_rows is None:
@@ -175,7 +175,7 @@ def _traced(own: Sequence[Tensors], dims: Dims, by_rows: Rows | None) -> Tensors
 
 
 def _dynamic(exported: ExportedProgram, inputs: int) -> Dims:
-    """The dimensions that are dynamic in the program."""
+    """The dynamic dimensions of the program."""
     names = set(exported.graph_signature.user_inputs)
     nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
     values = [node.meta["val"] for node in nodes if node.name in names]
@@ -197,10 +197,11 @@ def _varies(exported: ExportedProgram, size: int | torch.SymInt) -> bool:
 
 @contextlib.contextmanager
 def symbolic_len(flat: torch.nn.Module) -> Iterator[None]:
-    """`len(tensor)` as `tensor.shape[0]` in the code of the model's classes, while it is traced.
+    """Replace `len(tensor)` by `tensor.shape[0]` in the code of the model's classes while it is
+    traced.
 
-    The built-in one must return a plain number: that of the traced batch, which torch.export would
-    then take for the only one.
+    The built-in one must return a plain number, the size of the traced batch, which torch.export
+    would then take for the only one.
     """
     codes = {id(code): code for module in flat.modules() if (code := _globals(module)) is not None}
     changed = [names for names in codes.values() if "len" not in names]
@@ -214,7 +215,7 @@ def symbolic_len(flat: torch.nn.Module) -> Iterator[None]:
 
 
 def _globals(module: torch.nn.Module) -> dict[str, Any] | None:
-    """The names that the code of its class uses; None: it is torch's or ours."""
+    """The names that the code of its class uses, or None if it is torch's or ours."""
     if type(module).__module__.partition(".")[0] in ("torch", "flatout_agent"):
         return None
     return getattr(type(module).forward, "__globals__", None)

@@ -1,4 +1,4 @@
-"""Nothing of a capture reaches the program: output, log lines, warnings, random numbers, modes."""
+"""Hides a capture from the program: output, log lines, warnings, random numbers, modes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ import torch
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Compute on the CPU in exact float32, without gradients; the program finds all as it was."""
+    """Compute on the CPU in exact float32, without gradients; everything is restored for the
+    program.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_same_random_numbers())
         stack.enter_context(_no_output())
@@ -57,7 +59,7 @@ def _exact_products() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unchecked_distributions() -> Iterator[None]:
-    """Their checks of arguments are decisions by value, which no exported program can keep."""
+    """Disable their argument checks, which depend on values and cannot be exported."""
     from torch.distributions import Distribution
 
     before = Distribution._validate_args

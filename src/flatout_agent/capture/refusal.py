@@ -1,4 +1,4 @@
-"""Why a model cannot be captured, in plain words, with the place in its code and the cure."""
+"""Why a model cannot be captured, in plain words, with the place in its code and the remedy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CAUSE = re.compile(r"Could not (guard on|extract specialized integer from)")
 
 
 class CannotCapture(Exception):  # noqa: N818  # an answer
-    """A model that cannot be captured: what is in the way, what to do, and where."""
+    """A model that cannot be captured: the obstacle, what to do, and where."""
 
     def __init__(self, reason: str, cure: str = "", where: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -52,7 +52,7 @@ class CannotCapture(Exception):  # noqa: N818  # an answer
 
 
 def of_export(error: Exception, others: tuple[str, ...] = ()) -> CannotCapture:
-    """What torch.export's error says; others: further places that its draft report names."""
+    """The refusal for torch.export's error. others: further places that its draft report names."""
     place = innermost(error.__traceback__)
     code = source(place)
     said = f"{place}: {code}" if place and code else place or ""
@@ -101,7 +101,9 @@ def _first(error: Exception) -> str:
 
 
 def innermost(trace: TracebackType | None) -> str | None:
-    """file:line of the innermost frame of the user's, else of what is neither torch's nor ours."""
+    """file:line of the innermost frame of the user's code, else of code that is neither torch's nor
+    ours.
+    """
     frames = list(_frames(trace))
     own = [entry for entry in frames if places.user_frame(entry[0]) is entry[0]]
     foreign = [entry for entry in frames if _foreign(entry[0])]
@@ -113,13 +115,13 @@ def innermost(trace: TracebackType | None) -> str | None:
 
 
 def place_now() -> str | None:
-    """file:line of the user's code that is running; None: there is none on this thread."""
+    """file:line of the running user code, or None if there is none on this thread."""
     frame = places.user_frame(sys._getframe(1))
     return places.location(frame) if frame is not None else None
 
 
 def source(place: str | None) -> str:
-    """The line of code at file:line; empty: it cannot be read."""
+    """The line of code at file:line, or empty if it cannot be read."""
     if place is None:
         return ""
     file, _, line = place.rpartition(":")
@@ -147,14 +149,14 @@ def drafted(flat: torch.nn.Module, sample: tuple[torch.Tensor, ...], shapes: obj
         failures = draft._report.failures
         stacks = [f.data["user_stack"] for f in failures if "DATA" in f.failure_type.name]
         found = [place for stack in stacks if (place := _stack_place(stack)) is not None]
-    except Exception:  # a report that cannot be made costs the further places
+    except Exception:  # without a report, only the further places are missing
         return []
     return list(dict.fromkeys(found))
 
 
 @contextlib.contextmanager
 def _own_log_folder() -> Iterator[None]:
-    """The draft's log goes where it is removed again, not among the user's temporary files."""
+    """Put the draft's log where it is removed again, not among the user's temporary files."""
     from torch._logging._internal import DTRACE_ENV_VAR
 
     handler: Any = importlib.import_module("torch.export._draft_export").CaptureStructuredTrace
@@ -180,7 +182,9 @@ def _own_log_folder() -> Iterator[None]:
 
 
 def _stack_place(stack: list[dict[str, Any]]) -> str | None:
-    """file:line of the innermost frame of the user's; torch numbers the files that it names."""
+    """file:line of the innermost frame of the user's code; torch numbers the files that
+    it names.
+    """
     from torch._logging.structured import INTERN_TABLE
 
     files = {number: file for file, number in INTERN_TABLE.items()}

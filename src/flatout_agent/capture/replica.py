@@ -1,8 +1,8 @@
 """A copy of a model for evaluation on the CPU, which shares no tensor with the user's.
 
-`copy.deepcopy` would not do: it copies whatever a model holds (a Trainer, data sets), needs the
-device's memory a second time, and fails on locks and on tensors inside a graph. Here modules,
-tensors and the plain containers that hold them are copied, all else is shared.
+`copy.deepcopy` will not do: it copies everything a model holds (a Trainer, data sets), needs the
+device's memory twice, and fails on locks and on tensors inside a graph. Here modules, tensors and
+the plain containers that hold them are copied; everything else is shared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEEPEST = 6
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The user's own module inside what torch put around it."""
+    """The user's own module inside torch's wrappers."""
     while not isinstance(model, torch.jit.ScriptModule):
         inner = model._modules.get("_orig_mod")
         if inner is None and type(model).__name__ in WRAPPERS:
@@ -38,7 +38,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def evaluation_copy(model: nn.Module) -> nn.Module:
-    """The copy. Raises CannotCapture for modules that no copy can be made of."""
+    """The copy. Raises CannotCapture for modules that cannot be copied."""
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise CannotCapture(
@@ -69,7 +69,7 @@ class _Copying:
         if id(module) in self._done:
             return self._done[id(module)]
         twin = self._done[id(module)] = module.__class__.__new__(module.__class__)
-        # Not by setattr: a module may have its own.
+        # Not by setattr, as a module may have its own.
         for name, value in list(module.__dict__.items()):
             if name not in (SLOT, "_trainer", "_fabric"):
                 twin.__dict__[name] = self._value(value, 0)
@@ -103,7 +103,7 @@ class _Copying:
         return type(value)([self._value(member, depth + 1) for member in value])
 
     def _callable(self, value: Any) -> Any:
-        """Methods of a copied module are those of the copy."""
+        """Bind methods of a copied module to the copy."""
         if isinstance(value, types.MethodType) and id(value.__self__) in self._modules:
             return types.MethodType(value.__func__, self.of(value.__self__))  # type: ignore[arg-type]
         if type(value) is functools.partial:

@@ -1,4 +1,4 @@
-"""The models of a program, with their calls: which of them is the one to export?"""
+"""The models of a program with their calls, and the choice of the one to export."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from flatout_agent.capture.refusal import GENERATION, CannotCapture
 from flatout_agent.capture.replica import unwrapped
 
 MOST_MODELS = 6
-"""Models that are held for the program's end; those called last."""
+"""The number of models held for the program's end: those called last."""
 OF_A_CLASS = 2
-"""Of one class and size, as in k-fold training: the last ones."""
+"""The number of models of one class and size that are held, as in k-fold training: the last
+ones."""
 FRAMES = 8
-"""Callers whose names for a model are read."""
+"""The number of callers whose names for a model are read."""
 
 
 @dataclass(eq=False)
 class Root:
-    """A model that the program calls itself."""
+    """A model that the program itself calls."""
 
     model: nn.Module
-    """Held: the program drops its own when its main function returns."""
+    """The model, held because the program drops it when its main function returns."""
     seen: SeenModel
     names: set[str] = field(default_factory=set)
-    """What the program calls it."""
+    """The program's names for it."""
     trained: bool = False
     generated: int = 0
-    """Calls in which it was given a cache of earlier tokens."""
+    """Calls in which it received a cache of earlier tokens."""
     steps_in_evaluation_mode: bool = False
-    """The script trains it in eval() mode, as with frozen batch normalisation."""
+    """Whether the script trains it in eval() mode, as with frozen batch normalisation."""
     last_call: int = 0
 
     @property
@@ -69,17 +70,17 @@ class RootChoice:
 
 
 class Roots:
-    """All models that were called, by the user's own module."""
+    """All models that were called, keyed by the user's own module."""
 
     def __init__(self, orders: wire.ExportOrders) -> None:
         self._orders = orders
         self._roots: dict[int, Root] = {}
         self._trained: set[int] = set()
-        """ids of parameters that are trained; their models are held, so each stays the same."""
+        """ids of trained parameters; their models are held, so each id stays valid."""
         self._calls = 0
 
     def of(self, model: nn.Module, trains: bool) -> Root | None:
-        """The entry of a model that is called now; None: it is not to be exported."""
+        """The entry of a model that is being called, or None if it is not to be exported."""
         own = unwrapped(model)
         root = self._roots.get(id(own))
         if root is None:
@@ -109,7 +110,7 @@ class Roots:
         return root
 
     def _make_room(self, new: Root) -> None:
-        """Let go of models that were called long ago."""
+        """Release models that were called long ago."""
         others = sorted((r for r in self._roots.values() if r is not new), key=_last)
         alike = [root for root in others if (root.kind, root.size) == (new.kind, new.size)]
         gone = alike[: len(alike) + 1 - OF_A_CLASS] if len(alike) >= OF_A_CLASS else []
@@ -120,7 +121,7 @@ class Roots:
             self._count_trained()
 
     def _count_trained(self) -> None:
-        """Models that are not trained are held no longer once one is."""
+        """Release untrained models once one is trained."""
         trained = [root for root in self._roots.values() if root.trained]
         self._trained = {id(p) for root in trained for p in root.model.parameters()}
         for key, root in list(self._roots.items()):
@@ -136,11 +137,11 @@ class Roots:
 
     @property
     def evaluated(self) -> bool:
-        """Some model was called in evaluation."""
+        """Whether some model was called in evaluation."""
         return any(root.seen.evaluated for root in self)
 
     def choose(self) -> RootChoice:
-        """The model that was asked for; else the one that is evaluated, else the largest."""
+        """The requested model, else the evaluated one, else the largest."""
         if self._orders.model:
             return self._asked(self._orders.model)
         called = [root for root in self if root.seen.calls()[0] or root.generated]
@@ -206,7 +207,7 @@ def _why(best: Root, called: list[Root]) -> tuple[str, ...]:
 
 
 def _names(model: nn.Module) -> Iterator[str]:
-    """What the callers, the innermost first, call this model."""
+    """The names that the callers, innermost first, use for this model."""
     frame: FrameType | None = sys._getframe(1)
     left = FRAMES
     while frame is not None and left:

@@ -1,4 +1,4 @@
-"""Which dimension of inputs and outputs counts samples, as seen by asking for fewer of them."""
+"""The dimension of inputs and outputs that counts samples, found by asking for fewer samples."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ Tensors = tuple[torch.Tensor, ...]
 Run = Callable[[Tensors], Tensors]
 Places = tuple[int | None, ...]
 CLOSE = 1e-4
-"""Relative error of a result that is the same but for the order of its sums."""
+"""Relative error of a result that is the same except for the order of its sums."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The dimension of each input and output that counts samples; None: none does."""
+    """The dimension of each input and output that counts samples, or None if none does."""
 
     inputs: Places
     outputs: Places
 
     @property
     def first(self) -> bool:
-        """Wherever samples are counted, it is in the first dimension."""
+        """Whether samples are always counted in the first dimension."""
         return not any(self.inputs) and not any(self.outputs) and None not in self.outputs
 
     def count(self, inputs: Tensors) -> int:
@@ -34,7 +34,7 @@ class Rows:
         )
 
     def repeated(self, inputs: Tensors, count: int) -> Tensors:
-        """So many samples: the first ones, and the same ones again where there are fewer."""
+        """`count` samples: the first ones, repeated if there are fewer."""
         index = torch.arange(count) % self.count(inputs)
         return tuple(
             tensor if dim is None else tensor.index_select(dim, index)
@@ -43,7 +43,7 @@ class Rows:
 
 
 def found(samples: Sequence[Tensors], run: Run) -> Rows | None:
-    """The rows, where each sample's result is its own; None: they depend on each other.
+    """The rows if each sample's result is independent, or None if they depend on each other.
 
     Samples are counted in the first dimension, or in the second as in (time, batch, features).
     """
@@ -56,7 +56,7 @@ def found(samples: Sequence[Tensors], run: Run) -> Rows | None:
 
 
 def _inputs(samples: Sequence[Tensors], dim: int) -> Places | None:
-    """The dimension in which each input has the count that the first one has in `dim`."""
+    """The dimension of each input with the size that the first one has in `dim`."""
     counts = [next((int(t.shape[dim]) for t in s if t.dim() > dim), 0) for s in samples]
     if not all(counts):
         return None
@@ -97,7 +97,7 @@ def _counted(whole: torch.Tensor, part: torch.Tensor, count: int) -> int | None:
 
 
 def close(found_: torch.Tensor, wanted: torch.Tensor, limit: float = CLOSE) -> bool:
-    """Whether they are equal but for rounding; integers are equal or not."""
+    """Whether they are equal except for rounding; integers must be equal."""
     if found_.shape != wanted.shape or found_.dtype != wanted.dtype:
         return False
     if not (wanted.is_floating_point() or wanted.is_complex()):

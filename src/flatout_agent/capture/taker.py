@@ -1,8 +1,7 @@
-"""Look at a program's model calls from the side, and take its model at the end, or earlier.
+"""Observe a program's model calls, and take its model at the end, or earlier.
 
-It stands in front of `Module.__call__`, as discovery does for its first steps, but to the end: what
-is evaluated may be another module than the one that is trained. Nested calls are not seen and cost
-nothing.
+It wraps `Module.__call__`, as discovery does for its first steps, but to the end: the evaluated
+module may not be the trained one. Nested calls are not seen and cost nothing.
 """
 
 from __future__ import annotations
@@ -28,10 +27,11 @@ from flatout_agent.watch.ending import end_process
 from flatout_agent.watch.tensors import tensors_in
 
 WITHOUT_EVALUATION = 4
-"""A program that is to be ended early trains no more than so many of its short epochs first."""
+"""A program that is to be ended early first trains at most this many of its short epochs."""
 CALLS_IN_TRIAL = 64
 BATCHES_AHEAD = 3
-"""A loader may be asked for the next batch before the model gets this one (Accelerate)."""
+"""The number of batches remembered: a loader may be asked for the next batch before the model gets
+this one (Accelerate)."""
 
 
 class Taker:
@@ -48,12 +48,12 @@ class Taker:
         self._process = os.getpid()
         self._batches: collections.deque[Any] = collections.deque(maxlen=BATCHES_AHEAD)
         self._unsure: Root | None = None
-        """Called in eval() mode with gradients on, and nothing was called since."""
+        """A model called in eval() mode with gradients on, if nothing was called since."""
         self._taken = False
         self._name_is_right = not self.orders.model
 
     def install(self) -> None:
-        """Before discovery, which stands in front of this."""
+        """Install before discovery, which wraps this."""
         self._watch_models()
         self._watch_batches()
         self.job.after_step(self._step)
@@ -68,7 +68,7 @@ class Taker:
 
         # torch's profiler takes the model from a variable `self` of this frame.
         def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            # Where another stands in front, as torch.fx does while it traces, nothing is changed.
+            # If another wrapper is in front, as torch.fx's while it traces, nothing is changed.
             if compiling() or module.__call__ is not __call__:
                 return original(self, *args, **kwargs)
             module.__call__ = original
@@ -88,7 +88,7 @@ class Taker:
             return
         if (
             torch._C._get_tracing_state() is not None
-        ):  # what is done here would become part of the trace
+        ):  # anything done here would become part of the trace
             return
         gradients = torch.is_grad_enabled()
         trains = model.training and gradients and any(p.requires_grad for p in model.parameters())
@@ -127,7 +127,9 @@ class Taker:
         pool.add(SeenCall(own_args, own_kwargs, target), size)
 
     def _target(self, given: Any, copies: Any) -> torch.Tensor | None:
-        """What the loader gave beside the call's inputs: the last tensor with as many rows."""
+        """The target that the loader gave besides the call's inputs: the last tensor with as many
+        rows.
+        """
         inputs, plain = list(tensors_in(given)), list(tensors_in(copies))
         for batch in reversed(self._batches):
             rest = _beside(inputs, plain, list(tensors_in(batch)))
@@ -154,7 +156,9 @@ class Taker:
         replaced(iterators, "__next__", __next__)
 
     def _epoch_is_over(self, iterator: Any) -> bool:
-        """In a program that is to be ended early: its evaluation comes sooner."""
+        """End epochs early in a program that is to be ended early, so its evaluation
+        comes sooner.
+        """
         if self.orders.after_steps is None:
             return False
         begun = iterator.__dict__.setdefault("_flatout_begun", self.job.steps)
@@ -173,7 +177,7 @@ class Taker:
             self.roots.of(root.model, trains=True)
 
     def _check_name(self) -> None:
-        """End the program at its first step where the model that was asked for cannot be there."""
+        """End the program at its first step if the requested model cannot exist."""
         self._name_is_right = True
         answer = names.cannot_be(self.orders.model, self.roots)
         if answer is not None and os.getpid() == self._process:
@@ -182,21 +186,21 @@ class Taker:
             end_process(self.recorder)
 
     def _end_early(self) -> None:
-        """An evaluation has been seen, or there is none after a while."""
+        """Whether an evaluation has been seen, or none has come after a while."""
         steps = self.orders.after_steps or 0
         evaluated = self.roots.evaluated and self.job.steps > 0
         if evaluated or self.job.steps >= WITHOUT_EVALUATION * max(1, steps):
             self.take_and_end()
 
     def take_and_end(self) -> None:
-        """Does not return."""
+        """Take the model and end the program; does not return."""
         self.take()
         end_process(self.recorder)
 
     # The end ----------------------------------------------------------------------------------
 
     def program_ends(self) -> None:
-        """At the interpreter's exit; after an exception nothing is taken."""
+        """Take the model at the interpreter's exit, unless an exception ended the program."""
         if self._taken or int(os.environ.get("RANK") or 0) != 0:
             return
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
@@ -242,7 +246,7 @@ class Taker:
 
 
 def _has_values(tensor: torch.Tensor) -> bool:
-    """It stands for data: not on meta, not inside vmap or grad, not traced."""
+    """Whether it holds data: not on meta, not inside vmap or grad, not traced."""
     if tensor.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return False
     return bool(type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__)
@@ -251,9 +255,9 @@ def _has_values(tensor: torch.Tensor) -> bool:
 def _beside(
     inputs: list[torch.Tensor], copies: list[torch.Tensor], leaves: list[torch.Tensor]
 ) -> torch.Tensor | None:
-    """The last tensor of a batch with as many rows that is none of a call's inputs.
+    """The last tensor of a batch with as many rows that is not among a call's inputs.
 
-    None where no input is from that batch.
+    None if no input is from that batch.
     """
     own = [_is_among(leaf, inputs, copies) for leaf in leaves]
     rows = next((int(tensor.shape[0]) for tensor in copies if tensor.dim()), 0)
@@ -266,7 +270,7 @@ def _beside(
 
 
 def _is_among(leaf: torch.Tensor, inputs: list[torch.Tensor], copies: list[torch.Tensor]) -> bool:
-    """Whether an input of the call is this tensor, or it moved to a device or in another shape."""
+    """Whether an input of the call is this tensor, possibly moved to a device or reshaped."""
     for given, copy in zip(inputs, copies, strict=True):
         if given is leaf:
             return True
@@ -277,7 +281,7 @@ def _is_among(leaf: torch.Tensor, inputs: list[torch.Tensor], copies: list[torch
 
 
 def _has_cache(nest: Any) -> bool:
-    """A cache of keys and values, which generation gives to a transformer."""
+    """Whether it is a cache of keys and values, which generation gives to a transformer."""
     return any(
         type(value).__name__.endswith("Cache")
         for value in nests.leaves(nest, lambda value: nests.members(value) is None)

@@ -25,10 +25,10 @@ from flatout_agent.live.state import Tick
 from flatout_agent.speedups.memory_counters import resident_bytes
 
 MOST_S = 300.0
-"""A copy that takes longer is ended; what it has compiled by then stays in the cache."""
+"""A copy that takes longer is ended; code compiled by then stays in the cache."""
 LINUX_ALONE = "copies are made on Linux alone"
 COMPILER_MODULES = ("torch._inductor.codecache", "torch._inductor.codegen.cpp")
-"""They hold the number of threads that code is compiled for."""
+"""These variables hold the number of threads that code is compiled for."""
 DIES_WITH_PARENT = 1
 """prctl's PR_SET_PDEATHSIG."""
 

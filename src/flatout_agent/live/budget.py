@@ -1,4 +1,4 @@
-"""What a tuning may spend: the time that the user gave, and what the run can earn back."""
+"""The time that a tuning may spend: what the user allowed, and what the run can earn back."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from flatout_agent import wire
 from flatout_agent.live.candidates import Candidate, Refusal
 
 FREE_S = 60.0
-"""The run's first minute may go into the tuning whole ..."""
+"""The tuning may take the whole first minute of the run ..."""
 SHARE = 0.03
-"""... later so much of the run at most."""
+"""... and later at most this share of the run."""
 UNKNOWN_SHARE = 0.1
-"""Where nobody knows how long the program trains, a single boost may cost this share of the time
-that it has trained already."""
+"""If the length of the run is unknown, a single boost may cost this share of the time trained so
+far."""
 COMPILE_S, COMPILE_LAYER_S, COMPILE_MOST_S = 12.0, 1.0, 60.0
-"""Estimated seconds of a first compilation: at least, for each further layer, and at most."""
+"""Estimated seconds of a first compilation: the minimum, per additional layer, and the maximum."""
 BLOCK_COMPILE_S = 10.0
-"""The same of a model's repeated block, which is compiled once for all."""
+"""The same for a model's repeated block, which is compiled only once."""
 RECORD_S = 2.0
-"""The same where calls are recorded, not compiled."""
+"""The same if calls are recorded instead of compiled."""
 AUTOTUNE = 3.0
-"""Factor on this where kernels are chosen by timing them."""
+"""These seconds are multiplied by this factor if kernels are chosen by timing them."""
 
 
 class Budget:
@@ -32,24 +32,24 @@ class Budget:
         """now: the time in seconds since the epoch, on all ranks the same."""
         self.now, self._limit_s = now, orders.budget_s
         self.ends_at = orders.ends_at
-        """When the time that the user gave is over; None: never."""
+        """When the time that the user allowed ends, or None if there is no limit."""
         self.began = math.nan
         self.steps = orders.steps
-        """Of the whole run."""
+        """Steps of the whole run, or None if unknown."""
         self.throw_away = orders.stop
-        """The run is there for the answer alone, so that trying loses nothing."""
+        """The run only serves the search, so trying a boost loses nothing."""
         self.reserved_s = 0.0
-        """What the host needs after the search, to confirm what was found ..."""
+        """Seconds that the host needs after the search to confirm the result ..."""
         self.found = False
-        """... once something was."""
+        """... if there is one."""
         self.filling_s = 0.0
-        """What it needs more to fill the caches that were filled here, in a process of its own."""
+        """Additional seconds to refill, in its own process, the caches that were filled here."""
         self.layers = 0
         """Convolution and matrix layers of the program's models."""
         self.lost_s = 0.0
-        """What the tuning has cost the run so far."""
+        """Seconds that the tuning has cost the run so far."""
         self.lost_late_s = 0.0
-        """Of that, beyond the first minute."""
+        """The part of these seconds after the first minute."""
 
     def begin(self) -> None:
         """The first step has been taken."""
@@ -64,7 +64,7 @@ class Budget:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds left for the search; None: there is no limit."""
+        """Seconds left for the search, or None if there is no limit."""
         if self.ends_at is None:
             return None
         reserved_s = self.reserved_s + self.filling_s if self.found and self.reserved_s else 0.0
@@ -76,13 +76,13 @@ class Budget:
         return self.left_s == 0.0
 
     def lose(self, seconds: float) -> None:
-        """Account for what the tuning has cost the run; a block that was faster gives some back."""
+        """Add to the cost of the tuning; a faster block gives some time back."""
         self.lost_s += seconds
         if self.elapsed_s > FREE_S:
             self.lost_late_s = max(0.0, self.lost_late_s + seconds)
 
     def compile_s(self, candidate: Candidate) -> float:
-        """Seconds until compiled or recorded code is there; 0: it compiles nothing."""
+        """Seconds until the boost's code is compiled or recorded, or 0 if it compiles nothing."""
         if not candidate.boost.compiles:
             return 0.0
         if candidate.boost.records:
@@ -95,9 +95,9 @@ class Budget:
         )
 
     def ready(self, cost_s: float, compile_s: float) -> bool:
-        """Whether a try that costs so much may begin now; else the program trains on first.
+        """Whether a try of this cost may begin now; if not, the program first trains on.
 
-        `compile_s`: of that, for a compilation.
+        `compile_s`: the part of the cost that is compilation.
         """
         if self.throw_away or (self.steps is not None and self.elapsed_s < FREE_S):
             return True
@@ -108,10 +108,10 @@ class Budget:
     def refuses(
         self, cost_s: float, gain: float, compile_s: float, steps_taken: int, step_s: float
     ) -> Refusal | None:
-        """Why a try that costs so much is not worth it in this run; None: it may be.
+        """Why a try of this cost is not worth it in this run, or None if it may be.
 
-        `compile_s`: of that, for a compilation. `gain`: the likely speed-up. `steps_taken`: so far.
-        `step_s`: what a step takes now.
+        `compile_s`: the part of the cost that is compilation. `gain`: the likely speed-up.
+        `steps_taken`: steps so far. `step_s`: the current time of a step.
         """
         left_s = self.left_s
         if left_s is not None and cost_s > left_s:
@@ -120,7 +120,7 @@ class Budget:
             return None
         steps_left = max(0, self.steps - steps_taken)
         earned_s = steps_left * step_s * (1 - 1 / max(gain, 1.001))
-        # A throw-away run has taken few steps of the run that is meant.
+        # A throw-away run takes only few steps of the real run.
         if cost_s <= earned_s:
             return None
         reason = (

@@ -2,8 +2,8 @@
 
 A recorded call can be made again, at the weights that it was made with, as long as the optimizer
 has not stepped: the same inputs, buffers and random numbers go in, the same gradients come back at
-the outputs. So two ways of running can be compared without the loss function, which may stand
-anywhere in the program, and without leaving a trace: gradients go to nobody's `.grad`.
+the outputs. So two ways of running can be compared without the loss function, which may be anywhere
+in the program. No trace is left: nothing is added to any `.grad`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ DEVICES = ("cpu", *ACCELERATORS)
 
 
 class OtherOutputsError(RuntimeError):
-    """The program's call does not give the same kind of outputs again."""
+    """Repeating the program's call gives outputs of another kind."""
 
 
 @dataclass
 class RecordedCall:
-    """One call, with all that is needed to repeat it."""
+    """One call, with everything needed to repeat it."""
 
     model: torch.nn.Module
     args: tuple[Any, ...]
@@ -42,22 +42,22 @@ class RecordedCall:
     weights: list[int]
     """... and of the weights."""
     outputs: list[torch.Tensor] = field(default_factory=list)
-    """Detached: the values of the tensors that require gradients, in order; empty where the call's
+    """The detached values of the tensors that require gradients, in order. Empty if the call's
     repetition is not compared with them."""
     output_gradients: list[torch.Tensor | None] = field(default_factory=list)
-    """The gradient that came back at each of them; None: none did."""
+    """The gradient that came back at each output, or None if none did."""
     outer: bool = False
-    """`output_gradients` is without what came from other outputs of the same call."""
+    """Contributions from other outputs of the same call were removed from `output_gradients`."""
     twice: bool = False
-    """Differentiated with a graph: the loss takes gradients of gradients."""
+    """The backward pass created a graph: the loss uses gradients of gradients."""
     random: list[torch.Tensor] = field(default_factory=list)
     """States of the generators before the call."""
     drew: bool = False
     """The call drew random numbers."""
     autocast_cache: bool = True
-    """The autocast regions kept the weights that they had cast."""
+    """The autocast regions cached the weights that they had cast."""
     fault: str | None = None
-    """Why a gradient that came back could not be kept; None: all were."""
+    """Why a gradient that came back could not be kept, or None if all were."""
 
     @property
     def used(self) -> bool:
@@ -68,13 +68,13 @@ class RecordedCall:
 
     @property
     def complete(self) -> bool:
-        """Whether it was used, and its inputs have not been written to since."""
+        """Whether the backward pass came and the inputs have not been written to since."""
         now = _versions(nests.tensors((self.args, self.kwargs)))
         return self.fault is None and self.used and self.inputs == now
 
     @property
     def refusal(self) -> str | None:
-        """Why it cannot be repeated now and compared; None: it can."""
+        """Why the call cannot be repeated and compared now, or None if it can."""
         if self.fault is not None:
             return self.fault
         if not self.complete:
@@ -92,7 +92,8 @@ class RepeatedCall:
 
     outputs: list[torch.Tensor]
     gradients: list[torch.Tensor | None]
-    """Of the parameters, then of the inputs that require them; None where there is none."""
+    """The gradients of the parameters, then of the inputs that require them; None where there is
+    none."""
     names: list[str]
 
 
@@ -101,7 +102,7 @@ def _versions(tensors: Iterable[torch.Tensor]) -> list[int]:
 
 
 def differentiable(nest: Any) -> list[torch.Tensor]:
-    """Those tensors that were computed and require gradients, each once."""
+    """The computed tensors that require gradients, each once."""
     tensors = {id(t): t for t in nests.tensors(nest) if t.requires_grad and not t.is_leaf}
     return list(tensors.values())
 
@@ -115,7 +116,7 @@ def _autocast() -> dict[str, torch.dtype]:
 
 
 def begin(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall:
-    """Note what is needed to repeat the call; the call itself is made after this."""
+    """Record what is needed to repeat the call, before the call itself is made."""
     before = forward_state.keep([model])
     inputs, weights = _versions(nests.tensors((args, kwargs))), _versions(model.parameters())
     recorded = RecordedCall(model, args, kwargs, before, _autocast(), inputs, weights)
@@ -125,9 +126,9 @@ def begin(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def finish(recorded: RecordedCall, output: Any, values: bool = True) -> None:
-    """Note the call's outputs, and hook them to note the gradients that come back there.
+    """Record the call's outputs, and hook them to record the gradients that come back there.
 
-    values: keep the outputs, to check whether a repetition gives the same.
+    values: keep the outputs, to check whether a repetition gives the same values.
     """
     recorded.before.only_changed()
     now = _generator_states(recorded.model)
@@ -144,8 +145,8 @@ def finish(recorded: RecordedCall, output: Any, values: bool = True) -> None:
 def _generator_states(model: torch.nn.Module) -> list[torch.Tensor]:
     """States of the generators that a call of this model draws from.
 
-    Dropout need not be a module of that name. An accelerator's generator counts in host memory what
-    the work queued so far will draw, so that nothing waits for the device here.
+    Dropout need not be a module of that name, so all generators are read. An accelerator's
+    generator counts its draws in host memory, so reading its state does not wait for the device.
     """
     devices = forward_state.devices([model])
     on_devices = [forward_state._of_device(device).get_state() for device in devices]
@@ -153,7 +154,7 @@ def _generator_states(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def not_repeatable(model: torch.nn.Module) -> str | None:
-    """Why this model's calls are not repeated: hooks of the program would be called as well."""
+    """Why this model's calls are not repeated: the program's hooks would be called again."""
     everywhere = torch.nn.modules.module
     hooks = [*everywhere._global_forward_hooks.values()]
     hooks += [*everywhere._global_forward_pre_hooks.values()]
@@ -193,8 +194,8 @@ def _note_gradient(tensor: torch.Tensor, recorded: RecordedCall, position: int) 
 def again(recorded: RecordedCall, reseed: int | None = None, still: bool = False) -> RepeatedCall:
     """Repeat the call as the model runs now, and leave the model unchanged.
 
-    reseed: draw other random numbers than then. still: without dropout. Raises whatever the model
-    raises.
+    reseed: draw other random numbers than the recorded call. still: without dropout. Raises
+    whatever the model raises.
     """
     model = recorded.model
     restore = forward_state.keep([model])
@@ -218,10 +219,10 @@ def again(recorded: RecordedCall, reseed: int | None = None, still: bool = False
 def _as_then(recorded: RecordedCall, stack: ExitStack) -> None:
     """Open the autocast regions of the recorded call, and leave the present ones.
 
-    Weights that were cast are remembered until the outermost region ends, which may be one of the
-    program's that is open now. The call must not find them there, since weights may be shifted for
-    it, nor leave its own. A region that remembers none would not do: code compiled for that
-    is not the code that the program's calls need.
+    Autocast caches the weights that it has cast until the outermost region ends, which may be a
+    region of the program that is open now. The repeated call must not find these weights, since its
+    own may be shifted, and must not leave its own there. A region without a cache would not do:
+    code compiled for that differs from the code that the program's calls need.
     """
     torch.clear_autocast_cache()
     stack.callback(torch.clear_autocast_cache)
@@ -270,7 +271,9 @@ def _make(recorded: RecordedCall) -> RepeatedCall:
 
 
 def _take_over(gradients: list[torch.Tensor | None]) -> None:
-    """Detach them, and copy those on accelerators: a recorded graph writes there at each replay."""
+    """Detach the tensors, and copy those on accelerators: a recorded graph writes into them at each
+    replay.
+    """
     for position, gradient in enumerate(gradients):
         if gradient is not None:
             detached = gradient.detach()
@@ -286,7 +289,7 @@ def _gradients(
     graph: bool = False,
     retain: bool = False,
 ) -> list[torch.Tensor | None]:
-    """Gradients of `targets` where `output_gradients` come back at the outputs."""
+    """Gradients of `targets`, given `output_gradients` at the outputs."""
     pairs = [(o, g) for o, g in zip(outputs, output_gradients, strict=True) if g is not None]
     if not pairs or not targets:
         return [None] * len(targets)
@@ -303,7 +306,8 @@ def _gradients(
 
 
 def _leave_out_inner(recorded: RecordedCall, outputs: list[torch.Tensor]) -> None:
-    """Take out of `output_gradients` what came from other outputs: from the loss to the logits.
+    """Remove from `output_gradients` what came from other outputs, for example from the loss to the
+    logits.
 
     A model may give its loss beside the logits that it was computed from, or every layer's result.
     """
@@ -331,7 +335,7 @@ def _leave_out_inner(recorded: RecordedCall, outputs: list[torch.Tensor]) -> Non
 
 SAME = 1e-4
 LOW_SAME = 3e-2
-"""What is left of a gradient by rounding alone, as a share of it; the second in 16 bits."""
+"""The share of a gradient that rounding alone can leave over; the second in 16 bits."""
 
 
 def _behind(output: torch.Tensor, earlier: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""What is worth trying in this program, the likeliest gain first; what is not, and why."""
+"""The boosts worth trying in this program, likeliest gain first, and why the others are not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flatout_agent.live.expected import USUAL
 from flatout_agent.live.records import Record
 
 LEAST_PROMISE = 1.004
-"""Where the step's time is known, a boost that promises less gets no turn."""
+"""If it is known where a step's time goes, a boost that promises less gets no turn."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Candidate:
     params: wire.Params
     boost: Boost
     promise: float
-    """Likely speed-up, by the boost's own rule."""
+    """Likely speed-up according to the boost's own rule."""
     record: Record = USUAL
     variant: int = 0
     """0: the first choice of parameters that applies; variants come after all other boosts."""
@@ -34,7 +34,7 @@ class Candidate:
 
     @property
     def order(self) -> wire.BoostOrder:
-        """As the booster takes it."""
+        """The form that the booster takes."""
         return wire.BoostOrder(self.id, self.params)
 
     @property
@@ -44,7 +44,7 @@ class Candidate:
 
     @property
     def likely_harm(self) -> float:
-        """Log of the speed-up that taking it out for once brings on average.
+        """Log of the speed-up that taking it out once brings on average.
 
         A boost that promises much seldom hurts.
         """
@@ -62,11 +62,11 @@ class Refusal:
 
     reason: str
     why: wire.WhyUntried | None = None
-    """None: it does not apply to this program, or not beside what is on."""
+    """The order, or None if it does not apply to this program or not beside what is on."""
 
 
 def highest_risk(candidates: Iterable[Candidate]) -> str:
-    """The highest risk among these boosts; "exact" without any."""
+    """The highest risk among these boosts; "exact" if there are none."""
     risks = ("exact", "rounding", "semantics")
     return max(
         (candidate.boost.risk.value for candidate in candidates), key=risks.index, default="exact"
@@ -76,9 +76,9 @@ def highest_risk(candidates: Iterable[Candidate]) -> str:
 def candidates(
     facts: wire.JobFacts, allowed: Collection[str], ids: Iterable[str] | None = None
 ) -> tuple[list[Candidate], list[wire.Decided]]:
-    """(what to try, in order; what does not apply to this job or to a running program).
+    """(candidates to try, in order; boosts that do not apply to this job or to a running program).
 
-    ids: the boosts in question, by default all.
+    ids: the boosts to consider, all by default.
     """
     eligible: list[Candidate] = []
     declined: list[wire.Decided] = []

@@ -1,9 +1,9 @@
 """When the Guard checks a running program, and how it gets what it compares.
 
-The calls of one unit of work give the noise between batches; those of the next are repeated, each
-model's when its gradients are available and the weights are still those of the call. Boosts are
-checked together. Where the Guard refuses them, halves of them are repeated on the same call until
-those that it refuses are known, so that none waits for another unit.
+The calls of one unit of work give the noise between batches. The calls of the next unit are
+repeated: each as soon as its gradients are available, while the weights are still those of the
+call. Boosts are checked together. If the Guard refuses them, halves of them are repeated on the
+same call until the refused ones are known, so none waits for another unit.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ MOST_WAITING = 64
 NOT_COMPARED = "the gradient was not compared: "
 OUR_FAULT = "a part of the check failed inside flatout"
 CHECKING = ("backward", "guard", "optimizer", "step")
-"""Where such an error is recorded under."""
+"""The name under which such an error is recorded."""
 OURS = Path(__file__).parents[1]
 BATCH, COMPARE, GIVE = 1, 2, 3
-"""What a unit's calls are recorded for."""
+"""The purpose for which a unit's calls are recorded."""
 Use = Callable[[list[RecordedCall]], None]
 
 
 @dataclass
 class Checked:
-    """What the Guard says of some boosts."""
+    """The Guard's answer on some boosts."""
 
     sound: list[Candidate]
-    """Those that may go on, together."""
+    """The boosts that may be on together."""
     refused: dict[str, GuardVerdict]
-    """The others, by id."""
+    """The verdicts on the others, by id."""
     verdict: GuardVerdict
-    """On the sound ones together, with the numbers of the worst call."""
+    """The verdict on the sound ones together, with the numbers of the worst call."""
     idle: dict[str, str] = field(default_factory=dict)
-    """Of the sound ones: those that did not take hold, and why."""
+    """The sound ones that did not take hold, and why."""
 
 
 class Checks:
@@ -72,7 +72,7 @@ class Checks:
         self.on = False
         """Some boost is on: a call that raises is repeated as written."""
         self.own_s = 0.0
-        """Seconds that repeating calls has taken since someone set this to zero."""
+        """Seconds spent on repeating calls since this was last set to zero."""
         self._recording = 0
         self._group: list[Candidate] = []
         """The boosts in question that act on calls and have not been refused ..."""
@@ -84,7 +84,7 @@ class Checks:
         """A boost in question that acts on the optimizers: updates are compared, not calls."""
         self._calls: list[RecordedCall] = []
         self._earlier: dict[int, RecordedCall] = {}
-        """A call on another batch, by model."""
+        """A call on another batch, for each model."""
         self._verdicts: dict[int, GuardVerdict] = {}
         """By model."""
         self._updates: dict[int, GuardVerdict] = {}
@@ -92,18 +92,19 @@ class Checks:
         self._not_compared: dict[int, str] = {}
         self._declined = ""
         self._faults_before = 0
-        """Errors of our own when the check began: see `_failed`."""
+        """The number of our own errors when the check began: see `_failed`."""
         self._noise_floors = NoiseFloors()
         self._before: WeightsBefore | None = None
         self._looking = False
-        """A later look at what is kept: where it is unsound, each boost is then checked alone."""
+        """This is a later look at the kept boosts: if they are unsound, each is then checked
+        alone."""
         self._wrong: tuple[list[str], str] = [], ""
         self._use: Use = lambda calls: None
         self._delivered = False
 
     @property
     def replaying(self) -> bool:
-        """A call is being repeated: it is not one of the program's."""
+        """A call is being repeated; it is not the program's own."""
         return self._replaying or self._failed_calls.replaying
 
     @contextmanager
@@ -118,7 +119,7 @@ class Checks:
     def give_calls(self, use: Use) -> Generator[None, Tick, None]:
         """Hand the calls of one unit to `use`, each as soon as its gradient is available.
 
-        They stay as the other batch of the check that comes next.
+        They then serve as the other batch of the next check.
         """
         if self.job.device != "cpu":
             return  # nothing uses them there, and they hold memory
@@ -143,7 +144,7 @@ class Checks:
     # Before the first real step under boosts ----------------------------------------------------
 
     def check(self, group: Sequence[Candidate]) -> Generator[None, Tick, Checked]:
-        """Which of these boosts are sound together; waits for calls that can be compared."""
+        """Wait for calls that can be compared, and say which of these boosts are sound together."""
         called = [candidate for candidate in group if candidate.boost.moment in CALLED]
         update = next((c for c in group if c.boost.moment is Moment.OPTIMIZER), None)
         checked = yield from self._ask(called, update)
@@ -158,7 +159,7 @@ class Checks:
         return checked
 
     def check_together(self, kept: Sequence[Candidate]) -> Generator[None, Tick, GuardVerdict]:
-        """The verdict on all that is kept, against the program as written."""
+        """The verdict on all kept boosts, against the program as written."""
         called = [candidate for candidate in kept if candidate.boost.moment in CALLED]
         if not called:
             return GuardVerdict(True, "nothing that is on acts on the model's calls")
@@ -180,7 +181,7 @@ class Checks:
     def _look(
         self, called: list[Candidate], update: Candidate | None, on: bool
     ) -> Generator[None, Tick, None]:
-        """Wait for an answer; a second time where it refuses something by an old measurement."""
+        """Wait for an answer, and once more if it refuses something by an old measurement."""
         for second in (False, True):
             self._begin(called, update, on)
             for _ in range(WAIT_UNITS):
@@ -212,12 +213,14 @@ class Checks:
         return sum(faults[place] for place in CHECKING)
 
     def _failed(self) -> GuardVerdict | None:
-        """The verdict where a part of the check has failed by our own fault: nothing is kept."""
+        """The verdict if a part of the check failed by our own fault: nothing is kept."""
         failed = self._faults() > self._faults_before
         return GuardVerdict(False, f"{NOT_COMPARED}{OUR_FAULT}") if failed else None
 
     def _has_other_batch(self) -> bool:
-        """Whether nothing but the calls themselves is needed: another batch's, or its noise."""
+        """Whether only the calls themselves are still needed, and not another batch or
+        its noise.
+        """
         models, purpose = list(self.job.models), self._purpose(self._group)
         given = [self._earlier.get(id(model)) for model in models]
         if models and all(call is not None and call.complete for call in given):
@@ -288,7 +291,9 @@ class Checks:
         return GuardVerdict(risk == "exact", f"{NOT_COMPARED}{reason}")
 
     def _possible(self, candidate: Candidate) -> GuardVerdict | None:
-        """Boosts of loading keep the samples by their own rules: one must only be possible here."""
+        """Boosts of loading guarantee the samples by their own rules, so one need only be
+        applicable here.
+        """
         refused = self._all_on([candidate])
         self.booster.off(candidate.id)
         return refused.get(candidate.id)
@@ -317,20 +322,22 @@ class Checks:
         return None
 
     def _finish(self, recorded: RecordedCall, output: Any) -> None:
-        """Keep the call for its backward pass, where there is room for it."""
+        """Keep the call for its backward pass, if there is room for it."""
         reason = headroom.lack_for_call(recorded.model, output, self._calls)
         if not self._refused_call(recorded.model, reason):
             finish(recorded, output, values=self._recording == COMPARE)
             self._calls = [*self._calls[-MOST_WAITING:], recorded]
 
     def _refused_call(self, target: object, reason: str | None) -> bool:
-        """Whether there is a reason not to compare this model or optimizer; note it."""
+        """Record the reason not to compare this model or optimizer; returns whether there
+        is one.
+        """
         if reason is not None:
             self._not_compared[id(target)] = reason
         return reason is not None
 
     def backward_ended(self) -> None:
-        """Gradients are available and the weights unchanged: compare, if a check is under way."""
+        """Compare if a check is under way: gradients are available and the weights unchanged."""
         if not self._recording or self.replaying or self.job.inside_backward():
             return
         finished = [recorded for recorded in self._calls if recorded.used]
@@ -354,9 +361,9 @@ class Checks:
             self._verdicts.update({id(recorded.model): verdict for recorded in ready})
 
     def _judge(self, calls: list[RecordedCall]) -> GuardVerdict | None:
-        """The boosts in question against the program without them, over all these calls.
+        """Compare the program with and without the boosts in question, over all these calls.
 
-        None: they cannot be compared.
+        None if they cannot be compared.
         """
         worst: GuardVerdict | None = None
         for recorded in calls:
@@ -388,7 +395,7 @@ class Checks:
         self._group = [candidate for candidate in self._group if candidate.id not in self._refused]
 
     def _judge_call(self, recorded: RecordedCall) -> GuardVerdict | None:
-        """None: the call does not give the same again."""
+        """None if the repeated call does not give the same."""
         as_run = guard.reference(recorded)
         if as_run is None:
             return None
@@ -406,10 +413,11 @@ class Checks:
                 self._unsound(ids, f"it does not come back: {reason}")
 
     def _narrow(self, recorded: RecordedCall, written: RepeatedCall) -> GuardVerdict:
-        """Refuse what this call shows to be wrong; the verdict on the rest.
+        """Refuse the boosts that this call shows to be wrong; returns the verdict on the rest.
 
-        First the exact boosts, by the rule for exact ones; then what rounds beside them; last what
-        draws other random numbers, beside all these: that rule sees less.
+        The exact boosts come first, by the rule for exact ones; then boosts that round, beside
+        these. Boosts that draw other random numbers come last, beside all others, since their rule
+        sees less.
         """
         sound = self._that_apply([c for c in self._group if _beside_calls(c)])
         verdict = GuardVerdict(True, "nothing that is on acts on the model's calls", 0.0)
@@ -444,7 +452,7 @@ class Checks:
         written: RepeatedCall,
         under: list[Candidate],
     ) -> tuple[list[Candidate], GuardVerdict | None]:
-        """(those of the group that pass beside the base, the verdict on them).
+        """(the boosts of the group that pass beside the base, the verdict on them).
 
         under: the boosts under which `written` was made.
         """
@@ -466,7 +474,9 @@ class Checks:
         return passed, worst
 
     def _that_apply(self, group: list[Candidate]) -> list[Candidate]:
-        """Those that can be switched on here; the others are refused with their own words."""
+        """The boosts that can be switched on here; the others are refused with their
+        own reasons.
+        """
         refused = self._all_on(group)
         self._all_off([candidate for candidate in group if candidate.id not in refused])
         for candidate in group:
@@ -483,9 +493,10 @@ class Checks:
         judged: Sequence[Candidate] | None = None,
         under: Sequence[Candidate] = (),
     ) -> GuardVerdict:
-        """Compare the call as written with the one under these boosts (None: make it here).
+        """Compare the call as written with the one under these boosts.
 
-        judged: those of them by whose rules; None: all. under: those that `written` was made under.
+        written: the call as written, or None to make it here. judged: the boosts whose rules apply,
+        or None for all. under: the boosts that `written` was made under.
         """
         judged = candidates if judged is None else judged
         purpose, risk = self._purpose(judged), highest_risk(judged)
@@ -519,9 +530,9 @@ class Checks:
         under: Sequence[Candidate],
         noise_floor: NoiseFloor,
     ) -> GuardVerdict | None:
-        """The verdict on these boosts without dropout; None: it cannot be had.
+        """The verdict on these boosts without dropout.
 
-        Code that was compiled or recorded would be made anew for it.
+        None if compiled or recorded code would have to be made again for it.
         """
         active = [*(c.boost for c in candidates), *self.booster.active().values()]
         if any(boost.compiles for boost in active) or not can_run_without_dropout(recorded.model):
@@ -541,7 +552,7 @@ class Checks:
     def _boosted(
         self, recorded: RecordedCall, candidates: Sequence[Candidate], still: bool = False
     ) -> RepeatedCall | GuardVerdict:
-        """The call under these boosts, or why there is none. still: without dropout."""
+        """The call under these boosts, or why it could not be made. still: without dropout."""
         refused = self._all_on(candidates)
         if refused:
             self._all_off(candidates)
@@ -565,7 +576,7 @@ class Checks:
             self._all_off(candidates)
 
     def _all_on(self, candidates: Sequence[Candidate]) -> dict[str, GuardVerdict]:
-        """Switch these on; those that did not take hold, with their own words."""
+        """Switch these on; returns those that did not take hold, with their own reasons."""
         refused = {}
         for candidate in candidates:
             note = self.booster.on(candidate.order)
@@ -581,7 +592,7 @@ class Checks:
     # Updates ------------------------------------------------------------------------------------
 
     def optimizer_starts(self, optimizer: torch.optim.Optimizer) -> None:
-        """Keep the weights where a boost of the update is to be checked."""
+        """Keep the weights if a boost of the update is to be checked."""
         if self._update is not None:
             reason = headroom.lack_for_update(optimizer)
             if not self._refused_call(optimizer, reason):
@@ -622,7 +633,7 @@ class Checks:
         return not self._looking or self._unit_ended()
 
     def looked(self) -> tuple[bool, list[str], str]:
-        """End the look: (whether all was seen to be sound, boosts that are wrong, why)."""
+        """End the look; returns (whether all was found sound, the boosts that are wrong, why)."""
         verdicts = list(self._verdicts.values())
         passed = bool(verdicts) and all(verdict.passed for verdict in verdicts)
         wrong, reason = self._wrong
@@ -630,7 +641,7 @@ class Checks:
         return passed, wrong, reason
 
     def _find_wrong(self, calls: list[RecordedCall], verdict: GuardVerdict) -> None:
-        """What is kept is no longer sound together: find the boosts that are wrong alone."""
+        """The kept boosts are no longer sound together: check each alone to find the wrong ones."""
         if verdict.error is None:
             return
         kept = list(self._group)
@@ -651,7 +662,9 @@ class Checks:
 
 
 def _tiers(group: Sequence[Candidate]) -> list[list[Candidate]]:
-    """Those that act on calls, by what each may change: exact, rounding, other random numbers."""
+    """The boosts that act on calls, grouped by what they may change: nothing (exact), rounding,
+    random numbers.
+    """
     called = [candidate for candidate in group if not _beside_calls(candidate)]
     redraw = [candidate for candidate in called if candidate.boost.redraws]
     others = [candidate for candidate in called if not candidate.boost.redraws]
@@ -661,12 +674,12 @@ def _tiers(group: Sequence[Candidate]) -> list[list[Candidate]]:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether it was raised by code of ours, and not by the program or by torch for it."""
+    """Whether flatout's own code raised it, and not the program or torch on its behalf."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = bool(frames) and Path(frames[-1].filename).is_relative_to(OURS)
     return ours and not isinstance(error, replays.OtherOutputsError)
 
 
 def _beside_calls(candidate: Candidate) -> bool:
-    """Whether it changes nothing of a call's arithmetic, as an allocator or a collector does."""
+    """Whether it leaves a call's arithmetic alone, as an allocator or a collector does."""
     return candidate.boost.moment is Moment.START and candidate.boost.risk is Risk.EXACT

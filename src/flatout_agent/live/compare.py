@@ -19,25 +19,27 @@ Orders = list[wire.BoostOrder]
 Comparing = Generator[None, Tick, decide.Answer]
 
 SHARE, AHEAD_SHARE, RECIPE_SHARE = 0.1, 0.25, 0.5
-"""Share of the time that is left which the pairs of one boost may take, of one that seems faster,
-and of the recipe."""
+"""Share of the remaining time that the pairs may take: of one boost, of one that seems faster, and
+of the recipe."""
 LITTLE_S, MOST_S = 5.0, 15.0
-"""Seconds that these pairs take at most all the same: where little is promised, and much."""
+"""The most seconds that these pairs may take in any case: if little is promised, and if much is."""
 FAR_SLOWER = math.log(0.8)
-"""What is slower by this much in two pairs gets no third: it costs the run too much, and to drop
-it wrongly costs a gain, never a result."""
+"""A boost that is slower by this much in two pairs gets no third, which would cost the run too
+much. Dropping it wrongly costs a gain, never a result."""
 CHEAP_S = 0.4
-"""Where a pair takes less than this, one decides nothing: the next has the other order, so that
-steps which grow as the program learns (an agent's episodes) do not look like a gain."""
+"""If a pair takes less than this, one pair decides nothing. The next has the opposite order, so
+steps that grow as the program learns (an agent's episodes) do not look like a gain."""
 SURPRISING = 1.5
-"""A gain so many times what the boosts promise is not believed of one pair either: the program's
-first steps, which serve as its first half, may have been disturbed."""
+"""One pair is not enough either for a gain that exceeds the boosts' promise by this factor: the
+program's first steps, which serve as its first half, may have been disturbed."""
 SURE_PAIRS = 3
-"""What rests on fewer pairs is looked at once more at the end."""
+"""Results from fewer pairs are looked at once more at the end."""
 
 
 class Comparer:
-    """Compares what is tried with what is on. A later process of the tuning goes on with it."""
+    """Compares the boosts being tried with those that are on. A later process of the tuning
+    continues its comparisons.
+    """
 
     def __init__(
         self,
@@ -50,21 +52,21 @@ class Comparer:
         """earlier: the comparisons of earlier processes of this tuning."""
         self.machinery, self.state, self.budget, self.measure = machinery, state, budget, measure
         self.so_far: decide.Answer | None = None
-        """What the pairs of the last comparison say."""
+        """The answer of the last comparison."""
         self._pairs = {pairs.boosts: pairs for pairs in earlier}
         """All comparisons so far ..."""
         self._earlier = set(self._pairs)
-        """... and which of them are of earlier processes: each is gone on with once."""
+        """... and those from earlier processes, each of which is continued once."""
         self._written: deque[float] = deque(maxlen=8)
-        """Seconds of the last units, if they were as written and nothing happened beside them."""
+        """Seconds of the last units, if they ran as written and undisturbed."""
 
     @property
     def compared(self) -> tuple[wire.Compared, ...]:
-        """Comparisons with their pairs so far, for the next process."""
+        """The comparisons and their pairs so far, for the next process."""
         return tuple(self._pairs.values())
 
     def see(self, tick: Tick) -> None:
-        """A unit of work has ended: as written it serves as half of a first pair."""
+        """A unit of work has ended; a unit as written serves as half of a first pair."""
         if self.machinery.on():
             self._written.clear()
         elif tick.clean:
@@ -72,7 +74,7 @@ class Comparer:
             self.measure.sizes.add(tick)
 
     def forget(self, group: Sequence[Candidate]) -> None:
-        """The next comparison of these begins anew."""
+        """Make the next comparison of these start afresh."""
         self._pairs.pop(_key(group), None)
         self._earlier.discard(_key(group))
 
@@ -85,8 +87,8 @@ class Comparer:
     ) -> Comparing:
         """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up.
 
-        harmless_is_enough: it does not matter whether these gain anything, only that they do not
-        seem to cost anything.
+        harmless_is_enough: these need not gain anything, as long as they do not seem to cost
+        anything.
         """
         key, kept_ids = _key(group), tuple(self.state.kept_ids)
         before = self._pairs.get(key, wire.Compared(key, (), ()))
@@ -130,19 +132,19 @@ class Comparer:
                 return answer
 
     def _left_s(self, group: Sequence[Candidate]) -> float | None:
-        """Seconds that are left for these, or None if there is no limit."""
+        """Seconds left for these, or None if there is no limit."""
         left_s = self.budget.left_s
         if left_s is None:
             return None
         left_s = max(0.0, left_s - self.unsure_s())
-        # What a throw-away program does not finish the next one goes on with.
+        # The next throw-away program continues what this one did not finish.
         if len(group) > 1 and not self.budget.throw_away:
             run_left_s = self.run_left_s()
             left_s = min(left_s, math.inf if run_left_s is None else run_left_s)
         return left_s
 
     def _answer(self, ratios: list[float]) -> decide.Answer:
-        """What these pairs say; two that are far slower are enough."""
+        """The answer of these pairs; two that are far slower are enough."""
         answer = decide.answer(ratios, self.state.noise)
         clearly = min(FAR_SLOWER, -2 * self.state.noise.deviation)
         if answer.verdict == "unclear" and len(ratios) > 1 and max(ratios) < clearly:
@@ -152,7 +154,9 @@ class Comparer:
     def _most_s(
         self, group: Sequence[Candidate], answer: decide.Answer, left_s: float | None
     ) -> float:
-        """Seconds for all pairs of these: a small gain is not worth minutes of long steps."""
+        """Seconds allowed for all pairs of these: a small gain is not worth minutes of
+        long steps.
+        """
         recipe, promise = len(group) > 1, group[0].promise
         most_s = math.inf if recipe else min(MOST_S, LITTLE_S + 100 * (promise - 1))
         if left_s is None:
@@ -164,12 +168,12 @@ class Comparer:
         return min(most_s, share * left_s)
 
     def unsure_s(self) -> float:
-        """Seconds that are held back to look once more at what rests on few pairs."""
+        """Seconds reserved to look once more at results from few pairs."""
         unsure = self.state.kept and self.state.pairs < SURE_PAIRS
         return self.measure.pair_s() if unsure else 0.0
 
     def step_s(self) -> float:
-        """Seconds of one step with all that is kept."""
+        """Seconds of one step with all kept boosts."""
         return self.state.now_s * self.machinery.units_per_step()
 
     def run_left_s(self) -> float | None:

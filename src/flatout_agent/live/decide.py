@@ -1,14 +1,14 @@
 """Decide between two ways of running from paired blocks, after any number of pairs.
 
-Each pair gives one log-ratio, time as it was over time with the boosts, of two neighbouring blocks.
-Drift (clock, temperature, other programs) is common to both and cancels. One may look after every
-pair and stop when the answer is clear: the interval is a confidence sequence, which holds at all
-times at once. Ours is the asymptotic one of Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas,
-"Time-uniform central limit theory and asymptotic confidence sequences", Annals of Statistics 52(6),
-2024, theorem 2.2, https://arxiv.org/abs/2103.06476. With few pairs its standard deviation is not
-known well: it is pooled with that of pairs of like blocks, at first with what is usual, and widened
-as Student's t widens. So one pair decides where the difference is large, and only there.
-`benchmarks/live_decisions.py` counts how often it is wrong.
+Each pair of neighbouring blocks gives one log-ratio: the time before over the time with the boosts.
+Drift (clock, temperature, other programs) is common to both and cancels. The pairs may be inspected
+after each one and stopped when the answer is clear: the interval is a confidence sequence, which
+holds at all times at once. It is the asymptotic one of Waudby-Smith, Arbour, Sinha, Kennedy and
+Ramdas, "Time-uniform central limit theory and asymptotic confidence sequences", Annals of
+Statistics 52(6), 2024, theorem 2.2, https://arxiv.org/abs/2103.06476. With few pairs the standard
+deviation is not known well. It is pooled with that of pairs of like blocks (at first with a usual
+value), and widened like Student's t. So one pair decides where the difference is large, and only
+there. `benchmarks/live_decisions.py` counts how often it is wrong.
 """
 
 from __future__ import annotations
@@ -19,54 +19,55 @@ from dataclasses import dataclass
 from typing import Literal
 
 ALPHA = 0.01
-"""Chance that the interval ever leaves out the truth, over all looks."""
+"""Probability that the interval ever excludes the truth, over all looks."""
 TIGHTEST_AT = 8
-"""The confidence sequence is tuned to be tightest after so many pairs."""
+"""The confidence sequence is tightest after this many pairs."""
 FEWEST = 4
 """No answer from fewer pairs than this ..."""
 CLEAR = (math.log(1.5), math.log(1.3), math.log(1.2))
-"""... but from one, two or three, where each shows a difference like this: bursts of other programs
-have both signs."""
+"""... except from one, two or three if each shows a difference this large: disturbances by other
+programs have both signs."""
 MOST = 24
-"""After so many pairs a difference that still cannot be seen is not worth more."""
+"""After this many pairs, a difference that still cannot be seen is not worth more pairs."""
 MATTERS = math.log(1.01)
 """A boost that gains less than 1 % is not worth a line of a plan."""
 LEAST_NOISE = 0.003
-"""Standard deviation of one log-ratio taken at least: clocks and schedulers are no better."""
+"""The smallest standard deviation assumed for one log-ratio: clocks and schedulers are no
+better."""
 ENOUGH = 10
-"""So many pairs of its own tell a boost's deviation better than the program's first steps, which
-are often restless."""
+"""From this many pairs on, a boost's own deviation is more reliable than that of the program's
+first steps, which are often unsteady."""
 ALONE = 2.3
-"""By how much a deviation of few pairs is widened where it is larger than the program's own."""
+"""The factor that widens a deviation from few pairs if it exceeds the program's own."""
 FAR, FAR_SHARE = 10.0, 0.2
-"""A pair so many times as far from the middle one as usual was disturbed from outside; at most this
-share of them are left out."""
+"""A pair this many times as far from the median as usual was disturbed from outside. At most this
+share of the pairs is left out."""
 HOPELESS = 1.7
-"""Standard errors below what matters at which more pairs are given up. It costs power, never a
-false keep, so it need not hold at all times at once."""
+"""No more pairs are taken if the gain is this many standard errors below what matters. This costs
+power, never a false keep, so it need not hold at all times at once."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What the program does against itself: standard deviation of a pair's log-ratio."""
+    """The program's own noise: the standard deviation of the log-ratio of two like blocks."""
 
     deviation: float
     freedom: int
-    """Degrees of freedom behind it: pairs less one."""
+    """Its degrees of freedom: pairs minus one."""
 
 
 PRIOR = Noise(0.05, 2)
-"""Taken until pairs of like blocks have been seen."""
+"""Used until pairs of like blocks have been seen."""
 
 
 PairVerdict = Literal["faster", "slower", "same", "unclear", "broken", "nonfinite"]
 """unclear: more pairs needed; broken: a loss is NaN or Inf with the boost, or a call failed;
-nonfinite: without it as well."""
+nonfinite: the same without the boost."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the pairs say so far."""
+    """The answer of the pairs so far."""
 
     verdict: PairVerdict
     gain: float
@@ -77,7 +78,7 @@ class Answer:
 
 
 def noise(ratios: list[float]) -> Noise:
-    """Of log-ratios of the program against itself."""
+    """The spread of log-ratios of the program against itself."""
     if len(ratios) < 2:
         return Noise(LEAST_NOISE, 0)
     mean = sum(ratios) / len(ratios)
@@ -86,7 +87,7 @@ def noise(ratios: list[float]) -> Noise:
 
 
 def half_width(pairs: int, deviation: float, alpha: float = ALPHA) -> float:
-    """Half of the width of the confidence sequence's interval after so many pairs."""
+    """Half the width of the confidence interval after this many pairs."""
     log_alpha = math.log(alpha)
     squared = (-2 * log_alpha + math.log(-2 * log_alpha) + 1) / TIGHTEST_AT
     grown = pairs * squared + 1
@@ -109,7 +110,7 @@ def deviation(ratios: list[float], own: Noise) -> float:
 
 
 def undisturbed(ratios: list[float]) -> list[float]:
-    """These log-ratios without those that are far from all others: something else was busy then."""
+    """These log-ratios without those far from all others, when something else was busy."""
     if len(ratios) <= FEWEST:
         return ratios
     middle = statistics.median(ratios)
@@ -147,16 +148,16 @@ def answer(ratios: list[float], own: Noise, most: int = MOST) -> Answer:
 
 
 WIDE = 1.2
-"""An interval whose ends are so many times apart says little."""
+"""An interval with ends this many times apart says little."""
 
 
 def so_far(answer: Answer) -> str:
-    """What the pairs say of a boost on which more of them would decide."""
+    """The answer on a boost that needs more pairs for a decision, in one line."""
     return f"{answer.gain:.2f}x so far [{answer.low:.2f}-{answer.high:.2f}]"
 
 
 def why_not(answer: Answer) -> str:
-    """What the pairs say of a boost that is not kept, in one line."""
+    """The answer on a boost that is not kept, in one line."""
     spread = f"{answer.low:.2f}-{answer.high:.2f}"
     if answer.low < 1 < answer.high and answer.high > WIDE * answer.low:
         pairs = "1 pair" if answer.pairs == 1 else f"{answer.pairs} pairs"

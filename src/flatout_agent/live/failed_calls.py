@@ -1,4 +1,4 @@
-"""A call that raises under a boost is repeated as written: whose error is it?"""
+"""A call that raises under a boost is repeated as written, to find out whose error it is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FailedCalls:
         """A call is being repeated."""
 
     def call(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The call, repeated without the boosts where it raises.
+        """The call, repeated without the boosts if it raises.
 
         Only torch's own generator is restored: reading those of Python, NumPy and the devices takes
         some 60 microseconds in every step, and other numbers after an error do no harm.
@@ -38,8 +38,8 @@ class FailedCalls:
             return call(*args, **kwargs)
         except Exception as error:
             reason = first_line(error)
-        # Out here: the program's own error is not to have ours as its context, and what the failed
-        # call held is free.
+        # Outside the handler, so the program's own error does not have ours as its context, and
+        # what the failed call held is free.
         torch.set_rng_state(random_state)
         return self._as_written(model, args, kwargs, reason)
 

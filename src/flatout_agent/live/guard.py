@@ -1,4 +1,4 @@
-"""The Guard of a running program: the same calls at the same weights, as written and under a boost.
+"""The Guard compares the same calls at the same weights, as written and under a boost.
 
 docs/guard.md explains the rules. All distances are relative L2 distances of gradients.
 """
@@ -17,47 +17,48 @@ from flatout_agent.live.calls import RecordedCall, RepeatedCall, again
 from flatout_agent.speedups.precision import rounds_to_tf32
 
 REORDERED = 8.0
-"""An exact boost may differ from the program by so many times what the program differs from itself
-when its sums are taken in another order: a boost reorders in more places."""
+"""An exact boost may differ from the program by this many times what reordering the program's own
+sums changes: a boost reorders in more places."""
 LEAST_REORDERED = 2e-6
-"""Error of reordering taken at least: a few units in the last place of float32."""
+"""The smallest error of reordering assumed: a few units in the last place of float32."""
 ROUNDING = 0.7
 """Largest error of a rounding boost as a share of the noise between batches: half its variance."""
 ROUNDED = 4.0
-"""A rounding boost may err by so many times what rounding the weights to bfloat16 does: it rounds
-what flows through the model as well. Measured over 13 nets at 3 stages: 0.1 to 1.7 times, where
-errors are not so small (`LEAST_ROUNDED`) that nobody minds."""
+"""A rounding boost may err by this many times what rounding the weights to bfloat16 does: it also
+rounds what flows through the model. Measured over 13 nets at 3 stages: 0.1 to 1.7 times, unless
+errors were too small to matter (`LEAST_ROUNDED`)."""
 LEAST_ROUNDED = 0.03
 LEAST_TENSOR = 0.25
 """The same for one parameter's gradient."""
 LEAST_OUTPUT = 0.25
-"""The same for all outputs together. With the same gradients coming back, a layer's lost bias shows
-in them alone."""
+"""The same for all outputs together. As the same gradients come back, a layer's lost bias shows
+only here."""
 ONE_ROW = 10.0
-"""One example's output may err by so many times what that of the median example errs ..."""
+"""One example's output may err by this many times the error of the median example ..."""
 FEWEST_ROWS = 4
 LEAST_ROW = 0.05
 """... or by this share of an output's usual length."""
 ONE_TENSOR = 1.0
 """The same for the one parameter that differs most, beside its own batch noise."""
 NEAR = 8.0
-"""So many times the limit is near it, for an exact boost: in the first steps of a deep network the
-error may be a hundred times what it is later."""
+"""For an exact boost, an error up to this many times the limit counts as near it: in the first
+steps of a deep network the error may be a hundred times what it is later."""
 EXACT_TENSOR = 10.0
-"""For exact boosts: times the limit of all parameters together."""
+"""The same for exact boosts, as a multiple of the limit of all parameters together."""
 BIAS = 0.005
-"""A rounding boost may lengthen or shorten gradients or outputs by this share: what does not
-average out must stay small. Beyond what errors of that size do by chance, see `_by_chance`."""
+"""A rounding boost may lengthen or shorten gradients or outputs by this share, since such errors do
+not average out. What errors of that size do by chance (`_by_chance`) is added."""
 LEAST_BATCH_NOISE = 0.1
 OWN = 1.5
-"""A program that draws random numbers differs from itself; a boost that draws others may differ by
-so many times that."""
+"""A program that draws random numbers differs from itself. A boost that draws other numbers may
+differ by this many times as much."""
 NEGLIGIBLE = 1e-3
 """A parameter whose gradient is below this share of the largest is not judged on its own."""
 ULP = 2.0**-23
 UNITS = 32
-"""Weights are shifted by this many units in the last place. Where a net has many activations near
-zero a reordering switches some of them on or off; one unit alone meets none of them by luck."""
+"""Weights are shifted by this many units in the last place. In a net with many activations near
+zero a reordering switches some of them on or off; a shift by one unit may miss all of them by
+luck."""
 HALF = 2.0**-9
 """Largest error of rounding to bfloat16."""
 HALF_TF32 = 2.0**-12
@@ -69,23 +70,23 @@ class NoiseFloor:
     """How far the program as written differs from itself, at the same weights."""
 
     reordered: float
-    """Distance after a mere reordering of its arithmetic."""
+    """Distance after merely reordering its arithmetic."""
     batch_noise: float | None
-    """Distance between the gradients of two batches; None: there was no second batch."""
+    """Distance between the gradients of two batches, or None if there was no second batch."""
     redrawn: float | None
-    """Distance between two runs that draw different random numbers; None: it draws none."""
+    """Distance between two runs that draw different random numbers, or None if it draws none."""
     tensor_noise: tuple[float, ...] = ()
-    """Batch noise of each gradient, in the order of `Made.gradients`; under a rounding boost no
-    more than what rounding does to it."""
+    """Batch noise of each gradient, in the order of `Made.gradients`; under a rounding boost at
+    most what rounding does to it."""
     rounded: float | None = None
-    """Distance after rounding the weights to 16 bits; None: not asked for."""
+    """Distance after rounding the weights to 16 bits, or None if not measured."""
     by_tensor: tuple[float, ...] = ()
     """Batch noise of each gradient, whatever the boost may change."""
     rounded_outputs: float | None = None
-    """Distance of the outputs after that; None: not asked for."""
+    """Distance of the outputs after that, or None if not measured."""
     rows: tuple[float, ...] = ()
-    """How far rounding the weights takes the output of the example that it takes farthest; of each
-    output; empty: not asked for."""
+    """For each output, how far rounding the weights moves the example that it moves most; empty if
+    not measured."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,9 @@ class Comparison:
 
     error: float
     projection: float
-    """<g, g0> / <g0, g0>: 1 but for what is lost or added systematically."""
+    """<g, g0> / <g0, g0>: 1 unless something is lost or added systematically."""
     outputs: float
-    """The same of the outputs."""
+    """The same for the outputs."""
     output_error: float
     finite: bool
     worst: tuple[str, float]
@@ -108,7 +109,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class GuardVerdict:
-    """Whether a boost computes the same, in one line with the numbers."""
+    """Whether a boost computes the same, and the numbers in one line."""
 
     passed: bool
     reason: str
@@ -117,16 +118,16 @@ class GuardVerdict:
     near: bool = False
     """Only the size of the error failed, near the limit: worth another look some steps later."""
     failed: bool = False
-    """It raised an error: the reason says which."""
+    """It raised an error, which the reason gives."""
 
     @property
     def summary(self) -> str:
-        """The reason, fit to stand among others."""
+        """The reason, worded to be listed among others."""
         return f"failed: {self.reason}" if self.failed else self.reason
 
 
 def reference(recorded: RecordedCall) -> RepeatedCall | None:
-    """The call repeated as written; None: it does not give the same again.
+    """The call repeated as written, or None if it does not give the same again.
 
     A model that keeps hidden state cannot be compared.
     """
@@ -147,8 +148,9 @@ def noise_floor(
 ) -> NoiseFloor:
     """Measure how far the program differs from itself.
 
-    other_batch: a call on another batch. rounded_by: what factors are rounded by as the call is
-    made now; a reordering does no less. known: of the same program, for another purpose.
+    other_batch: a call on another batch. rounded_by: the rounding of factors in the call as it is
+    made now; a reordering does no less. known: a noise floor of the same program for another
+    purpose.
     """
     if known is None:
         known = _own_noise(recorded, written, other_batch, rounded_by)
@@ -183,7 +185,7 @@ def _own_noise(
     other_batch: RecordedCall | None,
     rounded_by: float,
 ) -> NoiseFloor:
-    """What every boost is measured by: a reordering, and another batch."""
+    """The distances that every boost is judged by: of a reordering, and of another batch."""
     unit = max(UNITS * ULP, rounded_by, _rounded_by(recorded))
     with _other_order(recorded.model, unit):
         reordered = distance(again(recorded).gradients, written.gradients)[0] / REORDERED
@@ -202,7 +204,7 @@ def _by_tensor(rerun: RepeatedCall, written: RepeatedCall) -> tuple[float, ...]:
 
 
 def _twin(recorded: RecordedCall, other_batch: RecordedCall | None) -> RepeatedCall | None:
-    """The gradient of another batch; None: there is none."""
+    """The gradient of another batch, or None if there is none."""
     if other_batch is None or not other_batch.complete or other_batch.model is not recorded.model:
         return None
     try:
@@ -212,7 +214,7 @@ def _twin(recorded: RecordedCall, other_batch: RecordedCall | None) -> RepeatedC
 
 
 def _rounded_by(recorded: RecordedCall) -> float:
-    """What the program itself rounds factors by: it computes in 16 bits, or in TF32."""
+    """The program's own rounding of factors, if it computes in 16 bits or in TF32."""
     weights = [p for p in recorded.model.parameters() if p.is_floating_point()]
     dtypes = {weight.dtype for weight in weights}
     if any(dtype.itemsize < 4 for dtype in (*dtypes, *recorded.autocast.values())):
@@ -225,8 +227,8 @@ def _rounded_by(recorded: RecordedCall) -> float:
 def _other_order(model: torch.nn.Module, unit: float) -> Iterator[None]:
     """Sums in another order: another number of threads, other algorithms, weights off by one unit.
 
-    The last is what any reordering does to a layer's output, also where no kernel can be made to
-    take another order.
+    The shift imitates any reordering of a layer's output, even if no kernel can be made to use
+    another order.
     """
     threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
     with _weights_off(model, unit):
@@ -271,7 +273,8 @@ def compare(
 ) -> Comparison:
     """How far `boosted` is from `written`.
 
-    noise: of each gradient. rounded_rows: what rounding the weights does to an example's output.
+    noise: the noise of each gradient. rounded_rows: how far rounding the weights moves an example's
+    output.
     """
     error, projection, entries = distance(boosted.gradients, written.gradients)
     output_error, outputs, _ = distance(boosted.outputs, written.outputs)
@@ -295,7 +298,7 @@ def compare(
 
 
 def _row_errors(boosted: torch.Tensor, written: torch.Tensor) -> torch.Tensor | None:
-    """How far each entry of the first dimension is off; None: these are no examples."""
+    """How far each entry of the first dimension is off, or None if the entries are no examples."""
     boosted, written = _dense(boosted), _dense(written)
     if written.dim() < 1 or len(written) < FEWEST_ROWS or boosted.shape != written.shape:
         return None
@@ -304,9 +307,10 @@ def _row_errors(boosted: torch.Tensor, written: torch.Tensor) -> torch.Tensor | 
 
 
 def _worst_row(boosted: torch.Tensor, written: torch.Tensor, rounded: float) -> float:
-    """How far the worst example is off, as a share of what is allowed for one.
+    """How far the worst example is off, as a share of what one is allowed.
 
-    rounded: how far rounding the weights takes one at most: some nets amplify that in some.
+    rounded: how far rounding the weights moves any example; some nets amplify rounding in some
+    examples.
     """
     errors = _row_errors(boosted, written)
     if errors is None:
@@ -319,7 +323,7 @@ def _worst_row(boosted: torch.Tensor, written: torch.Tensor, rounded: float) -> 
 def distance(
     tensors: Sequence[torch.Tensor | None], references: Sequence[torch.Tensor | None]
 ) -> tuple[float, float, int]:
-    """(|a - b| / |b|, <a, b> / <b, b>, entries) over all tensors; a missing one counts as 0."""
+    """(|a - b| / |b|, <a, b> / <b, b>, entries) over all tensors; a missing tensor counts as 0."""
     difference = norm = product = 0.0
     entries = 0
     for pair in zip(tensors, references, strict=True):
@@ -351,7 +355,9 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 def _worst(
     written: RepeatedCall, boosted: RepeatedCall, noise: tuple[float, ...]
 ) -> tuple[str, float]:
-    """The gradient that differs most relative to its batch noise or, without that, its length."""
+    """The gradient that differs most, relative to its batch noise or, if that is missing, its
+    length.
+    """
     norms = [0.0 if g is None else float(_dense(g).norm()) for g in written.gradients]
     largest = max(norms, default=0.0)
     name, worst = "", 0.0
@@ -368,7 +374,7 @@ def _worst(
 def judge(
     comparison: Comparison, noise_floor: NoiseFloor, risk: str, redraws: bool
 ) -> GuardVerdict:
-    """The verdict. risk: the boost's."""
+    """The verdict. risk: the risk of the boost."""
     if not comparison.finite:
         return GuardVerdict(
             False, "NaN or Inf where the program as written has none", comparison.error, noise_floor
@@ -379,9 +385,9 @@ def judge(
 
 
 def surely(written: RepeatedCall, boosted: RepeatedCall, risk: str) -> GuardVerdict | None:
-    """The verdict where the boost passes by whatever the program differs from itself; else None.
+    """The verdict if the boost passes whatever the program's own noise is, else None.
 
-    Then nothing of that has to be measured: no noise floor is stricter than this one.
+    That noise then need not be measured: no noise floor is stricter than this one.
     """
     strictest = NoiseFloor(LEAST_REORDERED, 0.0, None, rounded=0.0)
     comparison = compare(written, boosted, (0.0,) * len(written.gradients))
@@ -397,15 +403,15 @@ def verdict(
     risk: str,
     redraws: bool,
 ) -> GuardVerdict:
-    """Compare the two, and judge."""
+    """Compare the two and judge the difference."""
     comparison = compare(written, boosted, noise_floor.tensor_noise, noise_floor.rows)
     return judge(comparison, noise_floor, risk, redraws)
 
 
 def as_redrawn(recorded: RecordedCall, written: RepeatedCall, verdict: GuardVerdict) -> bool:
-    """Whether the error that was found is no larger than other random numbers alone make it.
+    """Whether the error is no larger than other random numbers alone would make it.
 
-    written: the call repeated as the verdict was made for.
+    written: the repeated call that the verdict was made with.
     """
     other = distance(again(recorded, OTHER_SEED).gradients, written.gradients)[0]
     return verdict.error is not None and verdict.error <= OWN * other
@@ -479,8 +485,8 @@ def _rounded(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
 def _by_chance(error: float, entries: int) -> float:
     """How much an error independent of the gradient changes the projection.
 
-    Errors of one example are common to all entries that it touches, so that they count for far
-    fewer than there are: a quarter of the error is allowed for, and the error's own square.
+    Errors of one example are common to all entries that it touches, so they count as far fewer than
+    there are. A quarter of the error is allowed, plus its square.
     """
     return min(0.25 * error, 3 * error / math.sqrt(max(1, min(entries, 100)))) + error**2
 

@@ -1,8 +1,8 @@
-"""Whether a GPU has room for what the Guard keeps beside the program's own tensors.
+"""Whether a GPU has room for what the Guard keeps in addition to the program's tensors.
 
-What it keeps is there while the program's own forward and backward pass, or its update, takes the
-most memory: a program that fills its GPU would run out of it in a line of its own, and end. Memory
-of the host can be given out twice; other accelerators tell too little of theirs.
+The Guard keeps it while the program's own forward and backward pass, or its update, takes the most
+memory. A program that fills its GPU would run out of memory in its own code and end. Host memory
+can be overcommitted; other accelerators report too little about theirs.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from flatout_agent.speedups.memory_counters import unused_bytes
 
 TOO_LITTLE = "too little GPU memory to compare"
 LIMITED = ("cuda",)
-"""Kinds of devices that are checked."""
+"""The kinds of devices that are checked."""
 OF_A_CALL = 4
-"""Copies of outputs and parameters: a call's outputs and their gradients, beside the same of the
-call repeated, both ways; shifted weights, and the gradients of three calls."""
+"""Copies of outputs and of parameters. Outputs: those of the call and their gradients, and the same
+for the call repeated both ways. Parameters: shifted weights, and the gradients of three calls."""
 OF_AN_UPDATE = 7
-"""Copies of parameters: they and two states each, before and after the update, and the updates."""
+"""Copies of parameters: each with two states, before and after the update, and the updates."""
 
 
 def lack_for_call(
     model: torch.nn.Module, output: Any = None, waiting: Iterable[RecordedCall] = ()
 ) -> str | None:
-    """Why a call of this model, which gave this output, is not kept; None: there is room.
+    """Why a call of this model with this output is not kept, or None if there is room.
 
-    waiting: calls that are kept already and await their gradients.
+    waiting: calls already kept that await their gradients.
     """
     waiting_outputs = [tensor for recorded in waiting for tensor in recorded.outputs]
     return _lack([*model.parameters(), *differentiable(output), *waiting_outputs], OF_A_CALL)
 
 
 def lack_for_update(optimizer: torch.optim.Optimizer) -> str | None:
-    """Why weights and state of this optimizer are not kept; None: there is room."""
+    """Why weights and state of this optimizer are not kept, or None if there is room."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return _lack(parameters, OF_AN_UPDATE)
 

@@ -1,8 +1,9 @@
-"""How much of a unit an accelerator waits for the program: what launching and the host cost.
+"""The share of a unit in which an accelerator waits for the program: the cost of launching and of
+the host.
 
 Measured without a profiler. At the start of some units the device is kept busy with nothing
-(`torch.cuda._sleep`). As long as that is no more than it waits in a unit anyway, the units take no
-longer; where it never waits, they take longer by all of it.
+(`torch.cuda._sleep`). If this fits into the time that it waits anyway, the units take no longer. If
+it never waits, they take longer by all of it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import torch
 from flatout_agent.live.state import Tick
 
 FEWEST, MOST, LEAST_S = 3, 50, 0.2
-"""Units that each half of the measurement takes: at least, at most, and in between so many seconds
-of them."""
+"""Units in each half of the measurement: the minimum, the maximum, and the seconds aimed at in
+between."""
 SHORTEST_S, LONGEST_S = 0.002, 0.5
-"""How long the device sleeps in each unit: as long as a unit takes, between these."""
+"""Limits of the device's sleep in each unit, which otherwise lasts as long as a unit."""
 CYCLES = 5_000_000
-"""A first sleep, which shows how long a cycle is: some milliseconds."""
+"""Cycles of a first sleep of some milliseconds, which shows how long a cycle is."""
 
 
 def of_a_unit(
@@ -29,8 +30,8 @@ def of_a_unit(
 ) -> Generator[None, Tick, float]:
     """Share of a unit in which the device has nothing to do.
 
-    clock: waits for all that is queued and tells the time in seconds. lose: called with the seconds
-    that the measurement has cost the run.
+    clock: waits for all queued work and returns the time in seconds. lose: called with the seconds
+    that the measurement cost the run.
     """
     asleep_s = min(LONGEST_S, max(SHORTEST_S, unit_s))
     cycles = int(asleep_s * _cycles_per_s())

@@ -1,6 +1,6 @@
-"""Measure the running program in blocks: neighbouring steps under one set of boosts.
+"""Measure the running program in blocks of neighbouring steps under one set of boosts.
 
-Two neighbouring blocks make a pair: one without and one with what is compared.
+Two neighbouring blocks make a pair: one with and one without the boosts being compared.
 """
 
 from __future__ import annotations
@@ -18,49 +18,51 @@ from flatout_agent.live.state import Machinery, State, Tick
 
 LEAST_STEPS = 4
 LEAST_S, SHORTEST_S = 0.15, 0.03
-"""Seconds that a block takes at least; the second where the run is over before long ..."""
+"""The least seconds of a block; the second value applies if the run ends soon, ..."""
 RUN_SHARE = 1 / 30
-"""... so that this share of what is left of it is enough."""
+"""... that is, if a block may take only this share of the time left."""
 LONG_STEP_S = 0.15
-"""Of steps this long two make a block: one alone is longer than most of what disturbs it."""
+"""If steps are this long, two make a block: one alone outlasts most disturbances."""
 SKIP, NO_SKIP_S = 1, 0.4
-"""Units not counted after a switch: caches are cold. Of units this long that is a small part."""
+"""Units not counted after a switch, as caches are cold. In units of this many seconds that hardly
+matters."""
 SETTLE_MOST = 12
-"""The same where something was compiled meanwhile."""
+"""The same if something was compiled meanwhile."""
 LOADER_BLOCK_S = 0.8
-"""Blocks of a boost that switches loading are longer: what workers have ready looks fast."""
+"""Blocks of a boost that switches loading are longer: batches that workers have ready look fast."""
 REMEMBERED, TELLING = 8, 3
-"""Pairs of like neighbouring blocks that give the noise: the last ones, at most and at least."""
+"""Pairs of like neighbouring blocks that give the noise: at most the last so many, and the
+minimum."""
 AT_MOST_STEPS = 400
 MOST_LOST = 6
-"""Stretches in a row that are broken off on a device: the small last batch of an epoch breaks one
-off, and the first of the next epoch another."""
+"""Stretches that may be broken off in a row on a device: the small last batch of an epoch breaks
+one off, and the first of the next epoch another."""
 FEWEST_OF = 10
-"""A stretch there has at least this part of a block: the device stands still at its ends."""
+"""A stretch there covers at least this part of a block, since the device is idle at its ends."""
 DISTURBED = 2.0
-"""A step that takes so many times the block's median ..."""
+"""A step that takes this many times the block's median ..."""
 DISTURBED_SHARE = 0.2
 """... and makes up this share of the block was disturbed from outside."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """seconds: per unit, as a unit of the program's usual size would take."""
+    """seconds: per unit, scaled to a unit of the program's usual size."""
 
     seconds: float
     units: int
     disturbed: bool
     wall_s: float
     spread: float = 0.0
-    """Standard error of `seconds` over `seconds`, by how the units differ; 0 on a device, whose
+    """Relative standard error of `seconds`, from the spread of the units; 0 on a device, whose
     units are not timed one by one."""
 
 
 class Sizes:
     """How the time of a unit grows with the size of its inputs, learnt as the program runs.
 
-    One usual size: units of other sizes (the last batch of an epoch) are left out. Many sizes:
-    log time is taken to grow in a straight line with log size.
+    If one size is usual, units of other sizes (the last batch of an epoch) are left out. If there
+    are many, log time is assumed to grow linearly with log size.
     """
 
     MOST_SEEN = 512
@@ -70,7 +72,7 @@ class Sizes:
         self._points: list[tuple[float, float]] = []
         self.slope = 0.0
         self.never_clean = False
-        """Of the last units none was clean: the program evaluates or saves at each step."""
+        """None of the last units was clean: the program evaluates or saves at each step."""
 
     def add(self, tick: Tick) -> None:
         """Learn from a clean unit of the program as written."""
@@ -89,11 +91,11 @@ class Sizes:
 
     @property
     def usual(self) -> int:
-        """The most frequent size; 0: none was seen."""
+        """The most frequent size, or 0 if none was seen."""
         return self.count.most_common(1)[0][0] if self.count else 0
 
     def fits(self, tick: Tick) -> bool:
-        """Whether the unit can stand beside the others."""
+        """Whether the unit can be compared with the others."""
         return self.vary or not self.count or tick.size == self.usual
 
     def even(self, tick: Tick) -> float:
@@ -115,7 +117,7 @@ class Sizes:
 
 
 def length(unit_s: float, floor_s: float = LEAST_S) -> int:
-    """Units that make a block, where one takes so many seconds."""
+    """The number of units in a block, if one takes this many seconds."""
     least = 2 if unit_s >= LONG_STEP_S else LEAST_STEPS
     return min(AT_MOST_STEPS, max(least, math.ceil(floor_s / max(unit_s, 1e-6))))
 
@@ -123,11 +125,11 @@ def length(unit_s: float, floor_s: float = LEAST_S) -> int:
 def collect(
     units: int, skip: int, sizes: Sizes, clock: Callable[[], float] | None = None
 ) -> Generator[None, Tick, Block]:
-    """Wait for `skip` units, then for so many that count.
+    """Wait for `skip` units, then for `units` that count.
 
-    Where hardly a unit is clean (a program that saves or evaluates at each step) all of them count.
+    If hardly a unit is clean (a program that saves or evaluates at each step), all of them count.
 
-    `clock`: waits for the accelerator and tells the time; never asked at each unit.
+    `clock`: waits for the accelerator and returns the time; never called at each unit.
     """
     wall_s = 0.0
     for _ in range(skip):
@@ -159,12 +161,11 @@ def _on_host(units: int, sizes: Sizes) -> Generator[None, Tick, Block]:
 def _on_device(
     units: int, sizes: Sizes, clock: Callable[[], float]
 ) -> Generator[None, Tick, Block]:
-    """Stretches of units that count, each between two questions of the clock.
+    """Stretches of units that count, each between two readings of the clock.
 
-    The host runs ahead of a device. A unit that does not count (with an evaluation, a save) is the
-    one that waits for all that is queued, so that its share cannot be told by the host's time: the
-    stretch that it breaks off is lost. Where epochs are shorter than a block, the next stretch ends
-    before it comes.
+    The host runs ahead of a device. A unit that does not count (with an evaluation or a save) waits
+    for all queued work, so the host's time does not give its share, and the stretch that it breaks
+    off is lost. If epochs are shorter than a block, the next stretch ends before such a unit comes.
     """
     timed: list[Tick] = []
     run: list[Tick] = []
@@ -179,7 +180,7 @@ def _on_device(
             run.append(tick)
             if len(run) < stretch:
                 continue
-        elif whole and run:  # all that stands between two units that do not count
+        elif whole and run:  # everything between two units that do not count
             least = min(units, max(LEAST_STEPS, units // FEWEST_OF))
             stretch = max(least, min(stretch, len(run)))
         now = clock()
@@ -197,7 +198,9 @@ def _on_device(
 def _all(
     units: int, sizes: Sizes, clock: Callable[[], float], began: float
 ) -> Generator[None, Tick, Block]:
-    """Units of all kinds; disturbed where most would count, and another try may find them alone."""
+    """Units of all kinds; marked as disturbed if most would count, as another try may find them
+    alone.
+    """
     ticks: list[Tick] = []
     while len(ticks) < units:
         ticks.append((yield))
@@ -209,7 +212,7 @@ def _all(
 def _block(
     ticks: list[Tick], sizes: Sizes, device_s: float, disturbed: bool, wall_s: float
 ) -> Block:
-    """`device_s` is of all these units together."""
+    """`device_s` covers all these units together."""
     host_s = sum(tick.seconds for tick in ticks)
     even = sum(map(sizes.even, ticks)) / host_s if host_s > 0 else 1.0
     return Block(even * device_s / len(ticks), len(ticks), disturbed, wall_s)
@@ -231,13 +234,13 @@ class Measure:
     def __init__(
         self, machinery: Machinery, state: State, lose: Callable[[float], None], seed: int
     ) -> None:
-        """lose: called with the seconds that a pair took longer than without what was tried."""
+        """lose: called with the extra seconds that a pair took because of what was tried."""
         self.machinery, self.state, self._lose = machinery, state, lose
         self.sizes = Sizes()
         self.accelerated = False
-        """The device runs behind the host, which waits for it at both ends of a block."""
+        """The device lags behind the host, which waits for it at both ends of a block."""
         self.left_s: float | None = None
-        """Seconds that the run is going to train yet; None: nobody knows."""
+        """Seconds that the run will still train, or None if unknown."""
         self.broken_by_trial = False
         self._was_sound = True
         self._before: tuple[list[wire.BoostOrder], float] | None = None
@@ -245,17 +248,19 @@ class Measure:
         self._alike: deque[float] = deque(maxlen=REMEMBERED)
         """Log-ratios of neighbouring blocks under the same boosts."""
         self._spreads: deque[float] = deque(maxlen=REMEMBERED)
-        """By how much of itself a block's mean may be off, by its own units."""
+        """The relative error of a block's mean, from the spread of its units."""
         self._random = random.Random(seed)
         self._flip = False
         self._begun = False
 
     def begin(self) -> None:
-        """Before the first step under another boost: what is unsound by now is not its fault."""
+        """Called before the first step under another boost, which is not to blame for what is
+        unsound by now.
+        """
         self._was_sound, self._begun = self.machinery.sound(), True
 
     def floor_s(self, loads: bool = False) -> float:
-        """Seconds that a block takes at least."""
+        """The least seconds that a block takes."""
         if loads:
             return LOADER_BLOCK_S
         if self.left_s is None:
@@ -277,9 +282,10 @@ class Measure:
     def pair(
         self, base: list[wire.BoostOrder], trial: list[wire.BoostOrder], loads: bool = False
     ) -> Generator[None, Tick, float]:
-        """Log-ratio of two neighbouring blocks; A B B A, so that every other needs no switch.
+        """Log-ratio of two neighbouring blocks, in the order A B B A, so every other one needs no
+        switch.
 
-        NaN where a loss was not finite or a call raised: `broken_by_trial` tells in which of them.
+        NaN if a loss was not finite or a call raised: `broken_by_trial` says in which block.
         """
         self.broken_by_trial = self._was_sound and self.last_on(trial)
         if not self.machinery.sound():
@@ -301,9 +307,10 @@ class Measure:
     def first_pair(
         self, base: list[wire.BoostOrder], trial: list[wire.BoostOrder], written: list[float]
     ) -> Generator[None, Tick, float]:
-        """Like `pair`, where units as written have just gone by: they are its first block.
+        """Like `pair`, with the units that have just run as written as its first block.
 
-        written: the seconds of these. Only of long ones: short ones are cheap to take anew.
+        written: the seconds of these units. Used for long units only: short ones are cheap to
+        repeat.
         """
         unit_s = self.state.written_s
         if base or unit_s < NO_SKIP_S or self.accelerated or len(written) < 2:
@@ -334,7 +341,7 @@ class Measure:
     def block(
         self, on: Sequence[wire.BoostOrder], loads: bool = False
     ) -> Generator[None, Tick, Block]:
-        """One block under these boosts; one that was disturbed is taken again, once."""
+        """One block under these boosts; a disturbed one is repeated once."""
         skip = self.switch(on)
         if skip:
             self._before = None
@@ -368,10 +375,11 @@ class Measure:
         return block
 
     def _compare_alike(self, on: Sequence[wire.BoostOrder], block: Block) -> None:
-        """Of two pairs in turn (A B, B A) the middle blocks are alike: what differs is noise.
+        """In two successive pairs (A B, B A) the middle blocks are alike, so their difference is
+        noise.
 
-        The machine may have been restless at the program's start, or be so only now. Before there
-        are such blocks, units that differ much (episodes of any length) show it.
+        The machine may have been unsteady at the program's start, or only now. Until such blocks
+        exist, the spread of the units (episodes of any length) is used.
         """
         before, self._before = self._before, (list(on), block.seconds)
         if before is not None and before[0] == list(on) and min(block.seconds, before[1]) > 0:
@@ -385,7 +393,7 @@ class Measure:
             self.state.noise = decide.Noise(max(least, own), decide.PRIOR.freedom)
 
     def switch(self, on: Sequence[wire.BoostOrder]) -> int:
-        """Switch to exactly these boosts; returns how many units to leave out of the count."""
+        """Switch to exactly these boosts; returns the number of units to skip."""
         if self.last_on(on):
             return 0
         self.machinery.switch(on)

@@ -1,4 +1,4 @@
-"""How far the program differs from itself, measured again only as fast as training changes it."""
+"""Noise floors of the program, measured again only as fast as training changes them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from flatout_agent.live.candidates import Candidate, highest_risk
 from flatout_agent.live.guard import NoiseFloor
 
 GROWN = 1.5
-"""A noise floor is valid until the program has taken this many times the steps it had then ..."""
+"""A noise floor is valid until the program has taken this many times the steps that it had taken
+then ..."""
 AT_LEAST = 10
 """... and so many more."""
 
 
 class NoiseFloorPurpose(NamedTuple):
-    """What a noise floor is for."""
+    """The purpose of a noise floor."""
 
     redraws: bool
     """A boost draws other random numbers."""
     rounds: bool
     rounded_by: float
-    """What factors are rounded by already, by boosts that are on; 0: they are not."""
+    """The rounding of factors by boosts that are on, or 0 if none rounds."""
 
 
 def purpose_of(
     judged: Sequence[Candidate], in_question: Sequence[Candidate], active: Mapping[str, Boost]
 ) -> NoiseFloorPurpose:
-    """For a verdict on `judged`, in a program under the active ones but those in question."""
+    """The purpose of a verdict on `judged`, in a program under the active boosts except those in
+    question.
+    """
     names = {candidate.id for candidate in in_question}
     return NoiseFloorPurpose(
         any(candidate.boost.redraws for candidate in judged),
@@ -41,7 +44,7 @@ def purpose_of(
 
 
 class NoiseFloors:
-    """By model and purpose."""
+    """Noise floors by model and purpose."""
 
     def __init__(self) -> None:
         self._noise_floors: weakref.WeakKeyDictionary[
@@ -53,14 +56,14 @@ class NoiseFloors:
     def add(
         self, model: torch.nn.Module, purpose: NoiseFloorPurpose, step: int, noise_floor: NoiseFloor
     ) -> None:
-        """Remember what was measured after this many steps."""
+        """Store what was measured after this many steps."""
         self._noise_floors.setdefault(model, {})[purpose] = (step, noise_floor)
         self.reused = False
 
     def get(
         self, model: torch.nn.Module, purpose: NoiseFloorPurpose, step: int
     ) -> NoiseFloor | None:
-        """What is known of this model; None: it must be measured."""
+        """The valid noise floor of this model, or None if it must be measured."""
         noise_floor = self._good(model, purpose, step)
         self.reused = self.reused or noise_floor is not None
         return noise_floor
@@ -68,7 +71,7 @@ class NoiseFloors:
     def known(
         self, model: torch.nn.Module, purpose: NoiseFloorPurpose, step: int
     ) -> NoiseFloor | None:
-        """What is known of this model for another purpose, and holds for this one as well."""
+        """A noise floor of this model for another purpose that also holds for this one."""
         for other in self._noise_floors.get(model, {}):
             if other.rounded_by == purpose.rounded_by:
                 noise_floor = self._good(model, other, step)

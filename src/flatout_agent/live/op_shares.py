@@ -1,7 +1,7 @@
-"""Where the time of a step goes, from one call of the model made again operation by operation.
+"""Where the time of a step goes, from one call of the model repeated operation by operation.
 
-It gives the order in which boosts are tried. Only on a CPU: accelerators run behind the program, so
-that a clock around an operation says nothing.
+The shares decide the order in which boosts are tried. They are measured only on a CPU: accelerators
+lag behind the program, so a clock around an operation says nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ KINDS = {
     "softmax": r"_softmax|_log_softmax|nll_loss",
     "embeddings": r"embedding",
 }
-"""Kind -> what the names of its operations begin with; all others are `others`."""
+"""Kind -> prefixes of its operations' names; all other operations are `others`."""
 NAMES = (*KINDS, "others", "optimizer")
 
 
 def of_a_unit(checks: Checks) -> Generator[None, Tick, dict[str, float]]:
-    """Seconds of each kind in the models' part of one unit; empty: it cannot be told."""
+    """Seconds of each kind in the models' part of one unit; empty if unknown."""
     total: dict[str, float] = {}
 
     def add(recorded: list[calls.RecordedCall]) -> None:
@@ -47,7 +47,7 @@ def of_a_unit(checks: Checks) -> Generator[None, Tick, dict[str, float]]:
 
 
 def measure(recorded: calls.RecordedCall) -> dict[str, float] | None:
-    """Seconds of each kind in one forward and backward pass; None: it cannot be told."""
+    """Seconds of each kind in one forward and backward pass, or None if unknown."""
     model = recorded.model
     first = next(iter(model.parameters()), None)
     if first is None or first.device.type != "cpu" or compiled_by_user(model):
@@ -59,7 +59,7 @@ def measure(recorded: calls.RecordedCall) -> dict[str, float] | None:
 
 
 class Updates:
-    """How long a step's updates of the weights take, of all optimizers together."""
+    """The time of a step's weight updates, over all optimizers."""
 
     def __init__(self) -> None:
         self._began = self._this_step_s = 0.0
@@ -80,12 +80,12 @@ class Updates:
 
     @property
     def seconds(self) -> float:
-        """In the middle one of the last steps."""
+        """Seconds in the median of the last steps."""
         return statistics.median(self._last_s) if self._last_s else 0.0
 
 
 def shares(seconds: Mapping[str, float], step_s: float) -> dict[str, float]:
-    """Of a step that takes `step_s`, at most all of it."""
+    """The share of a step that takes `step_s` seconds, at most 1."""
     whole_s = max(step_s, sum(seconds.values()))
     return {kind: seconds.get(kind, 0.0) / whole_s for kind in NAMES} if whole_s > 0 else {}
 

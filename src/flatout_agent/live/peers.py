@@ -1,4 +1,4 @@
-"""Several ranks, one decision: values are agreed through the store that torch.distributed has."""
+"""Several ranks, one decision: values are agreed through torch.distributed's store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WAIT = timedelta(seconds=120)
 
 
 class Peers:
-    """The ranks of a job. Where there is only one, everything is agreed at once.
+    """The ranks of a job. If there is only one, everything is agreed at once.
 
     All ranks take every step together and ask the same questions in the same order.
     """
@@ -28,9 +28,9 @@ class Peers:
         return self.rank == 0
 
     def agree(self, value: float, how: str) -> float:
-        """One value for all. how: `first` the first rank's, `max`, `min`.
+        """One value for all ranks. how: `first` (the first rank's), `max` or `min`.
 
-        Raises RuntimeError where the ranks cannot be reached.
+        Raises RuntimeError if the ranks cannot be reached.
         """
         distributed = torch.distributed
         if self.world == 1 or not (distributed.is_available() and distributed.is_initialized()):

@@ -1,7 +1,7 @@
 """After the last decision the Guard checks again, for as long as the run lasts.
 
-At steps spaced twice as far each time, on all ranks at the same ones. What a look finds wrong is
-taken out, and the weights go back to those of the last sound step, where they could be kept.
+It looks at steps spaced twice as far each time, the same on all ranks. Boosts found wrong are taken
+out, and the weights go back to those of the last sound step if they could be kept.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ FARTHEST = 2000
 """... up to this many: a look takes some four steps, and a boost that goes wrong spoils at most
 this much training."""
 COPYING = 0.01
-"""Share of the time between two snapshots that copying one may take ..."""
+"""Copying a snapshot may take this share of the time between two ..."""
 QUICK_S = 0.5
-"""... where it takes longer than this."""
+"""... if it takes longer than this."""
 NO_LONGER = "the guard no longer holds: "
 
 Agree = Callable[[float, str], float]
 
 
 class Rechecks:
-    """The later checks of what is kept in one run."""
+    """The later checks of the kept boosts in one run."""
 
     def __init__(self, job: Job, checks: Checks, agree: Agree, unsound: Unsound) -> None:
         self.job, self.checks = job, checks
@@ -49,7 +49,9 @@ class Rechecks:
         self._stop: Callable[[], None] = lambda: None
 
     def begin(self, kept: list[Candidate]) -> None:
-        """Begin to look, while any of `kept` (others may shorten it) acts on the model's calls."""
+        """Begin to look, as long as any of `kept` acts on the model's calls; others may shorten
+        `kept`.
+        """
         self._kept = kept
         self._ids = [candidate.id for candidate in self._called()]
         if self._ids:
@@ -61,7 +63,7 @@ class Rechecks:
         return [candidate for candidate in self._kept if candidate.boost.moment in CALLED]
 
     def _step(self) -> None:
-        """At the end of each step. Ranks ask each other at the same steps, the same questions."""
+        """Called at the end of each step. All ranks ask the same questions at the same steps."""
         try:
             if self._looking:
                 self._waited += 1
@@ -103,11 +105,12 @@ class Rechecks:
         self.sound_step = last
 
     def _sound(self) -> None:
-        """The present weights were trained soundly: take a snapshot where one is due."""
+        """Take a snapshot if one is due: the present weights were trained soundly."""
         self.sound_step = self.job.steps
         now = time.perf_counter()
         due = self._snapshot_s <= QUICK_S or now - self._snapshot_at >= self._snapshot_s / COPYING
-        # What a program that changes its weights itself remembers of them is not known.
+        # A program that changes its weights itself may keep state about them that is not known
+        # here.
         wanted = due and not self.job.by_hand and self._snapshot.fits()
         if self._agree(float(wanted), "min"):
             self._snapshot.take(self.job.steps)

@@ -1,12 +1,13 @@
 """A live tuning from its first step to its last decision: the whole recipe first, then refined.
 
 A generator: each `yield` hands the program its next unit of work (a step, or a micro-step where
-steps are made of many) and comes back with the `Tick` that says how long it took. So the whole
+steps are made of many) and comes back with the `Tick` that says how long it took. So the tuning
 reads as a story although the program's own loop is in charge.
 
-All boosts that are likely to help go on together. The Guard takes out what it refuses, one pair of
-blocks compares the rest with the program as written, and what is faster stays. Only then is it
-refined: what could hurt is taken out once, alternatives and what takes long to compile are added.
+All boosts that are likely to help are switched on together. The Guard takes out those that it
+refuses, one pair of blocks compares the rest with the program as written, and the faster set stays.
+Then it is refined: boosts that could hurt are taken out once; alternatives and boosts that take
+long to compile are added.
 """
 
 from __future__ import annotations
@@ -33,33 +34,34 @@ WARM_MOST_S = 10.0
 GUARD_UNITS = 6
 """Units of work that the Guard takes: it repeats a call both ways."""
 DATA_BOUND = 0.3
-"""Share of the step spent waiting for data from which on the loader comes first."""
+"""If a step waits for data for at least this share, the loader comes first."""
 AGAIN = 0.05
-"""What stayed unclear, and other parameters, are worth this part of what a first try is."""
+"""An unclear boost, or other parameters, are worth this part of a first try."""
 LIVE_READY_S = 300.0
 """How long a boost may take in a real run until it can show its gain: waiting costs nothing there.
-In a throw-away run it is `FILLING_S`, which the confirmation waits as well."""
+A throw-away run allows `FILLING_S`, and so does the confirmation."""
 LIKELY = 0.05
-"""A gain that looks this large gets a second turn even where no time limit is given, and is
-believed where there is no more time to look."""
+"""A gain that looks this large gets a second turn even without a time limit, and is believed if
+there is no more time to look."""
 NEAR_AGAIN_STEPS = 30
 """Steps until a boost that the Guard refused near its limit gets a second look: a deep network
 amplifies errors in its first steps, and soon much less."""
 SMALL = 0.01
-"""A boost that is expected to bring or to cost less than this is not worth pairs of its own."""
+"""A boost expected to bring or cost less than this is not worth pairs of its own."""
 CHANGED = 1.2
-"""After a speed-up like this the program is looked into again."""
+"""After a speed-up this large the program is analysed again."""
 RISKY = 0.05
-"""What is expected to cost more than this, and more than it brings, is no part of the recipe."""
+"""A boost expected to cost more than this, and more than it brings, is left out of the recipe."""
 PAIRS_ON_AVERAGE = 6
-"""That a difference of some percent takes until it is clear."""
+"""Pairs needed until a difference of some percent is clear."""
 QUICK_GAIN = 1.3
-"""What gains more than this takes a pair or two."""
+"""A boost that gains more than this takes a pair or two."""
 SURE = math.log(1.1)
-"""What gains less, or rests on few pairs, is compared with the program as written once more."""
+"""A smaller gain, or one that rests on few pairs, is compared with the program as written once
+more."""
 STAYS = "neither clearly faster nor slower"
 TOO_SOON = "only "
-"""So begins what a boost says that has been on for too few steps to take hold."""
+"""The beginning of a boost's reason when it has been on for too few steps to take hold."""
 BROKEN = "the loss is NaN or Inf under it, or a call failed"
 OWN = "the loss is NaN or Inf without it as well"
 IN_THE_PLAN = "in the plan, and one pair does not speak against it"
@@ -89,24 +91,25 @@ class Tuning:
         self.comparer = Comparer(machinery, self.state, budget, self.measure, orders.compared)
         self.untried: list[Candidate] = []
         self.near: list[tuple[Candidate, int]] = []
-        """Refused near the Guard's limit, and the step from which they are looked at again."""
+        """Boosts refused near the Guard's limit, and the step from which they are looked at
+        again."""
         self.open: dict[str, tuple[Candidate, decide.Answer]] = {}
-        """Tried, without a clear answer in their share of the time."""
+        """Boosts without a clear answer in their share of the time."""
         self.trying: list[Candidate] = []
         self._compared: list[Candidate] = []
-        """What of these has passed the Guard and is being compared."""
+        """The boosts of these that have passed the Guard and are being compared."""
         self._measured: set[str] = set(orders.measured)
-        """Members of what is kept that were compared alone."""
+        """Kept boosts that were compared alone."""
         self._looked_at = 1.0
-        """The speed-up when the program was last looked into."""
+        """The speed-up when the program was last analysed."""
         self._decided: set[str] = set()
         """Boosts that were tried and have their verdict."""
         self._small: list[Candidate] = []
-        """Boosts that may have gained a little, too little to be measured alone."""
+        """Boosts whose gain may be too small to be measured alone."""
 
     @property
     def compared(self) -> tuple[wire.Compared, ...]:
-        """Comparisons with their pairs so far, for the next process."""
+        """The comparisons and their pairs so far, for the next process."""
         return self.comparer.compared
 
     def run(self, planned: Sequence[wire.BoostOrder]) -> Story:
@@ -154,13 +157,15 @@ class Tuning:
         self.measure.switch(self.state.on)
 
     def measure_kept(self) -> Story:
-        """How fast is what is left after something was taken out? One block: no verdict."""
+        """Measure the remaining boosts after one was taken out, in one block and without
+        a verdict.
+        """
         if self.state.kept:
             block = yield from self.measure.block(self.state.on)
             self.state.gain, self.state.pairs = self.state.written_s / block.seconds, 1
 
     def left_over(self, reason: str) -> None:
-        """The program ends: report what was not tried, with the reason."""
+        """Report what was not tried when the program ends, with the reason."""
         self._keep_so_far()
         for candidate in self._undecided():
             answer = self.comparer.so_far if candidate in self._compared else None
@@ -172,15 +177,17 @@ class Tuning:
             self.tell(candidate, "untried", unclear, answer, why="program_ended")
 
     def _undecided(self) -> list[Candidate]:
-        """What is being tried or was to be, without other parameters of the same boost."""
+        """The boosts being tried or still to be tried, without other parameters of the
+        same boost.
+        """
         waiting = [*self.trying, *(candidate for candidate, _ in self.near), *self.untried]
         known = {*self._decided, *self.open, *self.state.kept_ids}
         return [c for c in waiting if c.variant == 0 and c.id not in known]
 
     def _keep_so_far(self) -> None:
-        """A throw-away program is too short for a clear answer: what leads is kept for now.
+        """Keep what leads for now: a throw-away program is too short for a clear answer.
 
-        The next one goes on from it, and in the end whole runs decide.
+        The next one continues from it, and whole runs decide in the end.
         """
         answer, group = self.comparer.so_far, self._compared
         if not self.budget.throw_away or answer is None or not group:
@@ -248,7 +255,9 @@ class Tuning:
         return wire.reserved_s(self.orders.whole_s, start_s, step_s, self.budget.steps)
 
     def _look_again(self) -> Story:
-        """After a large change other things take the time, and other boosts apply."""
+        """Analyse the program again after a large change, when time goes elsewhere and other boosts
+        apply.
+        """
         if self.state.gain < CHANGED * self._looked_at or self.budget.over:
             return
         self._looked_at = self.state.gain
@@ -270,7 +279,7 @@ class Tuning:
         self.untried += [candidate for candidate in eligible if candidate.id not in known]
 
     def _check_plan(self) -> Story:
-        """A plan's boosts are taken as they are, unless a pair speaks against them."""
+        """Adopt a plan's boosts as they are, unless a pair speaks against them."""
         plan = list(self.state.kept)
         ratio = yield from self.measure.pair([], self.state.on)
         if ratio > -2 * self.state.noise.deviation:
@@ -285,7 +294,9 @@ class Tuning:
     # The recipe ---------------------------------------------------------------------------------
 
     def _recipe(self) -> list[Candidate]:
-        """What goes on together first: of alternatives the likelier one, nothing that compiles."""
+        """The boosts that go on together first: the likeliest of alternatives, and none that
+        compiles.
+        """
         chosen: list[Candidate] = []
         for candidate in sorted(self.untried, key=lambda c: (-c.promise, c.id)):
             boost = candidate.boost
@@ -314,7 +325,7 @@ class Tuning:
     # What to try next ---------------------------------------------------------------------------
 
     def _next(self) -> NextTry | None:
-        """What is worth most for its time; None: all that can be tried was tried."""
+        """The candidate worth most for its time, or None if everything possible was tried."""
         near = [c for c, step in self.near if step <= self.machinery.steps()]
         turns = [self._addition(candidate, 1.0) for candidate in near]
         turns += [self._addition(candidate, 1.0) for candidate in self._first_tries()]
@@ -345,7 +356,7 @@ class Tuning:
         return found
 
     def _variants(self) -> list[Candidate]:
-        """Other parameters: of what runs; if it compiles, of what is kept."""
+        """Other parameters of boosts that run, or of kept boosts if they compile."""
         return [c for c in self.untried if c.variant and not self._hopeless(c)]
 
     def _hopeless(self, candidate: Candidate) -> bool:
@@ -354,7 +365,7 @@ class Tuning:
         return candidate.boost.compiles or candidate.id not in self._measured
 
     def _removals(self) -> list[NextTry]:
-        """Members of what is kept that were not compared alone; what matters little at once."""
+        """Kept boosts that were not compared alone; those that matter little come together."""
         members = [c for c in self.state.kept if c.id not in self._measured]
         if len(self.state.kept) < 2 or not members:
             return []
@@ -393,7 +404,7 @@ class Tuning:
         )
 
     def _cost_s(self, group: Sequence[Candidate]) -> float:
-        """Seconds of a try at least: the Guard, and one pair."""
+        """The least seconds of a try: the Guard, and one pair."""
         loads = group[0].boost.switch is Switch.ITERATOR
         guard_s = 0.0 if group[0].boost.moment is Moment.LOADER else GUARD_UNITS * self.state.now_s
         return guard_s + self.measure.pair_s(loads)
@@ -431,7 +442,7 @@ class Tuning:
     # Trying -------------------------------------------------------------------------------------
 
     def _try(self, group: list[Candidate]) -> Story:
-        """These on top of what is kept: first the Guard, then pairs."""
+        """Try these on top of the kept boosts: first the Guard, then pairs."""
         ids = {candidate.id for candidate in group}
         self.trying = group
         self.untried = [c for c in self.untried if c.variant or c.id not in ids]
@@ -469,7 +480,9 @@ class Tuning:
         start_s: float,
         idle: str | None,
     ) -> Story:
-        """Pairs without and with these, all found sound; where they are slower, halves of them."""
+        """Take pairs without and with these, all found sound; if they are slower, compare halves of
+        them.
+        """
         trial = [*self._base(group), *(candidate.order for candidate in group)]
         if len(group) == 1 and not (yield from self._ready(group[0], trial)):
             return
@@ -513,8 +526,8 @@ class Tuning:
     def _ready(self, candidate: Candidate, trial: Orders) -> Generator[None, Tick, bool]:
         """Train for a while under a boost that gains nothing at first (a cache that fills).
 
-        In a run that is not thrown away this costs nothing, so it may take its time. False: it
-        cannot show its gain in this time.
+        In a real run this costs nothing, so it may take its time. Returns False if the boost cannot
+        show its gain in this time.
         """
         if not candidate.boost.fills and self.machinery.steps_to_ready(candidate.id) <= 0:
             return True
@@ -542,7 +555,7 @@ class Tuning:
         return 0 < wait_s < LIVE_READY_S and (left is None or steps < left / 2)
 
     def _take_out(self, group: list[Candidate]) -> Story:
-        """Members of what was kept together: what do they bring beside the others?"""
+        """Measure what boosts that were kept together bring beside the others."""
         began = self.machinery.now()
         ids = {member.id for member in group}
         others = [order for order in self.state.on if order.id not in ids]
@@ -566,7 +579,7 @@ class Tuning:
         below = answer.gain < 1.0 and answer.pairs > 1  # one pair that is close to 1 says nothing
         useless = answer.verdict == "same" and (rounds or below)
         if hurts or useless or (rounds and below):
-            # What is not beyond doubt must not make the rest look faster than it is.
+            # A doubtful gain must not make the rest look faster than it is.
             self.state.drop(member, answer.gain if answer.verdict == "slower" else 1.0)
             self.measure.switch(self.state.on)
             reason = f"beside the others: {decide.why_not(answer)}"
@@ -576,7 +589,7 @@ class Tuning:
             self.tell(member, "kept", f"beside all others{stays}", answer, began)
 
     def _broken(self, group: list[Candidate], answer: decide.Answer, began: float) -> None:
-        """The loss broke under what is kept. Which of it did that, no later step shows."""
+        """The loss broke under the kept boosts; no later step shows which of them did it."""
         rounding = [member for member in self.state.kept if member.boost.risk is not Risk.EXACT]
         for member in rounding or group:
             self.state.drop(member, None)
@@ -584,7 +597,7 @@ class Tuning:
         self.measure.switch(self.state.on)
 
     def _try_small_ones(self) -> Story:
-        """Switch on together exact boosts with small gains: the sum may be beyond doubt."""
+        """Switch on exact boosts with small gains together: their sum may be beyond doubt."""
         group: list[Candidate] = []
         for candidate in self._small:
             beside = [*self.state.kept, *group]
@@ -602,7 +615,7 @@ class Tuning:
         self.measure.switch(self.state.on)
 
     def _verify(self) -> Story:
-        """What is not beyond doubt is compared with the program as written once more."""
+        """Compare doubtful gains with the program as written once more."""
         group = list(self.state.kept)
         if not group or self.budget.over:
             return
@@ -626,7 +639,9 @@ class Tuning:
             self.tell(candidate, "dropped", reason, answer)
 
     def _check_together(self) -> Story:
-        """All that is kept against the program as written: errors may add up."""
+        """Check all kept boosts together against the program as written, since errors may
+        add up.
+        """
         state = self.state
         while state.kept:
             if state.verdict is not None and self.budget.over:
@@ -642,7 +657,7 @@ class Tuning:
             self.tell(candidate, "dropped", f"together with the others: {verdict.summary}")
 
     def _drop_idle(self) -> None:
-        """What never took hold beside the others has no place in a plan."""
+        """Drop boosts that never took hold beside the others: they have no place in a plan."""
         for candidate in list(self.state.kept):
             idle = self.machinery.idle(candidate.id)
             if idle is not None and not idle.startswith(TOO_SOON):
@@ -711,7 +726,7 @@ class Tuning:
         self.tell(candidate, kind, reason, answer, began, verdict)
 
     def _stays_open(self, candidate: Candidate, answer: decide.Answer) -> bool:
-        """Whether more pairs are worth it once all others have had their turn."""
+        """Whether it is worth more pairs once all others have had their turn."""
         return (
             answer.verdict == "unclear"
             and answer.pairs < decide.MOST
@@ -721,10 +736,10 @@ class Tuning:
         )
 
     def _believed(self, candidate: Candidate, answer: decide.Answer) -> bool:
-        """Whether it goes into the plan with the time for its pairs used up.
+        """Whether it goes into the plan although the time for its pairs is used up.
 
-        Half of the interval would leave out 1. Of a throw-away run the plan is confirmed as a
-        whole; what compiles must be beyond doubt.
+        An interval half as wide would exclude 1. After a throw-away run the plan is confirmed as a
+        whole; a boost that compiles must be beyond doubt.
         """
         loads = candidate.boost.switch is Switch.ITERATOR  # its blocks are long
         pairs = 2 if loads and answer.gain > QUICK_GAIN else decide.FEWEST
@@ -744,7 +759,7 @@ class Tuning:
         return self.budget.steps * self.comparer.step_s() * (1 - 1 / answer.gain) > start_s
 
     def _base(self, group: Sequence[Candidate]) -> Orders:
-        """What is kept and can be on beside these."""
+        """The kept boosts that can be on beside these."""
         return [
             other.order
             for other in self.state.kept
@@ -768,7 +783,7 @@ class Tuning:
         why: wire.WhyUntried | None = None,
         together: tuple[str, ...] = (),
     ) -> None:
-        """Record a decision, with what the pairs and the Guard found."""
+        """Record a decision with the findings of the pairs and the Guard."""
         self.open.pop(candidate.id, None)
         self._decided.add(candidate.id)
         noise_floor = guarded.noise_floor if guarded is not None else None
@@ -799,7 +814,7 @@ class Tuning:
 
 
 def _halves(group: list[Candidate]) -> list[list[Candidate]]:
-    """By risk first: the exact ones, then the others; else in the middle."""
+    """Split by risk, exact boosts first; if they have the same risk, split in the middle."""
     exact = [candidate for candidate in group if candidate.boost.risk is Risk.EXACT]
     others = [candidate for candidate in group if candidate.boost.risk is not Risk.EXACT]
     if exact and others:
@@ -808,10 +823,12 @@ def _halves(group: list[Candidate]) -> list[list[Candidate]]:
 
 
 def _leads(answer: decide.Answer) -> bool:
-    """It looks faster, and is not beyond doubt."""
+    """Whether it looks faster but not beyond doubt."""
     return answer.verdict == "unclear" and answer.gain > 1 + decide.MATTERS
 
 
 def _leans_to_slower(answer: decide.Answer) -> bool:
-    """By about a standard error: the interval is four of them wide on either side."""
+    """Whether it leads by about a standard error: the interval is four of them wide on
+    either side.
+    """
     return math.log(answer.gain) < -0.25 * math.log(answer.high / answer.gain)

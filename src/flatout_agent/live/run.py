@@ -1,4 +1,6 @@
-"""A run that is tuned while it trains: hand each step to the tuning, do what it asks for."""
+"""A run that is tuned while it trains: it hands each step to the tuning and does what that asks
+for.
+"""
 
 from __future__ import annotations
 
@@ -36,18 +38,18 @@ from flatout_agent.watch.tensors import synchronize, tensors_in
 from flatout_agent.wire import pulse as layout
 
 MICRO_STEP_S = 1.0
-"""Steps longer than this are measured by micro-step, where they are made of several."""
+"""Steps longer than this are measured by micro-step, if they have several."""
 NEVER = 1 << 62
 FIRST_STEPS = 8
-"""Steps of a throw-away run that are recorded one by one: later ones matter only by their times."""
+"""Steps of a throw-away run that are recorded one by one: for later ones only the times matter."""
 WAIT_UNITS = 5
-"""Units over which the waiting for data is measured again."""
+"""Units over which the time spent waiting for data is measured again."""
 JOB_STEPS = 2
-"""The job is known after so many steps."""
+"""The job is known after this many steps."""
 
 
 class LiveWatch(RunWatch):
-    """Hands steps to a `Tuning` and is its `Machinery`. It counts what a run counts as well."""
+    """Hands steps to a `Tuning` and is its `Machinery`. It also keeps a run's counts."""
 
     light = False
 
@@ -59,7 +61,7 @@ class LiveWatch(RunWatch):
         orders: wire.LiveOrders,
         scratch: bool = False,
     ) -> None:
-        """scratch: what the program saves is redirected, from its first step on for good."""
+        """scratch: what the program saves is redirected, permanently from its first step on."""
         super().__init__(job, booster, recorder)
         self.orders = orders
         self._scratch = scratch
@@ -92,7 +94,7 @@ class LiveWatch(RunWatch):
         job.handovers = weakref.WeakSet()
 
     def _count_from_here(self) -> None:
-        """What is counted for the unit and the step under way."""
+        """The counts of the unit and the step under way."""
         self._finite: dict[torch.device, torch.Tensor] = {}
         self._clean = True
         self._size = 0
@@ -141,7 +143,7 @@ class LiveWatch(RunWatch):
     def _without_gradients(
         self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        """A call for an evaluation, or one that belongs to each step, as a policy's acting does."""
+        """A call for an evaluation, or one that belongs to each step, such as a policy acting."""
         seen = model, (args, kwargs), self.job.steps, self._epoch_began
         if self.story is not None and self.recorder.safely(
             "step calls", self._step_calls.belong, *seen
@@ -201,7 +203,7 @@ class LiveWatch(RunWatch):
         self.recorder.write(wire.StepTaken(self.job.steps - 1, "warmup", 0.0))
 
     def _choose_unit(self) -> None:
-        """Steps of many micro-steps that take long are measured by micro-step."""
+        """Long steps of several micro-steps are measured by micro-step."""
         now = time.perf_counter()
         step_s = now - self._last if self._last is not None else 0.0
         self._by_call = self.last_step.micro_steps > 2 and step_s > MICRO_STEP_S
@@ -209,7 +211,9 @@ class LiveWatch(RunWatch):
             self._last = now
 
     def _unit_ended(self) -> None:
-        """Hand one unit to the session; what the session then does is not the program's time."""
+        """Hand one unit to the session; the time that the session then takes is not
+        the program's.
+        """
         now = time.perf_counter()
         recompiles = compile_counters()[0]
         if self._last is not None:
@@ -320,7 +324,7 @@ class LiveWatch(RunWatch):
                 self.recorder.write(self.summary())  # the program may be ended at any time
 
     def _forget(self, boosts: Sequence[str]) -> None:
-        """Free what those of these boosts that are not kept hold for another time."""
+        """Free what the boosts of these that are not kept hold for reuse."""
         kept_ids = {candidate.id for candidate in self.tuning.state.kept}
         for boost in boosts:
             if boost not in kept_ids:
@@ -335,7 +339,9 @@ class LiveWatch(RunWatch):
         return self.job.steps
 
     def planned_steps(self) -> int | None:
-        """Of the whole run; it is asked within a step, under the loop that makes it."""
+        """Steps of the whole run, or None if unknown; asked within a step, below the loop that
+        makes it.
+        """
         micro_steps = self.record.mean_micro_steps()
         found = run_length.run_length(sys._getframe(), self.job.steps, micro_steps)
         steps = self.job.steps + found.steps_left if found is not None else -1
@@ -351,7 +357,7 @@ class LiveWatch(RunWatch):
         return self._on
 
     def switch(self, on: Sequence[wire.BoostOrder]) -> None:
-        """Switch to exactly these boosts: first the others off, the newest first."""
+        """Switch to exactly these boosts: first switch the others off, newest first."""
         for order in reversed(self._on):
             if order not in on:
                 self.booster.off(order.id)
@@ -362,7 +368,7 @@ class LiveWatch(RunWatch):
         self.checks.on = bool(on)
 
     def compile_aside(self, candidate: Candidate) -> Generator[None, Tick, tuple[int, float]]:
-        """Compile beside the program, where that can be; (units trained meanwhile, seconds)."""
+        """Compile beside the program if possible; returns (units trained meanwhile, seconds)."""
 
         def compiled(recorded: list[RecordedCall]) -> None:
             self.booster.on(candidate.order)
@@ -396,11 +402,11 @@ class LiveWatch(RunWatch):
         return GuardVerdict(False, "another rank's guard refuses it", verdict.error or 0.0)
 
     def check_together(self, kept: Sequence[Candidate]) -> Generator[None, Tick, GuardVerdict]:
-        """Let the guard compare all that is kept with the program as written."""
+        """Let the guard compare all kept boosts with the program as written."""
         return self._agreed((yield from self.checks.check_together(kept)))
 
     def idle(self, boost: str) -> str | None:
-        """Why it has not taken hold on any rank, as far as can be told."""
+        """Why it has not taken hold on any rank, as far as known."""
         reason = self.booster.idle(boost)
         return reason if self.agree(float(reason is None), "max") == 0.0 else None
 
@@ -408,7 +414,7 @@ class LiveWatch(RunWatch):
         return int(self.agree(self.booster.steps_to_ready(boost), "max"))
 
     def buffered(self) -> int:
-        """Batches that workers may have ready: the steps that they make look fast."""
+        """The number of batches that workers may have ready, which make as many steps look fast."""
         return sum(
             loader.num_workers * (loader.prefetch_factor or 0) for loader in self.job.loaders
         )
@@ -432,7 +438,7 @@ class LiveWatch(RunWatch):
         return self.agree(time.time(), "first")
 
     def agree(self, value: float, how: str) -> float:
-        """One value for all ranks; how: see `Peers.agree`."""
+        """One value for all ranks. how: see `Peers.agree`."""
         return self.peers.agree(value, how)
 
     # Looking after the run ----------------------------------------------------------------------
@@ -440,7 +446,7 @@ class LiveWatch(RunWatch):
     def _unsound(self, boosts: Sequence[str], reason: str) -> None:
         """The guard no longer holds for these boosts: take them out and say so.
 
-        Where one that is being tried is among them, it is to blame, and not what is kept.
+        If one of them is being tried, that one is to blame, not the kept ones.
         """
         state, self._raised = self.tuning.state, True
         tried = set(boosts) - set(state.kept_ids)
@@ -456,7 +462,7 @@ class LiveWatch(RunWatch):
             self._last = None
 
     def summary(self) -> wire.LiveSummary:
-        """Where the tuning stands now. Step times are those of units."""
+        """The current state of the tuning. Step times are those of units."""
         state = self.tuning.state
         since = self.job.steps - self._settled_at if self._settled_at is not None else 0
         written_s, measured = state.written_s, math.isfinite(state.written_s)
@@ -494,21 +500,21 @@ class LiveWatch(RunWatch):
 
 @dataclass
 class Spent:
-    """What the units took while boosts were tried, all that the tuning did in them included.
+    """The time of units while boosts were tried, including all that the tuning did in them.
 
-    Those with evaluation, saving or a new epoch in them are left out: they say nothing.
+    Units with evaluation, saving or a new epoch are left out: they say nothing.
     """
 
     units: int = 0
     seconds: float = 0.0
 
     def add(self, seconds: float, written_s: float) -> None:
-        """One unit; `written_s`: what it takes as written, NaN as long as that is not known."""
+        """Add one unit. `written_s`: its time as written, or NaN if not yet known."""
         if math.isfinite(written_s):
             self.units += 1
             self.seconds += seconds
 
     def waited(self, seconds: float, written_s: float) -> None:
-        """For an accelerator, between two units: it is their work that was waited for."""
+        """The clock for an accelerator, read between two units after waiting for their work."""
         if math.isfinite(written_s):
             self.seconds += seconds

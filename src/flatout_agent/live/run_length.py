@@ -1,4 +1,4 @@
-"""How many steps a program takes in all, where its trainer or its own loops show it."""
+"""How many steps a program takes in total, if its trainer or its own loops show it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,30 @@ import torch
 
 @dataclass(frozen=True)
 class RunLength:
-    """steps_left: optimizer steps, at most: a loop may end early. basis: what shows it."""
+    """steps_left: at most this many optimizer steps, as a loop may end early. basis: what
+    shows it.
+    """
 
     steps_left: int
     basis: str
 
 
 class Unknown(Exception):  # noqa: N818 - an answer, not an error
-    """It cannot be told without running code of the program."""
+    """The number cannot be known without running code of the program."""
 
 
 def run_length(
     frame: FrameType | None, steps_taken: int, micro_steps: float = 1.0
 ) -> RunLength | None:
-    """By the trainer or the loops among the callers of this frame, in a step.
+    """The length of the run, from the trainer or the loops among this frame's callers in a step, or
+    None if nothing shows it.
 
-    steps_taken: so far; micro_steps: turns of the innermost loop that make a step. None: nothing
-    shows it. Never raises: all of this is other people's code.
+    steps_taken: steps so far. micro_steps: iterations of the innermost loop that make a step. Never
+    raises, since all of this is other people's code.
     """
     try:
         return _by_trainer(frame) or _by_loops(frame, steps_taken, micro_steps)
-    except Exception:  # another version of a trainer, a source that has changed, ...
+    except Exception:  # for example another version of a trainer, or a source that has changed
         return None
 
 
@@ -76,7 +79,7 @@ TRAINERS: Mapping[str, Callable[[Any], float]] = {
 # Loops ------------------------------------------------------------------------------------------
 
 OWN = (str(PurePath(torch.__path__[0])), str(PurePath(__file__).parents[1]))
-"""Loops of torch and of flatout are no loops of the program."""
+"""Loops of torch and of flatout do not count as loops of the program."""
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -88,7 +91,7 @@ def _by_loops(frame: FrameType | None, steps_taken: int, micro_steps: float) -> 
                 turns *= _turns(loop, frame)
                 lines.append(f"{PurePath(frame.f_code.co_filename).name}:{loop.lineno}")
         if frame.f_code.co_name == "<module>":
-            break  # what has started the script, or the cell of a notebook, is not the run
+            break  # whatever started the script or the notebook cell is not part of the run
         frame = frame.f_back
     steps = math.ceil(turns / max(1.0, micro_steps))
     if not lines or steps <= steps_taken:
@@ -113,7 +116,7 @@ def _loops_around(frame: FrameType) -> list[ast.For | ast.While]:
         if not node.lineno <= line <= (node.end_lineno or node.lineno):
             continue
         if isinstance(node, FUNCTIONS):
-            found = []  # what stands around a definition does not run it
+            found = []  # the code around a definition does not run it
         if isinstance(node, (ast.For, ast.While)) and line >= node.body[0].lineno:
             found.append(node)
         nodes = list(ast.iter_child_nodes(node))
@@ -132,11 +135,11 @@ def _turns(loop: ast.For | ast.While, frame: FrameType) -> int:
 
 
 THROUGH = ("enumerate", "reversed", "sorted", "iter", "list", "tqdm", "track", "trange", "prange")
-"""Calls that give as many as their first argument has."""
+"""Calls that yield as many items as their first argument has."""
 
 
 def _count(expression: ast.expr, frame: FrameType) -> int:
-    """How many turns a `for` over this takes."""
+    """The number of iterations of a `for` over this."""
     if isinstance(expression, (ast.List, ast.Tuple, ast.Set)):
         return len(expression.elts)
     if isinstance(expression, ast.Call):
@@ -160,7 +163,7 @@ def _called(function: ast.expr) -> str:
 
 
 def _len(value: Any) -> int:
-    """Of what has a length that can be asked without running code of the program."""
+    """The length of a value that can be asked for it without running code of the program."""
     if isinstance(value, torch.utils.data.DataLoader):
         if isinstance(value.dataset, torch.utils.data.IterableDataset):
             raise Unknown

@@ -1,7 +1,7 @@
 """Weights, buffers and optimizer state of a sound step, kept in memory to go back to.
 
-What the program keeps beside them (a learning rate schedule, a loss scaler, averaged weights) is
-not included: the program goes on from where it is, with the earlier weights.
+Other state of the program (a learning rate schedule, a loss scaler, averaged weights) is not
+included: the program goes on from where it is, with the earlier weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHARE = 0.25
 """Share of the free memory that a snapshot may take from the program."""
 
 _State = list[tuple[weakref.ref[torch.Tensor], dict[str, Any]]]
-"""An optimizer's: each parameter with a copy of what the optimizer remembers of it."""
+"""An optimizer's state: each parameter with a copy of the optimizer's state for it."""
 
 
 class Snapshot:
@@ -30,14 +30,14 @@ class Snapshot:
     ) -> None:
         self.models, self.optimizers = models, optimizers
         self.step: int | None = None
-        """The step after which it was taken; None: no snapshot."""
+        """The step after which it was taken, or None without a snapshot."""
         self._weights: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
         """Each tensor, which the program may drop, with its copy in host memory."""
         self._states: list[tuple[weakref.ref[torch.optim.Optimizer], _State]] = []
         """Each optimizer with a copy of its state, by parameter."""
 
     def fits(self) -> bool:
-        """Whether a copy of everything takes little of the memory that is free."""
+        """Whether a copy of everything takes little of the free memory."""
         if self.step is not None:
             return True  # it is overwritten
         plain = (torch.Tensor, torch.nn.Parameter)
@@ -71,7 +71,7 @@ class Snapshot:
 
     @property
     def whole(self) -> bool:
-        """Whether it holds all that is trained now: the program may have changed its model."""
+        """Whether it holds everything trained now: the program may have changed its model."""
         tensor_ids = {id(tensor()) for tensor, _ in self._weights if tensor() is not None}
         optimizers = [optimizer() for optimizer, _ in self._states]
         return (
@@ -95,11 +95,13 @@ class Snapshot:
                     self._put_state(optimizer, state)
 
     def drop(self) -> None:
-        """Let go of the memory."""
+        """Free the memory."""
         self.step, self._weights, self._states = None, [], []
 
     def _model_tensors(self) -> Iterator[torch.Tensor]:
-        """Weights and buffers of the models, and what else the optimizers update; each once."""
+        """Weights and buffers of the models, and everything else that the optimizers update, each
+        once.
+        """
         tensors = [t for model in self.models for t in (*model.parameters(), *model.buffers())]
         for optimizer in self.optimizers:
             tensors += [p for group in optimizer.param_groups for p in group["params"]]

@@ -1,4 +1,6 @@
-"""What the tuning needs of the program, and where it stands: what is kept is written here alone."""
+"""What the tuning needs from the program, and its state: only this module writes the
+kept boosts.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,19 @@ class Tick:
 
     seconds: float
     size: int
-    """Elements of the model's inputs in it."""
+    """The number of elements in the model's inputs."""
     clean: bool
-    """False: something beside training happened (evaluation, saving, a new shape, a compile)."""
+    """False if something besides training happened (evaluation, saving, a new shape, a compile)."""
 
 
 Story = Generator[None, Tick, None]
 
 
 class Machinery(Protocol):
-    """What the tuning needs of the program: `run.LiveWatch` is one.
+    """What the tuning needs from the program; implemented by `run.LiveWatch`.
 
-    Where several ranks train, every answer is agreed between them: the tuning decides by these
-    answers alone, so that all ranks decide the same.
+    If several ranks train, they agree on every answer. The tuning decides by these answers alone,
+    so all ranks decide the same.
     """
 
     recompiles: int
@@ -62,23 +64,23 @@ class Machinery(Protocol):
 
 @dataclass
 class State:
-    """Where the tuning stands."""
+    """The state of the tuning."""
 
     kept: list[Candidate] = field(default_factory=list)
     written_s: float = math.nan
     """Seconds of one unit as written, as last measured."""
     gain: float = 1.0
-    """Speed with all that is kept over speed as written, as far as it is known."""
+    """Speed with all kept boosts over speed as written, as far as known."""
     pairs: int = 0
-    """The fewest pairs that anything that is kept rests on."""
+    """The fewest pairs that any kept boost rests on."""
     noise: decide.Noise = decide.PRIOR
     settled: bool = False
     verdict: GuardVerdict | None = None
-    """The Guard's last verdict on all that is kept."""
+    """The Guard's last verdict on all kept boosts."""
 
     @property
     def now_s(self) -> float:
-        """Seconds of one unit with all that is kept."""
+        """Seconds of one unit with all kept boosts."""
         return self.written_s / self.gain
 
     @property
@@ -92,9 +94,9 @@ class State:
         return [candidate.id for candidate in self.kept]
 
     def keep(self, group: Sequence[Candidate], gain: float, pairs: int) -> list[Candidate]:
-        """Keep these, which together are so many times as fast as what is on.
+        """Keep these, which together are this many times as fast as what is on.
 
-        They replace what is kept under the same name, or cannot be on beside them; returns that.
+        They replace kept boosts that have the same name or cannot be on beside them; returns those.
         """
         replaced = [
             other
@@ -107,9 +109,9 @@ class State:
         return replaced
 
     def drop(self, candidate: Candidate, gain: float | None) -> None:
-        """Take one out. gain: what it brought beside the others; None: nobody measured that.
+        """Take one out. gain: its speed-up beside the others, or None if it was not measured.
 
-        Then the speed is not known until `measured` says it.
+        In that case the speed is unknown until `measured` sets it.
         """
         self.kept = [other for other in self.kept if other.id != candidate.id]
         if not self.kept:
@@ -120,5 +122,5 @@ class State:
             self.pairs = 0
 
     def measured(self, answer: decide.Answer) -> None:
-        """All that is kept was compared with the program as written."""
+        """Record the comparison of all kept boosts with the program as written."""
         self.gain, self.pairs = answer.gain, answer.pairs

@@ -18,9 +18,9 @@ from flatout_agent.live.guard import ULP, GuardVerdict, NoiseFloor
 from flatout_agent.speedups import forward_state
 
 Apply = Callable[[], Callable[[], None]]
-"""Switches the boost on; returns the way back."""
+"""Switches the boost on; returns the undo function."""
 REORDERED = 2e-5
-"""Updates are small differences of large weights: their last places are rounding."""
+"""Updates are small differences of large weights, so their last places are rounding."""
 
 
 class WeightsBefore:
@@ -35,7 +35,9 @@ class WeightsBefore:
         self.restore_random = forward_state.random_state([])
 
     def twice(self, apply: Apply) -> tuple[RepeatedCall, RepeatedCall]:
-        """(the program's own update, the boost's); called when the program's step has ended."""
+        """(the program's own update, the boost's update); called when the program's step
+        has ended.
+        """
         optimizer = self.optimizer
         after = [p.detach().clone() for p in self.parameters]
         gradients = [p.grad for p in self.parameters]
@@ -61,7 +63,7 @@ class WeightsBefore:
         return written, boosted
 
     def verdict(self, apply: Apply) -> GuardVerdict | None:
-        """Whether the boost's update is the program's own; None: nothing was updated."""
+        """Whether the boost's update equals the program's own, or None if nothing was updated."""
         written, boosted = self.twice(apply)
         noise_floor = self._noise_floor(written)
         if noise_floor is None:
@@ -69,7 +71,7 @@ class WeightsBefore:
         return guard.judge(guard.compare(written, boosted), noise_floor, "exact", False)
 
     def _noise_floor(self, written: RepeatedCall) -> NoiseFloor | None:
-        """How far updates may differ by rounding the weights alone; None: nothing was updated."""
+        """How far rounding the weights alone may change updates, or None if nothing was updated."""
         weights = math.sqrt(sum(float(w.float().square().sum()) for w in self.weights))
         update = math.sqrt(
             sum(float(u.float().square().sum()) for u in written.gradients if u is not None)
@@ -117,7 +119,7 @@ class WeightsBefore:
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """What the groups hold beside their parameters: rates, and what some optimizers count."""
+    """What the groups hold besides their parameters: rates, and the counters of some optimizers."""
     groups = optimizer.param_groups
     return [{key: group[key] for key in group if key != "params"} for group in groups]
 

@@ -1,7 +1,7 @@
 """Make a repeated call without dropout, so that only its arithmetic differs.
 
-With the same seed dropout may fall differently under a boost: on a GPU the kernels for float32 and
-bfloat16 advance the generator by different amounts. What differs then hides what the boost does.
+With the same seed, dropout may drop other elements under a boost: on a GPU the kernels for float32
+and bfloat16 advance the generator by different amounts. That difference would hide the boost's own.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ RATES = {
     "scaled_dot_product_attention": ("dropout_p", 4),
     "multi_head_attention_forward": ("dropout_p", 10),
 }
-"""Function -> name and position of the share that it drops."""
+"""Function -> name and position of its dropout rate."""
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 """Their rate is the one float among their arguments."""
 
 
 class WithoutDropout(TorchFunctionMode):
-    """Every dropout of torch keeps everything."""
+    """Makes every dropout of torch keep everything."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -54,9 +54,9 @@ class WithoutDropout(TorchFunctionMode):
 
 
 def can_run_without_dropout(model: torch.nn.Module) -> bool:
-    """Whether the mode reaches all of the model: code that was compiled is compiled anew under it.
+    """Whether the mode reaches all of the model.
 
-    Then a comparison would cost a compilation.
+    Compiled code would be compiled again under it, so a comparison would cost a compilation.
     """
     return not any(
         is_compiled(module) or isinstance(module, torch.jit.ScriptModule)

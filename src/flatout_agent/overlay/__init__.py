@@ -1,13 +1,13 @@
-"""A trial leaves no trace: what the program would change among the user's files goes to scratch.
+"""A trial leaves no trace: the program's changes to the user's files go to scratch.
 
 `install` puts an overlay over the file functions of Python: a changed file is kept below the
-scratch folder, the program sees it at its own path, and the user's file stays as it is. What was
-written before the first step is kept apart (`<scratch>/prepared`), so that data sets which a script
-makes on first use are made once: later trials are given the baseline's as `TrialOrders.prepared`.
+scratch folder, the program sees it at its own path, and the user's file stays as it is. Files
+written before the first step are kept apart (`<scratch>/prepared`), so data sets that a script
+makes on first use are made only once: later trials get the baseline's as `TrialOrders.prepared`.
 
 Libraries that open files by themselves in C++ or Rust are reached one by one (`doors`); experiment
-trackers are switched off or sent to scratch (`trackers`). What neither knows writes where it says;
-the host compares the folder before and after a trial and tells the user.
+trackers are switched off or sent to scratch (`trackers`). Anything unknown to both writes to its
+own paths; the host compares the folder before and after a trial and tells the user.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def install(
 ) -> Undo:
     """Redirect what this process writes, before the user's program starts; returns the undo.
 
-    `keep`: folders of flatout's own that are written to as they are (records).
-    Raises OSError where the scratch folder cannot be used: the program must not run then.
+    `keep`: flatout's own folders, which are written directly (records).
+    Raises OSError if the scratch folder cannot be used: the program must not run then.
     """
 
     def tell(path: str) -> None:
@@ -67,7 +67,7 @@ def mark_first_step() -> None:
 
 
 def modules() -> dict[str, Callable[[Any], None]]:
-    """What to do with certain modules once the program has imported them."""
+    """Actions for certain modules once the program has imported them."""
     if not _installed:
         return {}
     overlay = _installed[-1]

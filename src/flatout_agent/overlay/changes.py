@@ -1,8 +1,8 @@
 """The system calls that change files, as the overlay does them: `os.mkdir`, `os.rename` and so on.
 
-Each looks, acts and fails as the system's own would: same arguments, same result, same error for
-the same reason. What the overlay has no part in (an open file's number, a path relative to an open
-folder, a path that is not protected) goes to the system unchanged.
+Each has the same arguments, results and errors as the system's own. Calls that do not concern the
+overlay (an open file's number, a path relative to an open folder, an unprotected path) go to the
+system unchanged.
 """
 # ruff: noqa: PTH118
 
@@ -22,7 +22,7 @@ Call = Callable[..., Any]
 
 
 def as_text(path: Any) -> str | None:
-    """The path as text; None: an open file's number, an empty path or no path at all."""
+    """The path as text, or None for an open file's number, an empty path or no path."""
     if isinstance(path, str):
         return path or None
     if isinstance(path, (bytes, os.PathLike)):
@@ -37,7 +37,7 @@ class Changes:
         self.overlay = overlay
 
     def _new(self, name: str, *names: Any) -> Spot | None:
-        """Where something new is to be made; None: the system makes it."""
+        """The place for a new file or folder, or None if the system makes it."""
         spot = self.overlay.locate(name, follow=False)
         if self.overlay.left_alone(spot):
             return None
@@ -107,13 +107,13 @@ class Changes:
             self.overlay.put(spot.path, EntryKind.LINK, where)
 
     def link(self, src: Any, dst: Any, **options: Any) -> None:
-        """os.link; a link to a file of the user's is a copy"""
+        """os.link; a link to a user's file is a copy"""
         source, target = as_text(src), as_text(dst)
         if source is None or target is None or _relative_to_folder(options):
             system.link(src, dst, **options)
             return
         with self.overlay.store.lock:
-            # Whatever `follow_symlinks` says: link(2) follows on macOS and does not on Linux.
+            # Regardless of `follow_symlinks`: link(2) follows on macOS but not on Linux.
             follow = sys.platform == "darwin" and options.get("follow_symlinks", True)
             origin = self.overlay.locate(source, follow)
             kind = self.overlay.kind(origin)
@@ -132,7 +132,7 @@ class Changes:
                 self.overlay.put(spot.path, kind, where)
 
     def altering(self, call: str) -> Call:
-        """A call that changes the contents or the attributes of what is at its first argument."""
+        """A call that changes the contents or the attributes of the file at its first argument."""
         original = getattr(system, call)
 
         def alter(path: Any, *args: Any, **options: Any) -> Any:
@@ -169,7 +169,7 @@ class Changes:
             self.overlay.forget_links()
 
     def write_folder(self, name: str) -> str | None:
-        """Where a library may write files of a folder; None: into the folder itself."""
+        """Where a library may write the files of a folder, or None for the folder itself."""
         spot = self.overlay.locate(name, write=True)
         if self.overlay.left_alone(spot):
             return spot.path if spot.moved else None
@@ -178,7 +178,7 @@ class Changes:
         return self.overlay.place(os.path.join(spot.path, "file"))[: -len("file")].rstrip("\\/")
 
     def adopt(self, name: str, where: str) -> None:
-        """Take in the files that a library has written at `where` for the folder `name`."""
+        """Add the files that a library has written at `where` to the folder `name`."""
         spot = self.overlay.locate(name, write=True)
         known_places = {entry.where for entry in self.overlay.index.within(spot.path)}
         for file in system.listdir(where):

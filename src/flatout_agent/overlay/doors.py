@@ -1,8 +1,8 @@
-"""Libraries that open files by themselves, in C++ or Rust, and where they take the path.
+"""Libraries that open files by themselves, in C++ or Rust, and the arguments with the path.
 
-A door is one function or method with a path among its arguments: the path is replaced by the place
-in scratch. Functions are replaced in their module and in those modules of the library that have
-imported them by name.
+A door is a function or method with a path among its arguments: the path is replaced by the place in
+scratch. Functions are replaced in their module and in the library's modules that have imported them
+by name.
 """
 # ruff: noqa: PTH118, PTH119
 
@@ -85,7 +85,7 @@ DOORS = (
 
 
 def hooks(opening: Opening) -> dict[str, Callable[[Any], None]]:
-    """For each library, what to do when it has been imported."""
+    """For each library, the action once it has been imported."""
     names = {door.module.split(".")[0] for door in DOORS} | {
         door.module for door in DOORS if door.module.startswith("torch.export.")
     }
@@ -178,7 +178,7 @@ def _tokenizer_models(opening: Opening) -> None:
 
 
 def _sqlite(opening: Opening) -> None:
-    """`sqlite3.connect`: a database is taken to be written, unless its address says otherwise."""
+    """`sqlite3.connect`: a database is assumed to be written, unless its address says otherwise."""
     modules = [sys.modules.get(name) for name in ("sqlite3", "sqlite3.dbapi2")]
     original = next(module.connect for module in modules if module is not None)
     if hasattr(original, "_flatout_original"):

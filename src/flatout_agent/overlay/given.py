@@ -1,9 +1,9 @@
-"""What the baseline prepared and later trials may use: its data sets, not its outputs.
+"""Files that the baseline prepared and later trials may use: its data sets, not its outputs.
 
 Before its first step a program makes data sets on first use, but it also creates output folders,
 event files and copies of its configuration. A later trial that found those would not behave like
 the baseline: `os.makedirs(out)` would fail, a Trainer would refuse a folder that is not empty. The
-two are told apart by what the program does with them: a data set is read back.
+program's use distinguishes the two: a data set is read back.
 """
 # ruff: noqa: PTH118, PTH120
 
@@ -25,7 +25,7 @@ from flatout_agent.overlay.native import raw_io
 
 
 def load(root: str) -> list[OverlayEntry]:
-    """The entries of a prepared layer that belong to folders out of which the program read."""
+    """The entries of a prepared layer in folders from which the program read."""
     try:
         with raw_io.open(os.path.join(root, JOURNAL), "rb") as file:
             text = file.read()

@@ -1,9 +1,9 @@
-"""What the overlay holds: one entry for each path that differs from the user's own files.
+"""The overlay's contents: one entry for each path that differs from the user's own files.
 
-The index alone says what is where; the folders of a layer are storage. Each change is also a line
-in the layer's journal, so that the other processes of the program (ranks, spawned loader workers)
-see it: a shared counter per journal tells them, for the price of a comparison, that there is more
-to read.
+Only the index says what is where; the folders of a layer are storage. Each change is also a line in
+the layer's journal, so that the other processes of the program (ranks, spawned loader workers) see
+it: a shared counter per journal tells them, at the cost of a comparison, that there is more to
+read.
 """
 # ruff: noqa: PTH118, PTH120
 
@@ -21,18 +21,18 @@ from typing import NamedTuple
 from flatout_agent.overlay.native import make_folders, raw_io, system
 
 fold = os.path.normcase
-"""A path as it is compared: Windows does not tell upper case from lower."""
+"""A path for comparison: Windows does not distinguish upper and lower case."""
 
 JOURNAL = "journal"
 STATE = "state"
 READ = "read"
-"""Kind of a journal line that is no entry: something in this folder was read back."""
+"""Kind of a journal line that is not an entry: something in this folder was read back."""
 
 
 class Layer(enum.IntEnum):
     """Where an entry's contents are."""
 
-    REAL = 0  # a file of the user's, under another name (it was renamed)
+    REAL = 0  # a user's file under another name (it was renamed)
     GIVEN = 1  # what the baseline prepared: read only
     PREPARED = 2  # written by this program before its first step
     AFTER = 3  # written after it
@@ -42,7 +42,7 @@ class EntryKind(str, enum.Enum):
     FILE = "file"
     FOLDER = "folder"
     LINK = "link"
-    GONE = "gone"  # the user's file is there, the program has removed it
+    GONE = "gone"  # the user's file exists, but the program has removed it
     FORGOTTEN = "forgotten"  # no entry any more: neither here nor among the user's files
 
 
@@ -73,10 +73,10 @@ class Index:
             self.children.setdefault(fold(folder), {})[fold(name)] = name
 
     def within(self, folder: str) -> Iterator[OverlayEntry]:
-        """The entries of what is directly in `folder`.
+        """The entries directly in `folder`.
 
-        Sorted: a data set that a program lists without sorting must have the same order in the
-        trial that made it and in those that are given it.
+        They are sorted, since a data set that a program lists unsorted must have the same order in
+        the trial that made it and in those that get it.
         """
         for key in sorted(self.children.get(fold(folder), ())):
             entry = self.entries.get(os.path.join(fold(folder), key))
@@ -95,7 +95,7 @@ class Journal:
         self.read_bytes = 0
 
     def stale(self) -> bool:
-        """Another process has changed something."""
+        """Whether another process has changed something."""
         changed: bool = self.counters[self.layer] != self.read_bytes
         return changed
 
@@ -138,7 +138,7 @@ def parse(text: bytes, root: str, journal_layer: Layer) -> Iterator[tuple[str, s
 
 
 class OverlayState:
-    """The few numbers that all processes of the program share: the phase and journal lengths."""
+    """The numbers that all processes of the program share: the phase and journal lengths."""
 
     SIZE = 4 * 8
 
@@ -171,7 +171,7 @@ class OverlayState:
 
 
 class Store:
-    """The index together with its journals: what all processes of the program agree on."""
+    """The index together with its journals, on which all processes of the program agree."""
 
     def __init__(self, scratch: str) -> None:
         self.state = OverlayState(scratch)
@@ -189,7 +189,7 @@ class Store:
         self.marked: set[str] = set()
 
     def new_lock(self) -> None:
-        """In a forked child: the thread that held the lock is not there to release it."""
+        """Renew the lock in a forked child, where the thread that held it does not exist."""
         self.lock = threading.RLock()
 
     @property
@@ -198,7 +198,7 @@ class Store:
         return Layer.AFTER if self.state.stepped else Layer.PREPARED
 
     def refresh(self) -> bool:
-        """Apply what other processes did; True: folders or links may have moved."""
+        """Apply the changes of other processes; returns True if folders or links may have moved."""
         moved = False
         with self.lock:
             for journal in self.pair:
@@ -217,7 +217,7 @@ class Store:
             journal.append(entry.path, entry.kind.value, entry.where, entry.layer)
 
     def mark_read(self, entry: OverlayEntry) -> None:
-        """Remember that the program reads back what it prepared: that makes it a data set."""
+        """Record that the program reads back what it prepared, which makes it a data set."""
         folder = os.path.dirname(entry.path)
         if entry.layer is Layer.PREPARED and folder not in self.marked:
             self.marked.add(folder)

@@ -1,6 +1,6 @@
-"""The operating system's own file functions, as no patch of ours has touched them.
+"""The operating system's own file functions, untouched by our patches.
 
-`os.open` and its like are attributes of the module `os`, which the overlay replaces. Python keeps
+`os.open` and the like are attributes of the module `os`, which the overlay replaces. Python keeps
 the originals in the modules `posix` or `nt` and `_io`; the overlay's own work goes through those.
 """
 # ruff: noqa: PTH120
@@ -27,12 +27,12 @@ def failure(code: int, path: Any, second: Any = None) -> OSError:
 
 
 def shown(path: Any) -> Any:
-    """A path as errors show it."""
+    """A path as shown in errors."""
     return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
 def lstat(path: str) -> os.stat_result | None:
-    """Status of what is at `path`, links not followed; None: nothing is."""
+    """Status of `path` without following links, or None if nothing is there."""
     try:
         status: os.stat_result = system.lstat(path)
     except OSError:
@@ -41,13 +41,13 @@ def lstat(path: str) -> os.stat_result | None:
 
 
 def is_link(status: os.stat_result) -> bool:
-    """A symbolic link, or a junction on Windows."""
+    """Whether it is a symbolic link, or a junction on Windows."""
     tag = getattr(status, "st_reparse_tag", 0)
     return stat.S_ISLNK(status.st_mode) or tag == getattr(stat, "IO_REPARSE_TAG_MOUNT_POINT", -1)
 
 
 def read_link(path: str) -> str:
-    """Where a link points, without the prefix that Windows puts before it."""
+    """Where a link points, without the prefix that Windows adds."""
     target: str = system.readlink(path)
     return target[4:] if target.startswith("\\\\?\\") else target
 
@@ -65,7 +65,7 @@ def make_folders(path: str) -> None:
 
 
 def copy_file(source: str, target: str) -> None:
-    """Copy contents, mode and times of a file. `target` is removed again when that fails."""
+    """Copy contents, mode and times of a file. `target` is removed again if that fails."""
     status = system.stat(source)
     try:
         with raw_io.open(source, "rb", 0) as read, raw_io.open(target, "wb", 0) as write:

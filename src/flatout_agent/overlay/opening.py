@@ -1,8 +1,8 @@
 """Opening files: `open`, `os.open`, `io.FileIO`, and files that a library opens by their path.
 
-Reading costs one look into a dictionary. Writing opens the file's place in scratch, with the user's
-contents copied there first where they are not to be overwritten; the file object still bears the
-name that the program gave it.
+Reading costs one dictionary lookup. Writing opens the file's place in scratch, after copying the
+user's contents there unless they are to be overwritten. The file object still has the name that the
+program gave.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNNAMED = getattr(os, "O_TMPFILE", 0)
 
 
 class Intent(NamedTuple):
-    """What opening a file may do to it."""
+    """The effect that opening a file may have on it."""
 
     create: bool = False
     truncate: bool = False
@@ -36,7 +36,7 @@ class Intent(NamedTuple):
 
 
 class WriteTarget(NamedTuple):
-    """Where to write; `path` is entered in the index once that has been opened."""
+    """Where to write; `path` is entered in the index once that place has been opened."""
 
     where: str
     path: str | None
@@ -49,7 +49,7 @@ class Opening:
         self.overlay = overlay
 
     def target(self, name: str, path: Any, intent: Intent) -> WriteTarget | None:
-        """Where the program is to write this file; None: where it says."""
+        """Where the program is to write this file, or None for the path that it gives."""
         view = self.overlay
         spot = view.locate(name, follow=not intent.exclusive, write=True)
         if view.left_alone(spot):
@@ -86,7 +86,7 @@ class Opening:
         return WriteTarget(where, spot.path)
 
     def opened(self, target: WriteTarget) -> None:
-        """The file is there: enter it."""
+        """The file exists: enter it in the index."""
         if target.path is not None:
             old = self.overlay.index.entries.get(os.path.normcase(target.path))
             self.overlay.put(target.path, EntryKind.FILE, target.where)
@@ -94,7 +94,7 @@ class Opening:
                 self.overlay.forget_links()
 
     def read_place(self, name: str, path: Any) -> str | None:
-        """Where to read a file; remembers that a prepared one was read."""
+        """Where to read a file; records that a prepared one was read."""
         where: str | None = look_up(self.overlay, name, path)
         if where is not None:
             with contextlib.suppress(OSError):
@@ -167,7 +167,9 @@ class Opening:
 
     @contextlib.contextmanager
     def lent(self, path: Any, intent: Intent | None) -> Iterator[Any]:
-        """The path to hand to a library that opens files by itself; no intent: it only reads."""
+        """The path to pass to a library that opens files by itself. Without an intent it only
+        reads.
+        """
         name = as_text(path)
         if name is None:
             yield path
@@ -193,7 +195,7 @@ def _intent(mode: str) -> Intent:
 
 
 def _opener(where: str) -> Callable[[str, int], int]:
-    """Open that place; the file object keeps the name it is asked for under."""
+    """Open that place; the file object keeps the name that the program gave."""
 
     def opener(_: str, flags: int) -> int:
         handle: int = system.open(where, flags, 0o666)
@@ -203,7 +205,7 @@ def _opener(where: str) -> Callable[[str, int], int]:
 
 
 class _AnyFileIO(type(io.FileIO)):  # type: ignore[misc]
-    """What the system opened is a FileIO too."""
+    """A file opened by the system is a FileIO, too."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, raw_io.FileIO)

@@ -1,11 +1,11 @@
 """A view of the file system with the program's changes in it, and the user's files unchanged.
 
 A path is looked up in this order: written after the first step, written before it, prepared by the
-baseline, the user's own files. The index holds the first three, so that is one look into a
-dictionary; where it holds nothing for a path, the call goes to the system as the program made it.
+baseline, the user's own files. The index holds the first three, so that is one dictionary lookup;
+if it holds nothing for a path, the call goes to the system as the program made it.
 
-Paths are brought to one form first: absolute, links in the folders followed. `..` is resolved by
-its text, and links that another program makes while this one runs are not noticed.
+Paths are first normalised: absolute, with links in the folders followed. `..` is resolved
+textually, and links that another program makes meanwhile are not noticed.
 """
 # ruff: noqa: PTH117, PTH118, PTH119, PTH120
 
@@ -38,12 +38,12 @@ MAX_PLACES = 1_000_000
 
 
 class Spot(NamedTuple):
-    """A path in its one form, and what the overlay holds for it."""
+    """A normalised path, and the overlay's entry for it."""
 
     path: str
     entry: OverlayEntry | None
     moved: bool
-    """The system would not find it under the name that the program used."""
+    """Whether the system would not find it under the name that the program used."""
 
 
 class Overlay:
@@ -60,7 +60,7 @@ class Overlay:
         self._canonical: dict[str, str] = {}
         self._through_links: set[str] = set()
         self.folder: str | None = None
-        """Current folder, where that is one which only the overlay has."""
+        """The current folder, if only the overlay has it."""
         self.scratch = os.path.realpath(scratch)
         self.store = Store(self.scratch)
         self.index = self.store.index
@@ -76,7 +76,7 @@ class Overlay:
     # Paths ----------------------------------------------------------------------------------
 
     def idle(self) -> bool:
-        """Nothing has been changed so far, so that every path is the system's: the fast path."""
+        """Whether nothing has been changed so far, so every path is the system's: the fast path."""
         first, second = self.store.pair
         if first.stale() or second.stale():
             self.refresh()
@@ -88,7 +88,7 @@ class Overlay:
             self.forget_links()
 
     def forget_links(self) -> None:
-        """A link was made or taken away: find the one form of each path anew."""
+        """A link was made or removed: normalise each path again."""
         self._canonical.clear()
         self._through_links.clear()
 
@@ -106,7 +106,7 @@ class Overlay:
         return path[4:] if path.startswith("\\\\?\\") else path
 
     def canonical_path(self, path: str) -> str:
-        """The one form of a path, links followed."""
+        """The normalised form of a path, with links followed."""
         return self._canonical_folder(self.absolute(path))
 
     def _canonical_folder(self, folder: str) -> str:
@@ -136,9 +136,9 @@ class Overlay:
         return read_link(path) if status is not None and is_link(status) else None
 
     def locate(self, name: str, follow: bool = True, write: bool = False) -> Spot:
-        """Find a path. A link at its end is followed where `follow` says so.
+        """Find a path. `follow` says whether to follow a link at its end.
 
-        For reading, a link of the user's is looked at only in folders where something changed.
+        For reading, a user's link is examined only in folders where something changed.
         """
         full = self.absolute(name)
         moved = self.folder is not None and not os.path.isabs(name)
@@ -160,7 +160,7 @@ class Overlay:
         raise failure(errno.ELOOP, name)
 
     def readable(self, name: str, follow: bool = True) -> str | None:
-        """Where to read this path; None: where the program says."""
+        """Where to read this path, or None for the path that the program gives."""
         spot = self.locate(name, follow)
         entry = spot.entry
         if entry is not None and entry.kind is EntryKind.GONE and self._came_back(entry):
@@ -174,7 +174,9 @@ class Overlay:
     # State ----------------------------------------------------------------------------------
 
     def kind(self, spot: Spot) -> EntryKind | None:
-        """What is at a path in this view; None: nothing. What is not regular counts as a file."""
+        """The kind of entry at a path in this view, or None if there is nothing. Irregular entries
+        count as files.
+        """
         if spot.entry is not None and not self._came_back(spot.entry):
             return None if spot.entry.kind is EntryKind.GONE else spot.entry.kind
         status = lstat(spot.path)
@@ -185,15 +187,15 @@ class Overlay:
         return EntryKind.FOLDER if stat.S_ISDIR(status.st_mode) else EntryKind.FILE
 
     def _came_back(self, entry: OverlayEntry) -> bool:
-        """A library that no patch reaches has made the removed file again."""
+        """Whether a library that no patch reaches has recreated the removed file."""
         return entry.kind is EntryKind.GONE and _fingerprint(entry.path) not in ("", entry.where)
 
     def left_alone(self, spot: Spot) -> bool:
-        """Writing here goes to the system as it is."""
+        """Whether writing here goes to the system unchanged."""
         return spot.entry is None and not self.territory.protected(spot.path)
 
     def names(self, folder: str) -> Iterator[str]:
-        """The names in a folder (in its one form) in this view."""
+        """The names in a folder (given normalised) in this view."""
         changed = self.index.children.get(fold(folder), {})
         try:
             real = system.listdir(folder)
@@ -207,12 +209,14 @@ class Overlay:
                 yield os.path.basename(entry.path)
 
     def only_given(self, spot: Spot) -> bool:
-        """Only the baseline created this: creating it again is no error for a fresh program."""
+        """Whether only the baseline created this; creating it again is no error for a fresh
+        program.
+        """
         entry = spot.entry
         return entry is not None and entry.layer is Layer.GIVEN and lstat(spot.path) is None
 
     def need_parent(self, spot: Spot, *names: Any) -> None:
-        """Raise the system's error where something cannot be created for lack of its folder."""
+        """Raise the system's error if something cannot be created because its folder is missing."""
         parent = os.path.dirname(spot.path)
         holder = Spot(parent, self.index.entries.get(fold(parent)), False)
         kind = self.kind(holder)
@@ -234,19 +238,19 @@ class Overlay:
             try:
                 make_folders(os.path.dirname(where))
             except (FileExistsError, NotADirectoryError):
-                continue  # a file is, or was, where the path now has a folder
+                continue  # a file is, or was, at the place of a folder of this path
             if lstat(where) is None:
-                if number:  # a name that is used again and again, and renamed each time
+                if number:  # a name that is reused and renamed each time
                     self._next_place[path] = number + 1
                 return where
         raise failure(errno.EEXIST, path)
 
     def owned(self, entry: OverlayEntry | None) -> bool:
-        """Its contents may be changed in place."""
+        """Whether its contents may be changed in place."""
         return entry is not None and entry.layer is self.store.current
 
     def own(self, spot: Spot) -> str:
-        """Where the contents may be changed: copied to the current layer if need be."""
+        """Where the contents may be changed, copied to the current layer if necessary."""
         if spot.entry is not None and self.owned(spot.entry):
             return spot.entry.where
         source = spot.entry.where if spot.entry is not None else spot.path
@@ -274,7 +278,7 @@ class Overlay:
             self.report(path)
 
     def hide(self, path: str) -> None:
-        """Nothing is at this path any more."""
+        """Record that nothing is at this path any more."""
         entry = self.index.entries.get(fold(path))
         print_of = _fingerprint(path)
         kind = EntryKind.GONE if print_of else EntryKind.FORGOTTEN
@@ -285,11 +289,11 @@ class Overlay:
             self.report(path)
 
     def discard(self, entry: OverlayEntry | None) -> None:
-        """Remove contents that nothing refers to any more, as far as they are ours to remove."""
+        """Remove contents that nothing refers to any more, if they are ours to remove."""
         if entry is None or not self.owned(entry):
             return
         if entry.kind is EntryKind.FOLDER:
-            # Contents that moved here from elsewhere, or out of here, may still lie in it.
+            # It may still hold contents that moved here from elsewhere, or out of here.
             try:
                 system.rmdir(entry.where)
             except OSError:
@@ -317,12 +321,12 @@ class Overlay:
         try:
             system.chdir(path if where is None else where)
         except OSError as error:
-            error.filename = path  # as the program named it
+            error.filename = path  # under the program's name for it
             raise
         self.folder = spot.path if spot.entry is not None else None
 
     def _virtual(self, real: str) -> str | None:
-        """The folder that a place in scratch stands for (the parent process had gone there)."""
+        """The folder that a place in scratch represents (the parent process had changed to it)."""
         for entry in self.index.entries.values():
             if entry.kind is EntryKind.FOLDER and fold(entry.where) == fold(real):
                 return entry.path
@@ -339,7 +343,7 @@ def _fingerprint(path: str) -> str:
 
 
 def _as_relative(path: str) -> str:
-    """The drive or the server as the outermost folder; no leading separator."""
+    """The drive or the server as the outermost folder, without a leading separator."""
     drive, rest = os.path.splitdrive(path)
     return os.path.join(drive.strip("\\/").rstrip(":"), rest.lstrip("\\/"))
 

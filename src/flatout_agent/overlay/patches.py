@@ -1,4 +1,4 @@
-"""Put the overlay's functions in the place of Python's, everywhere Python's are known by name."""
+"""Replace Python's functions by the overlay's, wherever Python's are known by name."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ ALTERING = (
     "removexattr",
 )
 KEEP_ORIGINALS = frozenset({"posix", "nt", "_io", "_frozen_importlib_external", "_pyio"})
-"""Modules that hold the system's own functions; Python's import system stays on those."""
+"""Modules that hold the system's own functions; Python's import system keeps using those."""
 CLASSES_IN = frozenset({"pathlib", "pathlib._local", "pathlib._abc", "glob", "tempfile", "shutil"})
 """Modules that keep file functions in classes or in defaults of arguments."""
 
 
 class Patch:
-    """A function of ours under the name of the one it stands for.
+    """Our function under the name of the one that it replaces.
 
-    Not a plain function, which would take `self` where a class body holds it (pathlib does that).
+    It is not a plain function, which would take `self` in a class body (as in pathlib).
     """
 
     def __init__(self, call: Callable[..., Any], original: Any, module: str) -> None:
@@ -61,7 +61,9 @@ class Patch:
 
 
 def _writing(call: Callable[..., Any], scratch: str) -> Callable[..., Any]:
-    """Errors name the program's path; a fault of ours is a failed write, never a real one."""
+    """Make errors name the program's path; our own fault becomes a failed write, never a
+    real one.
+    """
 
     def write(*args: Any, **options: Any) -> Any:
         try:
@@ -151,11 +153,11 @@ def _path_tests(table: dict[int, tuple[Any, Any]]) -> dict[int, tuple[Any, Any]]
 
 
 def _sweep(table: dict[int, tuple[Any, Any]]) -> Undo:
-    """Replace the originals in every module that has them; `from os import stat` makes many."""
+    """Replace the originals in every module that has them; `from os import stat` creates many."""
     back: list[Undo] = []
 
     def swap(holder: Any, name: str, value: Any) -> None:
-        # By type(): some modules hold objects that warn at any look at their attributes.
+        # By type(), as some modules hold objects that warn at any attribute access.
         inner = value.__func__ if type(value) is staticmethod else value
         replacement = table.get(id(inner))
         if replacement is not None:
@@ -204,7 +206,7 @@ def _support(table: dict[int, tuple[Any, Any]]) -> Undo:
 def _no_folder_handles() -> Undo:
     """`shutil.rmtree` by paths instead of by folder handles, if shutil is there already.
 
-    Imported later it finds by itself that `os.open` does not support `dir_fd`.
+    If imported later, it detects by itself that `os.open` does not support `dir_fd`.
     """
     shutil = sys.modules.get("shutil")
     if not hasattr(shutil, "_use_fd_functions"):

@@ -1,7 +1,7 @@
 """`os.rename` and `os.replace` in the overlay.
 
-Nothing is copied: the entries get other paths, and what they say about contents stays. Only between
-protected and unprotected folders contents move, as `shutil.move` would move them.
+Nothing is copied: the entries get other paths, and their contents stay where they are. Contents
+move only between protected and unprotected folders, as with `shutil.move`.
 """
 # ruff: noqa: PTH112, PTH118
 
@@ -20,7 +20,7 @@ from flatout_agent.overlay.overlay import Overlay, Spot
 
 
 class Renames:
-    """The two calls; on Windows they differ where the target exists."""
+    """The two calls; on Windows they differ if the target exists."""
 
     def __init__(self, overlay: Overlay) -> None:
         self.overlay = overlay
@@ -48,7 +48,9 @@ class Renames:
         return move
 
     def _allowed(self, old: Spot, new: Spot, names: tuple[Any, Any], replace: bool) -> bool:
-        """Raise what the system would; False: both are the same and nothing is to be done."""
+        """Raise what the system would raise; returns False if both are the same, so nothing is to
+        be done.
+        """
         view = self.overlay
         source, target = view.kind(old), view.kind(new)
         if source is None:
@@ -95,7 +97,7 @@ class Renames:
                 view.hide(spot.path)
 
     def _tree(self, spot: Spot) -> Iterator[tuple[Spot, EntryKind]]:
-        """What is at a path and, for a folder, everything below it."""
+        """The entry at a path and, for a folder, everything below it."""
         view = self.overlay
         kind = view.kind(spot)
         if kind is None:
@@ -107,13 +109,13 @@ class Renames:
                 yield from self._tree(Spot(path, view.index.entries.get(fold(path)), False))
 
     def _carry_in(self, spot: Spot, kind: EntryKind, path: str) -> None:
-        """Contents from an unprotected folder into scratch."""
+        """Move contents from an unprotected folder into scratch."""
         where = self.overlay.place(path)
         _copy(spot.path, kind, where)
         self.overlay.put(path, kind, where)
 
     def _carry_out(self, old: Spot, target: str) -> None:
-        """Contents out of the overlay into an unprotected folder."""
+        """Move contents out of the overlay into an unprotected folder."""
         spots = list(self._tree(old))
         for spot, kind in spots:
             source = spot.entry.where if spot.entry is not None else spot.path
@@ -129,7 +131,7 @@ class Renames:
 
 
 def _same_file(old: Spot, new: Spot) -> bool:
-    """Two names of one file: the system then leaves both as they are."""
+    """Whether these are two names of one file, which the system leaves as they are."""
     places = [spot.entry.where if spot.entry is not None else spot.path for spot in (old, new)]
     first, second = (lstat(place) for place in places)
     return first is not None and second is not None and os.path.samestat(first, second)

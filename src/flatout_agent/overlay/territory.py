@@ -1,13 +1,13 @@
-"""Whose files are whose: which paths belong to the user and which may be written as they are.
+"""Decides which paths belong to the user and which may be written directly.
 
 Protected is every path except
 
 - flatout's own folders: the scratch folder, any `.flatout` folder, and those named by the caller;
 - devices and pipes;
 - caches that programs fill for speed and that are valid for any later run: compile caches
-  (TorchInductor, Triton, extensions; what they hold is read by compilers and loaded as shared
-  libraries, which no overlay in Python reaches), downloaded models and data sets (Hugging Face,
-  torch hub), `__pycache__`, fonts of matplotlib. They are found by the environment variables in
+  (TorchInductor, Triton, extensions; compilers read them and they are loaded as shared libraries,
+  which no overlay in Python reaches), downloaded models and data sets (Hugging Face, torch hub),
+  `__pycache__`, fonts of matplotlib. They are found by the environment variables in
   `CACHE_VARIABLES`, else at the usual places in the home folder (`~/.cache` as a whole);
 - the system's temporary folder, except where the user works in a folder below it.
 """
@@ -78,13 +78,15 @@ class Territory:
         return True
 
     def _works_below(self, temp: str, key: str) -> bool:
-        """The user works in a folder below the temporary one, and `key` is in that folder."""
+        """Whether the user works in a folder below the temporary one, and `key` is in
+        that folder.
+        """
         if self.protect is None or self.protect == temp or not _is_below(self.protect, temp):
             return False
         return _is_below(key, self.protect)
 
     def _cache_folders(self) -> tuple[str, ...]:
-        """Asked anew for each write: programs set these variables themselves."""
+        """Read again for each write, as programs set these variables themselves."""
         values = tuple(os.environ.get(name) for name in CACHE_VARIABLES)
         if self._caches is None or self._caches[0] != values:
             named = [fold(self.canonical(value)) for value in values if value]

@@ -1,6 +1,6 @@
-"""Experiment trackers: a trial is no experiment, and must not show up among the user's.
+"""Experiment trackers: a trial is not an experiment and must not show up among the user's.
 
-Most have a variable that switches them off or keeps them on this machine; a script that asks for
+Most have a variable that switches them off or keeps them on this machine; a script that requests
 the network by an argument is overruled after the import. TensorBoard writes through Python's
 `open` like any other program, if it does not use TensorFlow for that.
 """
@@ -57,7 +57,7 @@ def set_environment(scratch: str) -> Undo:
 
 
 def hooks(overlay: Overlay) -> dict[str, Callable[[Any], None]]:
-    """For each tracker, what to do when it has been imported."""
+    """For each tracker, the action once it has been imported."""
     return {
         "wandb": lambda module: _disable_wandb(module),
         "mlflow": lambda module: _keep_mlflow_here(module, overlay),
@@ -78,7 +78,7 @@ def _disable_wandb(wandb: Any) -> None:
 
 
 def _keep_mlflow_here(mlflow: Any, overlay: Overlay) -> None:
-    """Whichever server the script names, its logs stay in scratch."""
+    """Keep its logs in scratch, whichever server the script names."""
     scratch_uri = variables(overlay.scratch)["MLFLOW_TRACKING_URI"]
     for name in ("set_tracking_uri", "set_registry_uri"):
         original = getattr(mlflow, name, None)
@@ -104,13 +104,13 @@ def _disabled_by_argument(kind: Any) -> None:
 
 
 def _tensorboard_without_tensorflow() -> None:
-    """TensorBoard's own sign that it must not write through TensorFlow's C++ files."""
+    """Set TensorBoard's own flag that forbids writing through TensorFlow's C++ files."""
     name = "tensorboard.compat.notf"
     sys.modules.setdefault(name, types.ModuleType(name))
 
 
 def _no_uploads(hub: Any) -> None:
-    """Nothing of a trial is published: uploads to the Hub do nothing, reads and downloads work."""
+    """Publish nothing from a trial: uploads to the Hub do nothing; reads and downloads work."""
     api = getattr(hub, "HfApi", None)
     if api is None:
         return

@@ -16,7 +16,7 @@ from flatout_agent.overlay.overlay import Overlay
 
 
 def looking(overlay: Overlay, call: str) -> Callable[..., Any]:
-    """A call that reads what is at its first argument; `call` is its name in `os`."""
+    """A call that reads the file at its first argument; `call` is its name in `os`."""
     original = getattr(system, call)
     never_follows = call in ("lstat", "readlink")
 
@@ -43,7 +43,7 @@ def looking(overlay: Overlay, call: str) -> Callable[..., Any]:
 
 
 def look_up(overlay: Overlay, name: str, path: Any, follow: bool = True) -> Any:
-    """Where to read; a fault of ours means that the system answers, as without the overlay."""
+    """Where to read; if our code fails, the system answers as without the overlay."""
     try:
         return overlay.readable(name, follow)
     except OSError as error:
@@ -53,7 +53,7 @@ def look_up(overlay: Overlay, name: str, path: Any, follow: bool = True) -> Any:
 
 
 def renaming_errors(path: Any, where: Any, call: Callable[..., Any], *args: Any, **kw: Any) -> Any:
-    """Call; an error about the place in scratch is reported for the program's own path."""
+    """Make the call; an error about the place in scratch is reported for the program's own path."""
     try:
         return call(*args, **kw)
     except OSError as error:
@@ -63,7 +63,7 @@ def renaming_errors(path: Any, where: Any, call: Callable[..., Any], *args: Any,
 
 
 class Listed:
-    """An `os.DirEntry` for what only the overlay has."""
+    """An `os.DirEntry` for an entry that only the overlay has."""
 
     def __init__(self, folder: Any, entry: OverlayEntry, overlay: Overlay) -> None:
         name = os.path.basename(entry.path)
@@ -164,7 +164,7 @@ class Listings:
         self.overlay = overlay
 
     def _folder(self, path: Any) -> str | None:
-        """The folder in its one form; None: nothing in it differs from the system's answer."""
+        """The folder, normalised, or None if nothing in it differs from the system's answer."""
         name = as_text(path) if path is not None else "."
         if self.overlay.idle() or name is None:
             return None
@@ -222,7 +222,7 @@ class Listings:
 
 
 def path_tests(stat_of: Callable[..., Any], lstat_of: Callable[..., Any]) -> dict[str, Any]:
-    """`os.path.exists` and its like, which Python on Windows does not build on `os.stat`."""
+    """`os.path.exists` and the like, which Python on Windows does not build on `os.stat`."""
 
     def test(status_of: Callable[..., Any], holds: Callable[[os.stat_result], bool]) -> Any:
         def answer(path: Any) -> bool:

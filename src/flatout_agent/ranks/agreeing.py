@@ -1,7 +1,7 @@
-"""Ranks agree on small numbers while they train, without waiting: beside the exchange of tensors.
+"""Ranks agree on small numbers while they train, without waiting, beside the exchange of tensors.
 
-The library's Checkpoint asks for it, so that all ranks save and end at the same step: the one that
-ends first would take the others with it, before they have saved.
+The library's Checkpoint uses this so that all ranks save and end at the same step: the first one to
+end would take the others with it, before they have saved.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ def offer(group: RankGroup) -> None:
 
 
 def rank() -> int:
-    """Of this process; 0 where it trains alone."""
+    """The rank of this process, or 0 if it trains alone."""
     return 0 if _group is None else _group.rank
 
 
 def maxima() -> Callable[[torch.Tensor], Callable[[], None]] | None:
-    """What starts to make a tensor the maximum over the ranks, and gives what waits for that.
+    """A function that starts to make a tensor the maximum over the ranks, and returns a function
+    that waits for it.
 
-    None: this process trains alone. All ranks call it at the same places of the program.
+    None if this process trains alone. All ranks call it at the same places of the program.
     """
     global _count
     group = _group

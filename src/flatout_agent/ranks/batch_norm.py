@@ -1,7 +1,7 @@
 """Batch normalisation over the rows of all ranks.
 
 torch's SyncBatchNorm takes no tensors on a CPU and needs `init_process_group`; this computes the
-same through the ranks' own group. `torch.nn.functional.batch_norm` is what every layer calls.
+same through the ranks' own group. Every layer calls `torch.nn.functional.batch_norm`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flatout_agent.replacing import Undo, replaced
 
 
 def shared(group: RankGroup, active: Callable[[], bool]) -> Undo:
-    """Normalise over all ranks' rows while `active()`; returns the way back."""
+    """Normalise over all ranks' rows while `active()`; returns the undo function."""
     original = torch.nn.functional.batch_norm
 
     def batch_norm(
@@ -47,7 +47,9 @@ def shared(group: RankGroup, active: Callable[[], bool]) -> Undo:
 
 
 def _statistics(batch: torch.Tensor, group: RankGroup) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Mean and biased variance of each channel over all ranks' rows, and the values of one."""
+    """Mean and biased variance of each channel over all ranks' rows, and the number of values per
+    channel.
+    """
     with torch.no_grad():
         mean, variance = _of_own_rows(batch.detach())
         channels = mean.numel()
@@ -56,7 +58,7 @@ def _statistics(batch: torch.Tensor, group: RankGroup) -> tuple[torch.Tensor, to
         means, variances = moments[:, :channels], moments[:, channels:-1]
         shares = moments[:, -1:] / moments[:, -1].sum()
         whole = (shares * means).sum(0)
-        # Chan's formula: of squares of differences only, so that nothing is cancelled.
+        # Chan's formula uses only squares of differences, so nothing cancels.
         spread = (shares * (variances + (means - whole).square())).sum(0)
         return whole, spread, float(moments[:, -1].sum())
 

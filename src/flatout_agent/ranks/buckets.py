@@ -10,11 +10,11 @@ import torch
 from flatout_agent.ranks.group import RankGroup
 
 BUCKET_BYTES = 64 * 2**20
-"""Of a message: a copy of all gradients at once would cost their memory."""
+"""The most bytes of a message: a copy of all gradients at once would cost their memory."""
 
 
 class ParameterKind(NamedTuple):
-    """What a parameter's gradient looks like, also when the parameter is gone."""
+    """The form of a parameter's gradient, known even when the parameter is gone."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -36,7 +36,7 @@ class GradientBucket:
         """Values of all gradients."""
 
     def add(self, number: int, shape: torch.Size) -> None:
-        """Add a parameter; its number says which."""
+        """Add a parameter, identified by its number."""
         self.numbers.append(number)
         self.shapes.append(shape)
         self.count += shape.numel()
@@ -48,7 +48,7 @@ class GradientBucket:
     def averages(
         self, group: RankGroup, gradients: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor]:
-        """The ranks' averages of these gradients; None: this rank has no such gradient."""
+        """The ranks' averages of these gradients; None where this rank has no such gradient."""
         flat = torch.empty(self.count, dtype=self.dtype, device=self.device)
         parts = torch.split(flat, [shape.numel() for shape in self.shapes])
         places = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]

@@ -1,7 +1,7 @@
-"""Acting on frameworks once they are imported, which may have begun before torch was.
+"""Act on frameworks once they are imported, which may have begun before torch was.
 
-`import lightning` imports torch in its midst: what is only set up then comes too late to see the
-import, and too early to find the classes. So the modules are waited for from the start.
+`import lightning` imports torch half-way: a hook set up only then comes too late to see the import,
+and too early to find the classes. So the modules are waited for from the start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _actions: dict[str, Callback] = {}
 
 
 def before_torch() -> dict[str, Callback]:
-    """What to do once each of these is imported: `importing.after_import` takes it."""
+    """Actions for once each of these is imported, as `importing.after_import` takes them."""
     return {name: functools.partial(_imported, name) for name in MODULES}
 
 

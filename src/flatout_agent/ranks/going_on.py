@@ -1,8 +1,8 @@
-"""What the ranks of one start take over from those of an earlier one, by a checkpoint.
+"""State that ranks take over from an earlier start through a checkpoint.
 
-Rank 0 saves it and each rank reads it: it is the same in all of them. With it as many ranks as
-before compute each call as they would have without the interruption, to the last bit: which kinds
-of calls were cut (the first one of a kind is not), and which random numbers come next inside them.
+Rank 0 saves it and each rank reads it, as it is the same in all. It holds the kinds of calls that
+were cut (the first of a kind is not), and which random numbers come next inside them. With it, the
+same number of ranks computes each call as without the interruption, to the last bit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def offer(regions: Regions) -> None:
 
 
 def state() -> dict[str, Any] | None:
-    """For a checkpoint: numbers and strings; None: this process trains alone."""
+    """The state for a checkpoint, of numbers and strings, or None if this process trains alone."""
     regions = _regions
     if regions is None:
         return None
@@ -36,9 +36,9 @@ def state() -> dict[str, Any] | None:
 
 
 def resume(saved: Mapping[str, Any] | None) -> str:
-    """Go on from what a checkpoint holds; None: one process wrote it.
+    """Go on from a checkpoint's state, or None if one process wrote it.
 
-    Returns what is not as it would have been without the interruption; "": nothing.
+    Returns what differs from a run without the interruption, or "" if nothing does.
     """
     size = 1 if _regions is None else _regions.group.size
     before = 1 if saved is None else int(saved["size"])

@@ -1,7 +1,8 @@
-"""The ranks as a group that exchanges tensors; all ranks must call the same things in turn.
+"""The ranks as a group that exchanges tensors; all ranks must make the same calls in the same
+order.
 
 torch's own process groups, made without `init_process_group`: `torch.distributed.is_initialized()`
-stays False, so that libraries which ask for it do not begin to synchronise by themselves.
+stays False, so libraries that check it do not start to synchronise by themselves.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class RankGroup:
     def __init__(
         self, orders: wire.RankOrders, lost: Callable[[Exception], None] = lambda error: None
     ) -> None:
-        """lost: called with the error of an exchange before it is raised; need not return."""
+        """lost: called with the error of an exchange before it is raised; it need not return."""
         self._lost = lost
         self.rank = orders.rank
         self.size = orders.size
@@ -42,7 +43,7 @@ class RankGroup:
         self._add("gloo")
 
     def _add(self, name: str) -> None:
-        """A group on CPUs; what is sent in one does not wait for another."""
+        """A group on CPUs; messages in one group do not wait for another."""
         options = dist.ProcessGroupGloo._Options()
         options._devices = meeting.devices(self._orders)
         options._timeout = self._timeout
@@ -51,11 +52,11 @@ class RankGroup:
         )
 
     def close(self) -> None:
-        """Let go of the others, before Python ends.
+        """Release the groups before Python ends.
 
-        gloo's threads let go of what was exchanged last, and need Python's lock for it. If the
+        gloo's threads release what was exchanged last, and need Python's lock for that. If the
         interpreter has ended by then, the thread is cut off and the process aborts
-        (https://github.com/pytorch/pytorch/issues/190489). A group that is let go of joins them.
+        (https://github.com/pytorch/pytorch/issues/190489). A released group joins its threads.
         """
         if os.getpid() != self._process:
             return  # the threads are not in a fork, the connections are its parent's
@@ -64,7 +65,7 @@ class RankGroup:
         thread.join(CLOSE_S)
 
     def beside(self, name: str) -> Callable[[torch.Tensor], Any]:
-        """What starts to make a tensor the maximum over the ranks; `finish` waits for it."""
+        """Start to make a tensor the maximum over the ranks; `finish` waits for it."""
         self._add(name)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
@@ -76,7 +77,7 @@ class RankGroup:
 
     @property
     def backend(self) -> str:
-        """What tensors were exchanged with: nccl where there were tensors on CUDA devices."""
+        """The backends that exchanged tensors; nccl if there were tensors on CUDA devices."""
         return "nccl" if "nccl" in self._groups else "gloo"
 
     def _of(self, tensor: torch.Tensor) -> Any:
@@ -118,7 +119,7 @@ class RankGroup:
         if rows.shape[0] < most:
             padding = rows.new_empty((most - rows.shape[0], *rows.shape[1:]))
             rows = torch.cat([rows, padding])
-        # As bytes: every type of number is joined alike.
+        # As bytes, since every type of number is joined alike.
         own = rows.reshape(-1).view(torch.uint8)
         everything = own.new_empty(self.size * own.numel())
         self._exchange(lambda: self._of(own)._allgather_base(everything, own))
@@ -127,7 +128,7 @@ class RankGroup:
             joined = whole.reshape(self.size * most, *rows.shape[1:])
         else:
             joined = torch.cat([whole[rank, :count] for rank, count in enumerate(counts)])
-        return joined.movedim(0, dim).contiguous()  # as the whole would be: a script may view it
+        return joined.movedim(0, dim).contiguous()  # laid out as the whole
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
         """Make `tensor` (contiguous) rank 0's, in place."""

@@ -18,13 +18,13 @@ from flatout_agent.recorder import Recorder
 from flatout_agent.replacing import replaced
 
 CHECK_EVERY = 200
-"""Backward passes between two looks whether the ranks' weights are still equal."""
+"""Backward passes between two checks that the ranks' weights are still equal."""
 ONE_DEVICE = "flatout run -- torchrun --nproc-per-node {size} ... starts it as it is written"
 ONE_OF_SEVERAL = "start it on each node as it is written: flatout run -- torchrun --nnodes ..."
 
 
 class RankRuntime:
-    """What is kept of the ranks in this process."""
+    """The state of the ranks in this process."""
 
     def __init__(self, orders: wire.RankOrders, recorder: Recorder) -> None:
         self.orders, self.recorder = orders, recorder
@@ -52,7 +52,7 @@ class RankRuntime:
         atexit.register(self.group.close)
 
     def _forked(self) -> None:
-        """A loader worker that computes with a model does so alone: it is no rank."""
+        """In a fork, cut nothing: a loader worker that computes with a model is no rank."""
         self.regions.leave()
         self.reducer.paused = True
 
@@ -65,7 +65,7 @@ class RankRuntime:
 
     def _check_weights(self) -> None:
         weights = self.reducer.parameters()
-        # A model that is gone may still be there in another rank: until Python collects it.
+        # A dropped model may still exist in another rank until Python collects it.
         gone = torch.tensor([*(each is None for each in weights), False], dtype=torch.int32)
         self.group.max_(gone)
         shared = [each for each, flag in zip(weights, gone.tolist(), strict=False) if not flag]
@@ -76,7 +76,7 @@ class RankRuntime:
     def step(self) -> None:
         """A step of the job has ended: the second one is the first that is cut.
 
-        A trial ends without warning: what was seen is written now and then, each time later.
+        A trial ends without warning, so findings are written now and then, at growing intervals.
         """
         self._steps += 1
         if self._steps == 2:
@@ -108,7 +108,7 @@ class RankRuntime:
 
 
 def _one_device(guarded: Callable[..., Any], next_step: str, size: int) -> None:
-    """A script that spreads itself over devices or processes is not for this."""
+    """Refuse scripts that spread themselves over devices or processes."""
 
     def refused(*args: Any, **kwargs: Any) -> Any:
         def refuse() -> None:
@@ -128,7 +128,9 @@ def _one_device(guarded: Callable[..., Any], next_step: str, size: int) -> None:
 
 
 def _plain_data_parallel() -> None:
-    """`nn.DataParallel` cuts rows over devices: the ranks do that now, its names stay."""
+    """Disable `nn.DataParallel`, which splits rows over devices as the ranks now do; its names
+    stay.
+    """
     parallel: Any = torch.nn.DataParallel
     original = parallel.__init__
 

@@ -1,4 +1,4 @@
-"""A model's state before a call that is made for a look alone, to be put back after it."""
+"""A model's state before a call made only for inspection, restored after it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ class Kept:
         set_random(self._random)
 
     def written(self) -> dict[tuple[str, str], int]:
-        """Attributes that hold another tensor than before, or more values: their identity now."""
+        """Attributes that hold another tensor than before, or more values, with their current
+        identity.
+        """
         changed: dict[tuple[str, str], int] = {}
         for module, attributes, _, contents in self._modules:
             for name, value in module.__dict__.items():
@@ -68,7 +70,7 @@ class Kept:
         return changed
 
     def buffers_now(self) -> list[torch.Tensor]:
-        """Copies of the buffers that are numbers with a fraction."""
+        """Copies of the floating-point buffers."""
         return [b.detach().clone() for b, _ in self._buffers if b.is_floating_point()]
 
 

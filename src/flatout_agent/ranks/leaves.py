@@ -1,4 +1,4 @@
-"""What goes into a model's call and what comes out, as a list of tensors and how to cut them."""
+"""Inputs and outputs of a model's call as lists of tensors, and how to cut them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
-        """Those of a call with these arguments."""
+        """The leaves of a call with these arguments."""
         return cls(*pytree.tree_flatten((args, kwargs)))
 
     def key(self) -> Any:
-        """The same for calls that can be cut in the same way, whatever their batch size."""
+        """A key that is the same for calls that can be cut in the same way, regardless of batch
+        size.
+        """
         kinds = tuple(
             (leaf.ndim, leaf.dtype, leaf.device) if isinstance(leaf, torch.Tensor) else type(leaf)
             for leaf in self.leaves
@@ -34,25 +36,25 @@ class Inputs(NamedTuple):
         return kinds, self.spec
 
     def cut(self, dims: tuple[int | None, ...], split: Split) -> tuple[Any, Any]:
-        """The arguments with the rows of this rank alone: (args, kwargs)."""
+        """The arguments with only this rank's rows: (args, kwargs)."""
         leaves = [_part(leaf, dim, split) for leaf, dim in zip(self.leaves, dims, strict=True)]
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         return args, kwargs
 
     def whole(self) -> tuple[Any, Any]:
-        """The arguments as they are: (args, kwargs)."""
+        """The arguments unchanged: (args, kwargs)."""
         args, kwargs = pytree.tree_unflatten(self.leaves, self.spec)
         return args, kwargs
 
     def rows(self, dims: tuple[int | None, ...]) -> int | None:
-        """Rows of this batch; None: its tensors do not agree."""
+        """Rows of this batch, or None if its tensors do not agree."""
         counts = {
             leaf.shape[dim] for leaf, dim in zip(self.leaves, dims, strict=True) if dim is not None
         }
         return counts.pop() if len(counts) == 1 else None
 
     def has_rows(self, least: int) -> bool:
-        """Whether the first tensor may be a batch of so many rows."""
+        """Whether the first tensor may be a batch of this many rows."""
         shapes = (
             leaf.shape for leaf in self.leaves if isinstance(leaf, torch.Tensor) and leaf.ndim
         )
@@ -60,7 +62,7 @@ class Inputs(NamedTuple):
         return first is not None and first[0] >= least
 
     def hypotheses(self, least: int) -> Iterator[tuple[int | None, ...]]:
-        """Dimensions that may be the batch's, the likeliest first; least: fewest rows."""
+        """Dimensions that may be the batch's, likeliest first. least: the fewest rows."""
         tensors = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor) and leaf.ndim]
         tried: list[tuple[int | None, ...]] = []
         for dim in (0, 1):
@@ -90,7 +92,7 @@ def _batch_dim(leaf: Any, dim: int, size: int, square: bool) -> int | None:
 
 
 class Output(NamedTuple):
-    """How one tensor of what a call returns comes from the ranks' parts."""
+    """How one returned tensor is formed from the ranks' parts."""
 
     how: str
     """rows: joined along `dim`; mean: weighted by rows; sum; same: every rank has it."""
@@ -98,8 +100,8 @@ class Output(NamedTuple):
     factor: int = 1
     """Length along `dim` of each row of the batch."""
     graph: bool = False
-    """Whether gradients go back through it: in all ranks, also where the rows of one take a branch
-    without.
+    """Whether gradients go back through it in all ranks, even if the rows of one take a branch
+    without gradients.
     """
 
     def whole(self, part: torch.Tensor, split: Split) -> torch.Tensor:
@@ -116,7 +118,7 @@ class Output(NamedTuple):
 
 
 def candidates(whole: torch.Tensor, part: torch.Tensor, split: Split) -> list[Output]:
-    """How `whole` may come from the ranks' parts, judged by this rank's shape."""
+    """How `whole` may be formed from the ranks' parts, judged by the shape of this rank's."""
     if whole.ndim != part.ndim or whole.dtype != part.dtype:
         return []
     other = [dim for dim in range(whole.ndim) if whole.shape[dim] != part.shape[dim]]

@@ -1,7 +1,7 @@
-"""Means within a region that do not count rows: cross-entropy leaves out what is to be ignored.
+"""Means within a region that are not over rows: cross-entropy leaves out ignored targets.
 
-A model that computes its loss itself returns the mean over its tokens. Within a region it counts
-those of all ranks, so that the means of the ranks, weighted by their rows, are the mean of all.
+A model that computes its own loss returns the mean over its tokens. Within a region the tokens of
+all ranks are counted, so the means of the ranks, weighted by their rows, give the mean of all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flatout_agent.replacing import Undo, in_reverse, replaced
 
 
 def shared(split_under_way: Callable[[], Split | None]) -> Undo:
-    """Count over all ranks while a region runs; returns the way back."""
+    """Count over all ranks while a region runs; returns the undo function."""
     functional = torch.nn.functional
     return in_reverse(
         replaced(functional, name, _counting(getattr(functional, name), split_under_way))

@@ -1,4 +1,4 @@
-"""Where the ranks meet: in a file on one machine, at rank 0's address on several."""
+"""The meeting point of the ranks: a file on one machine, rank 0's address on several."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flatout_agent import wire
 
 dist: Any = typed
 LOOPBACK = "127.0.0.1"
-"""All ranks are on this machine; the loopback device is there without a network too."""
+"""All ranks are on this machine; the loopback device also exists without a network."""
 INTERFACES = "GLOO_SOCKET_IFNAME"
 
 
 def store(orders: wire.RankOrders) -> Any:
-    """What ranks find each other by."""
+    """The store through which ranks find each other."""
     if not orders.address:
         return dist.FileStore(orders.store, orders.size) if orders.store else dist.HashStore()
     host, _, port = orders.address.rpartition(":")
@@ -32,7 +32,9 @@ def store(orders: wire.RankOrders) -> Any:
 
 
 def devices(orders: wire.RankOrders) -> list[Any]:
-    """What gloo listens on: the user's interfaces, or the address that the others reach."""
+    """The interfaces or the address on which gloo listens: the user's, or the address that the
+    others reach.
+    """
     create = dist.ProcessGroupGloo.create_device
     if not orders.address:
         return [create(hostname=LOOPBACK)]

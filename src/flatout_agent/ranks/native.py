@@ -1,10 +1,10 @@
 """A rank of a program that knows ranks itself: Accelerate, Transformers, Lightning, its own DDP.
 
-Such a program gets torchrun's variables and divides its work as it is made to; nothing of ours cuts
-rows. By themselves frameworks give each rank a whole batch, so that the batch of all ranks grows.
-Unless that was asked for (`--scale-batch`), their loaders are divided here (`own_batches`), and the
-loss that a backward pass was made of becomes that of all ranks, for whoever prints it or stops by
-it. A program with DDP of its own is left as it is: its batch is its own affair.
+Such a program gets torchrun's variables and divides its own work; flatout does not cut rows. Left
+alone, frameworks give each rank a whole batch, so the global batch grows. Unless that was requested
+(`--scale-batch`), their loaders are divided here (`own_batches`), and the loss of a backward pass
+becomes that of all ranks, for code that prints it or stops by it. A program with its own DDP is
+left as it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flatout_agent.recorder import Recorder
 from flatout_agent.replacing import replaced
 
 CHECK_AT = 2
-"""Step after which there must be a group of processes."""
+"""Step after which a process group must exist."""
 NO_GROUP = "the script made no group of processes: each of them would train for itself"
 UNTRIED = (
     "leave out --no-trial, which would have shown it; or give the option that makes it start one"
@@ -32,7 +32,7 @@ UNTRIED = (
 
 
 class NativeRuntime:
-    """What is kept of such a rank in this process."""
+    """The state of such a rank in this process."""
 
     def __init__(self, orders: wire.RankOrders, recorder: Recorder) -> None:
         self.orders, self.recorder = orders, recorder
@@ -52,13 +52,14 @@ class NativeRuntime:
             **dict.fromkeys(frameworks.LIGHTNING_DATA, self._lightning_data),
             **dict.fromkeys(frameworks.FABRIC, self._fabric),
         }
-        # What cannot be put in place would give other batches: the rank ends then, and says why.
+        # If something cannot be installed, the batches would differ: the rank then ends with the
+        # reason.
         frameworks.when_imported(
             {name: functools.partial(self.guarded, patch) for name, patch in patches.items()}
         )
 
     def step(self) -> None:
-        """A step of the job has ended. A trial ends without warning: write now and then."""
+        """A step of the job has ended. Write now and then, as a trial ends without warning."""
         self._steps += 1
         if self._steps == self._write_at:
             self._write_at *= 2
@@ -72,7 +73,7 @@ class NativeRuntime:
             raise Refused(NO_GROUP, UNTRIED)
 
     def seen(self) -> wire.RanksSeen:
-        """Whether the program has made a group of processes; backend: "" where it has not."""
+        """Whether the program has made a process group. backend: "" if it has not."""
         dist = torch.distributed
         made = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
         if made:  # a program may end its group before it ends itself
@@ -88,7 +89,7 @@ class NativeRuntime:
         if size != self.orders.size:
             raise Refused(f"{name} sees {size} processes where there are {self.orders.size}")
 
-    # Accelerate, and Transformers that stands on it -----------------------------------------------
+    # Accelerate, and Transformers, which uses it --------------------------------------------------
 
     def _accelerate(self, module: Any) -> None:
         """`split_batches`, but in the order of one process, which Accelerate's own would change."""
@@ -140,7 +141,7 @@ class NativeRuntime:
         replaced(module.Trainer, "__init__", __init__)
 
     def _lightning_data(self, module: Any) -> None:
-        """What it trains on is divided; every rank evaluates on everything, exactly."""
+        """Divide the training data; every rank evaluates on all data, exactly."""
         if not self.divides:
             return
         connector = module._DataConnector
@@ -155,7 +156,7 @@ class NativeRuntime:
         replaced(connector, "_prepare_dataloader", prepared)
 
     def _fabric(self, module: Any) -> None:
-        """A loader that is not shuffled is one to evaluate on: it stays whole."""
+        """An unshuffled loader counts as one for evaluation and stays whole."""
         fabric = module.Fabric
         begin, setup, backward = fabric.__init__, fabric.setup_dataloaders, fabric.backward
 
@@ -194,9 +195,10 @@ def _in_order(loader: Any) -> bool:
 
 @torch.no_grad()
 def common_loss(loss: Any) -> None:
-    """Make a loss that went backwards the mean of all ranks', who have equally many rows each.
+    """Make the loss of a backward pass the mean over all ranks, which have equally many rows each.
 
-    In the program's own group, in whose order all ranks come here: after the gradients.
+    This uses the program's own group, where all ranks arrive in the same order: after the
+    gradients.
     """
     dist = torch.distributed
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not dist.is_initialized():

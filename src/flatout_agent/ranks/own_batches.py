@@ -1,9 +1,8 @@
 """A loader whose every batch is this rank's part of the batch that one process would load.
 
-Frameworks divide the data set, so that the batch of all ranks together is as many times as large as
-the script says, and its order another one. Here the script's own sampler is asked, in all ranks
-alike, and each takes its rows. The order stays that of one process because the random numbers that
-a sampler may draw are made rank 0's at the beginning of each epoch.
+Frameworks divide the data set, so the global batch is larger than the script's by the number of
+ranks, and its order differs. Here all ranks use the script's own sampler, and each takes its rows.
+The order stays that of one process because each epoch begins with rank 0's random numbers.
 """
 
 from __future__ import annotations
@@ -23,12 +22,13 @@ from flatout_agent.ranks.refusal import Refused
 class OwnBatches(BatchSampler):
     """The rank's part of each batch of `batch_sampler`; `batch_size` stays that of all ranks.
 
-    The last batch of an epoch may be shorter. It is filled up with its own first rows to what can
-    be divided, as DistributedSampler does, since all ranks must have rows, and equally many.
+    The last batch of an epoch may be shorter. It is filled up with its own first rows until it can
+    be divided, as DistributedSampler does, since all ranks must have equally many rows.
     """
 
     split_batches = True
-    """Accelerate asks its own samplers for this: each batch is divided, none is left to others."""
+    """Accelerate reads this from its own samplers: each batch is divided, none is left to
+    others."""
 
     def __init__(self, batch_sampler: Any, rank: int, size: int) -> None:
         own: Any = self  # torch's class types them more narrowly than samplers are
@@ -54,7 +54,7 @@ class OwnBatches(BatchSampler):
 
 
 def own_part(batch: list[Any], rank: int, size: int) -> list[Any]:
-    """The rows of this rank: as many as of every other."""
+    """The rows of this rank, as many as of every other."""
     each = -(-len(batch) // size)
     filled = [batch[at % len(batch)] for at in range(each * size)]
     return filled[rank * each : (rank + 1) * each]
@@ -72,13 +72,13 @@ def own_loader(loader: DataLoader[Any], rank: int, size: int) -> DataLoader[Any]
     if batch_size % size:
         raise Refused(f"{size} ranks cannot divide a batch of {batch_size} evenly")
     own = copy.copy(loader)
-    # torch guards the attribute of a loader that is made.
+    # torch guards this attribute of an existing loader.
     own.__dict__["batch_sampler"] = OwnBatches(loader.batch_sampler, rank, size)
     return own
 
 
 def common_random_numbers() -> None:
-    """Go on with rank 0's random numbers: a sampler may draw of any of these generators."""
+    """Continue with rank 0's random numbers, as a sampler may draw from any of these generators."""
     dist = torch.distributed
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return

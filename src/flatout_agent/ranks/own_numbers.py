@@ -1,9 +1,9 @@
-"""Random numbers of one rank alone, for the inside of regions: a seed of its own for each call.
+"""Random numbers of one rank, used inside regions, with a separate seed for each call.
 
-Dropout must draw other numbers for each rank's rows. The seeds follow from what the program has
-seeded (`root`), the number of the call and the rank. So a program that seeds its random numbers
-gets the same ones at each start with as many ranks, and two integers, the same in all ranks, are
-all that a checkpoint needs to go on with them.
+Dropout must draw different numbers for each rank's rows. The seeds follow from the program's own
+seed (`root`), the number of the call and the rank. So a program that seeds its random numbers gets
+the same ones at each start with the same number of ranks. A checkpoint needs only two integers, the
+same in all ranks, to continue with them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ class OwnNumbers:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.root: int | None = None
-        """What the seeds follow from; None: nothing has been drawn so far."""
+        """The root of the seeds, or None if nothing has been drawn so far."""
         self.calls = 0
-        """For which numbers of its own were drawn."""
+        """The number of calls for which own numbers were drawn."""
 
     @contextmanager
     def drawn(self) -> Iterator[None]:
-        """Draw from this rank's numbers meanwhile; the program's go on as if none were drawn."""
+        """Draw from this rank's numbers meanwhile; the program's numbers go on as if none were
+        drawn.
+        """
         common = random_states()
         if self.root is None:
             self.root = _digest(*(bytes(state.tolist()) for _, state in common))
@@ -42,7 +44,7 @@ class OwnNumbers:
 
 
 def _seed(seed: int, states: Random) -> None:
-    """Of the generators whose states these are: of no other device."""
+    """Seed the generators that these states belong to, and no other device's."""
     torch.default_generator.manual_seed(seed)
     if len(states) > 1:
         torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)

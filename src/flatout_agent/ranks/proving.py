@@ -1,9 +1,9 @@
 """Finds out whether a model's call can be cut into rows, by doing it and comparing.
 
 At the first call of a kind, the model is run on the whole batch and, with uneven parts, on each
-rank's rows; random numbers are constants meanwhile (`quiet`). What is returned, the gradients of
-weights and inputs for a random gradient of the output, and the buffers must be the same but for
-rounding. The model is then put back as it was.
+rank's rows; random numbers are replaced by constants meanwhile (`quiet`). The outputs, the
+gradients of weights and inputs for a random gradient of the output, and the buffers must be the
+same except for rounding. The model is then restored.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from flatout_agent.ranks.rows import Split
 TOLERANCE = 1e-4
 """Relative error of the output and the buffers."""
 GRADIENT_TOLERANCE = 1e-3
-"""Of all gradients together: where a value lies on the edge of a ReLU, rounding moves more."""
+"""Relative error of all gradients together: rounding changes more if a value lies on the edge of a
+ReLU."""
 ONE_TOLERANCE = 2e-2
-"""Of one parameter's; a wrong weight of the ranks' rows would be seen as 10 % and more."""
+"""Relative error of one parameter's gradient; wrongly weighted ranks would show as 10 % and
+more."""
 ROUNDINGS = 10.0
 MOST_ROUNDING = 2e-2
-"""Of all gradients together: what is more than rounding does to those of the whole batch, and more
-than this in any case, is another gradient."""
+"""Relative error of all gradients together. A larger difference than this, and than rounding causes
+in the whole batch's gradients, means another gradient."""
 COARSE = {torch.float16: 1e-2, torch.bfloat16: 3e-2}
 AUTOCAST_TOLERANCE = 1e-2
 Within = Callable[[Split], AbstractContextManager[None]]
-"""What a region's calls run in: batch normalisation and means over all ranks' rows."""
+"""The context of a region's calls: batch normalisation and means over all ranks' rows."""
 
 
 class Proof(NamedTuple):
@@ -46,7 +48,7 @@ class Proof(NamedTuple):
     reason: str = ""
     dims: tuple[int | None, ...] = ()
     outputs: tuple[Output | None, ...] = ()
-    """None: no tensor, the same in all ranks."""
+    """How each output is formed, or None for one that is no tensor and the same in all ranks."""
     spec: Any = None
     rows: int | None = None
     error: float = 0.0
@@ -55,12 +57,12 @@ class Proof(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """What one call gave."""
+    """The results of one call."""
 
     leaves: list[Any]
     spec: Any
     inputs: list[torch.Tensor]
-    """Those of the arguments that gradients are wanted for."""
+    """The arguments that need gradients."""
     random: bool
     arguments: list[Any]
 
@@ -77,7 +79,7 @@ class Prover:
         self.grads = torch.is_grad_enabled() and bool(self.parameters)
 
     def prove(self, inputs: Inputs) -> Proof:
-        """Find out how the calls with such inputs are cut. All ranks come to the same answer."""
+        """Find out how calls with such inputs are cut. All ranks reach the same answer."""
         hooked = next((each for each in self.model.modules() if each._forward_hooks), None)
         if hooked is not None:
             return Proof(False, f"a hook of the script looks at its {type(hooked).__name__}")
@@ -147,10 +149,10 @@ class Prover:
         return Proof(True, "", dims, outputs, part.spec, count, error, gradient_error, whole.random)
 
     def _same_buffers(self, buffers: list[torch.Tensor]) -> bool:
-        """Whether the call has left the same as that of the whole batch, but for rounding.
+        """Whether the call has left the same buffers as the whole batch, except for rounding.
 
-        A mean that is near 0 beside its spread has no relative error to speak of: what the buffers
-        of this model hold on average counts too.
+        A mean that is near 0 compared with its spread has no useful relative error, so the average
+        size of the model's buffers also counts.
         """
         squares = sum(float(each.double().square().sum()) for each in buffers)
         usual = (squares / max(1, sum(each.numel() for each in buffers))) ** 0.5
@@ -163,7 +165,7 @@ class Prover:
         return True
 
     def _dry(self, inputs: Inputs, dims: tuple[int | None, ...], whole: _Run, split: Split) -> str:
-        """Why this rank's rows alone do not work, "" where they do; nothing is exchanged.
+        """Why this rank's rows alone do not work, or "" if they do; nothing is exchanged.
 
         An error in one rank while another waits for it would be a hang.
         """
@@ -184,7 +186,7 @@ class Prover:
         return ""
 
     def _run(self, inputs: Inputs, cut: tuple[Any, Split] | None) -> _Run:
-        """Call the model apart from the program's graph. cut: dimensions and split."""
+        """Call the model outside the program's graph. cut: dimensions and split."""
         detached = [_detached(leaf, self.grads) for leaf in inputs.leaves]
         wanted = [
             leaf for leaf in detached if isinstance(leaf, torch.Tensor) and leaf.requires_grad
@@ -221,7 +223,9 @@ class Prover:
     def _gradients(
         self, outputs: Sequence[Any], inputs: list[torch.Tensor], like: Sequence[Any]
     ) -> list[torch.Tensor | None] | None:
-        """Of parameters and inputs for a random gradient of each output; None: there are none."""
+        """Gradients of parameters and inputs for a random gradient of each output, or None if there
+        are none.
+        """
         targets = [*self.parameters, *inputs]
         dice = torch.Generator().manual_seed(0)
         pairs = []
@@ -285,9 +289,9 @@ class Prover:
         return GRADIENT_TOLERANCE * self._coarseness()
 
     def _rounding(self, inputs: Inputs, gradients: list[torch.Tensor | None]) -> float:
-        """How much the gradients of the whole batch change where each weight is rounded once more.
+        """How much the gradients of the whole batch change if each weight is rounded once more.
 
-        Deep networks with normalisation magnify what the order of a sum leaves.
+        Deep networks with normalisation amplify differences from the order of sums.
         """
         before = [parameter.data for parameter in self.parameters]
         dice = torch.Generator().manual_seed(1)
@@ -311,7 +315,7 @@ class Prover:
         return math.sqrt(away / max(total, 1e-60))
 
     def _coarseness(self) -> float:
-        """How many times as much as float32 this model rounds."""
+        """How many times as coarsely as float32 this model rounds."""
         return self._tolerance(self.parameters[0]) / TOLERANCE
 
     def _tolerance(self, tensor: torch.Tensor) -> float:
@@ -327,7 +331,9 @@ def targets_like(
 
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Relative difference (L2) of numbers with a fraction; share of different values of others."""
+    """Relative difference (L2) of floating-point numbers; for others, the share of different
+    values.
+    """
     if a.shape != b.shape:
         return float("inf")
     if not b.numel():
@@ -343,10 +349,10 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def _foreign(outputs: list[Any], own: set[int]) -> bool:
-    """Whether what was returned hangs on a tensor that is neither a weight nor an argument.
+    """Whether the output depends on a tensor that is neither a weight nor an argument.
 
-    It may be what another region has returned. The gradient that a rank's rows give that would be
-    taken there for the gradient of all rows.
+    It may be the output of another region, which would take the gradient from one rank's rows for
+    that of all rows.
     """
     nodes = [leaf.grad_fn for leaf in outputs if isinstance(leaf, torch.Tensor)]
     seen = set()

@@ -1,7 +1,7 @@
 """Runs a model with constants in place of its random numbers.
 
-So that the whole batch and the ranks' rows can be compared although the model has dropout. What
-draws random numbers is known by torch's own tag of such operators.
+So the whole batch and the ranks' rows can be compared although the model has dropout. torch's own
+tag identifies operators that draw random numbers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ aten = torch.ops.aten
 
 
 class LoudOperator(Exception):  # noqa: N818 - a decision with its reason, not an error
-    """An operator draws random numbers in a way that is not known here."""
+    """An operator draws random numbers in a way unknown here."""
 
 
 class Quiet(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Random operators give what they give on average, or the same always."""
+    """Makes random operators return their mean, or always the same."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.random = False
-        """Whether there was one."""
+        """Whether there was a random operator."""
 
     def __torch_dispatch__(
         self,

@@ -1,8 +1,8 @@
 """Averages the gradients of the ranks: after each backward pass every rank has the same `.grad`.
 
-By linearity that is right however a script goes on: it may accumulate, clip, unscale or read them.
-Which gradients a backward pass has changed is told by the tensors themselves (their version). The
-ranks have to exchange the same ones, so they agree first on those that any of them has changed.
+By linearity that is right whatever the script does next: it may accumulate, clip, unscale or read
+them. The tensors' versions show which gradients a backward pass has changed. The ranks have to
+exchange the same ones, so they first agree on those that any of them has changed.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from flatout_agent.ranks.rows import mean_gradient
 from flatout_agent.replacing import Undo, in_reverse, replaced
 
 MARK = "_flatout_version"
-"""Attribute of a gradient that all ranks have alike: its version then. Not its identity: Python
-gives that of a gradient that is gone to the next one.
+"""Attribute of a gradient that is equal in all ranks: its version then. Not its identity, as Python
+reuses that of a freed gradient.
 """
 
 
 class TrainedParameters(ABC):
-    """All parameters that optimizers train, and what is done to their gradients."""
+    """All parameters that optimizers train, and the handling of their gradients."""
 
     def __init__(self) -> None:
         self.paused = False
-        """Gradients are asked for by ourselves."""
+        """Whether flatout itself asks for gradients."""
         self._parameters: list[weakref.ref[torch.Tensor]] = []
         self._numbers: Any = WeakIdKeyDictionary()
         self._kinds: list[ParameterKind] = []
 
     def add(self, parameters: Iterable[Any]) -> None:
-        """Know these from now on."""
+        """Register these."""
         for parameter in parameters:
             if isinstance(parameter, torch.Tensor) and parameter not in self._numbers:
                 self._numbers[parameter] = len(self._parameters)
@@ -49,16 +49,18 @@ class TrainedParameters(ABC):
                 )
 
     def knows(self, tensor: Any) -> bool:
-        """Whether this is one of the parameters."""
+        """Whether this is a registered parameter."""
         return isinstance(tensor, torch.Tensor) and tensor in self._numbers
 
     def parameters(self) -> list[torch.Tensor | None]:
-        """All that were ever added, in the same order in all ranks; None: it is gone."""
+        """All parameters ever added, in the same order in all ranks; None for those that
+        are gone.
+        """
         return [reference() for reference in self._parameters]
 
     @abstractmethod
     def averaged(self, gradients: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """What becomes of what `torch.autograd.grad` has given for these tensors."""
+        """Process the results of `torch.autograd.grad` for these tensors."""
 
     @abstractmethod
     def after_backward(self) -> None:
@@ -73,11 +75,13 @@ class Reducer(TrainedParameters):
         self.group = group
         self.exchange_s = 0.0
         self.last_bytes = 0
-        """Exchanged after the last backward pass."""
+        """Bytes exchanged after the last backward pass."""
         self._layouts: dict[tuple[int, ...], list[GradientBucket]] = {}
 
     def averaged(self, gradients: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """What `torch.autograd.grad` has given for these tensors, averaged where they are known."""
+        """The results of `torch.autograd.grad` for these tensors, averaged for registered
+        parameters.
+        """
         known = [self.knows(tensor) for tensor in tensors]
         if not any(known):
             return tuple(gradients)
@@ -94,7 +98,7 @@ class Reducer(TrainedParameters):
 
     @torch.no_grad()
     def after_backward(self) -> None:
-        """A backward pass has ended: average what any rank's has changed."""
+        """A backward pass has ended: average the gradients that it changed in any rank."""
         began = time.perf_counter()
         parameters = self.parameters()
         self.last_bytes = 0
@@ -108,7 +112,7 @@ class Reducer(TrainedParameters):
 
     def _average(self, bucket: GradientBucket, owners: list[torch.Tensor | None]) -> None:
         averages = bucket.averages(self.group, [_gradient(owner) for owner in owners])
-        here = []  # others are gone, and in use in another rank
+        here = []  # the others are gone here but in use in another rank
         for owner, average in zip(owners, averages, strict=True):
             if owner is not None:
                 owner.grad = torch.zeros_like(owner) if owner.grad is None else owner.grad
@@ -119,7 +123,7 @@ class Reducer(TrainedParameters):
             setattr(target, MARK, target._version)
 
     def _layout(self, numbers: tuple[int, ...]) -> list[GradientBucket]:
-        """Parameters of one type and device together, as many as one message holds."""
+        """Group parameters of one type and device, as many as one message holds."""
         if numbers in self._layouts:
             return self._layouts[numbers]
         buckets: dict[Any, GradientBucket] = {}
@@ -143,15 +147,16 @@ def _gradient(owner: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def is_changed(parameter: torch.Tensor | None) -> bool:
-    """Whether its gradient has changed since all ranks had it alike."""
+    """Whether its gradient has changed since it was equal in all ranks."""
     gradient = None if parameter is None else parameter.grad
     return gradient is not None and getattr(gradient, MARK, None) != gradient._version
 
 
 def watched(reducer: TrainedParameters, guarded: Callable[..., Any]) -> Undo:
-    """Average after each backward pass, and what `torch.autograd.grad` gives for parameters.
+    """Average after each backward pass, and average the results of `torch.autograd.grad` for
+    parameters.
 
-    guarded: calls (function, *arguments) of ours within the program.
+    guarded: makes our calls (function, *arguments) within the program.
     """
     autograd = torch.autograd
     original, original_grad = autograd.backward, autograd.grad
@@ -159,7 +164,7 @@ def watched(reducer: TrainedParameters, guarded: Callable[..., Any]) -> Undo:
     add_group = torch.optim.Optimizer.add_param_group
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        # Within a backward pass: of activation checkpointing.
+        # Within a backward pass: activation checkpointing.
         if inside() != -1 or reducer.paused:
             return original(tensors, *args, **kwargs)
         result = original(tensors, *args, **kwargs)

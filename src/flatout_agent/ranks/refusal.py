@@ -1,4 +1,4 @@
-"""The end of a rank that cannot go on rightly together with the others."""
+"""The end of a rank that cannot go on correctly with the others."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from flatout_agent import wire
 from flatout_agent.recorder import Recorder
 
 LOST_WORDS = ("Connection", "connection", "Timed out", "timed out", "timeout", "closed by peer")
-"""In the errors of gloo and NCCL where another rank is gone, or does not answer."""
+"""Words in the errors of gloo and NCCL if another rank is gone or does not answer."""
 
 
 WORKER_WORDS = "DataLoader worker (pid"
-"""Torch's error where a loader's worker is gone begins so."""
+"""The beginning of torch's error if a loader's worker is gone."""
 SPARSE = "its model has sparse gradients (an embedding with sparse=True)"
 
 
 class Refused(Exception):  # noqa: N818 - a decision with its reason, not an error
-    """These ranks cannot train this job together and be right."""
+    """These ranks cannot train this job together correctly."""
 
     def __init__(self, reason: str, next_step: str = "") -> None:
         super().__init__(reason)
@@ -29,9 +29,9 @@ class Refused(Exception):  # noqa: N818 - a decision with its reason, not an err
 
 
 def losing(recorder: Recorder) -> Callable[[Exception], None]:
-    """What to do with an error of an exchange: where another rank is gone, this one ends too.
+    """Handle an error of an exchange: if another rank is gone, this one ends too.
 
-    Some exchanges are made in the midst of the program's own code, which is not to see them fail.
+    Some exchanges are made inside the program's own code, which must not see them fail.
     """
 
     def lost(error: Exception) -> None:
@@ -43,9 +43,9 @@ def losing(recorder: Recorder) -> Callable[[Exception], None]:
 
 
 def guarding(recorder: Recorder) -> Callable[..., Any]:
-    """A call of ours within the program: what goes wrong there ends the rank, and is told.
+    """A call of ours within the program: an error in it is reported and ends the rank.
 
-    Without it the program would go on with wrong gradients.
+    Otherwise the program would go on with wrong gradients.
     """
 
     def guarded(action: Callable[..., Any], *args: Any) -> Any:
@@ -55,7 +55,7 @@ def guarding(recorder: Recorder) -> Callable[..., Any]:
             refuse(recorder, refused.reason, refused.next_step)
         except Exception as error:
             if isinstance(error, RuntimeError) and str(error).startswith(WORKER_WORDS):
-                raise  # by a signal, wherever the program is: it is the program's own
+                raise  # raised by a signal anywhere in the program, so it is the program's own
             losing(recorder)(error)
             recorder.fault("ranks", error)
             refuse(recorder, f"an error of flatout's: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Calls of root models, cut to this rank's rows where that was proved to give the same."""
+"""Calls of root models, cut to this rank's rows if that was proved to give the same."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Regions:
         self.group, self.reducer = group, reducer
         self.numbers = OwnNumbers(group.rank)
         self.split: Split | None = None
-        """Of the region that runs."""
+        """The split of the running region, if any."""
         self.region_s = 0.0
-        """Spent joining rows so far, waits included."""
+        """Seconds spent joining rows so far, including waits."""
         self.seen: dict[Any, wire.RegionSeen] = {}
-        """What was found out about calls: one of each kind."""
+        """The findings about calls, one for each kind."""
         self._cut: dict[str, bool] = {}
         """Kinds of calls that are cut -> whether they draw random numbers."""
         self._cut_before: Mapping[str, bool] = {}
-        """The same, of the start that a checkpoint is from."""
+        """The same for the start that a checkpoint comes from."""
         self._guarded = guarded
         self._busy = False
         self._proofs: weakref.WeakKeyDictionary[torch.nn.Module, dict[Any, Proof]] = (
@@ -77,7 +77,7 @@ class Regions:
         )
 
     def _watch_checkpointing(self) -> Undo:
-        """What is computed again in a backward pass is cut as it was in the forward pass."""
+        """Cut recomputation in a backward pass as in the forward pass."""
         import torch.utils.checkpoint as checkpointing
 
         original = checkpointing.checkpoint
@@ -97,9 +97,9 @@ class Regions:
         return replaced(checkpointing, "checkpoint", checkpoint)
 
     def _watch_functional_calls(self) -> Undo:
-        """A model that is called with weights which were computed is not cut.
+        """Refuse to cut a model that is called with computed weights.
 
-        The gradient of such a weight would be that of this rank's rows.
+        The gradient of such a weight would come from this rank's rows only.
         """
         from torch.nn.utils import stateless
 
@@ -116,7 +116,7 @@ class Regions:
         return replaced(stateless, "_functional_call", functional_call)
 
     def leave(self) -> None:
-        """Cut nothing any more."""
+        """Stop cutting calls."""
         self._busy = True
 
     @property
@@ -125,7 +125,7 @@ class Regions:
         return {**self._cut_before, **self._cut}
 
     def go_on(self, root: int | None, calls: int, cut: Mapping[str, bool]) -> None:
-        """Go on as the ranks did that have cut these kinds, and drawn for so many calls."""
+        """Continue like ranks that have cut these kinds, and drawn numbers for this many calls."""
         self.numbers.root, self.numbers.calls, self._cut_before = root, calls, cut
 
     def _meet(self, model: torch.nn.Module) -> None:
@@ -189,7 +189,7 @@ class Regions:
         return returned
 
     def _settle(self, model: torch.nn.Module, key: Any, proof: Proof) -> Proof:
-        """Calls of this kind are made so from now on."""
+        """Make calls of this kind in this way from now on."""
         self._proofs[model][key] = proof
         if proof.cut:
             self._cut[_kind(model, key)] = proof.random
@@ -220,7 +220,7 @@ class Regions:
 
     @contextmanager
     def within(self, split: Split) -> Iterator[None]:
-        """Batch normalisation and means count the rows of all ranks meanwhile."""
+        """Make batch normalisation and means count the rows of all ranks meanwhile."""
         self.split = split
         try:
             yield
@@ -271,14 +271,14 @@ class Regions:
 
 
 def _kind(model: torch.nn.Module, key: Any) -> str:
-    """The same for the same calls of the same model in another process."""
+    """A key that is the same for the same calls of the same model in another process."""
     weights = [(tuple(each.shape), str(each.dtype)) for each in model.parameters()]
     return hashlib.sha256(repr((type(model).__qualname__, weights, key)).encode()).hexdigest()[:32]
 
 
 @torch.no_grad()
 def fingerprint(tensor: torch.Tensor) -> tuple[float, ...]:
-    """Figures that are equal for equal tensors, and hardly for others."""
+    """Numbers that are equal for equal tensors, and hardly ever for others."""
     if tensor.layout is not torch.strided or not tensor.numel():
         return (float(tensor.numel()),)
     if tensor.is_complex():

@@ -1,8 +1,8 @@
-"""One process whose gradients are off as much as those of ranks are: what that alone does.
+"""One process with gradient noise as large as that of ranks, to show the effect of the noise alone.
 
-Ranks add the same numbers in another order. In some trainings so little grows within a few steps
-(batch normalisation at a high learning rate, two models against each other): what the ranks' losses
-are off by is then judged by what those of this process are off by.
+Ranks add the same numbers in another order. Some trainings amplify rounding within a few steps
+(batch normalisation at a high learning rate, GANs). The deviation of the ranks' losses is then
+judged by the deviation of this process's.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from flatout_agent.ranks import reducer
 
 
 class DisturbedGradients(reducer.TrainedParameters):
-    """Adds random numbers to what backward passes give, as large as a share of its typical value.
+    """Adds random numbers to the gradients of backward passes, as large as a share of their typical
+    value.
 
-    Sums are off by a share of what is added up, not of the result: a value close to zero may change
-    its sign, which an optimizer like Adam makes a whole step of.
+    The error of a sum is a share of its terms, not of its result: a value close to zero may change
+    its sign, which an optimizer like Adam turns into a whole step.
     """
 
     def __init__(self, orders: wire.RankOrders) -> None:
@@ -39,7 +40,7 @@ class DisturbedGradients(reducer.TrainedParameters):
                 setattr(gradient, reducer.MARK, gradient._version)
 
     def averaged(self, gradients: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """What `torch.autograd.grad` has given, disturbed for parameters."""
+        """The results of `torch.autograd.grad`, disturbed for parameters."""
         return tuple(
             gradient
             if gradient is None or not self.knows(tensor)
@@ -49,7 +50,7 @@ class DisturbedGradients(reducer.TrainedParameters):
 
     @torch.no_grad()
     def _noise(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Drawn from numbers of its own: the program's stay as they are."""
+        """Noise from a separate generator, so the program's numbers stay as they are."""
         device = gradient.device
         if device not in self._dice:
             self._dice[device] = torch.Generator(device).manual_seed(self._seed)
@@ -60,5 +61,5 @@ class DisturbedGradients(reducer.TrainedParameters):
 
 
 def disturb(orders: wire.RankOrders, guarded: Callable[..., Any]) -> None:
-    """From now on, in a throw-away process."""
+    """Disturb gradients from now on, in a throw-away process."""
     reducer.watched(DisturbedGradients(orders), guarded)

@@ -1,6 +1,6 @@
 """Splitting a batch into the ranks' rows and joining them, both ways through autograd.
 
-The backward of each of these is made of the others, so that gradients of gradients are right too.
+The backward of each of these consists of the others, so gradients of gradients are right too.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ class Split:
 
     @classmethod
     def even(cls, group: RankGroup, rows: int) -> Split:
-        """As equal as can be, the larger parts first."""
+        """A split as even as possible, larger parts first."""
         least, more = divmod(rows, group.size)
         return cls(group, [least + (rank < more) for rank in range(group.size)])
 
     @classmethod
     def uneven(cls, group: RankGroup, rows: int) -> Split:
-        """Of different length, where there are rows enough: a mean of means is no mean then."""
+        """A split into parts of different length, if there are enough rows: a mean of means is then
+        no mean.
+        """
         counts = cls.even(group, rows).counts
         moved = min(counts[-1] - 1, max(1, counts[-1] // 3))
         counts[0] += moved
@@ -39,7 +41,7 @@ class Split:
         return cls(group, counts)
 
     def times(self, factor: int) -> Split:
-        """The split of a dimension that is `factor` times as long."""
+        """The split of a dimension `factor` times as long."""
         return Split(self.group, [factor * count for count in self.counts])
 
 
@@ -67,7 +69,7 @@ def summed(part: torch.Tensor, weight: float, split: Split) -> torch.Tensor:
 
 
 def shared(value: torch.Tensor, split: Split) -> torch.Tensor:
-    """A tensor that all ranks have and use as it is: its gradient is the mean of theirs."""
+    """A tensor that all ranks have and use unchanged: its gradient is the mean of theirs."""
     if value.requires_grad and torch.is_grad_enabled():
         return _Shared.apply(value, split.group)  # type: ignore[no-any-return, no-untyped-call]
     return value

@@ -1,4 +1,4 @@
-"""The same random numbers in all ranks, where the script seeds none itself.
+"""The same random numbers in all ranks, if the script seeds none itself.
 
 A script that asks the system for entropy (`numpy.random.default_rng()`, `secrets`, `torch.seed`)
 would draw other batches in each rank.
@@ -13,11 +13,11 @@ from typing import Any
 from flatout_agent.importing import Callback
 
 of_the_system: list[random.Random] = []
-"""What gives numbers in place of the system."""
+"""The generator that replaces the system's entropy."""
 
 
 def before_torch(seed: int) -> Mapping[str, Callback]:
-    """Seed Python's numbers now; what to do once NumPy and torch are imported."""
+    """Seed Python's numbers now; returns actions for once NumPy and torch are imported."""
     random.seed(seed)
     entropy = random.Random(seed)
     of_the_system.append(entropy)

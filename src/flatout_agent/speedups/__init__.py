@@ -1,1 +1,1 @@
-"""What boosts and the library share: the engines, and how they take hold of a program."""
+"""The engines that boosts and the library share, and how they take hold of a program."""

@@ -17,7 +17,7 @@ REFUSED = "the model uses .view() where only the usual format will do"
 
 
 def formats() -> dict[int, torch.memory_format]:
-    """By number of dimensions: images [N, C, H, W], volumes [N, C, D, H, W]."""
+    """The format by number of dimensions: images [N, C, H, W], volumes [N, C, D, H, W]."""
     import torch
 
     return {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -26,7 +26,7 @@ def formats() -> dict[int, torch.memory_format]:
 def convolutions(
     model: torch.nn.Module, dimensions: Iterable[int] = (4, 5)
 ) -> list[torch.nn.modules.conv._ConvNd]:
-    """The model's convolutions, also transposed ones, of images (4) and volumes (5)."""
+    """The model's convolutions of images (4) and volumes (5), including transposed ones."""
     import torch
 
     nn = torch.nn
@@ -36,7 +36,7 @@ def convolutions(
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of images has that format, and not the usual one as well."""
+    """Whether a tensor of images is in that format but not also in the usual one."""
     import torch
 
     return (
@@ -53,7 +53,7 @@ class ChannelsLast:
         self.model = model
         self.formats = {dimension: formats()[dimension] for dimension in dimensions}
         self.converted = 0
-        """Tensors that had another format."""
+        """The number of tensors that had another format."""
         self.refused = ""
         """Why the model cannot take the format."""
 
@@ -66,9 +66,9 @@ class ChannelsLast:
         return nests.change(nest, self._back)
 
     def call(self, converted: Callable[[], Any], usual: Callable[[], Any], keep: bool) -> Any:
-        """The result of `converted`; where the model rejects the format, that of `usual`.
+        """The result of `converted`, or that of `usual` if the model rejects the format.
 
-        keep: `usual` begins with buffers, random states and notes as they were.
+        keep: `usual` starts with buffers, random states and notes as they were.
         """
         restore = forward_state.keep([self.model]) if keep else None
         try:

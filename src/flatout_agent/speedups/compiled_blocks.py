@@ -1,4 +1,4 @@
-"""The repeated blocks of a model, compiled: the code of the first one serves all that are alike."""
+"""The repeated blocks of a model, compiled: the code of the first one serves all like blocks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def put_on(attempts: Attempts, groups: list[list[torch.nn.Module]], codes: Sequence[Code]) -> Undo:
-    """Run the training calls of each group's blocks through its code; returns the way back.
+    """Run the training calls of each group's blocks through its code; returns the undo function.
 
-    The codes are of `compiling.run_module`.
+    The codes come from `compiling.run_module`.
     """
     undos: list[Undo] = []
     for blocks, code in zip(groups, codes, strict=True):
@@ -56,7 +56,7 @@ def _layer(
             try:
                 if attempts.inside:
                     return code(block, *changed_args, **changed_kwargs)
-                # recomputed in the backward pass, or called beside the step
+                # recomputed in the backward pass, or called outside the step
                 return attempts.run(code, block, *changed_args, **changed_kwargs)
             except attempts.errors as error:
                 attempts.give_up(error)

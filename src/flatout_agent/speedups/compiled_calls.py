@@ -1,7 +1,7 @@
-"""The layer around a root model's call that has it compiled, whole or block by block.
+"""The layer around a root model's call that runs it compiled, whole or block by block.
 
-It acts only between `put_on` and the undo of that; what was compiled outlasts the undo, for another
-turn, as long as somebody holds the `CompiledCalls`.
+It acts only between `put_on` and its undo. Compiled code outlasts the undo, for another turn, as
+long as somebody holds the `CompiledCalls`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SEVERAL = "several models train, and a CUDA graph of one frees the gradients of 
 
 
 class CompiledCalls(Attempts):
-    """What is compiled of one root model, and what became of it. It keeps no model alive.
+    """The compiled code of one root model, and its outcome. It keeps no model alive.
 
-    blocks: groups of blocks to compile, one code for each group; none: the model as a whole.
+    blocks: groups of blocks to compile, one code for each group; if empty, the model as a whole.
     """
 
     def __init__(
@@ -40,7 +40,8 @@ class CompiledCalls(Attempts):
         """The kinds of blocks, for the report."""
         self.step_begins = False
         self._places: dict[int, int] = {}
-        """Where the gradient of a weight, by its id, lies since it left the graphs' memory."""
+        """The address of a weight's gradient, by the weight's id, since it left the graphs'
+        memory."""
         self.refused = ""
         """Why it is no longer compiled, although the compiler did not fail."""
 
@@ -66,7 +67,7 @@ class CompiledCalls(Attempts):
         self.step_begins = True
 
     def _around_blocks(self, model: weakref.ref[torch.nn.Module]) -> Layer:
-        """What is in force for all blocks is set once; the rest of the model runs as written."""
+        """Settings for all blocks are made once; the rest of the model runs as written."""
 
         def layer(call: Callable[..., Any]) -> Callable[..., Any]:
             def call_with_blocks(*args: Any, **kwargs: Any) -> Any:
@@ -88,7 +89,7 @@ class CompiledCalls(Attempts):
                 try:
                     return self._run_whole(model(), args, kwargs)
                 except self.errors as error:
-                    # With errors suppressed, only those that cannot be recovered from arrive here.
+                    # As errors are suppressed, only unrecoverable ones arrive here.
                     self.give_up(error)
                     return call(*args, **kwargs)
 
@@ -108,11 +109,11 @@ class CompiledCalls(Attempts):
         return nests.change(output, torch.clone) if self.graphs else output
 
     def _keep_gradients(self, model: torch.nn.Module) -> None:
-        """The graphs are about to use their memory again: what is in `.grad` may not lie there.
+        """Move gradients in `.grad` out of the graphs' memory, which is about to be reused.
 
-        A backward pass leaves its own result in an empty `.grad`, and adds to one that is there:
-        what was copied once stays out. The tensor stays the same object, which the program may hold
-        as well.
+        A backward pass leaves its own result in an empty `.grad`, and adds to an existing one, so a
+        gradient that was copied once stays out. The tensor stays the same object, since the program
+        may hold it.
         """
         import torch
 

@@ -1,4 +1,4 @@
-"""torch.compile: whether it works here, code that is compiled, and the fallback where it fails.
+"""torch.compile: whether it works here, compiled code, and the fallback if it fails.
 
 The boost `compile` and the library's `train_step` share this.
 """
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import torch
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
-"""torch.compile's modes that capture CUDA graphs, where there is a GPU."""
+"""torch.compile's modes that capture CUDA graphs on a GPU."""
 
 
 def counters() -> tuple[int, int]:
-    """(recompilations, graph breaks) in this process so far; (0, 0) where nothing was compiled."""
+    """(recompilations, graph breaks) in this process so far; (0, 0) if nothing was compiled."""
     if "torch._dynamo.convert_frame" not in sys.modules:
         return 0, 0
     compiled = sys.modules["torch._dynamo.convert_frame"].FRAME_COMPILE_COUNTER
@@ -39,7 +39,7 @@ def counters() -> tuple[int, int]:
 
 
 def cannot(model: torch.nn.Module) -> str | None:
-    """Why this model must not be compiled; None: it may be."""
+    """Why this model must not be compiled, or None if it may be."""
     import torch
 
     if isinstance(model, torch.jit.ScriptModule):
@@ -57,7 +57,7 @@ def cannot(model: torch.nn.Module) -> str | None:
 
 
 def missing(device: str) -> str | None:
-    """What torch.compile needs and does not have here; None: nothing."""
+    """What torch.compile needs but lacks here, or None if it lacks nothing."""
     try:
         from torch._dynamo.eval_frame import check_if_dynamo_supported
 
@@ -86,7 +86,7 @@ def missing(device: str) -> str | None:
 
 
 def fails_at_limit(config: Any) -> bool:
-    """Whether the program wants an error where torch stops recompiling (`torch._dynamo.config`)."""
+    """Whether the program wants an error when torch stops recompiling (`torch._dynamo.config`)."""
     setting = getattr(config, "fail_on_recompile_limit_hit", None)
     if setting is None:  # its name before torch 2.7
         setting = getattr(config, "fail_on_cache_limit_hit", False)
@@ -97,10 +97,10 @@ def fails_at_limit(config: Any) -> bool:
 
 
 def run_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """The call of a module, as a function for the compiler: what it makes serves all alike.
+    """The call of a module, as a function for the compiler, whose code serves all like modules.
 
-    Dynamo passes over torch.nn's own files and compiles what they call. Without a function of ours
-    around it, a plain nn.Sequential would make no graph.
+    Dynamo skips torch.nn's own files and compiles only what they call. Without a function of ours
+    around it, a plain nn.Sequential would give no graph.
     """
     return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
@@ -108,7 +108,7 @@ def run_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 class Code:
     """A function for the compiler, with a code object of its own.
 
-    torch counts recompilations, and remembers which functions it gave up on, by code object.
+    By code object, torch counts recompilations and remembers the functions that it gave up on.
     """
 
     def __init__(self, function: Callable[..., Any], mode: str, device: str) -> None:
@@ -141,7 +141,7 @@ class Code:
 
 
 class Attempts(logging.Filter):
-    """Calls of compiled code; what the compiler cannot compile runs as written.
+    """Calls of compiled code; parts that the compiler cannot compile run as written.
 
     As a log filter, between `listen` and `close`, it collects dynamo's warnings during them.
     """
@@ -157,7 +157,7 @@ class Attempts(logging.Filter):
         self.graphs_made = 0
         self.inside = False
         self.failed = ""
-        """First line of the first error of the compiler."""
+        """First line of the compiler's first error."""
         self.given_up = False
         self.limit = False
         """torch has stopped recompiling."""
@@ -177,7 +177,7 @@ class Attempts(logging.Filter):
         logging.getLogger(self.LOGGER).removeFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep what dynamo logs of our calls for the report; let everything else through."""
+        """Keep dynamo's messages about our calls for the report; let everything else through."""
         if not self.inside or record.levelno < logging.WARNING:
             return True
         if record.exc_info and record.exc_info[1] is not None:
@@ -187,7 +187,7 @@ class Attempts(logging.Filter):
         return False
 
     def give_up(self, error: BaseException) -> None:
-        """Run as written from now on. Few errors get this far: most are suppressed."""
+        """Run as written from now on. Few errors get here, since most are suppressed."""
         self.given_up, self.failed = True, first_line(error)
 
     def run(self, compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -196,8 +196,8 @@ class Attempts(logging.Filter):
 
         counted = torch._dynamo.utils.counters["stats"]
         before = counted["unique_graphs"]
-        # What cannot be compiled runs as written, without running twice what had begun; and the
-        # compiler must find out in the forward pass, since a backward pass cannot be abandoned.
+        # Parts that cannot be compiled run as written, without running anything twice. The compiler
+        # must find out in the forward pass, since a backward pass cannot be abandoned.
         torch._dynamo.config.suppress_errors = self.suppress
         if self.lazy:
             torch._functorch.config.force_non_lazy_backward_lowering = True
@@ -214,7 +214,7 @@ class Attempts(logging.Filter):
         return output
 
     def summary(self) -> str:
-        """What was compiled so far, as text."""
+        """A summary of the code compiled so far."""
         now = counters()
         recompiled, breaks = (max(0, b - a) for a, b in zip(self.before, now, strict=True))
         text = f"{self.graphs_made} graphs, {recompiled} recompilations, {breaks} graph breaks"

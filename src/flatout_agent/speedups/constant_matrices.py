@@ -1,7 +1,7 @@
-"""Matrices that a program multiplies again and again, mostly zeros, in compressed form.
+"""Constant matrices that are mostly zeros and multiplied again and again, in compressed form.
 
-`Constants` finds out which are: one that is met a second time, unchanged, is looked through for
-zeros. A matrix that has changed once is left alone for good.
+`Constants` finds them: it searches a matrix for zeros when it meets it unchanged for the second
+time. A matrix that has changed once is left alone for good.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 MOST_DENSE = 0.1
-"""Share of elements that are not zero: with twice as many a sparse product gains nothing."""
+"""Largest share of elements that are not zero: with twice as many, a sparse product gains
+nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,13 +33,13 @@ class Sparse:
 
 
 class Constant:
-    """A matrix of the program as it was met, and its compressed form once that is made."""
+    """A matrix of the program as first seen, and its compressed form once that is made."""
 
     def __init__(self, matrix: torch.Tensor) -> None:
         self.version, self.pointer = matrix._version, matrix.data_ptr()
         self.sparse: Sparse | None = None
         self.settled = False
-        """Whether it is known if it is compressed."""
+        """Whether it was decided if it is compressed."""
         self.seen_at = -1
         """The step at which all elements were last seen to be the same."""
         self._places: Any = None
@@ -49,7 +50,7 @@ class Constant:
         return matrix._version == self.version and matrix.data_ptr() == self.pointer
 
     def same_elements(self, matrix: torch.Tensor) -> bool:
-        """Whether it has the elements that were compressed, and zeros everywhere else."""
+        """Whether it still has the compressed elements, and zeros everywhere else."""
         import torch
 
         words = _words(matrix)
@@ -68,7 +69,9 @@ class Constant:
 
 
 def _words(matrix: torch.Tensor) -> Any:
-    """Its memory as integers of eight bytes, which are counted four times as fast as floats."""
+    """Its memory as 8-byte integers, whose non-zeros are counted four times as fast as those of
+    floats.
+    """
     import torch
 
     flat = matrix.view(-1)
@@ -88,11 +91,11 @@ def compressed(matrix: torch.Tensor) -> Sparse | None:
 
 
 class Constants:
-    """The matrices that were met, as long as the program holds them."""
+    """The matrices seen so far, as long as the program holds them."""
 
     def __init__(self) -> None:
         self._met: dict[int, tuple[Any, Constant | None]] = {}
-        """By address: a weak reference, and what is known of it; None: it changes."""
+        """By address: a weak reference and the matrix's record, or None if the matrix changes."""
 
     def compressed(self, matrix: torch.Tensor, step: int) -> Sparse | None:
         """Its compressed form, or None if it is to be multiplied as it is."""
@@ -117,7 +120,7 @@ class Constants:
         met[address] = weakref.ref(matrix, gone), Constant(matrix)
 
     def _unchanged(self, constant: Constant, matrix: torch.Tensor, step: int) -> bool:
-        """Whether it is what it was; once a step all elements are compared.
+        """Whether it is unchanged; once a step all elements are compared.
 
         Without gradients they are compared each time: an evaluation may take no steps at all.
         """

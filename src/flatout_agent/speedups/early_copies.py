@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EarlyCopier(Protocol):
-    """How a copy to a device is started and taken over."""
+    """The way to start a copy to a device and to take it over."""
 
     def can_copy(self, tensor: torch.Tensor, device: torch.device) -> bool: ...
     def start(self, tensor: torch.Tensor, device: torch.device) -> Any: ...
@@ -62,7 +62,7 @@ class _Offer:
 
 
 _offers: dict[int, _Offer] = {}
-"""By the tensor's id; an entry is removed with its tensor."""
+"""The offers by the tensor's id; an entry is removed with its tensor."""
 
 
 class Prefetch:
@@ -71,7 +71,7 @@ class Prefetch:
     def __init__(self, copier: EarlyCopier, ahead: bool) -> None:
         self.copier, self.ahead = copier, ahead
         self.moved: dict[int, Any] = {}
-        """Place of a tensor in the batch -> device to which the program moves it."""
+        """A tensor's position in the batch -> device to which the program moves it."""
         self.used = 0
         self.refused = 0
 
@@ -195,7 +195,9 @@ def _catching(name: str) -> Any:
 
 
 def _take(offer: _Offer, tensor: torch.Tensor, device: torch.device | None) -> Any:
-    """The copy of the offered tensor on `device`, once; None: there is no valid one."""
+    """The copy of the offered tensor on `device`, handed out once, or None if there is no valid
+    one.
+    """
     if device is None or device.type == "cpu":
         return None
     if tensor._version != offer.version:
@@ -210,7 +212,7 @@ def _take(offer: _Offer, tensor: torch.Tensor, device: torch.device | None) -> A
 
 
 def _device(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The device that a call of `to` or `cuda` names, with its index; None: none."""
+    """The device named in a call of `to` or `cuda`, with its index, or None if there is none."""
     import torch
 
     named = kwargs.get("device", args[0] if args else None)

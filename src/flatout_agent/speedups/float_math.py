@@ -1,6 +1,6 @@
 """How float32 products are computed: TF32 on GPUs, oneDNN's float-math modes on CPUs, and undo.
 
-torch keeps this for the whole process. The boosts `tf32`, `cpu-bf16` and `onednn-matmul` and the
+These settings apply to the whole process. The boosts `tf32`, `cpu-bf16` and `onednn-matmul` and the
 library's `precision` share this.
 """
 
@@ -18,15 +18,17 @@ NO_KERNELS = "oneDNN's float-math mode needs AMX (or Arm bfloat16), which this C
 SHAPES = ((256, 1024, 256), (64, 4096, 128), (512, 64, 512))
 """Products (rows, terms, columns) that are computed both ways before the setting stays."""
 EXACT = 1e-5
-"""Relative error that float32 stays below: 6e-7 here at most; factors in TF32: 3e-4."""
+"""The relative error of float32 stays below this (it is at most 6e-7 here); TF32 factors give
+3e-4."""
 
 
 def set_precision(precision: str, convolutions: str | None = None) -> Undo:
     """Set the precision of float32 products, and of oneDNN's convolutions; returns the undo.
 
     `precision` is that of `torch.set_float32_matmul_precision`, the older call: reading the
-    precision after the newer settings alone (torch 2.9 and later, by backend) raises an error. It
-    changes those with its own. `convolutions` is a newer setting: older releases have none.
+    precision after the newer settings alone (torch 2.9 and later, by backend) raises an error. The
+    older call also changes the newer settings. `convolutions` is a newer setting that older
+    releases lack.
     """
     import torch
 
@@ -55,7 +57,7 @@ def allow_tf32() -> Undo:
 
 
 def refuse_own_choice() -> None:
-    """Raise Declined where the program set the precision of float32 products itself."""
+    """Raise Declined if the program set the precision of float32 products itself."""
     precision = matmul_precision()
     if precision != "highest":
         where = "for one backend" if precision == "mixed" else precision
@@ -65,13 +67,13 @@ def refuse_own_choice() -> None:
 def multiply_in_bf16() -> tuple[Undo, str]:
     """Let oneDNN round the factors of float32 products on the CPU to bfloat16.
 
-    Returns (the undo, how this CPU computes bfloat16). Raises Declined where it would not.
+    Returns (the undo, how this CPU computes bfloat16). Raises Declined if it would not.
     """
     bf16 = native_bf16("cpu")
     if not bf16.native:
         raise Declined(f"bfloat16: {bf16.detail}")
-    # oneDNN takes the mode into account where its AMX or Arm kernels are; elsewhere it multiplies
-    # in float32 all the same.
+    # oneDNN honours the mode only with its AMX or Arm kernels; elsewhere it still multiplies in
+    # float32.
     if not bf16.inside_float32:
         raise Declined(NO_KERNELS)
     refuse_own_choice()
@@ -159,7 +161,7 @@ def _products() -> list[torch.Tensor]:
 
 
 def _why_not_kept(usual: list[torch.Tensor], products: list[torch.Tensor]) -> str | None:
-    """Why not: the products under the setting must differ and be as exact; None: they are."""
+    """Why the setting is rejected, or None. The products under it must differ and be as exact."""
     import torch
 
     for (left, right), product in zip(_factors(), products, strict=True):

@@ -1,8 +1,8 @@
-"""What a model's forward pass may change besides its outputs, saved and restored.
+"""State that a model's forward pass may change besides its outputs, saved and restored.
 
-That is the buffers, the random state and the model's notes: what it stores on itself (a hidden
-state, a counter, a generator, a list of its last losses). What a forward pass changes elsewhere (a
-file, a list of the program) is not tracked.
+This is the buffers, the random state and the model's notes, which it stores on itself (a hidden
+state, a counter, a generator, a list of its last losses). Changes elsewhere (a file, a list of the
+program) are not tracked.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class SavedState:
             notes.restore()
 
     def only_changed(self) -> None:
-        """From now on restore only the notes that have changed: a call has ended.
+        """When a call has ended, restore from now on only the notes that it has changed.
 
-        What others store on the model later (a boost that sets another `forward`) stays.
+        Attributes that others set on the model later (a boost that sets another `forward`) stay.
         """
         for notes in self._notes:
             notes.only_changed()
@@ -76,7 +76,7 @@ def random_state(models: Iterable[torch.nn.Module]) -> Restore:
 
 
 def reseed(model: torch.nn.Module, seed: int) -> None:
-    """Seed what a forward pass of this model draws from, and no other device's generator."""
+    """Seed the generators that a forward pass of this model draws from, and no other device's."""
     import torch
 
     torch.default_generator.manual_seed(seed)
@@ -85,7 +85,7 @@ def reseed(model: torch.nn.Module, seed: int) -> None:
 
 
 def devices(models: Iterable[torch.nn.Module]) -> list[torch.device]:
-    """Accelerators that hold parameters of these models."""
+    """The accelerators that hold parameters of these models."""
     all_devices = {p.device for model in models for p in model.parameters()}
     return [device for device in all_devices if device.type in ("cuda", "xpu", "mps")]
 
@@ -124,7 +124,7 @@ def _contents(tensors: list[torch.Tensor]) -> Restore:
 def _set_versions(tensors: list[torch.Tensor], versions: list[int]) -> None:
     import torch
 
-    # An older torch cannot: a graph that holds them will complain.
+    # An older torch cannot do this: a graph that holds them will complain.
     with contextlib.suppress(AttributeError, TypeError):
         torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
 
@@ -144,10 +144,10 @@ class _Notes:
         self._buffers = self._values["_buffers"]
         self._names: dict[str, Any] | None = dict(self._buffers)
         self._added: list[str] | None = None
-        """Attributes to delete; None: all that are new."""
+        """Attributes to delete, or None for all new ones."""
 
     def only_changed(self) -> None:
-        """Keep only what has changed since."""
+        """Keep only the changes since then."""
         now, before = self._values, self._before
         self._added = [name for name in now if name not in before and name not in NOT_NOTES]
         self._before = {
@@ -204,7 +204,7 @@ class _Generator:
         self._put, self._before = set_state, get_state()
 
     def changed(self) -> bool:
-        """Always: a change cannot be detected."""
+        """Always true, as a change cannot be detected."""
         return True
 
     def restore(self) -> None:
@@ -222,7 +222,7 @@ NOT_FOLLOWED = (
 
 
 def _held(values: Iterable[Any], depth: int, visited: set[int]) -> Iterator[Any]:
-    """Everything among these values that can change in place, and its contents."""
+    """All objects among these values that can change in place, with their contents."""
     for value in values:
         if id(value) in visited or isinstance(value, SIMPLE) or nests.is_tensor(value):
             continue
@@ -294,7 +294,7 @@ def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _same(first: Any, second: Any) -> bool:
-    """The same objects in the same places."""
+    """Whether both hold the same objects in the same places."""
     if len(first) != len(second):
         return False
     if isinstance(first, dict):

@@ -1,4 +1,4 @@
-"""The optimizer's update in one kernel: torch's own fused or foreach implementation, and undo.
+"""The optimizer's update in one kernel: torch's own fused or foreach implementation, with undo.
 
 The boost `fused-optimizer` and the library's `train_step` share this.
 """
@@ -17,11 +17,11 @@ FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 FLAGS = ("fused", "foreach")
 CHECKED = "_need_device_dtype_check_for_fused"
-"""What torch notes on an optimizer at its first fused step."""
+"""The attribute that torch sets on an optimizer at its first fused step."""
 
 
 def faster(optimizer: torch.optim.Optimizer) -> tuple[str, str]:
-    """(flag, kernel) of its fused (or foreach) implementation. Raises Declined: it has none."""
+    """(flag, kernel) of its fused (or foreach) implementation. Raises Declined if it has none."""
     first = optimizer.param_groups[0]["params"][0]
     names = inspect.signature(type(optimizer).__init__).parameters
     kernel, refused = "", ""
@@ -37,7 +37,7 @@ def faster(optimizer: torch.optim.Optimizer) -> tuple[str, str]:
 
 
 def cannot(optimizer: torch.optim.Optimizer) -> str | None:
-    """Why this optimizer's implementation must not be changed; None: it may be."""
+    """Why this optimizer's implementation must not be changed, or None if it may be."""
     import torch
 
     kind = type(optimizer).__name__
@@ -166,7 +166,9 @@ class FusedUpdate:
                     state["step"] = state["step"].to(parameter.device, torch.float32)
 
     def _aligned(self, tensor: torch.Tensor, parameter: torch.Tensor) -> Any:
-        """`tensor` in the memory order of `parameter`: fused kernels walk both in step."""
+        """`tensor` in the memory order of `parameter`, as fused kernels walk through both in
+        parallel.
+        """
         import torch
 
         if tensor.stride() == parameter.stride() or tensor.dim() == 0:
@@ -194,7 +196,7 @@ class FusedUpdate:
     def _align_gradients(self) -> None:
         import torch
 
-        # On the CPU a fused kernel accepts another memory order, and computes wrong results.
+        # On the CPU a fused kernel accepts another memory order but computes wrong results.
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 grad = parameter.grad

@@ -1,9 +1,9 @@
 """Cross entropy and its gradient in one pass over the logits, some rows at a time.
 
 The gradient of the logits is made together with the loss and kept until the backward pass, where it
-is multiplied by the gradient of the loss. It is a second output of the same node of the graph: so
-the graph knows how it depends on the logits, gradients of gradients come out right to any order,
-and the program may write into its logits after the loss, as it may with torch's own.
+is multiplied by the gradient of the loss. It is a second output of the same node of the graph, so
+the graph knows how it depends on the logits. Gradients of gradients are right to any order, and the
+program may write into its logits after the loss, as with torch's own.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Terms:
     """The targets of a loss over rows of logits, and the weight of each row."""
 
     index: torch.Tensor
-    """Column of the target per row, of shape (rows, 1); 0 where the row is ignored."""
+    """Column of the target per row, of shape (rows, 1); 0 if the row is ignored."""
     counted: torch.Tensor
     amount: torch.Tensor
-    """Weight of each row; 0 where it is ignored."""
+    """Weight of each row; 0 if it is ignored."""
     total: torch.Tensor | None
-    """Divisor of the sum; None: it is not divided."""
+    """Divisor of the sum, or None if it is not divided."""
     smoothing: float
 
     def scale(self) -> torch.Tensor:
@@ -43,7 +43,7 @@ class Terms:
 
         if self.total is None:
             return self.amount
-        # Where nothing counts the loss is NaN, and yet the gradient is 0.
+        # If no row counts, the loss is NaN, but the gradient is 0.
         return torch.where(self.counted, self.amount / self.total, 0.0)
 
 
@@ -60,7 +60,7 @@ class Made:
 def terms(
     logits: torch.Tensor, target: Any, weight: Any, mean: bool, ignored: int, smoothing: float
 ) -> Terms | None:
-    """The terms of the loss; None: a target is out of range."""
+    """The terms of the loss, or None if a target is out of range."""
     import torch
 
     counted = (target != ignored).unsqueeze(1)
@@ -100,7 +100,9 @@ def loss_and_gradient(logits: torch.Tensor, terms: Terms) -> Made:
 def _piece(
     pieces: Sequence[torch.Tensor], spare: list[torch.Tensor] | None, smoothing: float
 ) -> None:
-    """The gradient of some rows; for each, its target's share and how far that is above all."""
+    """The gradient of some rows, and for each row its target's share and how far the largest one is
+    above it.
+    """
     import torch
 
     logits, gradient, index, scale, target, above = pieces
@@ -122,7 +124,7 @@ def _piece(
 def _losses(
     logits: torch.Tensor, shares: torch.Tensor, above: torch.Tensor, terms: Terms
 ) -> torch.Tensor:
-    """The loss of each row, from the share of its target; 0 for those that do not count."""
+    """The loss of each row, from the share of its target; 0 for rows that do not count."""
     columns, smoothing = logits.shape[1], terms.smoothing
     losses = shares.log().neg_()
     if smoothing:
@@ -183,14 +185,14 @@ def node() -> Any:
 
 
 def _times(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Where it is not needed again, the gradient itself is returned; usually the factor is 1."""
+    """The gradient itself is returned if it is not needed again; usually the factor is 1."""
     import torch
 
     if torch.compiler.is_compiling() or type(factor) is not torch.Tensor or _keeps_graph():
         return gradient * factor
     try:
         is_one = factor.device.type == "cpu" and factor.item() == 1.0
-    except RuntimeError:  # many factors at once: vmap is about
+    except RuntimeError:  # many factors at once: this is under vmap
         return gradient * factor
     return gradient if is_one else gradient.mul_(factor)
 
@@ -209,12 +211,12 @@ def _shares(
     """The softmax of the logits, and how it depends on them, from the gradient."""
     import torch
 
-    # A row that counts nothing has no gradient: any scale will do.
+    # A row that does not count has no gradient, so any scale will do.
     shares = gradient.to(scale.dtype) / torch.where(scale == 0, 1.0, scale)
     target = torch.full_like(shares, ctx.smoothing / shares.shape[1])
     shares = shares + target.scatter_add(1, index, torch.full_like(scale, 1.0 - ctx.smoothing))
     if ctx.logits is not None and ctx.logits._version == ctx.version:
-        # A gradient in half precision holds small shares badly, and the logits are as they were.
+        # A gradient in half precision holds small shares badly, and the logits are unchanged.
         exact = ctx.logits.to(scale.dtype).softmax(1)
         shares = shares + (exact - shares).detach()
     return shares

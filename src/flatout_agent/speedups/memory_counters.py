@@ -1,4 +1,4 @@
-"""Memory that is in use, as torch's allocator and the system count it.
+"""Memory in use, as counted by torch's allocator and the system.
 
 The watch on a program, live tuning and the library's memory reports share this.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def allocated_bytes(device: torch.device | None = None) -> int:
-    """Bytes of tensors on a CUDA device (None: the current one), cheap enough for each step."""
+    """Bytes of tensors on a CUDA device (None for the current one); cheap enough for each step."""
     import torch
 
     # Not memory_allocated: that flattens and sorts all counters of the allocator.
@@ -25,7 +25,7 @@ def allocated_bytes(device: torch.device | None = None) -> int:
 
 
 def unused_bytes(device: torch.device) -> int:
-    """Bytes that a CUDA device has left at the program's peak so far."""
+    """Bytes that were free on a CUDA device at the program's peak so far."""
     import torch
 
     cuda = torch.cuda
@@ -34,7 +34,7 @@ def unused_bytes(device: torch.device) -> int:
 
 
 def resident_bytes() -> int | None:
-    """Bytes of main memory that this process uses; None: unknown on this system."""
+    """Bytes of main memory that this process uses, or None if unknown on this system."""
     if sys.platform == "win32":
         return None
     try:
@@ -45,7 +45,7 @@ def resident_bytes() -> int | None:
 
 
 def peak_resident_bytes() -> int | None:
-    """Peak main memory of this process in bytes; None: unknown (Windows)."""
+    """Peak main memory of this process in bytes, or None if unknown (Windows)."""
     if sys.platform == "win32":
         return None
     import resource

@@ -1,12 +1,12 @@
-"""Nests: what loaders, models and losses pass around, leaves inside dicts, sequences, dataclasses.
+"""Nests: leaves inside dicts, sequences and dataclasses, as loaders, models and losses pass them.
 
-This is the one walker of such nests. What counts as a leaf is a rule: `is_tensor` for what models
-take and give, another where objects are to stay whole (`PackedSequence`, what moves itself by
-`.to`). torch's own pytree cannot take its place. It goes by exact types: dataclasses and subclasses
-of `dict` and `MutableMapping` (Hugging Face's `BatchEncoding`) are leaves to it until someone
-registers them, which would change pytree for the whole process, the user's code included; it
-builds every nest anew, where here the same object comes back when nothing has changed; and it is
-private to torch (`torch.utils._pytree`), while this module never imports torch.
+This is the one walker of such nests. A rule says what counts as a leaf: `is_tensor` for the inputs
+and outputs of models, another if objects are to stay whole (`PackedSequence`, objects with their
+own `.to`). torch's own pytree cannot replace it. pytree goes by exact types: dataclasses and
+subclasses of `dict` and `MutableMapping` (Hugging Face's `BatchEncoding`) are leaves to it until
+someone registers them, which would change pytree for the whole process, including the user's code.
+It rebuilds every nest, while here the same object comes back if nothing has changed. It is also
+private to torch (`torch.utils._pytree`), and this module never imports torch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_dataclass(value: Any) -> bool:
 
 
 def members(value: Any) -> Collection[tuple[Any, Any]] | None:
-    """(key, member) of a nest, in order; None: the value is no nest.
+    """(key, member) of a nest, in order, or None if the value is no nest.
 
     Keys are those of a mapping, positions in a list or tuple, names in a dataclass.
     """
@@ -51,9 +51,9 @@ def members(value: Any) -> Collection[tuple[Any, Any]] | None:
 def change(value: Any, action: Callable[[Any], Any], is_leaf: LeafRule = is_tensor) -> Any:
     """`value` with `action` applied to every leaf in it; nests keep their types.
 
-    Where `action` returns each leaf as it was, the same object comes back. The nests themselves are
-    copied, never written to: the model may hold on to them. In the place of a read-only mapping
-    comes a dict.
+    If `action` returns each leaf as it was, the same object comes back. The nests themselves are
+    copied, never written to, since the model may hold them. A read-only mapping is replaced by a
+    dict.
     """
     if is_leaf(value):
         return action(value)
@@ -121,7 +121,7 @@ def _step(value: Any, key: Any) -> str:
 
 
 def _values(value: Any) -> Iterable[Any]:
-    """The members alone: `leaves` is called in every step."""
+    """The members without keys, since `leaves` is called in every step."""
     if isinstance(value, (list, tuple)):
         return value
     if isinstance(value, Mapping):

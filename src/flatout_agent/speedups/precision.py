@@ -29,18 +29,18 @@ class Bf16Support(NamedTuple):
     detail: str
     """The evidence, in words."""
     instructions: CpuInstructions | None = None
-    """What a CPU does it with; None: it emulates it, or the device is no CPU."""
+    """The CPU feature used, or None if it is emulated or the device is no CPU."""
 
     @property
     def inside_float32(self) -> bool:
-        """Whether oneDNN's float-math mode takes effect: it has kernels for these alone."""
+        """Whether oneDNN's float-math mode takes effect; it has kernels for these features only."""
         return self.instructions in ("AMX", "Arm BF16")
 
 
 def native_bf16(device: torch.device | str) -> Bf16Support:
     """Whether bfloat16 matrix multiplication is native on `device`, and the evidence.
 
-    `device` is a torch.device, or its type alone: then the current one of that type is meant.
+    `device` is a torch.device, or a type, which means the current device of that type.
     """
     import torch
 
@@ -50,7 +50,7 @@ def native_bf16(device: torch.device | str) -> Bf16Support:
             return Bf16Support(True, "native on this AMD GPU")
         if not torch.cuda.is_available():
             return Bf16Support(False, "no CUDA device can be used")
-        # torch.cuda.is_bf16_supported asks for the same, but of the current device alone
+        # torch.cuda.is_bf16_supported asks the same, but only about the current device
         major, minor = torch.cuda.get_device_capability(device)
         if major >= 8:
             return Bf16Support(True, f"native at compute capability {major}.{minor}")
@@ -69,12 +69,12 @@ def native_bf16(device: torch.device | str) -> Bf16Support:
 
 
 def bf16_inside_float32(device: str) -> bool | None:
-    """Whether oneDNN's float-math mode takes effect; None: not a CPU."""
+    """Whether oneDNN's float-math mode takes effect, or None if the device is no CPU."""
     return native_bf16(device).inside_float32 if device == "cpu" else None
 
 
 def matmul_precision() -> str:
-    """Precision of float32 products; `mixed` where the script set it for one backend alone."""
+    """Precision of float32 products; `mixed` if the script set it for one backend only."""
     import torch
 
     try:
@@ -98,7 +98,7 @@ def _cpu_bf16() -> Bf16Support:
 
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return Bf16Support(False, "this torch was built without oneDNN")
-    # True also where oneDNN only emulates it with AVX512, so it is no more than a first test.
+    # Also true if oneDNN only emulates it with AVX512, so it is only a first test.
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return Bf16Support(False, "oneDNN has no bfloat16 kernels for this CPU")
     if platform.machine().lower() in ("aarch64", "arm64"):
@@ -127,7 +127,7 @@ def _cpu_flags() -> frozenset[str]:
 
 
 def why_not_float32(model: torch.nn.Module) -> str | None:
-    """Why autocast must not wrap `model`; None: all its parameters are float32."""
+    """Why autocast must not wrap `model`, or None if all its parameters are float32."""
     import torch
 
     dtypes = {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
@@ -143,7 +143,7 @@ def why_not_float32(model: torch.nn.Module) -> str | None:
 
 
 def ran_in(output: Any, dtype: torch.dtype) -> bool | None:
-    """Whether an operation behind `output` ran in `dtype`; None: it cannot be determined.
+    """Whether an operation behind `output` ran in `dtype`, or None if that cannot be determined.
 
     Read from the autograd graph: each node knows the dtype of what its operation returned. A
     compiled graph is one node that shows only what comes out of it.
@@ -181,7 +181,7 @@ class AutocastCall:
         """Calls that the script itself runs under autocast."""
         self.checks = 0
         self.low: bool | None = None
-        """Some operation ran in `dtype`; None: not determined."""
+        """Whether some operation ran in `dtype`, or None if not yet determined."""
 
     def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call` under autocast."""

@@ -1,9 +1,9 @@
-"""Calls of a model's modules redirected to other code, and what a library patched, put back.
+"""Calls of a model's modules redirected to other code, and a library's patches undone.
 
-Libraries that make models faster write on modules, classes and modeling files, and have no way
-back. `Before` puts all of that back and says what it was. The classes below it call what the
-library wanted from outside of the model: through the slot of `Module.compile`, which torch leaves
-out when it copies or saves a module.
+Libraries that make models faster write on modules, classes and modeling files, and cannot undo
+that. `Before` undoes all of it and says what it was. The classes below call the library's code from
+outside the model, through the slot of `Module.compile`, which torch leaves out when it copies or
+saves a module.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _files() -> Iterator[Any]:
 def _put_back(
     now: Change, before: Change, is_added: Callable[[Any], bool] = lambda value: True
 ) -> Change:
-    """Make `now` what it was before; returns what had changed. New names go if `is_added`."""
+    """Make `now` what it was before; returns the changes. New names are removed if `is_added`."""
     changed = {
         name: value
         for name, value in now.items()
@@ -109,14 +109,14 @@ class Tally:
 
 
 class FusedKernel:
-    """Calls a kernel in place of what is written, where that is the same but for rounding."""
+    """Calls a kernel instead of the written code, if it computes the same except for rounding."""
 
     def __init__(self, kernel: Callable[..., Any], device: str) -> None:
         self.kernel, self.device = kernel, device
         self.tally = Tally()
 
     def call(self, written: Callable[..., Any], weights: Any, args: Any, kwargs: Any) -> Any:
-        """By the kernel; as `written` where it does not take these tensors, or fails."""
+        """Call the kernel, or `written` if the kernel does not take these tensors or fails."""
         tally = self.tally
         if tally.failed or not self._takes((*weights, *nests.tensors((args, kwargs)))):
             tally.left_alone += 1
@@ -141,7 +141,7 @@ class FusedKernel:
         return current is not None and current() != -1
 
     def _takes(self, tensors: tuple[torch.Tensor, ...]) -> bool:
-        """Plain tensors on the current device, in a plain call."""
+        """Whether these are plain tensors on the current device, in a plain call."""
         import torch
 
         if not tensors or torch.compiler.is_compiling() or torch._C._is_tracing():
@@ -182,7 +182,7 @@ class RedirectedView:
 
 
 class ModuleCall:
-    """What stands in a module's slot while its calls are redirected."""
+    """The object in a module's slot while its calls are redirected."""
 
     def __init__(self, module: torch.nn.Module, settings: Change, device: str) -> None:
         self.module = module
@@ -199,7 +199,7 @@ class ModuleCall:
         return kernel.call(written, weights, args, kwargs)
 
     def _is_watched(self) -> bool:
-        """It has hooks, or a forward of its own."""
+        """Whether it has hooks or a forward of its own."""
         import torch
 
         module = self.module
@@ -215,7 +215,7 @@ class ModuleCall:
 
 
 class Function(StandIn):
-    """Stands in for a function of a modeling file while at least one model holds it."""
+    """Replaces a function of a modeling file while at least one model holds it."""
 
     def __init__(self, file: Any, name: str, kernel: FusedKernel) -> None:
         self.kernel = kernel
@@ -274,5 +274,5 @@ class RedirectedCalls:
 
 
 def is_redirected(module: torch.nn.Module) -> bool:
-    """Whether what stands in the module's slot is ours."""
+    """Whether the object in the module's slot is ours."""
     return isinstance(module.__dict__.get(SLOT), ModuleCall)

@@ -1,4 +1,4 @@
-"""The repeated blocks of a model: what is recomputed, sharded, divided and compiled as a unit."""
+"""The repeated blocks of a model, which are recomputed, sharded, divided and compiled as units."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ if TYPE_CHECKING:
 FEWEST_ALIKE = 3
 """With fewer blocks to serve, compiling one for all saves little."""
 MOSTLY = 0.75
-"""Of the model's layers, in the blocks: with fewer, too much of the model would not be compiled."""
+"""Share of the model's layers in the blocks: with less, too much of the model would not be
+compiled."""
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     """The repeated blocks of a model (transformer layers, residual blocks), in order, each once.
 
     Blocks are two or more modules of one class with submodules and parameters of their own, side by
-    side in one parent. Where such modules hold longer rows of such modules (stages of blocks,
+    side in one parent. If such modules contain longer rows of such modules (stages of blocks,
     encoder and decoder stacks), the inner ones are the blocks.
     """
     rows: dict[Any, list[nn.Module]] = {}
@@ -38,7 +39,8 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
 def alike_blocks(model: nn.Module) -> list[list[nn.Module]]:
     """The repeated blocks in groups, each of at least three that the same compiled code can serve.
 
-    They are of one class, with parameters and buffers of the same names, shapes and dtypes.
+    Blocks of a group have one class, and parameters and buffers of the same names, shapes and
+    dtypes.
     """
     groups: dict[Any, list[nn.Module]] = {}
     for block in repeated_blocks(model):
@@ -47,7 +49,7 @@ def alike_blocks(model: nn.Module) -> list[list[nn.Module]]:
 
 
 def shared_blocks(model: nn.Module) -> list[list[nn.Module]]:
-    """The groups of blocks that are alike, of a model that consists mostly of them; else none."""
+    """The groups of like blocks of a model that mostly consists of them; otherwise none."""
     groups = alike_blocks(model)
     return groups if mostly_in(groups, model) else []
 
@@ -60,7 +62,9 @@ def mostly_in(groups: list[list[nn.Module]], model: nn.Module) -> bool:
 
 
 def _likeness(block: nn.Module) -> Any:
-    """What the compiler takes for constant in a block; rates may grow with the depth (DropPath)."""
+    """The values in a block that the compiler takes for constants; rates may grow with depth
+    (DropPath).
+    """
     tensors = [*block.named_parameters(), *block.named_buffers()]
     fractions = [
         (part, name, value)
@@ -73,7 +77,7 @@ def _likeness(block: nn.Module) -> Any:
 
 
 def _kind(module: nn.Module) -> Any:
-    """The key under which modules are equivalent: the class, for containers also their contents."""
+    """The key under which modules are equivalent: the class, and for containers their contents."""
     if _is_container(module):
         return type(module), tuple(type(child) for child in module.children())
     return type(module)

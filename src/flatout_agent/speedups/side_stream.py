@@ -23,14 +23,15 @@ class SideStream:
         self._stream = self._module.Stream(device)
 
     def run(self, copy: Callable[[], Any]) -> tuple[Any, Any]:
-        """(the result of `copy`, the event that marks its end); it does not wait."""
+        """(the result of `copy`, the event that marks its end), without waiting."""
         with self._module.stream(self._stream):
             return copy(), self._stream.record_event()
 
     def join(self, event: Any) -> Any:
         """Let the current stream wait for the event, and return that stream.
 
-        The caller records it on each tensor (`record_stream`): their memory belongs to this side.
+        The caller records it on each tensor (`record_stream`), as their memory belongs to the side
+        stream.
         """
         stream = self._module.current_stream(self.device)
         stream.wait_event(event)

@@ -1,8 +1,7 @@
 """Replace a function of torch with one of ours, as long as there is a holder.
 
-Whoever compiles, traces or transforms the program is to see torch's own function: `is_plain` says
-when a call is an ordinary call, and `known_to_compilers` makes torch.jit.script and torch.compile
-take the original.
+Compilers, tracers and transforms must see torch's own function. `is_plain` says whether a call is
+an ordinary one, and `known_to_compilers` makes torch.jit.script and torch.compile use the original.
 """
 
 from __future__ import annotations
@@ -17,26 +16,30 @@ if TYPE_CHECKING:
 
 
 class StandIn:
-    """Functions of ours under names of `owner` while there is at least one holder."""
+    """Our functions under names of `owner` while there is at least one holder."""
 
     def __init__(self, owner: Any, functions: Mapping[str, Callable[..., Any]]) -> None:
         self._replacement = Replacement(owner, functions)
         self.holders = 0
 
     def hold(self) -> None:
-        """One holder more."""
+        """Add a holder."""
         self.holders += 1
         self._replacement.put()
 
     def let_go(self) -> None:
-        """One holder fewer; a function that others have wrapped since stays, and passes on."""
+        """Remove a holder; a function that others have wrapped since stays and calls
+        the original.
+        """
         self.holders -= 1
         if not self.holders:
             self._replacement.back()
 
 
 def is_plain(*tensors: Any) -> bool:
-    """Dense tensors of torch's own class, in a call that nobody compiles, traces or transforms."""
+    """Whether these are dense tensors of torch's own class, in a call that is not compiled, traced
+    or transformed.
+    """
     import torch
 
     if torch.compiler.is_compiling() or torch._C._is_tracing():
@@ -61,10 +64,10 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def known_to_compilers(original: Any, replacement: Any) -> bool:
-    """Make torch.jit.script and torch.compile take the original in its place.
+    """Make torch.jit.script and torch.compile use the original instead.
 
-    Two marks that torch has for wrappers of its own; functions in C++ stand in a table, which knows
-    them by their address: such a replacement must live as long as the process.
+    torch has two marks for wrappers. Functions in C++ are in a table that refers to them by
+    address, so such a replacement must live as long as the process.
     """
     import torch
 

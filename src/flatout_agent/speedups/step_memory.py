@@ -1,7 +1,7 @@
-"""What training steps take of a device's memory: a `MemorySeen` from a few steps.
+"""The device memory of training steps: a `MemorySeen` from a few steps.
 
-The caller shows every operator's output to `tensors` (by a dispatch mode) and says where steps
-begin and end; what a tensor is for is read from the models and optimizers. Works on real tensors
+The caller passes every operator's output to `tensors` (from a dispatch mode) and says where steps
+begin and end. The purpose of a tensor is read from the models and optimizers. Works on real tensors
 and on fake ones, which take no memory.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Forward:
-    """What the blocks kept in one call of the model."""
+    """Memory that the blocks kept in one call of the model."""
 
     saved: int = 0
     outputs: int = 0
@@ -41,7 +41,7 @@ class StepMemory:
         self.gradients_bytes = 0
         self.state_bytes = 0
         self.largest_total = 0
-        """Most bytes of tensors at once in all measured steps."""
+        """The most bytes of tensors at once, over all measured steps."""
         self._device_type = device_type
         self._models: list[nn.Module] = []
         self._blocks: list[nn.Module] = []
@@ -54,8 +54,8 @@ class StepMemory:
     def add_model(
         self, model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]] | None = None
     ) -> None:
-        """Watch its parameters, buffers and blocks. tensors: others that stand for its parameters
-        and buffers.
+        """Watch its parameters, buffers and blocks. tensors: other tensors that represent its
+        parameters and buffers.
         """
         named = list(tensors) if tensors is not None else _named(model)
         for _, tensor in named:
@@ -91,7 +91,7 @@ class StepMemory:
             tensors.start_peak()
 
     def update_ends(self, optimizer: torch.optim.Optimizer) -> None:
-        """That optimizer has stepped: what it has made to keep is its state."""
+        """That optimizer has stepped: the tensors that it created and keeps are its state."""
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
                 if hasattr(value, "untyped_storage"):
@@ -119,7 +119,7 @@ class StepMemory:
         )
 
     def close(self) -> None:
-        """Take all hooks out."""
+        """Remove all hooks."""
         for hook in self._removals:
             hook.remove()
         self._removals = []
@@ -131,7 +131,7 @@ class StepMemory:
         micro_steps: float = 1.0,
         allocator_bytes: int | None = None,
     ) -> MemorySeen:
-        """All that was measured; of each number of rows the step that took most."""
+        """All measurements; for each number of rows, the step that took most."""
         sizes = [_bytes(block.parameters()) for block in self._blocks]
         most: dict[int, MemoryAtRows] = {}
         for point in self.points:
@@ -175,7 +175,8 @@ class StepMemory:
         before = now.open.pop()
         saved = max(0, in_use - before)
         outputs = min(saved, _bytes(_tensors(output)))
-        # Backward, the gradients of its output and of an operator's result and input are there too.
+        # In the backward pass, the gradients of its output and of an operator's result and input
+        # are also there.
         own = saved + outputs + 2 * self.tensors.largest
         now.again = max(now.again, before - now.saved + now.outputs + own)
         now.saved += saved
@@ -195,7 +196,7 @@ def _in_backward() -> bool:
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of these tensors, each once; those that share a storage are not told apart."""
+    """Bytes of these tensors, each once; tensors that share a storage count as one."""
     return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in tensors}.values())
 
 

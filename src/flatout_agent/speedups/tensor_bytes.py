@@ -1,9 +1,9 @@
-"""Bytes of the tensors in use, by what they are for, counted as operators make and free them.
+"""Bytes of the tensors in use, by purpose, counted as operators make and free them.
 
-Counts storages, so that views cost nothing, on any device, real or fake. It sees what operators
-return: memory that a kernel takes and frees within itself is not in it. torch's own `MemTracker`
+Storages are counted, so views cost nothing, on any device, real or fake. Only operators' outputs
+are seen: memory that a kernel takes and frees internally is not included. torch's own `MemTracker`
 refuses a root module that is called twice in a step, as GANs and accumulation do, and hooks every
-module; here the caller says what is a weight, a gradient or optimizer state.
+module. Here the caller says what is a weight, a gradient or optimizer state.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import torch
 
 Purpose = Literal["weights", "gradients", "state", "transient"]
-"""transient: activations, batches, temporaries; all that has no other purpose."""
+"""transient: activations, batches, temporaries; everything without another purpose."""
 
 
 class TensorBytes:
-    """The storages in use on devices of one type; feed it every operator's output."""
+    """The storages in use on devices of one type; give it every operator's output."""
 
     def __init__(self, device_type: str) -> None:
         self._device_type = device_type
@@ -41,7 +41,7 @@ class TensorBytes:
         """Bytes of the largest new storage since this was last set to 0."""
 
     def see(self, tensor: torch.Tensor, purpose: Purpose | None = None) -> None:
-        """Count the storage of `tensor`; with a purpose, what is known of it changes.
+        """Count the storage of `tensor`; a given purpose replaces the known one.
 
         Tensors elsewhere, sparse ones and those without a storage are left out.
         """

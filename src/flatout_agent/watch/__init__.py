@@ -1,4 +1,4 @@
-"""Observers of the job: each gets the same few calls while the program trains."""
+"""Observers of the job; each gets the same few calls while the program trains."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import torch
 
 
 class Watcher:
-    """What discovery reports. Every method may be left out; none may raise into the program.
+    """The events that discovery reports. Every method is optional; none may raise into the program.
 
     A watcher that is `light` needs no calls for each batch, forward pass and loss once the job is
-    known, so that discovery takes those hooks out.
+    known, so discovery removes those hooks.
     """
 
     light = True
     reads_losses = False
-    """`backward` is called for each backward pass of the whole run, also where it is light."""
+    """`backward` is called for each backward pass of the whole run, even if the watcher is
+    light."""
     leave: Callable[[], None]
-    """Takes discovery's hooks out for good: nothing more is reported."""
+    """Removes discovery's hooks for good: nothing more is reported."""
 
     def loader_found(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """A DataLoader is iterated for the first time, before any boost touched it."""
 
     def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> Any:
-        """`loader` gave a batch after `wait_s`; returns the batch that the program gets."""
+        """`loader` gave a batch after `wait_s` seconds; returns the batch that the program gets."""
         return batch
 
     def model_found(
@@ -42,7 +43,7 @@ class Watcher:
         """`backward` is about to run on this tensor."""
 
     def backward_ended(self) -> None:
-        """That `backward` has ended: gradients are there, the weights are still the same."""
+        """That `backward` has ended: gradients exist, and the weights are unchanged."""
 
     def epoch_begins(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """An epoch of `loader` is about to begin."""
@@ -57,10 +58,12 @@ class Watcher:
         """One step of the job has ended; `job.steps` counts it already."""
 
     def start_over(self) -> None:
-        """What was seen of the step under way belongs to none that counts."""
+        """What was seen of the current step belongs to no step that counts."""
 
     def program_ends(self) -> None:
         """The interpreter is about to exit."""
 
     def put_back(self) -> None:
-        """Undo what this watcher has switched on or put into torch, after `program_ends`."""
+        """Undo everything that this watcher has switched on or put into torch, after
+        `program_ends`.
+        """

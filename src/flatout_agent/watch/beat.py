@@ -1,10 +1,10 @@
-"""What a watcher tells the pulse of each step: the loss without waiting for it, and what happened.
+"""Feeds the pulse at each step: the loss, without waiting for it, and events.
 
 Every part may fail on an unusual program; the pulse then ends, and the run goes on.
 
-A large model empties the caches between two steps, so what a step costs here is how much code and
-how many objects it touches. What runs in each step is therefore written out in `batch_seen`,
-`loss_seen` and `step`, and calls nothing for what is not there.
+A large model empties the CPU caches between two steps, so the cost per step depends on how much
+code and how many objects are touched here. The code of each step is therefore written out in
+`batch_seen`, `loss_seen` and `step`, and makes no calls for absent features.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from flatout_agent.watch.tensors import tensors_in
 from flatout_agent.wire.pulse import COMPILED, EPOCH_BEGAN, EVALUATED, LOSS_READ, SAVED, SKIPPED
 
 READ_EVERY_S = 1.0
-"""A loss on a device is copied so often, beside what the device does."""
+"""Seconds between copies of a loss on a device, made while the device works."""
 
 
 of_process: Beat | None = None
-"""The one of this process, for those who know of steps what no hook shows."""
+"""The instance of this process, for code that knows of steps what no hook shows."""
 
 
 class DeviceLoss:
-    """The loss of a backward pass on a CUDA device: it is copied, and known a moment later."""
+    """The loss of a backward pass on a CUDA device; it is copied and available a moment later."""
 
     def __init__(self) -> None:
         self._buffer: torch.Tensor | None = None
@@ -59,7 +59,7 @@ class DeviceLoss:
         self._under_way = True
 
     def take(self) -> float | None:
-        """The loss, once; None: there is none."""
+        """The loss, returned once, or None if there is none."""
         if self._buffer is None or not (self._under_way and self._event.query()):
             return None
         self._under_way = False
@@ -73,34 +73,36 @@ class Beat:
         self.pulse = pulse
         self.job = job
         self._loss: float | None = None
-        """Of this step's last backward pass; None: not read."""
+        """The loss of this step's last backward pass, or None if not read."""
         self._device_loss: DeviceLoss | None = None
         self._recorder = recorder
         self._over = False
         self._known = False
         self._graphs = 0
         self._counters: Any = None
-        """Of torch.compile, once torch has loaded it."""
+        """The counters of torch.compile, once torch has loaded it."""
         self._one_of_several = pulse.world_size > 1
-        """There are other ranks."""
+        """Whether there are other ranks."""
         self._whole_batches = pulse.world_size if wire.RANK_ENV in os.environ else 1
-        """Ranks that count the same batch, each as a whole: they are shown together."""
+        """The number of ranks that each count the same batch as a whole; they are shown
+        together."""
         self._samples = 0
-        """Of a usual step: the first one of a new loader does not count its own."""
+        """The samples of a usual step, used for the first step of a new loader, which does not
+        count its own."""
         self._scaler: Any = None
         self._shapes = 0
-        """Of this step's batches."""
+        """A number for the shapes of this step's batches."""
         self._usual_shapes = 0
         self._backwards = 0
         """Backward passes of this step."""
         self._backward_s = 0.0
-        """When the backward pass seen last began; 0.0: nobody waits for other ranks in one."""
+        """When the last backward pass began, or 0.0 if nobody waits for other ranks in it."""
         self._last_s = 0.0
         """When the last step ended."""
         self._undo = in_reverse([watch_saving(self._saved, self._written), self._watch_scaler()])
 
     def _own_samples(self, samples: int) -> int:
-        """The part of this rank: the ranks' samples together are those of the batch."""
+        """The share of this rank: the samples of all ranks together are those of the batch."""
         ranks = self._whole_batches
         return samples // ranks + (self.pulse.rank < samples % ranks)
 
@@ -109,16 +111,18 @@ class Beat:
         self.pulse.flags |= flag
 
     def other_loader(self) -> None:
-        """The batches were another training loader's: an epoch began, and nothing was evaluated."""
+        """The batches came from another training loader: an epoch began, and nothing
+        was evaluated.
+        """
         self.pulse.flags = self.pulse.flags & ~EVALUATED | EPOCH_BEGAN
 
     def batch_seen(self, batch: Any) -> None:
-        """The loader has given a batch. What models are called with is not seen in every step."""
+        """The loader has given a batch. The inputs of models are not seen in every step."""
         if self._over:
             return
         try:
             first = batch[0] if type(batch) in (list, tuple) and batch else batch
-            if type(first) is not torch.Tensor:  # the quick way serves nearly always
+            if type(first) is not torch.Tensor:  # the quick path nearly always suffices
                 first = next(tensors_in(batch), None)
             self._shapes = hash((self._shapes, None if first is None else first.shape))
         except Exception as error:
@@ -187,7 +191,7 @@ class Beat:
         self._guarded(self.pulse.end)
 
     def _begin(self, loader: Any) -> Pulse:
-        """Tell the pulse what trains: the first time, and in a fork that goes on training."""
+        """Tell the pulse what trains: at the first step, and in a fork that goes on training."""
         if self.pulse.forked:
             self.pulse = Pulse(self.pulse.folder)
         self._known = True
@@ -196,7 +200,7 @@ class Beat:
         return self.pulse
 
     def _own_s(self) -> float:
-        """The step until its only backward pass began."""
+        """Seconds of the step before its only backward pass began."""
         began, self._backward_s = self._backward_s, 0.0
         return began - self._last_s if began and self._last_s and self._backwards == 1 else UNKNOWN
 
@@ -213,8 +217,10 @@ class Beat:
             self.pulse.has_saved(os.path.getsize(file) if is_path else file.tell())  # noqa: PTH202
 
     def _watch_scaler(self) -> Callable[[], None]:
-        """A gradient scaler calls no optimizer where gradients are not finite: no step is seen."""
-        # torch before 2.3 has the class for CUDA alone; the two are one today.
+        """Count steps that a gradient scaler skips: if gradients are not finite, it calls no
+        optimizer.
+        """
+        # torch before 2.3 has the class for CUDA only; today the two are one.
         scalers: Any = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
         original = scalers.step
         beat = self
@@ -236,7 +242,7 @@ class Beat:
             self.pulse.step(before, time.perf_counter(), loss_scale=self._scale())
 
     def _scale(self) -> float:
-        """Of the gradient scaler, where reading it waits for nothing."""
+        """The scale of the gradient scaler, if it can be read without waiting."""
         scale = getattr(self._scaler, "_scale", None)
         return float(scale) if scale is not None and scale.device.type == "cpu" else UNKNOWN
 
@@ -247,12 +253,12 @@ class Beat:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """An error of ours ends the pulse, and nothing else."""
+        """An error of ours ends only the pulse."""
         self._recorder.fault("pulse", error)
         self._over = True
         self._undo()
 
 
 def _compile_counters() -> Any:
-    """What torch.compile counts, by subject; None while torch has not loaded it."""
+    """torch.compile's counters by subject, or None while torch has not loaded it."""
     return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)

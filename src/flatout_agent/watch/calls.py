@@ -1,7 +1,7 @@
 """Calls that a training loop should not make, or not in each step: how often, how long, and where.
 
-While it watches, it stands in front of these functions and methods; `remove` puts back what was
-there. A stand-in that the program has bound meanwhile goes on working and notes nothing.
+While watching, these functions and methods are wrapped; `remove` restores them. A wrapper that the
+program has bound meanwhile goes on working but records nothing.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ METHODS = (
     "item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__float__", "__int__", "__index__",
     "__format__", "__repr__",
 )  # fmt: skip
-"""Of tensors. On an accelerator each waits for it."""
+"""Methods of tensors that wait for the accelerator."""
 MAKERS = (
     "tensor", "as_tensor", "from_numpy", "rand", "randn", "randint", "randperm", "zeros", "ones",
     "full", "arange",
 )  # fmt: skip
 """Functions of torch that build tensors, on the host unless a device is named."""
 AGAIN = 2
-"""Calls per distinct file from which files count as opened again and again."""
+"""From this many calls per distinct file on, files count as opened again and again."""
 FILES = 4096
-"""Distinct file names remembered."""
+"""The number of distinct file names remembered."""
 OPENERS = (
     ("io", "open", "open"), ("h5py", "File.__init__", "h5py.File"), ("lmdb", "open", "lmdb.open"),
     ("sqlite3", "connect", "sqlite3.connect"), ("zipfile", "ZipFile.__init__", "zipfile.ZipFile"),
@@ -62,7 +62,7 @@ HOOKED: tuple[tuple[Any, tuple[str, ...]], ...] = (
 HOOK = "hook"
 
 Note = Callable[[Any, tuple[Any, ...], dict[str, Any]], str | None]
-"""From result, args and kwargs to the detail; None: this call is not noted."""
+"""Maps result, args and kwargs to the detail, or None if this call is not recorded."""
 
 
 class _Entry:
@@ -74,11 +74,11 @@ class _Entry:
         self.detail = ""
         self.files: set[str] = set()
         self.handles: list[Any] = []
-        """Of the hooks that were registered."""
+        """The handles of the hooks that were registered."""
 
 
 class Calls:
-    """Watches the thread that created it."""
+    """Watches the thread that created this object."""
 
     def __init__(self) -> None:
         self.entries: dict[tuple[str, str | None], _Entry] = {}
@@ -91,9 +91,9 @@ class Calls:
         self._building: tuple[Any, float, tuple[str, str | None]] | None = None
 
     def install(self, outside_compiled: bool) -> None:
-        """Stand in front of everything.
+        """Wrap all of them.
 
-        outside_compiled: also of what torch.compile would trace, and recompile.
+        outside_compiled: also wrap what torch.compile would trace, and recompile.
         """
         self.active = True
         self._replace(torch, "save", "torch.save")
@@ -122,20 +122,20 @@ class Calls:
             self._replace(torch, name, f"torch.{name}", self._maker_device)
 
     def watch_files(self) -> None:
-        """Stand in front of what opens files."""
+        """Wrap the functions that open files."""
         self._replace(builtins, "open", "open", self._file)
         for module, path, name in OPENERS:
             self._replace_loaded(module, path, name)
 
     def remove(self) -> None:
-        """Put everything back."""
+        """Restore everything."""
         self.active = False
         while self._undo:
             self._undo.pop()()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """While flatout itself works within the loop."""
+        """Record nothing while flatout itself works within the loop."""
         before, self._inside = self._inside, True
         try:
             yield
@@ -160,7 +160,7 @@ class Calls:
             self._watching(name, original, note)
         )  # fmt: skip
         if not isinstance(owner, type):
-            stand_in = Standing(stand_in, original)  # no function: in a class it must not bind
+            stand_in = Standing(stand_in, original)  # in a class it must not bind
         self._undo.append(replaced(owner, attribute, stand_in))
 
     def _watching(self, name: str, original: Any, note: Note | None) -> Callable[..., Any]:
@@ -190,13 +190,15 @@ class Calls:
         return call
 
     def _by_torch(self, caller: FrameType) -> bool:
-        """Whether torch made the call: not for the user to change."""
+        """Whether torch made the call, which the user cannot change."""
         if caller.f_code is Standing.__call__.__code__ and caller.f_back is not None:
             caller = caller.f_back
         return caller.f_code.co_filename.startswith(self._torch_folder)
 
     def _building_call(self, name: str, original: Any) -> Callable[..., Any]:
-        """Around `__init__` of modules and optimizers: what the loop builds, with all its parts."""
+        """Wraps `__init__` of modules and optimizers, to find what the loop builds, with all its
+        parts.
+        """
 
         @functools.wraps(original)
         def init(instance: Any, *args: Any, **kwargs: Any) -> None:
@@ -211,7 +213,7 @@ class Calls:
         return init
 
     def _built(self, name: str, instance: Any, began: float, frame: FrameType) -> None:
-        """The outermost `__init__` on the stack tells which object is built, and where."""
+        """The outermost `__init__` on the stack shows which object is built, and where."""
         kinds = (torch.nn.Module, torch.optim.Optimizer)
         outer, caller = frame, frame.f_back
         while caller is not None:  # all frames: parts are built in comprehensions, too
@@ -223,7 +225,7 @@ class Calls:
             self._add(name, where, time.perf_counter() - began, type(instance).__name__)
             self._building = (outer, began, (name, where))
         elif self._building is not None and self._building[0] is outer:
-            # A part of it: the time since its start is its time so far.
+            # A part of that object: the time since its start is its time so far.
             _, since, key = self._building
             now = time.perf_counter()
             self.entries[key].s += now - since
@@ -255,11 +257,11 @@ class Calls:
         return None if self.in_loader else str(result.device.type)
 
     def summary(self, steps: int) -> tuple[wire.CallSeen, ...]:
-        """What was noted, per step, the most time first."""
+        """The recorded calls per step, the most time first."""
         rows = []
         for (name, where), entry in self.entries.items():
             label, detail, files = name, entry.detail, None
-            if name == HOOK:  # those that were removed again, or went with their tensor, are gone
+            if name == HOOK:  # removed or freed hooks do not count
                 entry.calls = sum(map(_is_there, entry.handles))
             if name in OPENING:
                 label, detail, files = opened(name, entry.calls, sorted(entry.files))
@@ -272,7 +274,9 @@ OPENING = {name for _, _, name in OPENERS}
 
 
 def opened(name: str, calls: float, files: Sequence[str]) -> tuple[str, str, int | None]:
-    """(label, detail, files) of such calls: `open` where the same are opened again and again."""
+    """(label, detail, files) of such calls; the label is `open` if the same files are opened again
+    and again.
+    """
     if calls < AGAIN * len(files):
         return f"{name} (another file each time)", "", None
     if not any(files):
@@ -282,7 +286,7 @@ def opened(name: str, calls: float, files: Sequence[str]) -> tuple[str, str, int
 
 
 class Standing:
-    """In place of a module's function: like a built-in function it binds to no instance."""
+    """Replaces a module's function; like a built-in function it does not bind to an instance."""
 
     def __init__(self, call: Callable[..., Any], original: Any) -> None:
         self.__wrapped__ = original

@@ -1,4 +1,4 @@
-"""End the program at once, when what it was started for is there."""
+"""End the program at once, when the result that it was started for exists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flatout_agent.recorder import Recorder
 
 
 def children_started() -> int:
-    """Processes started through `multiprocessing` so far; 0 where that cannot be told."""
+    """Processes started through `multiprocessing` so far, or 0 if unknown."""
     counter = getattr(multiprocessing.process, "_process_counter", None)
     try:
         return int(repr(counter).removeprefix("count(").removesuffix(")")) - 1
@@ -19,7 +19,9 @@ def children_started() -> int:
 
 
 def end_process(recorder: Recorder) -> None:
-    """Does not return. Nothing of the program is wanted any more, its clean-up least of all."""
+    """End the process and do not return. Nothing of the program is needed any more, least of all
+    its clean-up.
+    """
     for child in multiprocessing.active_children():
         child.kill()
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,6 @@
-"""Memory and batch sizes of the steps so far, at next to no cost: read when a program crashes."""
+"""Memory and batch sizes of the steps so far, recorded at almost no cost and read when a program
+crashes.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ if TYPE_CHECKING:
     from flatout_agent.job import Job
 
 APART = 16
-"""Memory is read again after a 16th of the steps so far: some 180 times in a million."""
+"""Memory is read again after a 16th of the steps so far: about 180 times in a million steps."""
 TENSORS = 4
-"""Tensors of a batch that are counted."""
+"""The number of tensors of a batch that are counted."""
 
 
 class StepHistory:
@@ -48,7 +50,7 @@ class StepHistory:
             self._number += 1
 
     def step(self) -> None:
-        """A step has ended: read memory where it is time again."""
+        """A step has ended: read memory if it is due."""
         steps = self._job.steps
         if steps < self._next:
             return

@@ -1,4 +1,4 @@
-"""What a program does between its training steps: it saves."""
+"""Interruptions between a program's training steps: saving."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def watch_saving(
 ) -> Callable[[], None]:
     """Call `saved` before the program saves, and `written` with the file after it has.
 
-    Returns the way back.
+    Returns the undo function.
     """
     original = torch.save
 

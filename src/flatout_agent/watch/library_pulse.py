@@ -1,9 +1,9 @@
-"""The pulse of a program that trains with the library, whoever has started it.
+"""The pulse of a program that trains with the library, however it was started.
 
-Under `flatout run` the agent writes it, and is told here what it cannot see. Elsewhere the program
-lists itself as a job at its first step, in memory that only its user can read, and takes itself off
-the list at its end; with `FLATOUT_PULSE=0` in its environment it does not. It costs no thread, no
-socket and no system call per step. An error here ends the pulse, and nothing else.
+Under `flatout run` the agent writes the pulse, and this module tells it what it cannot see.
+Elsewhere the program lists itself as a job at its first step, in memory that only its user can
+read, and removes itself from the list at its end; with `FLATOUT_PULSE=0` in its environment it does
+not. This costs no thread, no socket and no system call per step. An error here ends only the pulse.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from flatout_agent.wire.job_list import JobEntry
 
 SWITCH = "FLATOUT_PULSE"
 LAUNCHER = "TORCHELASTIC_RUN_ID"
-"""torchrun has started this process: its ranks are one job."""
+"""torchrun started this process: its ranks are one job."""
 MOST_LETTERS = 300
 KEPT_S = 600.0
-"""What a killed program has left is removed after so long."""
+"""Leftovers of a killed program are removed after this time."""
 
 
 class ProcessPulse:
-    """The pulse of this process, and its place in the list. Raises OSError: there is none."""
+    """The pulse of this process, and its place in the list. Raises OSError if none can be made."""
 
     def __init__(self, device: str) -> None:
         self.entry = _entry()
@@ -51,7 +51,7 @@ class ProcessPulse:
         self._device_loss = DeviceLoss()
         self.steps = 0
         self.lead: weakref.ref[StepPulse] | None = None
-        """The train_step whose steps count: a program may have several, as GANs do."""
+        """The train_step whose steps count; a program may have several, as GANs do."""
         atexit.register(self._end)
 
     def step(self, loss: torch.Tensor, taken: bool, of: StepPulse) -> None:
@@ -87,18 +87,19 @@ class ProcessPulse:
 
 
 class StepPulse:
-    """What one train_step tells of its batches and steps."""
+    """Reports the batches and steps of one train_step."""
 
     def __init__(self, tells: bool = True) -> None:
-        """tells: False for steps that are tried and taken back."""
+        """tells: False for steps that are tried and undone."""
         self.tells = tells
         self.samples = self.batches = 0
-        """Of the step under way."""
+        """Samples and batches of the current step."""
         self.wait_s = 0.0
-        """Of the step under way; NaN: not known, as the batches came from another loader."""
+        """The wait of the current step in seconds, or NaN if unknown because the batches came from
+        another loader."""
 
     def batch(self, batch: Any) -> None:
-        """The step under way gets this batch."""
+        """The current step gets this batch."""
         global _waited_s
         if self.tells and not _over:
             self.samples += samples_in(batch)
@@ -131,19 +132,19 @@ class StepPulse:
 
 _process: ProcessPulse | None = None
 _over = False
-"""No pulse is wanted, or none can be made."""
+"""Whether no pulse is wanted or none can be made."""
 _waited_s = UNKNOWN
-"""For the batch that the library's loader has given last."""
+"""The wait in seconds for the last batch from the library's loader."""
 
 
 def replayed(loss: torch.Tensor) -> None:
-    """The step that is about to be counted was a replay, without a call of `backward`."""
+    """The step about to be counted was a replay, without a call of `backward`."""
     if beat.of_process is not None:
         beat.of_process.loss_seen(loss)
 
 
 def waited(seconds: float) -> None:
-    """The library's loader has given a batch after so long."""
+    """The library's loader has given a batch after this time."""
     global _waited_s
     _waited_s = seconds
 
@@ -164,7 +165,7 @@ def saved(size_bytes: int) -> None:
 
 
 def stop() -> None:
-    """Write no pulse any more."""
+    """Stop writing the pulse."""
     global _over, _process
     _over, process, _process = True, _process, None
     if process is not None:
@@ -182,7 +183,7 @@ def _pulse() -> Pulse | None:
 
 
 def _begun(device: str) -> ProcessPulse | None:
-    """A pulse from now on; None: the agent writes it, or it is not wanted."""
+    """A pulse from now on, or None if the agent writes it or it is not wanted."""
     global _over, _process
     if "flatout_agent.session" in sys.modules or os.environ.get(SWITCH) == "0":
         _over = True
@@ -213,7 +214,7 @@ def _entry() -> JobEntry:
 
 
 def _sweep(folder: Path, namespace: int) -> None:
-    """Remove what killed programs have left, where that can be told for certain."""
+    """Remove what killed programs have left, if that is certain."""
     for path in folder.glob("*.json"):
         numbers = path.stem.split("-")
         if not all(map(str.isdecimal, numbers)) or numbers[2:] != [str(namespace)]:

@@ -1,4 +1,4 @@
-"""What changes with a tensor's values: where it lies, its version, on a CPU its first values."""
+"""Fingerprints of tensors: the address, the version and, on a CPU, the first values."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Any
 import torch
 
 VALUES_BYTES = 256
-"""Of each tensor, on a CPU."""
+"""Bytes compared of each tensor on a CPU."""
 
 Look = tuple[Any, ...]
 
 
 def look(weight: torch.Tensor) -> Look | None:
-    """What changes with a tensor's values, read without any operator; None: it cannot be read."""
+    """A fingerprint that changes with a tensor's values, read without any operator, or None if it
+    cannot be read.
+    """
     at = place(weight)
     return (at, values_of(weight)) if at is not None else None
 
 
 def place(weight: torch.Tensor) -> Look | None:
-    """Where it lies, and its version; None: neither can be read."""
+    """Its address and version, or None if they cannot be read."""
     try:
         weight = _unwrapped(weight)
         if weight.layout is not torch.strided or not weight.numel():
@@ -31,7 +33,7 @@ def place(weight: torch.Tensor) -> Look | None:
 
 
 def values_of(weight: torch.Tensor) -> bytes | None:
-    """The first of its values, on a CPU; None: they cannot be read, or only by waiting."""
+    """The first of its values on a CPU, or None if they cannot be read or only by waiting."""
     try:
         weight = _unwrapped(weight)
         if not on_cpu(weight) or weight.layout is not torch.strided or not weight.numel():

@@ -1,4 +1,4 @@
-"""The books of a training loop: what each step took, waited, evaluated and trained on."""
+"""The record of a training loop: each step's time, waiting, evaluation and samples."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from flatout_agent.watch.tensors import samples_in, tensors_in
 
 @dataclass(slots=True)
 class Step:
-    """One step so far; seconds. `micro_steps`: its backward passes; `epoch`: a loader was started
-    in it.
+    """One step so far, in seconds. `micro_steps`: its backward passes. `epoch`: a loader was
+    started in it.
     """
 
     wall_s: float = 0.0
@@ -27,7 +27,7 @@ class Step:
     micro_steps: int = 0
     epoch: bool = False
     tested: bool = False
-    """A model that is trained was evaluated in it."""
+    """Whether a model that is trained was evaluated in it."""
 
     @property
     def train_s(self) -> float:
@@ -37,9 +37,9 @@ class Step:
 class LoopRecord:
     """Counts batches, model calls, backward passes and steps, as a watcher learns of them.
 
-    Batches are for training once a training call or the step's end follows them: those that an
-    evaluation follows were for that. Samples are those of the loader that feeds the training calls;
-    without a loader, those of the model's first inputs.
+    Batches count as training batches once a training call or the step's end follows them; batches
+    followed by an evaluation belong to it. Samples are those of the loader that feeds the training
+    calls or, without a loader, those of the model's first inputs.
     """
 
     def __init__(self, until_training: bool = False) -> None:
@@ -49,13 +49,13 @@ class LoopRecord:
         self.steps = 0
         """Steps that have ended."""
         self.micro_steps = 0
-        """Backward passes in them, at least one for each."""
+        """The backward passes in them, at least one for each."""
         self.training_loader: torch.utils.data.DataLoader[Any] | None = None
         self.last_loader: torch.utils.data.DataLoader[Any] | None = None
         self.eval_with_grad = False
-        """In some evaluation gradients were recorded that were never used."""
+        """Whether an evaluation recorded gradients that were never used."""
         self.began: float | None = None
-        """When the step under way began; None: before the first batch or call."""
+        """When the current step began, or None before the first batch or call."""
         self._until_training = until_training
         self._waited_s = 0.0
         self._samples = 0
@@ -73,7 +73,7 @@ class LoopRecord:
         self._loader_started = True
 
     def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> None:
-        """A loader has given a batch after so many seconds."""
+        """A loader has given a batch after `wait_s` seconds."""
         if self.began is None:
             self.began = time.perf_counter() - wait_s
         self.last_loader = loader
@@ -81,7 +81,7 @@ class LoopRecord:
         self._samples += samples_in(batch)
 
     def batches_train(self) -> None:
-        """What the loader has given is for training: an evaluation would have been seen."""
+        """The loader's batches are for training: an evaluation would have been seen."""
         self.current.wait_s += self._waited_s
         self.current.samples += self._samples
         self._waited_s, self._samples = 0.0, 0
@@ -91,7 +91,7 @@ class LoopRecord:
     def training_call(self, args: Any, kwargs: Any, lead: bool) -> tuple[int, ...] | None:
         """A root model is about to be called in training; returns the shape of its first input.
 
-        lead: it is the first of them, whose inputs count where there is no loader.
+        lead: it is the first of them, whose inputs count if there is no loader.
         """
         now = time.perf_counter()
         if self.began is None:
@@ -117,7 +117,8 @@ class LoopRecord:
     def evaluates(self, model: torch.nn.Module, args: Any, kwargs: Any) -> bool:
         """A root model is about to be called outside of training, or without gradients.
 
-        False: this belongs to each step, as gathering experience does, and training goes on.
+        Returns False if the call belongs to each step, as gathering experience does, and training
+        goes on.
         """
         known = self._step_calls.known
         own_loader = self._loader_started and bool(self._samples or self._waited_s)
@@ -133,7 +134,9 @@ class LoopRecord:
         return False
 
     def _nothing_evaluated(self) -> None:
-        """What has just been learnt to belong to each step was taken for evaluation until now."""
+        """Count as training what was taken for evaluation until it was learnt to belong to each
+        step.
+        """
         for step in self._recent:
             if not step.tested:
                 step.eval_s = 0.0
@@ -147,7 +150,9 @@ class LoopRecord:
 
     @property
     def evaluation(self) -> tuple[bool, float]:
-        """Whether one has begun, and no training call has followed; when its last call ended."""
+        """(whether an evaluation has begun and no training call has followed, when its last call
+        ended).
+        """
         return self._eval_began is not None, self._eval_ended
 
     def evaluated(self, output: Any) -> None:
@@ -157,7 +162,9 @@ class LoopRecord:
             self._recorded_grad = True
 
     def backward(self) -> None:
-        """`backward` is about to run: a loss in evaluation mode that is trained on is none."""
+        """`backward` is about to run: a loss computed in evaluation mode but trained on is no
+        evaluation.
+        """
         self._recorded_grad = False
         self.current.micro_steps += 1
 
@@ -189,14 +196,14 @@ class LoopRecord:
         return step
 
     def start_over(self) -> None:
-        """What was counted for the step under way belongs to none."""
+        """Discard the counts of the current step."""
         self.current = Step()
         self._waited_s, self._samples, self._call_samples = 0.0, 0, 0
         self._eval_began = None
         self.goes_on()
 
     def goes_on(self) -> None:
-        """The next step begins now: what flatout has done since the last one is not its time."""
+        """The next step begins now: flatout's own work since the last one is not counted."""
         self.began = time.perf_counter()
 
     def mean_micro_steps(self) -> float:
@@ -204,10 +211,12 @@ class LoopRecord:
         return self.micro_steps / self.steps if self.steps else 1.0
 
     def buffered(self) -> int:
-        """Batches that loader workers may have ready: the steps that they make look fast."""
+        """The number of batches that loader workers may have ready, which make as many steps look
+        fast.
+        """
         loader = self.training_loader
         return 0 if loader is None else loader.num_workers * (loader.prefetch_factor or 0)
 
     def forget(self) -> None:
-        """Let go of the loaders."""
+        """Release the loaders."""
         self.training_loader = self.last_loader = None

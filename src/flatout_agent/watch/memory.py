@@ -1,4 +1,4 @@
-"""Watch a program for the memory that its steps take, at two batch sizes; then stop it."""
+"""Measure the memory of a program's steps at two batch sizes, then stop it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from flatout_agent.watch.profile.modes import StepMode
 from flatout_agent.watch.tensors import samples_in, tensors_in
 
 PARTS = (4, 4, 2, 2)
-"""Which part of its batch each step gets: the first step of a size makes what later ones reuse."""
+"""The part of its batch that each step gets; the first step of a size creates what later ones
+reuse."""
 FEWEST_ROWS = 2
-"""Batch normalisation cannot train on one."""
+"""Batch normalisation cannot train on one sample."""
 
 
 class MemoryWatch(Watcher):
-    """Gets every call of discovery to the end: there are four steps."""
+    """Receives every call of discovery to the end, as there are only four steps."""
 
     light = False
 
@@ -37,7 +38,7 @@ class MemoryWatch(Watcher):
         self.memory: StepMemory | None = None
         self.batch_rows = 0
         self._cut = False
-        """Some batch was cut."""
+        """Whether some batch was cut."""
         self._begun = False
         self._backwards = 0
         self._began = time.perf_counter()
@@ -140,7 +141,7 @@ class MemoryWatch(Watcher):
 
 
 class _Outputs(StepMode):  # type: ignore[no-untyped-call]  # torch's own
-    """Shows what every operator returns to the books."""
+    """Passes every operator's output to the accounts."""
 
     def __init__(self, memory: StepMemory, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
@@ -158,7 +159,9 @@ class _Outputs(StepMode):  # type: ignore[no-untyped-call]  # torch's own
 
 
 def first_rows(batch: Any, rows: int, keep: int) -> Any:
-    """The first `keep` samples of a batch of `rows`: of its tensors, and of lists as long."""
+    """The first `keep` samples of a batch of `rows` samples: of its tensors, and of lists of that
+    length.
+    """
 
     def of_rows(value: Any) -> bool:
         if isinstance(value, torch.Tensor):

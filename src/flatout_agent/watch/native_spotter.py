@@ -1,8 +1,8 @@
-"""Sees in a program that trains alone whether it was made to train on several processes too.
+"""Detects whether a program that trains alone can also train on several processes.
 
-Some are: those that use Accelerate, Transformers' Trainer or Lightning, and those that read what
-torchrun sets, or start a group of processes themselves. What speaks against starting such a program
-in that way is seen here as well.
+Such programs use Accelerate, Transformers' Trainer or Lightning, read the variables that torchrun
+sets, or start a process group themselves. Reasons against starting such a program with several
+processes are also detected here.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ CLASSES = {
     **dict.fromkeys(frameworks.LIGHTNING, ("Trainer", "lightning")),
     **dict.fromkeys(frameworks.FABRIC, ("Fabric", "fabric")),
 }
-"""Module -> its class whose objects tell it, and the framework."""
+"""Module -> the class whose objects reveal the framework, and the framework."""
 PACKAGES = frozenset(name.partition(".")[0] for name in frameworks.MODULES)
 WEIGHT = ("accelerate", "fabric", "lightning", "transformers", wire.OWN_DDP)
-"""The last of those that were seen counts: a Trainer makes an Accelerator of its own."""
+"""The last one seen counts, as a Trainer makes its own Accelerator."""
 TORCHRUN = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID"})
-"""Variables that number processes which train together."""
+"""Environment variables that number processes which train together."""
 GROUPS = re.compile(r"init_process_group|init_device_mesh|DistributedDataParallel|fully_shard")
 GATHERS = re.compile(r"\.gather(?:_for_metrics)?\(|\.reduce\(")
 MOST_BYTES = 2**20
-"""Of a source file that is looked at."""
+"""The most bytes of a source file that is searched."""
 NORMALISES = "it normalises over its batch, which a framework does over each rank's rows alone"
 NO_GATHER = "it evaluates without gather_for_metrics: each rank would report its own part"
 OWN_PLACES = "it numbers its processes itself"
 
 
 class NativeSpotter:
-    """Records what it sees, each time that there is more."""
+    """Records its findings, each time there are more."""
 
     def __init__(self, job: Job, recorder: Recorder) -> None:
         self._job, self._recorder = job, recorder
@@ -59,7 +59,7 @@ class NativeSpotter:
         self._batches: dict[int, None] = {}
 
     def install(self) -> None:
-        """Look on, right after torch has been imported."""
+        """Start watching, right after torch has been imported."""
         watch: dict[str, Callable[[Any], None]] = {
             module: functools.partial(self._watch_class, name, framework)
             for module, (name, framework) in CLASSES.items()
@@ -80,7 +80,7 @@ class NativeSpotter:
         known, weight = self._framework, WEIGHT.index
         if known and weight(framework) < weight(known):
             return
-        if framework == known:  # a second object of it takes nothing back
+        if framework == known:  # a second object undoes nothing
             against = against or self._against
         if (framework, against) != (known, self._against):
             self._framework, self._against = framework, against
@@ -110,7 +110,7 @@ class NativeSpotter:
             self._watch_fabric_loaders(owner)
 
     def _watch_arguments(self, module: Any) -> None:
-        """Some of them, as `fsdp`, are refused where there is one process."""
+        """Record the strategy; some, such as `fsdp`, are refused with one process."""
         owner = module.TrainingArguments
         original = owner.__post_init__
 
@@ -125,7 +125,7 @@ class NativeSpotter:
         replaced(owner, "__post_init__", __post_init__)
 
     def _watch_loaders(self, module: Any) -> None:
-        """What `ranks.native` divides."""
+        """Detect the things that `ranks.native` divides."""
         original = module.prepare_data_loader
 
         @functools.wraps(original)
@@ -166,7 +166,7 @@ class NativeSpotter:
         replaced(connector, "_prepare_dataloader", prepared)
 
     def _would_divide(self, loader: Any) -> None:
-        """Several ranks would each take their part of its batches."""
+        """Whether several ranks would each take a part of its batches."""
         if not self._framework or not isinstance(loader, torch.utils.data.DataLoader):
             return
         try:
@@ -193,7 +193,9 @@ class NativeSpotter:
         replaced(kind, "__getitem__", __getitem__)
 
     def _read(self, frame: FrameType | None) -> None:
-        """The program's own code asks for its rank; to print once, or to train on its part?"""
+        """The program's own code asks for its rank, either to print once or to train on
+        its part.
+        """
         while frame is not None and frame.f_code.co_filename.startswith("<frozen"):
             frame = frame.f_back
         if frame is None or not places.is_own(frame.f_code.co_filename):
@@ -232,7 +234,7 @@ class NativeSpotter:
 
 
 def _by_the_program(frame: FrameType | None) -> bool:
-    """Whether the program's own code calls, and no framework of which it is the affair."""
+    """Whether the caller is the program's own code, not a framework that handles ranks itself."""
     while frame is not None:
         if places.is_own(frame.f_code.co_filename):
             return True

@@ -1,7 +1,7 @@
-"""Which line of the user's own code is running: cheap enough to find out at every call.
+"""Finds the running line of the user's own code, cheaply enough for every call.
 
-The user's own code is what lies neither in Python's library, nor among installed packages, nor in
-the agent. The file that was started counts as the user's wherever it lies.
+Code is the user's own if it is neither in Python's library, nor among installed packages, nor in
+the agent. The file that was started always counts as the user's.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ OWN = os.path.dirname(AGENT.rstrip(os.sep)) + os.sep  # noqa: PTH120
 OWN_PACKAGES = ("flatout", "flatout_agent", "flatout_programs", "flatout_train")
 OURS = tuple(OWN + name + os.sep for name in OWN_PACKAGES)
 GENERATED = {"<eval_with_key": "torch", "<__array_function__": "numpy"}
-"""What begins the file name of generated code -> whose it is."""
+"""Prefix of the file name of generated code -> its owner."""
 STARTED_IN = os.getcwd() + os.sep  # noqa: PTH109
 
 _names: dict[str, str] = {}
-"""File as the code object names it -> as reports name it; empty: not the user's."""
+"""File name in the code object -> name in reports, or empty if it is not the user's."""
 
 
 def where() -> str | None:
-    """file:line of the innermost frame of the user's code; None: there is none on this thread."""
+    """file:line of the innermost frame of the user's code, or None if this thread has none."""
     frame: FrameType | None = user_frame(sys._getframe(1))
     return location(frame) if frame is not None else None
 
@@ -40,7 +40,7 @@ def location(frame: FrameType) -> str:
 def user_frame(frame: FrameType | None, inside: str | None = None) -> FrameType | None:
     """The first frame of the user's code from `frame` outwards.
 
-    inside: functions of this name are passed over, to find who called them.
+    inside: functions of this name are skipped, to find their caller.
     """
     while frame is not None:
         file = frame.f_code.co_filename
@@ -54,7 +54,7 @@ def user_frame(frame: FrameType | None, inside: str | None = None) -> FrameType 
 
 
 def display(file: str) -> str:
-    """A file as reports name it: relative to where the program was started, else the whole path."""
+    """A file's name in reports: relative to where the program was started, else the whole path."""
     if file.startswith("<"):
         return file
     path = os.path.abspath(file)  # noqa: PTH100
@@ -76,7 +76,9 @@ def own_files() -> list[str]:
 
 
 def package(file: str) -> str:
-    """The package, or the module of Python's library, that a file belongs to; empty: the user's."""
+    """The package, or the module of Python's library, that a file belongs to; empty for the user's
+    own.
+    """
     if is_own(file):
         return ""
     if file.startswith("<"):
@@ -114,7 +116,9 @@ def _main() -> str | None:
 
 
 def _torch() -> str:
-    """The folder of torch, which may be a checkout; where there is none, what fits nothing."""
+    """The folder of torch, which may be a checkout; without torch, a string that
+    matches nothing.
+    """
     file = getattr(sys.modules.get("torch"), "__file__", None)
     return _folder(file) if file else "\0"
 

@@ -1,4 +1,4 @@
-"""Watch a normal run at next to no cost: count steps, samples and the time spent waiting."""
+"""Watch a normal run at almost no cost: count steps, samples and the time spent waiting."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from flatout_agent.watch.tensors import peak_bytes
 from flatout_agent.wire import pulse as layout
 
 REPORT_AFTER_STEPS = 20
-"""By then every boost has taken hold or has given up."""
+"""Steps after which every boost has taken hold or has given up."""
 
 
 class RunWatch(Watcher):
-    """Samples are those of the loader that feeds the training calls; without one, those of the
-    model's first inputs, taken to stay the same.
+    """Samples are those of the loader that feeds the training calls. Without one, they are those of
+    the model's first inputs, assumed to stay the same.
     """
 
     def __init__(self, job: Job, booster: Booster, recorder: Recorder) -> None:
@@ -46,7 +46,7 @@ class RunWatch(Watcher):
         self._usual_samples = 0
         self._report_at = REPORT_AFTER_STEPS
         self.beat: Beat | None = None
-        """Feeds the pulse, where one is wanted."""
+        """Feeds the pulse, if one is wanted."""
 
     @property
     def reads_losses(self) -> bool:  # type: ignore[override]  # of a class that has a constant
@@ -136,7 +136,7 @@ class RunWatch(Watcher):
         self.recorder.write(self.history.seen())
 
     def end_at_once(self) -> None:
-        """End the program: it was started for an answer that is there."""
+        """End the program, as the answer that it was started for exists."""
         from flatout_agent.watch.ending import end_process
 
         RunWatch.program_ends(self)
@@ -144,16 +144,18 @@ class RunWatch(Watcher):
 
 
 def spread(model: torch.nn.Module) -> int:
-    """Devices that `nn.DataParallel` spreads this model over; 0: it is not spread."""
+    """The number of devices that `nn.DataParallel` spreads this model over, or 0 if it is not
+    spread.
+    """
     devices = getattr(model, "device_ids", None) or ()
     parallel = isinstance(model, torch.nn.DataParallel) and len(devices) > 1
     return len(devices) if parallel else 0
 
 
 def compile_counters() -> tuple[int, int]:
-    """(recompilations, graph breaks) that torch.compile counted; zeros where it was never used."""
+    """(recompilations, graph breaks) counted by torch.compile; zeros if it was never used."""
     if "torch._dynamo.convert_frame" not in sys.modules:
-        return 0, 0  # and nothing is imported at a Ctrl-C: Python would forget how it ends
+        return 0, 0  # nothing is imported at a Ctrl-C, or Python would forget how it ends
     from flatout_agent.speedups import compiling
 
     return compiling.counters()

@@ -1,9 +1,9 @@
-"""Calls of models without gradients: which ones belong to each training step, which evaluate.
+"""Calls of models without gradients: those that belong to each training step, and evaluations.
 
 A policy that gathers experience, a generator whose images only the critic learns from, a model that
-labels its own batch: such a call comes back in every step, in training mode, and gets something
-else each time. An evaluation comes back after many steps, puts the model into evaluation mode, or
-gets the same data each time, or those of a loader that starts over for it.
+labels its own batch: such a call comes back in every step, in training mode, with different inputs
+each time. An evaluation comes back after many steps, puts the model into evaluation mode, or gets
+the same data each time, or those of a loader that starts over for it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from flatout_agent.watch import places
 from flatout_agent.watch.tensors import readable, tensors_in
 
 STEPS = 3
-"""Steps in a row with such a call, from the last of which on it belongs to them."""
+"""After this many steps in a row with such a call, it belongs to them."""
 EQUAL = 3
-"""Times that it gets the same, or what cannot be read, after which it is an evaluation for good."""
+"""After this many times with the same or unreadable inputs, it counts as an evaluation for good."""
 VALUES = 4096
-"""About as many numbers of each input are compared, spread over it."""
+"""About this many numbers of each input are compared, spread over it."""
 INPUTS = 4
-"""Tensors of a call that are compared."""
+"""The most tensors of a call that are compared."""
 DEEPEST = 64
-"""Frames by which calls are told apart, from the innermost outwards."""
+"""Frames that distinguish calls, from the innermost outwards."""
 SITES = 256
-"""Ways to such calls that are remembered."""
+"""The most call sites remembered."""
 TORCH = torch.__path__[0]
 
 Site = tuple[tuple[int, int], ...]
-"""The lines that lead to a call, each with its function's code; of a recursion each line once."""
+"""The lines that lead to a call, each with its function's code; in a recursion each line once."""
 Values = tuple[tuple[tuple[int, ...], list[Any]], ...]
-"""Of each input its shape and its numbers."""
+"""The shape and the numbers of each input."""
 
 
 @dataclass(slots=True)
@@ -50,9 +50,9 @@ class _Seen:
     in_row: int = 0
     """Steps in a row until then."""
     values: Values | None = None
-    """Of the first call in the last step that was looked at."""
+    """The values of the first call in the last step that was examined."""
     equal: int = 0
-    """Times that they were the same."""
+    """How often they were the same."""
     belongs: bool = False
 
 
@@ -65,10 +65,10 @@ class StepCalls:
         self._sites: dict[Site, _Seen] = {}
 
     def belong(self, model: torch.nn.Module, inputs: Any, step: int, own_loader: bool) -> bool:
-        """Whether this call without gradients belongs to each step; else it evaluates.
+        """Whether this call without gradients belongs to each step; otherwise it is an evaluation.
 
-        step: the number of the one under way. own_loader: the call gets the batches of a loader
-        that has started since the step before.
+        step: the number of the current step. own_loader: the call gets the batches of a loader
+        started since the step before.
         """
         if not model.training:
             return False
@@ -87,7 +87,7 @@ class StepCalls:
 
 
 def _differs(seen: _Seen, inputs: Any) -> bool:
-    """Whether the call comes back with something else, after enough steps."""
+    """Whether the call comes back with different inputs, after enough steps."""
     before, seen.values = seen.values, _values(inputs)
     if seen.values is None or seen.values == before:
         seen.equal += 1
@@ -96,7 +96,9 @@ def _differs(seen: _Seen, inputs: Any) -> bool:
 
 
 def _site(frame: FrameType | None) -> Site:
-    """Without the frames of torch and of the agent that lead from the call to here."""
+    """The call site, without the frames of torch and of the agent that lead from the call
+    to here.
+    """
     while frame is not None and frame.f_code.co_filename.startswith((places.AGENT, TORCH)):
         frame = frame.f_back
     lines: dict[tuple[int, int], None] = {}
@@ -109,7 +111,7 @@ def _site(frame: FrameType | None) -> Site:
 
 
 def _values(inputs: Any) -> Values | None:
-    """None: there are no tensors, or they cannot be read now."""
+    """The values of the inputs, or None if there are no tensors or they cannot be read now."""
     if _get_current_dispatch_mode_stack():
         return None  # the script's own mode would see these operators
     with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""Looking into what programs pass around: batches and model inputs, any nest of them."""
+"""Inspects the objects that programs pass around: batches and model inputs, in any nest."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ MAX_DEPTH = 6
 
 
 def tensors_in(nest: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a nest, in order; batches are the program's and may hold themselves."""
+    """The tensors in a nest, in order; a program's batches may contain themselves."""
     return nests.leaves(nest, lambda value: isinstance(value, torch.Tensor), MAX_DEPTH)
 
 
 def readable(tensor: torch.Tensor) -> bool:
-    """Whether its values can be read: not on meta, nor while a CUDA graph is captured."""
+    """Whether its values can be read, which is not so on meta or while a CUDA graph is captured."""
     return not (tensor.is_meta or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()))
 
 
 def samples_in(nest: Any) -> int:
-    """First dimension of the first tensor that has one; 0 where there is none."""
+    """First dimension of the first tensor that has one, or 0 if none has."""
     first = nest[0] if type(nest) in (list, tuple) and nest else nest
     if type(nest) is dict:
         first = next(iter(nest.values()), None)
@@ -42,7 +42,7 @@ def samples_in(nest: Any) -> int:
 def synchronize(job: Job) -> None:
     """Wait until the devices of the job's models have done all work given to them.
 
-    torch by itself waits for the current device, which need not be theirs.
+    torch itself waits for the current device, which need not be theirs.
     """
     if job.device == "mps":
         torch.mps.synchronize()
@@ -52,7 +52,7 @@ def synchronize(job: Job) -> None:
 
 
 def peak_bytes(job: Job) -> int | None:
-    """Most memory in use so far: allocated on CUDA devices, resident on CPU; None: unknown."""
+    """Peak memory in use so far: allocated on CUDA devices, resident on CPU; None if unknown."""
     if job.device == "cuda":
         return sum(int(torch.cuda.max_memory_allocated(device)) for device in _devices(job))
     if job.device == "cpu":
@@ -61,5 +61,5 @@ def peak_bytes(job: Job) -> int | None:
 
 
 def _devices(job: Job) -> list[torch.device] | list[None]:
-    """The devices of the job's models; None stands for the current device where there are none."""
+    """The devices of the job's models; None, for the current device, if there are none."""
     return forward_state.devices(job.models) or [None]

@@ -24,7 +24,7 @@ from flatout_agent.watch.window import TrialWindow
 
 
 class TrialWatch(Watcher):
-    """Gets every call of discovery to the end: a trial is short and may cost a little."""
+    """Receives every call of discovery to the end: a trial is short and may cost a little."""
 
     light = False
 
@@ -213,7 +213,7 @@ class TrialWatch(Watcher):
 
 
 def _mean(losses: list[torch.Tensor]) -> float | None:
-    """Mean over a step's backward passes; None for NaN, Inf and steps without a loss."""
+    """Mean loss over a step's backward passes; None for NaN, Inf and steps without a loss."""
     if not losses:
         return None
     value = sum(float(loss.double().mean()) for loss in losses) / len(losses)

@@ -1,4 +1,4 @@
-"""When a trial's warm-up is over and when its measured window is complete.
+"""Decides when a trial's warm-up is over and when its measured window is complete.
 
 Warm-up ends when step times are stable, not after a fixed number of steps: compilation, cuDNN's
 search, allocator growth and worker start-up all last as long as they last.
@@ -13,11 +13,11 @@ from flatout_agent import wire
 
 LEAST_WARMUP = 2
 LOCKSTEP_STEPS = 8
-"""Steps of warm-up and of a window where several ranks have to agree without talking."""
+"""Steps of warm-up and of a window if several ranks have to agree without communicating."""
 STABLE = 0.15
-"""Step times are stable when the last ones agree with those before within this share."""
+"""Step times are stable if the last ones agree with those before within this share."""
 FILLING_S = 20.0
-"""A cache is waited for so long at most; the search has waited for it as well."""
+"""The longest wait for a cache; the search also waits for it."""
 STEPS_AFTER_GATE = 1
 """Steps not counted after a pause: caches are cold."""
 
@@ -26,7 +26,7 @@ class TrialWindow:
     """The phases of a trial: warmup, window (once, or once per gate)."""
 
     def __init__(self, orders: wire.TrialOrders, lockstep: bool = False) -> None:
-        """lockstep: several ranks take each step together, so that none may decide by its clock."""
+        """lockstep: several ranks take each step together, so none may decide by its own clock."""
         self.orders = orders
         self.lockstep = lockstep
         self.number = 0
@@ -40,7 +40,7 @@ class TrialWindow:
         self._skip = 0
 
     def phase(self) -> Literal["warmup", "window"]:
-        """Of the step that has just ended: warmup or window."""
+        """The phase of the step that has just ended: warmup or window."""
         return "window" if self._measuring and not self._skip else "warmup"
 
     def begins(self, now: float) -> None:
@@ -61,11 +61,11 @@ class TrialWindow:
     def step_ended(
         self, step: wire.StepTaken, closing: bool, buffered: int, recompiles: int, filling: bool
     ) -> bool:
-        """Account for one step; True when a window should begin now.
+        """Account for one step; returns True if a window should begin now.
 
         buffered: batches that loader workers may have ready, which make steps look fast.
-        recompiles: how often torch.compile has compiled anew so far.
-        filling: a boost that is on keeps what the program reads, and has not seen all of it yet.
+        recompiles: how often torch.compile has recompiled so far.
+        filling: an active boost caches what the program reads, and has not seen all of it yet.
         """
         if not self._measuring:
             warm = self._warm(step, buffered, recompiles)
@@ -99,8 +99,8 @@ class TrialWindow:
 def stable(times: list[float]) -> bool:
     """Whether the last times agree with those before them.
 
-    Times come in bursts where loader workers deliver several batches at once: halves are compared
-    by their means, single steps only where there are few.
+    Times come in bursts if loader workers deliver several batches at once, so halves are compared
+    by their means, and single steps only if there are few.
     """
     if len(times) < 3:
         return False

@@ -88,9 +88,9 @@ LAST_GATE = "last"
 
 BoostState = Literal["applied", "declined", "failed", "engaged", "idle"]
 Phase = Literal["warmup", "window", "sample", "record", "again", "detail", "flops", "ending"]
-"""A trial has the first two, a profile all of them."""
+"""Phases: a trial has the first two, a profile all of them."""
 EndReason = Literal["window", "program"]
-"""window: what was ordered is complete; program: the program ended by itself."""
+"""window: the ordered window is complete; program: the program ended by itself."""
 
 T = TypeVar("T")
 
@@ -111,18 +111,18 @@ class TrialOrders:
     gates: int = 0
     """Pause after warm-up and after each of this many windows until the host opens the gate."""
     scratch: str = ""
-    """Folder where everything that the program would save goes instead."""
+    """Folder that receives everything the program would save."""
     prepared: str | None = None
     """Read-only folder of files that the baseline wrote before its first step (data sets)."""
     protect: str = ""
-    """Folder below which nothing may be overwritten: where the user started the program."""
+    """Folder below which nothing may be overwritten: the one where the user started the program."""
     reseed: int = 0
-    """Other random numbers from the second step on, by this; 0: the program's own."""
+    """Seed of other random numbers from the second step on, or 0 for the program's own."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What the agent is to do in this program."""
+    """The agent's orders for this program."""
 
     records: str
     """Folder into which each process writes `<pid>.jsonl`."""
@@ -133,11 +133,11 @@ class Orders:
     memory: MemoryOrders | None = None
     export: ExportOrders | None = None
     pulse: str = ""
-    """Folder into which each process that trains writes its ring; empty: none is wanted."""
+    """Folder into which each training process writes its ring; empty if none is wanted."""
     ranks: RankOrders | None = None
-    """One of several processes that train together; None: it trains alone."""
+    """Orders for one of several processes that train together, or None if it trains alone."""
     until_put_back: bool = False
-    """The agent may end before the program does: every boost can be taken back until then."""
+    """Whether the agent may end before the program does; every boost can be undone until then."""
     version: int = VERSION
 
 
@@ -147,7 +147,8 @@ class LoaderFacts:
 
     dataset: str
     iterable: bool
-    """An IterableDataset: its workers would each yield the whole data unless it shards itself."""
+    """Whether it is an IterableDataset: each worker would yield the whole data unless it shards
+    itself."""
     batch_size: int | None
     batches: int | None
     num_workers: int
@@ -156,11 +157,12 @@ class LoaderFacts:
     start_method: str
     """How Python starts workers here: fork, spawn or forkserver."""
     main_guard: bool | None
-    """Whether the main script has `if __name__ == "__main__"`; None: not a script file."""
+    """Whether the main script has `if __name__ == "__main__"`, or None if it is not a script
+    file."""
     batch_on_device: bool = False
-    """Batches come out already on an accelerator."""
+    """Whether batches are already on an accelerator."""
     read_singly: str = "it is not known whether they are rows in memory"
-    """Why the samples of a batch cannot be read together; empty: they can."""
+    """Why the samples of a batch cannot be read together; empty if they can."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ class ModelFacts:
     embeddings: int = 0
     """Embedding layers."""
     blocks: int = 0
-    """Repeated blocks, each alike two others at least; 0: most of the layers are elsewhere."""
+    """Repeated blocks, each like at least two others; 0 if most layers are elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class OptimizerFacts:
     kind: str
     """Class name."""
     from_torch: bool
-    """A class of torch.optim itself, not a subclass of the user's."""
+    """Whether it is a class of torch.optim itself, not a user's subclass."""
     parameters: int
     tensors: int
     dtype: str
@@ -219,47 +221,47 @@ class JobFacts:
     """CUDA compute capability."""
     hip: bool = False
     bf16: bool | None = None
-    """bfloat16 matrix multiplication is native here (not emulated)."""
+    """Whether bfloat16 matrix multiplication is native here (not emulated)."""
     bf16_inside_float32: bool | None = None
-    """oneDNN can round float32 factors to bfloat16 if set to: CPUs with AMX or Arm BF16."""
+    """Whether oneDNN can round float32 factors to bfloat16 if set to: CPUs with AMX or Arm BF16."""
     cores: int = 1
     """Cores this process may really use: affinity and cgroup quota."""
     threads: int = 1
     """torch.get_num_threads() when training began."""
     threads_named: bool = False
-    """The user sets a number of threads in the environment (OMP_NUM_THREADS)."""
+    """Whether the user sets a number of threads in the environment (OMP_NUM_THREADS)."""
     world_size: int = 1
     loaders: tuple[LoaderFacts, ...] = ()
     models: tuple[ModelFacts, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     by_hand: bool = False
-    """No optimizer steps: the program changes its weights itself."""
+    """Whether no optimizer steps: the program changes its weights itself."""
     micro_steps: float = 1.0
     """Backward passes per step; above 1 the script accumulates gradients."""
     autocast: str | None = None
     """dtype of an autocast region that the script itself opens around the model."""
     scaler: bool = False
-    """The script uses a GradScaler that is enabled."""
+    """Whether the script uses an enabled GradScaler."""
     matmul_precision: str = "highest"
     cudnn_benchmark: bool = False
     deterministic: bool = False
     eval_with_grad: bool = False
-    """An evaluation pass ran with gradients on and no backward pass followed."""
+    """Whether an evaluation pass ran with gradients on and no backward pass followed."""
     gc_enabled: bool = True
     triton: bool = False
     compiler: bool = False
-    """A C++ compiler (CPU) or Triton (GPU) that torch.compile can use is there."""
+    """Whether there is a C++ compiler (CPU) or Triton (GPU) that torch.compile can use."""
     step_s: float | None = None
     wait_share: float | None = None
     """Share of the step spent waiting for the loader."""
     noise: float | None = None
-    """Standard deviation of the log of the time of some steps over that of their neighbours."""
+    """Standard deviation of the log of the ratio of some steps' times to their neighbours'."""
     shares: dict[str, float] = field(default_factory=dict)
     """Share of the step that each kind of operation takes (products, convolutions, attention,
-    dropout, norms, softmax, embeddings, others, optimizer); empty: not measured."""
+    dropout, norms, softmax, embeddings, others, optimizer); empty if not measured."""
     idle_share: float | None = None
-    """Share of the step in which the accelerator waits for the program, its loader included; None:
-    not measured."""
+    """Share of the step in which the accelerator waits for the program, including its loader, or
+    None if not measured."""
 
 
 @dataclass(frozen=True)
@@ -314,7 +316,7 @@ class StepTaken:
 class AtGate:
     """The program waits before window `number` until the host creates `gate-<number>`.
 
-    Where `LAST_GATE` stands in that file, no more windows are wanted.
+    If that file contains `LAST_GATE`, no more windows are wanted.
     """
 
     number: int
@@ -350,7 +352,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Crashed:
-    """The exception that ended this process, as Python printed it: its last lines."""
+    """The last lines of the exception that ended this process, as Python printed it."""
 
     text: str
     kind: str = "crashed"
@@ -364,18 +366,18 @@ class Ended:
     steps: int
     samples: int
     train_s: float
-    """From the first step's end to the last step's end."""
+    """Seconds from the end of the first step to the end of the last."""
     wait_s: float
     peak_bytes: int | None = None
-    """Most memory in use: of the accelerator, on CPU of this process."""
+    """Peak memory in use: of the accelerator, or of this process on a CPU."""
     recompiles: int = 0
     graph_breaks: int = 0
     backwards: int = 0
-    """Backward passes, counted until an optimizer stepped."""
+    """Backward passes counted until an optimizer stepped."""
     data_parallel: int = 0
-    """Devices that `nn.DataParallel` spreads a model over, in this one process."""
+    """The number of devices that `nn.DataParallel` spreads a model over, in this one process."""
     children: int = 0
-    """Processes that it started through `multiprocessing`, workers of loaders among them."""
+    """Processes that it started through `multiprocessing`, including loader workers."""
     kind: str = "ended"
 
 

@@ -10,18 +10,18 @@ MisfitKind = Literal["label", "index", "probability"]
 
 @dataclass(frozen=True)
 class TensorSeen:
-    """A tensor that a frame of the traceback held."""
+    """A tensor held by a frame of the traceback."""
 
     name: str
-    """As the frame calls it: `target`, `batch['labels']`."""
+    """Its name in the frame: `target`, `batch['labels']`."""
     shape: tuple[int, ...]
     dtype: str
     device: str
     low: float | None = None
-    """Least and greatest value; None: not read (on a device, too large, or of no numbers)."""
+    """Least and greatest value, or None if not read (on a device, too large, or not numbers)."""
     high: float | None = None
     nans: int | None = None
-    """Values that are NaN or infinite."""
+    """The number of values that are NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -29,64 +29,64 @@ class SceneFrame:
     """One frame of the traceback with the tensors in it."""
 
     where: str
-    """file:line, the file from where the program was started."""
+    """file:line, relative to where the program was started."""
     function: str
     tensors: tuple[TensorSeen, ...]
     module: str = ""
-    """Class of the module whose method it is; empty: of none."""
+    """Class of the module whose method it is; empty if none."""
     own: bool = True
-    """The user's own code, not a package's."""
+    """Whether it is the user's own code, not a package's."""
 
 
 @dataclass(frozen=True)
 class Misfit:
-    """Values of a tensor that the operation which failed does not take."""
+    """Values of a tensor that the failed operation does not accept."""
 
     kind: MisfitKind
     name: str
-    """Of the tensor."""
+    """Name of the tensor."""
     value: float
-    """The first of them."""
+    """The first of these values."""
     position: tuple[int, ...]
-    """Where it stands in the tensor."""
+    """Its position in the tensor."""
     count: int
     values: int
-    """All values of the tensor."""
+    """The number of all values of the tensor."""
     limit: float
-    """Values must be below it: the number of classes, or of rows of the table; of probabilities
-    the greatest."""
+    """Values must be below it: the number of classes, or of rows of the table; for probabilities,
+    the greatest one."""
     first_is_sample: bool = True
-    """The first dimension of the tensor counts samples."""
+    """Whether the first dimension of the tensor counts samples."""
 
 
 @dataclass(frozen=True)
 class CrashScene:
-    """What the frames of the exception that ended this process held."""
+    """The contents of the frames of the exception that ended this process."""
 
     frames: tuple[SceneFrame, ...] = ()
-    """The innermost first: the user's own, and those of torch below it."""
+    """The frames, innermost first: the user's own, and those of torch below it."""
     misfit: Misfit | None = None
     sample: int | None = None
-    """Index of the sample that the data set was asked for."""
+    """Index of the sample requested from the data set."""
     kind: str = "scene"
 
 
 @dataclass(frozen=True)
 class HistorySeen:
-    """How the steps before a crash went."""
+    """The steps before a crash."""
 
     steps: tuple[int, ...]
-    """Numbers of steps after which memory was read, from the first on, ever more apart."""
+    """Numbers of the steps after which memory was read, from the first on, at growing distances."""
     memory_bytes: tuple[int, ...]
-    """In use then: by tensors on an accelerator, by the process on a CPU."""
+    """Memory in use then: by tensors on an accelerator, by the process on a CPU."""
     device: str
     batch_elements: int | None = None
-    """Elements of the tensors in the last batch; None: no loader was seen."""
+    """Elements of the tensors in the last batch, or None if no loader was seen."""
     most_elements: int | None = None
-    """The most of any batch before it; None: there was none."""
+    """The most elements of any earlier batch, or None if there was none."""
     batch: int | None = None
     """Number of the last batch in its epoch, from 0."""
     batch_size: int | None = None
     in_order: bool = False
-    """Samples come in the order of the data set."""
+    """Whether samples come in the order of the data set."""
     kind: str = "history"

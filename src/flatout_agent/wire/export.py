@@ -10,20 +10,20 @@ class ExportOrders:
     """How to take the model out of the program: at its end, or earlier."""
 
     folder: str = ""
-    """The capture folder to write; empty: one of this process, beside the records."""
+    """The capture folder to write; empty for one of this process, beside the records."""
     model: str = ""
-    """Class or name of the model; empty: the one that is evaluated, else the largest trained."""
+    """Class or name of the model; empty for the evaluated one, else the largest trained one."""
     weights: str = ""
-    """A checkpoint whose weights it gets; empty: those that it has."""
+    """A checkpoint whose weights it gets; empty to keep its own."""
     weights_key: str = ""
-    """The entry of the checkpoint that holds them; empty: it is looked for."""
+    """The entry of the checkpoint that holds them; empty to search for it."""
     after_steps: int | None = None
-    """End each epoch after so many steps, and the program once an evaluation has been seen; None:
-    it runs to its end.
+    """End each epoch after this many steps, and the program once an evaluation has been seen. None
+    to let it run to its end.
     """
     most_calls: int = 512
     most_bytes: int = 256 << 20
-    """Limits of what is kept of an evaluation's inputs."""
+    """Limits on the inputs kept of an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class ExportSeen:
     folder: str
     model: str
     source: str
-    """evaluation, training or library: where the inputs are from."""
+    """Source of the inputs: evaluation, training or library."""
     samples: int
-    """Calls that were kept."""
+    """The number of calls kept."""
     seconds: float
-    """That it took, at the program's end."""
+    """Seconds that it took, at the program's end."""
     notes: tuple[str, ...] = ()
     kind: str = "export"
 
 
 @dataclass(frozen=True)
 class ExportRefused:
-    """Why there is no capture."""
+    """The reason why there is no capture."""
 
     reason: str
     cure: str = ""

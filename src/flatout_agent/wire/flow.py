@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class UnreadSeen:
-    """Operators whose result nobody reads: neither a backward pass, nor the host, nor a variable
-    that outlives the step.
+    """Operators whose result is never read: neither by a backward pass, nor by the host, nor by a
+    variable that outlives the step.
     """
 
     what: str
@@ -18,77 +18,79 @@ class UnreadSeen:
     where: str | None = None
     """file:line of the user's code."""
     calls: float = 1.0
-    """Per step."""
+    """Calls per step."""
     s: float = 0.0
     """CPU seconds of a step in these operators; of an accelerator only what launches them."""
     flops: float = 0.0
     """Share of the step's floating-point operations."""
     root: bool = False
-    """A whole model, called by the loop."""
+    """Whether it is a whole model, called by the loop."""
     gradients: bool = False
-    """Called with gradients on."""
+    """Whether it is called with gradients on."""
     same_input: bool = False
-    """The same module is called on the same tensors elsewhere in the step, and that is read ..."""
+    """Whether the same module is called on the same tensors elsewhere in the step with a result
+    that is read ..."""
     first_where: str | None = None
     """... on this line."""
     module: str = ""
-    """The module that the function of the user's calls."""
+    """The module that the user's function calls."""
     forwards: float = 0.0
-    """Modules called in it in a step with gradients on, from outside of any other."""
+    """Modules called in it in a step with gradients on, from outside any other module."""
 
 
 @dataclass(frozen=True)
 class ConstantSeen:
-    """A tensor that two steps have made anew, equal, from nothing that training changes."""
+    """A tensor that two steps made again with equal values, from nothing that training changes."""
 
     where: str
-    """The line of the user's that takes longest to make it."""
+    """The user's line that takes longest to make it."""
     lines: tuple[str, ...] = ()
     """All lines that make it."""
     operators: tuple[str, ...] = ()
     """aten.arange, aten.lt."""
     calls: float = 1.0
-    """Times that it is made in a step."""
+    """How often it is made in a step."""
     shape: str = ""
-    """Of the largest: 512x512."""
+    """Shape of the largest: 512x512."""
     dtype: str = ""
     bytes: int = 0
-    """Made in a step."""
+    """Bytes made in a step."""
     s: float = 0.0
     """CPU seconds of a step in these operators; of an accelerator only what launches them."""
     compared: bool = True
-    """By all its bytes; else by the operators and numbers that make it."""
+    """Whether all its bytes were compared; otherwise the operators and numbers that make it
+    were."""
     called: str = ""
-    """The function or module whose call gives nothing else; empty: it is no call of its own."""
+    """The function or module whose call gives only constants; empty if it is no separate call."""
     shared: bool = False
-    """These operators also run on what changes, on the same lines."""
+    """Whether these operators also run on changing values on the same lines."""
     flops: float = 0.0
     """Share of the step's floating-point operations."""
 
 
 @dataclass(frozen=True)
 class HostConstantSeen:
-    """Tensors that lines of one function make of the host's values, of the same bytes in both
+    """Tensors that lines of one function make from the host's values, with the same bytes in both
     steps.
     """
 
     where: str
     """file:line that makes the largest."""
     lines: tuple[str, ...] = ()
-    """Lines whose values lead there, as far as the text of the file tells."""
+    """Lines whose values lead there, as far as the source shows."""
     function: str = ""
     calls: float = 1.0
-    """Times that it is made in a step."""
+    """How often it is made in a step."""
     shape: str = ""
-    """Of the largest."""
+    """Shape of the largest."""
     dtype: str = ""
     bytes: int = 0
-    """Of all that are made in a step."""
+    """Bytes of all that are made in a step."""
 
 
 @dataclass(frozen=True)
 class AgainSeen:
-    """What one step computes again: the same operators on the same values."""
+    """A repeated computation in one step: the same operators on the same values."""
 
     what: str
     """Field() for a module; autograd.grad for calls of torch.autograd.grad."""
@@ -97,43 +99,43 @@ class AgainSeen:
     lines: tuple[str, ...] = ()
     """The innermost lines by which the calls differ."""
     calls: float = 2.0
-    """In a step, with the first where that is one of them."""
+    """Calls in a step, including the first if it is one of them."""
     repeated: float = 1.0
-    """Of them those that repeat one."""
+    """The calls of these that repeat one."""
     gradients: float = 0.0
     """Calls of torch.autograd.grad that are repeated with a module's."""
     unlearned: float = 0.0
-    """Of the repeated calls, training calls of a whole model that no backward pass goes through."""
+    """The repeated calls that are training calls of a whole model without a backward pass."""
     s: float = 0.0
-    """CPU seconds of a step in what is computed again; of an accelerator only what launches it."""
+    """CPU seconds of a step in the repeated computation; for an accelerator only the launches."""
     flops: float = 0.0
     """Share of the step's floating-point operations."""
     backward_where: str | None = None
-    """Of derivatives: file:line of a `backward` that computes all of them, too."""
+    """For derivatives, file:line of a `backward` that also computes all of them."""
 
 
 @dataclass(frozen=True)
 class DoubleSeen:
-    """Where float64 comes into the step."""
+    """A place where float64 enters the step."""
 
     what: str
     """The operator that makes the first float64 tensor (aten._to_copy, aten.lift_fresh); parameter,
-    buffer, batch or tensor where it was there before the step.
+    buffer, batch or tensor if it existed before the step.
     """
     where: str | None = None
     """file:line where it is made, or first used."""
     part: str = ""
-    """The batch's field, as in [0] or ["x"]; of what a loader makes, too."""
+    """The batch's field, such as [0] or ["x"], also for a value made in a loader."""
     operators: int = 0
-    """In float64 because of it, or turned back from float64."""
+    """Operators that run in float64 because of it, or convert back from float64."""
     s: float = 0.0
     made_where: str | None = None
-    """file:line that made, before the step, a batch's data or a tensor; None: not clear."""
+    """file:line that made a batch's data or a tensor before the step, or None if unclear."""
 
 
 @dataclass(frozen=True)
 class ReturnSeen:
-    """A value that is copied from the device to the host, and what comes of it back."""
+    """A value that is copied from the device to the host and, processed there, back again."""
 
     left: str | None
     """file:line of the copy to the host."""
@@ -141,30 +143,33 @@ class ReturnSeen:
     """file:line of the copy back."""
     calls: float = 1.0
     bytes: int = 0
-    """Copied back in a step."""
+    """Bytes copied back in a step."""
 
 
 @dataclass(frozen=True)
 class BesideSeen:
-    """A line of the user's whose operators neither the loss nor the update of weights needs."""
+    """A user's line whose operators are needed neither for the loss nor for the update
+    of weights.
+    """
 
     where: str
     """file:line"""
     source: str
-    """What it works on: weights (alone, or with gradients), gradients, values of the training
-    (outputs, batches); accumulated: gradients that are cloned and only added up for the update.
+    """Its input: weights (alone, or with gradients), gradients, values of the training (outputs,
+    batches). accumulated: gradients that are cloned and only added up for the update.
     """
     s: float = 0.0
     """CPU seconds of a step in its operators; of an accelerator only what launches them."""
     operators: tuple[str, ...] = ()
-    """aten.clone, aten.mul: the costliest first."""
+    """aten.clone, aten.mul, costliest first."""
     steers: bool = False
-    """The program keeps a value or reads a number of it, and may use that for the training."""
+    """Whether the program keeps a value or reads a number from it that it may use for the
+    training."""
 
 
 @dataclass(frozen=True)
 class RepeatSeen:
-    """Operators that a Python loop calls one by one, though none needs what another one gives."""
+    """Operators that a Python loop calls one by one, although none needs another's result."""
 
     where: str
     """file:line of the loop."""
@@ -175,21 +180,21 @@ class RepeatSeen:
     operators: tuple[str, ...] = ()
     """aten.convolution, aten.mm, the costliest first."""
     shapes: tuple[str, ...] = ()
-    """Of what they take, in that order: 12x1x36x36, 1x1x5x5."""
+    """Shapes of their inputs, in that order: 12x1x36x36, 1x1x5x5."""
     calls: float = 0.0
-    """Of the costliest operator in a step."""
+    """Calls of the costliest operator in a step."""
     left: float = 0.0
-    """Calls of it that would be left: each needs the one before."""
+    """Calls of it that would remain, since each needs the one before."""
     kept: float = 0.0
-    """Such calls of all calls, by their time: 0..1."""
+    """Share of such calls in all calls, by time: 0..1."""
     share: float = 1.0
-    """Of what these lines take that is in the loop."""
+    """Share of these lines' time that is in the loop."""
     s: float = 0.0
     """CPU seconds of a step in these operators, without the backward pass."""
     modelling: bool = False
-    """Within a module's forward pass."""
+    """Whether it is within a module's forward pass."""
     own_weights: bool = False
-    """Each turn has weights of its own."""
+    """Whether each iteration has weights of its own."""
 
 
 @dataclass(frozen=True)
@@ -197,31 +202,31 @@ class EmbeddingSeen:
     """The weight of an embedding with dense gradients, of which a step touches few rows."""
 
     name: str
-    """encoder.words.weight; empty: not of a model that is known."""
+    """Name, such as encoder.words.weight; empty if it belongs to no known model."""
     lines: tuple[str, ...] = ()
-    """file:line of the user's that look rows up."""
+    """The user's file:line that look up rows."""
     rows: int = 0
     width: int = 0
     indices: int = 0
-    """Looked up in a step."""
+    """Indices looked up in a step."""
     touched: int = 0
-    """Distinct rows among them, at most."""
+    """The most distinct rows among them."""
 
 
 @dataclass(frozen=True)
 class IgnoredSeen:
-    """Logits of a linear layer of which a loss leaves most rows out."""
+    """Logits of a linear layer most of whose rows a loss ignores."""
 
     head_where: str | None
     """file:line that calls the layer."""
     loss_where: str | None
     classes: int = 0
     rows: int = 0
-    """Of logits, made in a step."""
+    """Rows of logits made in a step."""
     used: int = 0
-    """Of them in the loss."""
+    """Rows of these used in the loss."""
     ignored: int = 0
-    """Targets that the loss is told to ignore; other rows never reach it."""
+    """Targets that the loss ignores; the other unused rows never reach it."""
     s: float = 0.0
     """CPU seconds of a step in operators on all the rows, with their backward pass; of an
     accelerator only what launches them.
@@ -237,17 +242,17 @@ class GradientsSeen:
     """
 
     what: str
-    """Class of the largest module of which all are such; empty: none has."""
+    """Class of the largest module with only such parameters; empty if there is none."""
     where: str | None = None
     """file:line that calls it, or the model."""
     tensors: int = 0
     """Parameters that nothing changes."""
     parameters: int = 0
-    """Numbers in them."""
+    """The number of elements in them."""
     after_trained: bool = True
-    """Something that is trained lies before it: a backward pass has to go through it."""
+    """Whether something trained lies before it, so a backward pass has to go through it."""
     dropped: bool = False
-    """It is trained; of this pass the gradients are set to zero or dropped."""
+    """Whether it is trained; this pass's gradients are set to zero or dropped."""
     backward_where: str | None = None
     """file:line of that pass."""
     s: float = 0.0
@@ -266,7 +271,8 @@ class RecomputedSeen:
     """file:line that calls the checkpoint, or what leads to it."""
     operators: int = 0
     bytes: int = 0
-    """That they make: without checkpoints at most this would be kept until the backward pass."""
+    """Bytes that they make: without checkpoints at most this would be kept until the backward
+    pass."""
     s: float = 0.0
     """CPU seconds; of an accelerator only what launches them."""
     flops: float = 0.0
@@ -282,21 +288,21 @@ class PaddingSeen:
     where: str | None
     """file:line that makes the batch."""
     path: str = ""
-    """Among the model's arguments: [0][0] is the first one."""
+    """Its place among the model's arguments: [0][0] is the first one."""
     shape: str = ""
     """16x160, 8x48x1x24x24."""
     constant: int = 0
     masked: bool = False
-    """A mask, or lengths, among the model's inputs leave out the padding."""
+    """Whether a mask, or lengths, among the model's inputs exclude the padding."""
     left: bool = False
     length: int = 0
-    """Of the input."""
+    """Length of the input."""
     longest: int = 0
-    """Of all rows."""
+    """Length of the longest of all rows."""
     padded: float = 0.0
-    """Share of the length beyond the longest row, mean of the batches."""
+    """Share of the length beyond the longest row, averaged over the batches."""
     filled: float = 1.0
-    """Share of the input that is no padding."""
+    """Share of the input that is not padding."""
     s: float = 0.0
     """CPU seconds of a step in operators that work on the whole length, beyond their dispatch."""
     flops: float = 0.0
@@ -309,37 +315,37 @@ class FlowSeen:
 
     steps: int
     operators: int
-    """Of a step, without views."""
+    """Operators of a step, without views."""
     operators_s: float
     """CPU seconds of a step in them; of an accelerator only what launches them."""
     unread: tuple[UnreadSeen, ...] = ()
     constants: tuple[ConstantSeen, ...] = ()
     host_constants: tuple[HostConstantSeen, ...] = ()
-    """The largest first."""
+    """Largest first."""
     again: tuple[AgainSeen, ...] = ()
-    """The costliest first."""
+    """Costliest first."""
     doubles: tuple[DoubleSeen, ...] = ()
-    """The costliest first."""
+    """Costliest first."""
     default_double: bool = False
-    """torch.get_default_dtype() is float64."""
+    """Whether torch.get_default_dtype() is float64."""
     returns: tuple[ReturnSeen, ...] = ()
     repeats: tuple[RepeatSeen, ...] = ()
-    """The costliest first."""
+    """Costliest first."""
     beside: tuple[BesideSeen, ...] = ()
-    """The costliest first."""
+    """Costliest first."""
     training: tuple[str, ...] = ()
     """Lines with operators that the loss or the update of the weights needs."""
     embeddings: tuple[EmbeddingSeen, ...] = ()
-    """The largest first."""
+    """Largest first."""
     ignored: tuple[IgnoredSeen, ...] = ()
-    """The costliest first."""
+    """Costliest first."""
     gradients: tuple[GradientsSeen, ...] = ()
-    """The costliest first."""
+    """Costliest first."""
     recomputed: RecomputedSeen | None = None
-    """None: nothing is computed again."""
+    """The recomputation, or None if nothing is recomputed."""
     padding: PaddingSeen | None = None
-    """None: not seen."""
+    """The padding, or None if none was seen."""
     batches: float = 0.0
-    """That loaders give for a step."""
+    """Batches that loaders give per step."""
     training_calls: float = 0.0
-    """Of root models, in a step."""
+    """Training calls of root models per step."""

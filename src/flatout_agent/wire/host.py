@@ -10,57 +10,60 @@ class FrameSeen:
     """One place in the code that was running."""
 
     file: str
-    """As reports name it: from where the program was started, or the whole path."""
+    """The file as named in reports: relative to where the program was started, or the whole
+    path."""
     line: int
     function: str
     package: str = ""
-    """The package, or the module of Python's library, that it belongs to; empty: the user's own."""
+    """The package, or the module of Python's library, that it belongs to; empty for the user's
+    own."""
     column: int | None = None
-    """Where the expression begins, in bytes of the line; None: not known (Python 3.10)."""
+    """Where the expression begins, in bytes of the line, or None if unknown (Python 3.10)."""
     end_line: int | None = None
     end_column: int | None = None
 
 
 @dataclass(frozen=True)
 class StackSeen:
-    """What one thread was seen doing, with the time that passed meanwhile."""
+    """One stack in which a thread was seen, with the time that passed meanwhile."""
 
     frames: tuple[int, ...]
     """Indexes into `HostSeen.frames`, the outermost first."""
     samples: int
     s: float
-    """Seconds per step; of a thread other than the one that trains: of CPU time."""
+    """Seconds per step; CPU seconds for a thread other than the one that trains."""
     idle_s: float = 0.0
-    """Of these, seconds per step in which the thread used no CPU: it waited."""
+    """The part of these seconds in which the thread used no CPU: it waited."""
     thread: str = ""
-    """Empty: the thread that trains; else the thread's name."""
+    """The thread's name; empty for the thread that trains."""
     steps: tuple[int, ...] | None = None
-    """Which of the sampled steps it was seen in, the first is 0; None: not known."""
+    """The sampled steps in which it was seen, counted from 0, or None if unknown."""
 
 
 @dataclass(frozen=True)
 class CoresSeen:
-    """What this process may use of the machine's cores, and what it got, while steps were watched.
+    """The machine's cores that this process may use, and what it got, while steps were watched.
 
-    None: not known on this system.
+    A value is None if unknown on this system.
     """
 
     cores: int
-    """Usable: affinity and quota."""
+    """Usable cores: affinity and quota."""
     physical: int | None
     """The same without hyper-threads."""
     machine: int
-    """Of the whole machine."""
+    """Cores of the whole machine."""
     quota: float | None = None
-    """Of the control group, in cores; None: none."""
+    """Quota of the control group in cores, or None if there is none."""
     queued_s: float | None = None
-    """Per step, of the thread that lost most: ready to run while no core was free."""
+    """Seconds per step in which the thread that lost most was ready to run while no core was
+    free."""
     steal_s: float | None = None
-    """Per step, of all cores: taken by the host of this virtual machine."""
+    """Seconds per step, over all cores, taken by the host of this virtual machine."""
     throttled_s: float | None = None
-    """Per step: held back by the quota."""
+    """Seconds per step in which the quota held this process back."""
     others_cores: float | None = None
-    """Mean number of cores that other programs used."""
+    """Mean number of cores used by other programs."""
     others: tuple[str, ...] = ()
     """The busiest of them: name (id): cores."""
     threads_where: str | None = None
@@ -68,7 +71,7 @@ class CoresSeen:
     affinity_where: str | None = None
     """file:line of the script that binds the process to some cores."""
     variables: tuple[str, ...] = ()
-    """NAME=value of those that set the number of threads."""
+    """NAME=value of variables that set the number of threads."""
 
 
 @dataclass(frozen=True)
@@ -80,19 +83,20 @@ class HostSeen:
     """Mean time of these steps, without evaluation."""
     frames: tuple[FrameSeen, ...] = ()
     stacks: tuple[StackSeen, ...] = ()
-    """The longest first; evaluation is left out."""
+    """The stacks, longest first, without evaluation."""
     worker_stacks: tuple[StackSeen, ...] = ()
-    """Of all loader workers together; seconds of CPU time per step."""
+    """The stacks of all loader workers together, in seconds of CPU time per step."""
     worker_idle_s: float | None = None
-    """Per step in which workers that prepare samples used no CPU although there was a core, all of
-    them together; None: not known.
+    """Seconds per step, over all workers, in which workers preparing samples used no CPU although a
+    core was free, or None if unknown.
     """
     gc_s: float = 0.0
-    """Per step in Python's garbage collector: in no stack."""
+    """Seconds per step in Python's garbage collector, which no stack includes."""
     cost_s: float = 0.0
-    """Per step that the thread that samples spent at it, waits for the interpreter included."""
+    """Seconds per step that the sampling thread spent, including waits for the interpreter."""
     queued_s: float | None = None
-    """Per step in which the training thread could have run but no core was free; None: unknown."""
+    """Seconds per step in which the training thread could have run but no core was free, or None if
+    unknown."""
     idle_known: bool = False
-    """Whether this system tells waiting from running: `idle_s` means something."""
+    """Whether this system distinguishes waiting from running, so `idle_s` is meaningful."""
     kind: str = "host"

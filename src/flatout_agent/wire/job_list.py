@@ -1,7 +1,7 @@
-"""The list of this user's running jobs: where it stands, and what an entry says.
+"""The list of this user's running jobs: its place, and the contents of an entry.
 
 An entry is a small JSON file `<id>.json` beside the folder `<id>.rings` of the job's pulses, in a
-folder in memory that only this user can read. `flatout run` lists the job that it has started; a
+folder in memory that only this user can read. `flatout run` lists the job that it started; a
 program that trains with the library lists itself.
 """
 
@@ -26,15 +26,16 @@ class JobEntry:
     """One job in the list."""
 
     id: str
-    """`<pid>-<start ticks>` of the owner, and where it is known the pid namespace."""
+    """`<pid>-<start ticks>` of the owner and, if known, the pid namespace."""
     pid: int
-    """Of the owner: `flatout run`, or the program that has listed itself. The job ends with it."""
+    """Process id of the owner: `flatout run`, or the program that listed itself. The job ends with
+    it."""
     start_ticks: int
     pid_namespace: int
     program: str
     folder: str
     run_folder: str
-    """Empty: no `flatout run` has started it."""
+    """The run's folder; empty if no `flatout run` started it."""
     rings: str
     """Folder of its rings."""
     began_s: float
@@ -52,9 +53,9 @@ def entry_id(pid: int, start_ticks: int, pid_namespace: int) -> str:
 
 
 def folders() -> list[Path]:
-    """Where lists may stand, the best place first: all are read, the first that serves is written.
+    """Folders for lists, best first: all are read, and the first usable one is written.
 
-    In memory: mapped files are not coherent over NFS.
+    Memory is preferred, as mapped files are not coherent over NFS.
     """
     if sys.platform == "win32":
         user = os.environ.get("USERNAME", "user")
@@ -70,7 +71,7 @@ def folders() -> list[Path]:
 
 
 def writable() -> Path:
-    """The folder in which this process lists a job. Raises OSError: none serves."""
+    """The folder in which this process lists a job. Raises OSError if none is usable."""
     for folder in folders():
         with suppress(OSError):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -80,7 +81,7 @@ def writable() -> Path:
 
 
 def is_own(folder: Path) -> bool:
-    """Whether it is a folder of this user that nobody else may write to, and no link."""
+    """Whether it is this user's folder, not writable for others, and not a link."""
     try:
         status = folder.lstat()
     except OSError:
@@ -93,7 +94,7 @@ def is_own(folder: Path) -> bool:
 
 
 def write(entry: JobEntry) -> None:
-    """List the entry, or list it anew, whole or not at all. Raises OSError."""
+    """List the entry, or replace it, atomically. Raises OSError."""
     path = path_of(entry)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
@@ -107,7 +108,7 @@ def write(entry: JobEntry) -> None:
 
 
 def remove(entry: JobEntry) -> None:
-    """Take the entry and its rings away."""
+    """Remove the entry and its rings."""
     with suppress(OSError):
         path_of(entry).unlink()
     shutil.rmtree(entry.rings, ignore_errors=True)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MemoryOrders:
-    """How to measure what a step of the program takes. It is ended when that is known."""
+    """How to measure the memory of a program's step. The program is ended when that is known."""
 
     cut: bool = True
-    """Train on the first rows of each batch of a loader: a quarter first, then half of them."""
+    """Train on the first rows of each batch of a loader: first a quarter, then half of them."""
 
 
 @dataclass(frozen=True)
 class MemoryAtRows:
-    """What one step took, in bytes beyond weights and optimizer state.
+    """The memory of one step, in bytes beyond weights and optimizer state.
 
     A block is one of the model's repeated modules, such as a transformer layer.
     """
@@ -23,31 +23,32 @@ class MemoryAtRows:
     rows: int
     """Samples in each call of the model."""
     peak_bytes: int
-    """Most at once in forward and backward, gradients included."""
+    """Peak in forward and backward, including gradients."""
     activations_bytes: int
-    """Most at once in forward and backward, without gradients; batch and temporaries included."""
+    """Peak in forward and backward, without gradients but including batch and temporaries."""
     gradients_then_bytes: int
-    """Gradients that were there at that moment."""
+    """Gradients at that moment."""
     kept_bytes: int
-    """Without gradients, when the optimizer begins: the batch, outputs that the program holds."""
+    """Bytes without gradients when the optimizer begins: the batch, and outputs that the program
+    holds."""
     update_bytes: int
-    """What the optimizer takes for itself at most while it steps."""
+    """The most that the optimizer itself takes while it steps."""
     saved_bytes: int = 0
-    """Kept by the forward passes of all blocks for the backward pass, their outputs included."""
+    """Kept by the forward passes of all blocks for the backward pass, including their outputs."""
     outputs_bytes: int = 0
     """The outputs of all blocks."""
     again_bytes: int = 0
-    """Most at once, without gradients of weights, while a block runs forward again and backward and
-    of those before it the outputs alone are kept.
+    """Peak, without gradients of weights, while a block runs forward again and backward, and only
+    the outputs of earlier blocks are kept.
     """
 
 
 @dataclass(frozen=True)
 class MemorySeen:
-    """What a training step of this program takes, in bytes, and what that depends on."""
+    """The memory of a training step of this program, in bytes, and what it depends on."""
 
     model: str
-    """Class of the largest model that is trained."""
+    """Class of the largest trained model."""
     optimizer: str
     device: str
     """Type of the device that it was measured on."""
@@ -55,19 +56,20 @@ class MemorySeen:
     buffers_bytes: int
     gradients_bytes: int
     state_bytes: int
-    """Of the optimizer."""
+    """State of the optimizer."""
     blocks: int
     blocks_bytes: int
-    """Parameters of all blocks."""
+    """Bytes of all blocks' parameters."""
     largest_block_bytes: int
     points: tuple[MemoryAtRows, ...]
-    """Steps with different numbers of rows, as far as that could be had; fewest rows first."""
+    """Steps with different numbers of rows, as far as available; fewest rows first."""
     batch_rows: int
-    """Rows in a batch of the program as it is written."""
+    """Rows in a batch of the program as written."""
     micro_steps: float = 1.0
     """Backward passes per step."""
     allocator_bytes: int | None = None
-    """Most bytes in use in the measured steps by the device's own allocator; None: it has none."""
+    """The most bytes in use in the measured steps according to the device's allocator, or None if
+    it has none."""
     tensors_bytes: int = 0
-    """Most bytes of tensors in the measured steps, to be compared with that."""
+    """The most bytes of tensors in the measured steps, for comparison."""
     kind: str = "memory"

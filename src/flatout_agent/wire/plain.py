@@ -1,4 +1,4 @@
-"""What a program gives as numbers and names, as JSON takes it: NumPy's and torch's scalars too."""
+"""A program's numbers and names in a form for JSON, including NumPy's and torch's scalars."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """`value` of dicts, lists, numbers, texts and None alone. Raises TypeError for what is neither.
+    """`value` as only dicts, lists, numbers, texts and None. Raises TypeError if that is
+    impossible.
 
     Dataclasses become dicts; tuples (torch.Size too), lists and sets become lists; enums their
-    values; what holds one number, such as numpy.int64(16), numpy.bool_ or torch.tensor(0.1), the
-    number; subclasses of int, float and str what they extend.
+    values; objects with one number, such as numpy.int64(16), numpy.bool_ or torch.tensor(0.1),
+    become that number; subclasses of int, float and str become their base type.
     """
     kind = type(value)
     if value is None or kind in (bool, int, float, str):

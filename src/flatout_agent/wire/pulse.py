@@ -1,13 +1,13 @@
-"""Layout of the pulse: what a training process writes of each step, and anyone may read meanwhile.
+"""Layout of the pulse, which a training process writes at each step and anyone may read meanwhile.
 
 One file per process, `<rank>-<pid>.ring` in the folder that the orders name: a header of
 HEADER_BYTES and SLOTS slots of SLOT_BYTES that are written in turn. There is one writer. A slot
-begins and ends with its sequence number (from 1), so that a reader can tell a slot that is just
-being written; slot `(sequence - 1) % SLOTS` holds it. The file outlives its writer, however that
+begins and ends with its sequence number (from 1), so a reader can recognise a slot that is being
+written; slot `(sequence - 1) % SLOTS` holds it. The file outlives its writer, however the writer
 ends.
 
 Times are those of `time.perf_counter()`, which all processes of a machine share.
-Little endian; numbers that are not known are NaN, or 0 where that is no possible value.
+Little endian; unknown numbers are NaN, or 0 if 0 is no possible value.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ HEADER = struct.Struct("<8sIIIIQiiiIIIdQQ8siQ")
 SLOT = struct.Struct("<QQdfffIIHHffQ")
 
 LOSS_READ = 1
-"""`loss` is that of a step since the slot before (this one's on a CPU)."""
+"""`loss` belongs to a step since the previous slot (to this step on a CPU)."""
 EVALUATED = 2
-"""The program evaluated its model since the step before."""
+"""The program evaluated its model since the previous step."""
 SAVED = 4
-"""The program saved a checkpoint since the step before."""
+"""The program saved a checkpoint since the previous step."""
 COMPILED = 8
 """torch.compile compiled something in this step."""
 TUNING = 16
 """flatout was trying boosts in this step."""
 SKIPPED = 32
-"""The gradient scaler left this update out (gradients were not finite)."""
+"""The gradient scaler skipped this update (gradients were not finite)."""
 EPOCH_BEGAN = 64
-"""An epoch of the training loader began since the step before."""
+"""An epoch of the training loader began since the previous step."""
 
 ENDED = 1
-"""Of the header: the interpreter has ended of itself."""
+"""Flag in the header: the interpreter has ended by itself."""
 
 
 class PulseHeader(NamedTuple):
-    """What a ring says once of its writer."""
+    """A ring's header, which describes its writer."""
 
     magic: bytes
     version: int
@@ -54,27 +54,28 @@ class PulseHeader(NamedTuple):
     slots: int
     pid: int
     start_ticks: int
-    """The process's start as the system gives it (/proc/<pid>/stat, field 22); 0: not known."""
+    """The process's start as given by the system (/proc/<pid>/stat, field 22), or 0 if unknown."""
     rank: int
     local_rank: int
     world_size: int
     flags: int
     dump_signal: int
-    """Signal that makes the process write its stacks to `<ring's name>.stacks`; 0: none."""
+    """Signal that makes the process write its stacks to `<ring's name>.stacks`, or 0 if none."""
     pid_namespace: int
-    """Inode of the writer's pid namespace: its pid means something only there; 0: not known."""
+    """Inode of the writer's pid namespace, where alone its pid is valid, or 0 if unknown."""
     began_s: float
     """When the ring was made."""
     last_sequence: int
-    """Of the slot written last; a reader that finds a later slot believes the slot."""
+    """Sequence number of the last slot written; if a reader finds a later slot, the slot is
+    right."""
     steps_expected: int
-    """Steps of the whole run, where it is known; else 0."""
+    """Steps of the whole run, or 0 if unknown."""
     device: bytes
     """Type of the device that trains, padded with zero bytes: cpu, cuda, xpu, mps."""
     loader_workers: int
-    """Of the loader that feeds the training; -1: not known, or there is none."""
+    """Workers of the loader that feeds the training, or -1 if unknown or there is none."""
     largest_save_bytes: int
-    """Of the checkpoints written with torch.save; 0: none was."""
+    """Bytes of the largest checkpoint written with torch.save, or 0 if none was."""
 
 
 class PulseSlot(NamedTuple):
@@ -86,20 +87,21 @@ class PulseSlot(NamedTuple):
     time_s: float
     """When it ended."""
     duration_s: float
-    """Since the step before ended."""
+    """Seconds since the previous step ended."""
     wait_s: float
-    """Of that, waiting for the loader; NaN: not known."""
+    """The part of these seconds spent waiting for the loader, or NaN if unknown."""
     loss: float
     samples: int
     shapes: int
-    """The same number for steps whose inputs have equal shapes; 0: not known."""
+    """A number that is the same for steps whose inputs have equal shapes, or 0 if unknown."""
     flags: int
     micro_steps: int
     loss_scale: float
-    """Of the gradient scaler; NaN: there is none."""
+    """Scale of the gradient scaler, or NaN if there is none."""
     own_s: float
-    """Of its duration, until its only backward pass began: work that waits for no other rank.
+    """The part of its duration until its only backward pass began: work that waits for no other
+    rank.
 
-    NaN where there is one rank, or where there were several backward passes.
+    NaN if there is one rank or there were several backward passes.
     """
     sequence_again: int

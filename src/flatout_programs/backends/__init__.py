@@ -1,9 +1,9 @@
-"""What builds a captured model for serving: one backend a file, the file's name is its id.
+"""Backends, which build a captured model for serving; one per file, whose name is the backend's id.
 
 A file's docstring is the backend's page; `BACKEND` says what it needs and which variants it has,
 and `build(captured, folder, variant, settings)` writes the model's files into `folder` and returns
-what `loading/<id>.py` must know of them. Standard library alone at the top: the host reads the
-pages and the needs without torch.
+what `loading/<id>.py` needs to know about them. Only the standard library is imported at module
+level: the host reads the pages and the needs without torch.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ class RuntimePackage(NamedTuple):
 
     pip: str
     module: str
-    """What is imported, where it is not called the same."""
+    """The module to import, if its name differs."""
     mb: int
-    """Installed size, about, with what it brings along."""
+    """Approximate installed size, including dependencies."""
 
 
 class Variant(NamedTuple):
     """One build of a backend."""
 
     name: str
-    """What the backend's id gets added; empty: nothing."""
+    """Suffix of the backend's id; empty for none."""
     precision: str
     """exact, rounding, quantised."""
     title: str
     packages: tuple[RuntimePackage, ...] = ()
-    """Beside those of the backend."""
+    """Packages in addition to the backend's."""
     searches: bool = False
-    """It takes the time that `--tune` gives it; without, it is skipped."""
+    """Whether it takes the time given by `--tune`; without that it is skipped."""
     device: str = ""
     """cuda: this variant needs one."""
 
 
 class ExportBackend(NamedTuple):
-    """What a backend is and needs."""
+    """A backend's description and needs."""
 
     variants: tuple[Variant, ...]
     rank: int
-    """Of two that are equally fast the one with the smaller rank is kept."""
+    """Of two equally fast backends, the one with the smaller rank is kept."""
     building: tuple[RuntimePackage, ...] = ()
     """Packages to build with ..."""
     serving: tuple[RuntimePackage, ...] = ()
@@ -52,11 +52,11 @@ class ExportBackend(NamedTuple):
     device: str = ""
     """cuda: it needs one."""
     on_demand: bool = False
-    """Tried only where it is named."""
+    """Whether it is tried only if named."""
     torch_free: bool = False
-    """Its artefact is loaded without torch."""
+    """Whether its artefact is loaded without torch."""
     loading: str = ""
-    """The backend whose file in `loading` runs the artefact; empty: its own."""
+    """The backend whose file in `loading` runs the artefact; empty for its own."""
 
 
 def names() -> list[str]:

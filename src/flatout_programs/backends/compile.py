@@ -2,13 +2,13 @@
 
 ## What it is
 
-The exported program compiled by TorchInductor in the serving process, with weights frozen. What was
-compiled during the build lies in the artefact, so that a process on the same kind of machine finds
-it ready.
+The exported program compiled by TorchInductor in the serving process, with weights frozen. The code
+compiled during the build is in the artefact, so a process on the same kind of machine finds it
+ready.
 
 ## When it wins
 
-Where fused kernels are faster than eager ones and the package of AOTInductor cannot be built.
+If fused kernels are faster than eager ones and the package of AOTInductor cannot be built.
 
 ## What it needs
 
@@ -56,7 +56,7 @@ BACKEND = ExportBackend(
 def build(
     captured: Captured, folder: Path, variant: str, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """Compile once, and keep what the compiler left in its caches."""
+    """Compile once, and keep the compiler's caches."""
     import torch
 
     from flatout_programs.loading import compile as loading
@@ -64,7 +64,7 @@ def build(
     captured.copy_program(folder / "model.pt2")
     options = {"bf16": variant == "bf16", "dynamic": captured.batch_dynamic}
     run = loading.start(folder, options, settings["threads"])
-    # The second size makes the batch dynamic where it was not so from the start.
+    # The second size makes the batch dynamic if it was not so from the start.
     for call in captured.typical_calls():
         run(call)
     saved = torch.compiler.save_cache_artifacts()

@@ -2,12 +2,12 @@
 
 ## What it is
 
-The captured model in float32, operator by operator, without gradients. It is what every other
-backend is compared with, in results and in time.
+The captured model in float32, operator by operator, without gradients. Every other backend is
+compared with it, in results and in time.
 
 ## When it wins
 
-Where the model is so large that its products take all the time and no other backend has faster
+If the model is so large that its products take all the time and no other backend has faster
 kernels, or so small that nothing is left to fuse.
 
 ## What it needs

@@ -53,7 +53,7 @@ BACKEND = ExportBackend(
     rank=1,
 )
 ROUNDINGS = {"": ("",), "bf16": ("kernels", "autocast")}
-"""Variant -> where products are rounded; see `loading/eager_best.py`."""
+"""Variant -> the place where products are rounded; see `loading/eager_best.py`."""
 
 
 def build(

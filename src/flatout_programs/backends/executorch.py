@@ -2,8 +2,8 @@
 
 ## What it is
 
-The exported program as a `.pte` file for ExecuTorch's small runtime, with all that XNNPACK knows
-handed over to it. Tried only where it is named: `--only executorch`.
+The exported program as a `.pte` file for ExecuTorch's small runtime, with every operator that
+XNNPACK knows handed over to it. Tried only if named: `--only executorch`.
 
 ## When it wins
 
@@ -70,7 +70,7 @@ def build(
 
 
 def _bounded(captured: Captured) -> tuple[Any, ...]:
-    """Free dimensions up to the largest size that was seen."""
+    """Free dimensions, bounded by the largest observed size."""
     import torch
 
     sizes = captured.typical_calls()[0]

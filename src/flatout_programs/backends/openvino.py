@@ -3,9 +3,9 @@
 ## What it is
 
 The exported program converted by OpenVINO, which picks kernels and layouts for the CPU (oneDNN,
-AMX) or for Intel's GPUs. The precision is always named: left alone, OpenVINO computes in bfloat16
-wherever the CPU can. Weights are saved in float32 (it halves them by default). `bf16` allows
-bfloat16 inside; `int8` is quantised by NNCF.
+AMX) or for Intel's GPUs. The precision is always set explicitly: left alone, OpenVINO computes in
+bfloat16 wherever the CPU can. Weights are saved in float32 (it halves them by default). `bf16`
+allows bfloat16 inside; `int8` is quantised by NNCF.
 
 ## When it wins
 
@@ -74,12 +74,12 @@ def build(
         import nncf
 
         calls = captured.calibration_calls()
-        nncf.set_log_level(40)  # only errors: the user reads of its result in the table
+        nncf.set_log_level(40)  # only errors: the table shows the user its result
         dataset = nncf.Dataset(calls, list)
         model = nncf.quantize(model, dataset, subset_size=len(calls))
     ports = [*model.inputs, *model.outputs]
     for port, name in zip(ports, [*captured.input_names, *captured.output_names]):
-        port.get_tensor().set_names({name})  # as in the manifest, for who runs the file elsewhere
+        port.get_tensor().set_names({name})  # as in the manifest, for use elsewhere
     openvino.save_model(model, str(folder / "model.xml"), compress_to_fp16=False)
     precision = "bf16" if variant == "bf16" else "f32"
     return trying.fastest(

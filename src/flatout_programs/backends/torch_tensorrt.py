@@ -2,14 +2,14 @@
 
 ## What it is
 
-The exported program with all that TensorRT knows compiled to engines, and the rest left to PyTorch:
-for models with operators that TensorRT alone refuses.
+The exported program with every operator that TensorRT knows compiled to engines, and the rest left
+to PyTorch, for models with operators that TensorRT alone refuses.
 
 Not verified on a GPU by flatout's own tests yet; its results are guarded like those of the others.
 
 ## When it wins
 
-On NVIDIA GPUs, where the model has operators that an engine of its own cannot hold.
+On NVIDIA GPUs, if the model has operators that a TensorRT engine alone cannot hold.
 
 ## What it needs
 

@@ -2,14 +2,14 @@
 
 ## What it is
 
-Every linear layer of the program with weights in int8, int4 or float8 and, where the CPU or GPU has
-products for it, activations that are quantised as they come; compiled ahead of time by
-AOTInductor. Convolutions stay as they are.
+Every linear layer of the program with weights in int8, int4 or float8 and, if the CPU or GPU has
+products for it, activations quantised dynamically; compiled ahead of time by AOTInductor.
+Convolutions stay as they are.
 
 ## When it wins
 
-Transformers and large linear layers, where reading the weights takes the time: language models
-with batch 1, above all.
+Transformers and large linear layers, where reading the weights takes the time, above all language
+models with batch 1.
 
 ## What it needs
 
@@ -64,7 +64,7 @@ CONFIGURATIONS = {
 def build(
     captured: Captured, folder: Path, variant: str, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """Quantise the linear layers, export anew, compile."""
+    """Quantise the linear layers, export again, compile."""
     import torch
     import torch._inductor
     from torchao import quantization
@@ -87,9 +87,9 @@ def build(
 
 
 def linear_layers(module: Any) -> int:
-    """Turn calls of `aten.linear` with weights of the model into layers; how many there are.
+    """Turn calls of `aten.linear` with weights of the model into layers; returns their number.
 
-    The exported program has operators alone, and torchao looks for modules.
+    The exported program has only operators, and torchao looks for modules.
     """
     import torch
 

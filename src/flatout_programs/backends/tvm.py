@@ -16,9 +16,9 @@ which no library has good kernels.
 
 `apache-tvm` 0.20 or newer, and a C++ compiler for the build. The artefact needs apache-tvm and
 numpy, no torch, and the kind of CPU that it was built on. `relay.frontend.from_onnx`, which most
-recipes name, is gone since 0.20, and so is what `torch.compile(backend="tvm")` calls. With
-apache-tvm 0.27.0.post1 and apache-tvm-ffi 0.1.15.post2 the search crashed wherever it was tried.
-With apache-tvm-ffi 0.1.14, which is withdrawn from PyPI, it was not seen to end either.
+recipes name, is gone since 0.20, and so is the function that `torch.compile(backend="tvm")` calls.
+With apache-tvm 0.27.0.post1 and apache-tvm-ffi 0.1.15.post2 the search crashed wherever it was
+tried. With apache-tvm-ffi 0.1.14, which is withdrawn from PyPI, it was not seen to end either.
 
 ## What it may change
 
@@ -64,15 +64,15 @@ BACKEND = ExportBackend(
     torch_free=True,
 )
 TRIALS = 64
-"""Of one round of the search; rounds go on until the time is over."""
+"""Trials of one round of the search; rounds go on until the time is over."""
 ROUND_SHARE = 0.5
-"""A round is begun where at least this part of the longest one so far is left."""
+"""A round is begun if at least this part of the longest one so far is left."""
 
 
 def build(
     captured: Captured, folder: Path, variant: str, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """Compile the program; `tuned` also for batch 1 alone, with what the search found."""
+    """Compile the program; `tuned` also for batch 1 alone, with the result of the search."""
     import tvm
     from tvm.relax.frontend.torch import from_exported_program
 
@@ -105,7 +105,7 @@ def _single(captured: Captured, module: Any, target: Any, folder: Path, seconds:
 
 
 def _symbols(module: Any) -> list[str]:
-    """Names of the free dimensions of the inputs. Raises RuntimeError where one is no batch."""
+    """Names of the free dimensions of the inputs. Raises RuntimeError if one is no batch."""
     from tvm import tirx
 
     free = {

@@ -1,7 +1,7 @@
-"""The calls that builds are verified and timed with, as arrays on the disk; no torch to read them.
+"""The calls used to verify and time builds, as arrays on the disk, readable without torch.
 
 Groups: `seen`, as the script called the model; `single`, one row each; `calibration`, rows for
-quantisation that no other quantised call has; `unseen`, calls without those rows.
+quantisation that are in no call judging it; `unseen`, calls without those rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ GROUPS = ("seen", "single", "unseen", "calibration")
 
 
 class CallFiles:
-    """Reads what `Writer` wrote."""
+    """Reads the calls written by `Writer`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "calls"
@@ -30,11 +30,11 @@ class CallFiles:
         return [self._read(group, at, name) for name in self.index[group][at]["inputs"]]
 
     def outputs(self, group: str, at: int) -> list[Any]:
-        """Those of the model in eager float32."""
+        """The model's outputs in eager float32."""
         return [self._read(group, at, name) for name in self.index[group][at]["outputs"]]
 
     def target(self, group: str, at: int) -> Any:
-        """The script's labels of these rows; None: not known."""
+        """The script's labels of these rows, or None if unknown."""
         name = self.index[group][at]["target"]
         return None if name is None else self._read(group, at, name)
 

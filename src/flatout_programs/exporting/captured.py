@@ -39,13 +39,13 @@ class Captured:
         return bool(self.facts["batch_dynamic"])
 
     def program(self) -> Any:
-        """The exported program, each time anew: backends change it."""
+        """The exported program, loaded again each time, as backends change it."""
         import torch
 
         return torch.export.load(self.folder / "model.pt2")
 
     def module(self) -> Any:
-        """The exported program as a module of torch's, each time anew."""
+        """The exported program as a torch module, loaded again each time."""
         return unguarded(self.program())
 
     def copy_program(self, path: Path) -> None:
@@ -67,7 +67,7 @@ class Captured:
         return [found[0], *self.single_calls()[:1]][:TYPICAL_CALLS]
 
     def calibration_calls(self) -> list[Call]:
-        """Calls that the guard does not see. Raises RuntimeError where there are none."""
+        """Calls that the guard does not see. Raises RuntimeError if there are none."""
         count = self._calls.count("calibration")
         if not count:
             raise RuntimeError(
@@ -76,7 +76,7 @@ class Captured:
         return [self._calls.inputs("calibration", at) for at in range(count)]
 
     def dynamic_shapes(self) -> tuple[dict[int, Any], ...]:
-        """For `torch.export.export`: which dimensions may change."""
+        """The dimensions that may change, for `torch.export.export`."""
         import torch
 
         dynamic = torch.export.Dim.DYNAMIC
@@ -92,7 +92,7 @@ class Captured:
         return tuple(torch.from_numpy(item.copy()) for item in call)
 
     def autocast_program(self) -> Any:
-        """The program with its products in bfloat16; inputs and outputs as they are."""
+        """The program with its products in bfloat16 and unchanged inputs and outputs."""
         import torch
 
         inner = self.module()

@@ -1,11 +1,11 @@
 """Whether a build computes what the model computes in eager float32.
 
 Exact and rounding builds are compared value by value, in every call as the script made it and row
-by row with batch 1. Quantised ones are judged by what the model is for: the accuracy on the
-script's labels where there are any, else how often its answer stays the same.
+by row with batch 1. Quantised ones are judged by the model's purpose: the accuracy on the script's
+labels if there are any, else how often its answer stays the same.
 
-`verify(calls, facts, run, precision)` takes the calls, what `prepare` found out of the model, and a
-function from input arrays to output arrays; it needs numpy, no torch.
+`verify(calls, facts, run, precision)` takes the calls, the findings of `prepare` about the model,
+and a function from input arrays to output arrays; it needs numpy, but not torch.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from flatout_programs.exporting.calls import CallFiles
 
 EXACT = 1e-5
-"""Least relative L2 error that is allowed of an exact build ..."""
+"""The relative L2 error that is always allowed for an exact build ..."""
 OWN_ERRORS = 20.0
-"""... else so many times the error that eager float32 has itself, against float64."""
+"""... or else this many times the error of eager float32 itself against float64."""
 EXACT_MOST = 1e-3
-"""However large the model's own error is."""
+"""The limit, however large the model's own error is."""
 ROUNDING = 2e-2
 ROW = 4.0
-"""A single row may be off by so many times the limit of the whole."""
+"""A single row may be off by this many times the limit of the whole."""
 TIE = 4.0
-"""Two classes are a tie where they differ by so many times the allowed error of a value."""
+"""Two classes are a tie if they differ by less than this many times the allowed error of a
+value."""
 ROUNDING_TOP1 = 0.99
 QUANTISED = 0.99
 """MLPerf's rule: 99 % of the reference."""
@@ -56,7 +57,7 @@ class WrongBuild(Exception):  # noqa: N818 - the guard's answer with its reason,
 
 
 class Valued:
-    """Of an exact or a rounding build."""
+    """The verdict on an exact or a rounding build."""
 
     def __init__(self, calls: CallFiles, facts: dict[str, Any], run: Run, precision: str) -> None:
         self.calls, self.facts, self.run, self.precision = calls, facts, run, precision
@@ -163,14 +164,14 @@ def classes(found: Any, reference: Any, axis: int) -> tuple[Any, Any, Any, Any]:
 
 
 class Quantised:
-    """Of a build that is judged by what the model is for."""
+    """The verdict on a build that is judged by the model's purpose."""
 
     def __init__(self, calls: CallFiles, facts: dict[str, Any], run: Run) -> None:
         self.calls, self.facts, self.run = calls, facts, run
         self.good: list[float] = []
-        """What each row of the build is worth ..."""
+        """The score of each row of the build ..."""
         self.reference: list[float] = []
-        """... and the same row of the reference."""
+        """... and of the same row of the reference."""
         self.right: list[bool] = []
         self.right_reference: list[bool] = []
         self.metric = ""
@@ -218,7 +219,7 @@ class Quantised:
             labels = target.reshape(-1)
         self.metric = "accuracy" if labels is not None else "agreement"
         truth = wanted if labels is None else labels
-        kept = truth >= 0  # -100 and the like: rows that the script's loss leaves out
+        kept = truth >= 0  # -100 and the like: rows that the script's loss ignores
         self.right += (answered == truth)[kept].tolist()
         self.right_reference += (wanted == truth)[kept].tolist()
 
@@ -236,7 +237,7 @@ class Quantised:
             self.good += (off / max(float(scale), 1e-30)).tolist()
 
     def _single(self) -> None:
-        """Row by row it must answer as it does in a batch: form and finite values."""
+        """Check that single rows give the same form and finite values as in a batch."""
         for at in range(min(4, self.calls.count("single"))):
             outputs = self.run(self.calls.inputs("single", at))
             wanted = self.calls.outputs("single", at)
@@ -302,7 +303,7 @@ def paired_bound(right: list[bool], right_reference: list[bool]) -> tuple[float,
 
 
 def error_bound(errors: list[float]) -> tuple[float, float, float]:
-    """Of outputs that are numbers: 1 less their relative error, and the bound of that."""
+    """For outputs that are numbers: 1 minus their relative error, and its bound."""
     mean = sum(errors) / len(errors)
     variance = sum((item - mean) ** 2 for item in errors) / max(1, len(errors) - 1)
     upper = mean + Z95 * math.sqrt(variance / len(errors))
@@ -346,7 +347,9 @@ def _worst_row(found: Any, reference: Any) -> float:
 
 
 def _finite_parts(found: Any, reference: Any, name: str, where: str) -> tuple[Any, Any]:
-    """Both with zeros where the reference itself is not finite: masks of -inf are values too."""
+    """Both with zeros where the reference itself is not finite, as masks of -inf are
+    also values.
+    """
     import numpy
 
     odd = ~numpy.isfinite(reference)

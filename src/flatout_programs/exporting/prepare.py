@@ -1,6 +1,6 @@
-"""Make a capture ready: calls as arrays, what the model gives in eager float32, its own error.
+"""Prepare a capture: calls as arrays, the model's results in eager float32, and its own error.
 
-Raises Unfit where the capture cannot be the measure of anything.
+Raises Unfit if the capture cannot serve as a reference.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ SINGLE_ROWS = 64
 CALIBRATION_ROWS = 128
 LEAST_CALIBRATION = 8
 REPEATS = 1e-4
-"""Relative error up to which the program gives what the script's model gave: other kernels."""
+"""Relative error up to which the program agrees with the script's model, as kernels differ."""
 BATCH_SPREAD = 1e-3
-"""Relative error up to which a row alone gives what it gives in its batch."""
+"""Relative error up to which a row alone agrees with the same row in its batch."""
 
 
 class Unfit(Exception):  # noqa: N818 - the answer, with its reason
@@ -76,7 +76,7 @@ class Preparation:
         self._check_dtypes()
 
     def facts(self) -> dict[str, Any]:
-        """Verify that the model repeats itself, write every group, and say what was found."""
+        """Verify that the model repeats itself, write every group, and return the findings."""
         references = [self._reference(at) for at in range(len(self.calls))]
         rows = [self.rows(call) for call in self.calls]
         for (inputs, _, target), outputs, count in zip(self.calls, references, rows):
@@ -136,7 +136,9 @@ class Preparation:
         return outputs
 
     def _singles(self) -> bool:
-        """Write calls of one row; whether a row alone gives something else than in its batch."""
+        """Write calls of one row; returns whether a row alone gives something else than in its
+        batch.
+        """
         if not self.dynamic:
             for (inputs, _, target), at in zip(self.calls[:SINGLE_ROWS], range(SINGLE_ROWS)):
                 del at
@@ -158,7 +160,7 @@ class Preparation:
         return matters
 
     def _split(self, references: list[Any], rows: list[int]) -> None:
-        """Rows to calibrate with, and calls without them to judge by."""
+        """Rows for calibration, and calls without them for judging."""
         total = sum(rows)
         wanted = max(LEAST_CALIBRATION, min(CALIBRATION_ROWS, total // 4, max(0, total - 300)))
         taken = 0
@@ -189,7 +191,7 @@ class Preparation:
             self.writer.add("calibration", 1, one, [])
 
     def _classes(self, references: list[Any]) -> tuple[int | None, int]:
-        """The output that holds a value for each class, and its axis of classes."""
+        """The output with a value for each class, and its axis of classes."""
         _, _, target = self.calls[0]
         first = references[0]
         labels = None if target is None or target.is_floating_point() else target
@@ -209,7 +211,7 @@ class Preparation:
 
 
 def axes(specs: list[dict[str, Any]], calls: list[Any], captured: dict[str, Any]) -> list[Any]:
-    """For each tensor the axis of the batch: the first free one that has the batch sizes."""
+    """The batch axis of each tensor: the first free one that has the batch sizes."""
     sizes = set(captured["batch_sizes"])
     found = []
     for place, item in enumerate(specs):
@@ -255,7 +257,7 @@ def difference(found: Any, wanted: Any) -> float:
 
 
 def own_errors(program: Any, calls: list[Any], outputs: int) -> list[float | None]:
-    """Error of each output of eager float32 against float64; None: float64 cannot be had."""
+    """Error of each output of eager float32 against float64, or None if float64 is impossible."""
     import torch
 
     try:
@@ -282,7 +284,7 @@ def operators(program: Any) -> list[str]:
 
 
 def machine() -> dict[str, Any]:
-    """What the builds depend on."""
+    """The facts that the builds depend on."""
     import platform
 
     import numpy

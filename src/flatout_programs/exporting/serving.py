@@ -1,4 +1,6 @@
-"""A process that loads one artefact and answers orders: load, verify, time. No torch of its own."""
+"""A process that loads one artefact and answers orders: load, verify, time. It does not itself
+import torch.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from flatout_programs.exporting.calls import CallFiles
 WARM_MOST_S = 3.0
 WARM_CALLS = 10
 STABLE = 1.10
-"""Warm when the median of some calls is no more than this below that of the calls before."""
+"""Warm if the median of some calls is at most this much below that of the calls before."""
 
 
 class Server:
@@ -54,7 +56,7 @@ class Server:
         )
 
     def warm(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Call until the time of a call falls no more."""
+        """Call until the time of a call no longer falls."""
         arrays, began, before, calls = self.cycle(order["batch"]), time.perf_counter(), None, 0
         while time.perf_counter() - began < WARM_MOST_S:
             times = sorted(
@@ -68,7 +70,7 @@ class Server:
         return {"calls": calls}
 
     def time(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Milliseconds of single calls, on inputs in turn, for so many seconds."""
+        """Milliseconds of single calls, with rotating inputs, for this many seconds."""
         arrays = self.cycle(order["batch"])
         times: list[float] = []
         began, before = time.perf_counter(), run_delay_s()
@@ -123,7 +125,7 @@ class Server:
 def run_delay_s() -> float | None:
     """Seconds that this process's threads were ready to run while others had the cores.
 
-    None: this system does not say.
+    None if this system does not say.
     """
     try:
         texts = [
@@ -135,9 +137,9 @@ def run_delay_s() -> float | None:
 
 
 def peak_bytes() -> int | None:
-    """Highest resident memory of this process; None: this system does not say."""
+    """Highest resident memory of this process, or None if this system does not say."""
     try:
-        # Not ru_maxrss: after a fork it starts with what the parent had.
+        # Not ru_maxrss, which after a fork starts with the parent's value.
         for line in (
             Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
         ):

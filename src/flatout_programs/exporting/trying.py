@@ -1,4 +1,4 @@
-"""Which settings of a backend are the fastest, tried on real inputs while it is built."""
+"""Finds the fastest settings of a backend, tried on real inputs while it is built."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ROUNDS = 5
 ROUND_S = 0.06
 CLEARLY = 1.03
-"""A later combination must be so much faster than the best before it."""
+"""A later combination must be this much faster than the best before it."""
 SAME = 1e-7
 """Relative difference below which a rounding has changed nothing."""
 
@@ -24,8 +24,8 @@ def fastest(
 ) -> dict[str, Any]:
     """The combination with the lowest median time of a single call.
 
-    Those that fail are left out; raises the last error where all do. Of nearly equal ones the
-    first is taken: put the plainest there.
+    Combinations that fail are left out; raises the last error if all fail. Of nearly equal ones the
+    first is taken, so put the plainest first.
     """
     call = captured.single_calls()[0]
     best, best_ms, error = None, 0.0, None
@@ -68,7 +68,7 @@ def _median_ms(run: Any, call: list[Any]) -> float:
 
 
 def _reset() -> None:
-    """What a start has switched for the whole process."""
+    """The process-wide settings that a start has changed."""
     import torch
 
     onednn: Any = torch.backends.mkldnn

@@ -34,7 +34,7 @@ def kernels(setup: Setup) -> list[CeilingKernel]:
 
 
 def attentions(setup: Setup, device: str, name: str, time_slice: Slice) -> Iterator[Point]:
-    """TFLOP/s over lengths; no mask, so that all of the work that is counted is done."""
+    """TFLOP/s over lengths, without a mask, so all counted work is done."""
     cpu = device == "cpu"
     shapes = (CPU_QUICK if setup.quick else CPU_FULL) if cpu else (QUICK if setup.quick else FULL)
     clock = Clock(setup.torch, device)
@@ -48,7 +48,7 @@ def attentions(setup: Setup, device: str, name: str, time_slice: Slice) -> Itera
 
 
 def attention(setup: Setup, device: str, name: str, size: Size) -> Any:
-    """An action over queries, keys and values of its own in turn."""
+    """An action over rotating sets of queries, keys and values."""
     torch = setup.torch
     dtype = getattr(torch, matmul.DTYPES[name])
     batch, heads, length, width = size

@@ -11,7 +11,7 @@ from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 Size = tuple[int, int, int]
-"""Pictures, channels, pixels along an edge; the filter is 3x3, as many channels come out."""
+"""Pictures, channels, pixels along an edge; the filter is 3x3, with as many output channels."""
 QUICK: tuple[Size, ...] = ((64, 256, 28),)
 FULL: tuple[Size, ...] = ((16, 64, 56), (32, 128, 28), (64, 256, 28), (128, 256, 56))
 CPU_QUICK: tuple[Size, ...] = ((8, 64, 56),)
@@ -60,7 +60,7 @@ def convolutions(
 
 
 def convolution(setup: Setup, device: str, name: str, layout: str, size: Size) -> Any:
-    """An action that convolves pictures of its own in turn."""
+    """An action that convolves rotating sets of pictures."""
     torch = setup.torch
     dtype = getattr(torch, matmul.DTYPES[name])
     place = torch.channels_last if layout == "nhwc" else torch.contiguous_format

@@ -1,4 +1,4 @@
-"""The same training step on the CPU and on a device: how many times faster, by batch size."""
+"""The same training step on the CPU and on a device: the speed-up by batch size."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reading the disk of the current folder: a large file in order, and pieces of a picture's size.
 
-What was just written is in the page cache, which is dropped before each reading.
+New data is in the page cache, which is dropped before each reading.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PIECES = 400
 
 
 def kernels(setup: Setup) -> list[CeilingKernel]:
-    """One, where a file may be written."""
+    """One kernel, if a file may be written."""
     size = BYTES_QUICK if setup.quick else BYTES
     return [
         CeilingKernel(
@@ -60,7 +60,9 @@ def _impossible(folder: str, size: int) -> str:
 
 
 def readings(folder: str, size: int, time_slice: Slice) -> Iterator[Point]:
-    """GB/s in order, then in pieces from anywhere. The file has no name: nothing is left behind."""
+    """GB/s in order, then in randomly placed pieces. The file has no name, so nothing is left
+    behind.
+    """
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         with stopwatch.preparing():
             _write(file, size)

@@ -15,7 +15,7 @@ COPIED = 256 * MIB
 
 
 def kernels(setup: Setup) -> list[CeilingKernel]:
-    """Nothing where there is one device."""
+    """Nothing if there is only one device."""
     cards = [device for device in setup.accelerators if device.startswith("cuda")]
     if len(cards) < 2:
         return []
@@ -32,7 +32,7 @@ def kernels(setup: Setup) -> list[CeilingKernel]:
 
 
 def pairs(setup: Setup, cards: list[str], time_slice: Slice) -> Iterator[Point]:
-    """GB/s for each pair; `--quick` takes neighbours alone."""
+    """GB/s for each pair; `--quick` takes only neighbours."""
     card_pairs = list(itertools.permutations(cards, 2))
     if setup.quick:
         card_pairs = list(zip(cards, cards[1:] + cards[:1]))
@@ -55,7 +55,7 @@ def _copy(target: Any, source: Any, _: int) -> None:
 
 
 class _Both(timing.Clock):
-    """Events of the source's stream, on which torch puts the copy; both devices at rest before."""
+    """Events of the source's stream, on which torch puts the copy; both devices are idle before."""
 
     def __init__(self, torch: Any, source: str, target: str) -> None:
         super().__init__(torch, source)

@@ -1,4 +1,6 @@
-"""Decoding JPEG pictures on one core: what feeds an image model, by each decoder installed here."""
+"""Decoding JPEG pictures on one core, the input of an image model, with each decoder installed
+here.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Decode = Callable[[bytes], Any]
 
 
 def kernels(setup: Setup) -> list[CeilingKernel]:
-    """One: on one core, since loaders' workers have one each."""
+    """One kernel, on one core, since loaders' workers have one each."""
     decoders = installed_decoders(setup.torch)
     impossible = (
         "" if decoders else "neither Pillow nor torchvision is installed: pip install pillow"
@@ -38,7 +40,7 @@ def kernels(setup: Setup) -> list[CeilingKernel]:
 
 
 def installed_decoders(torch: Any) -> dict[str, Decode]:
-    """Decoders by name, those that can be imported."""
+    """The importable decoders, by name."""
     decoders: dict[str, Decode] = {}
     try:
         image = importlib.import_module("PIL.Image")
@@ -77,7 +79,7 @@ def _decode(decode: Decode, pictures: list[bytes], call: int) -> None:
 
 
 def encoded(torch: Any, width: int, height: int, seed: int) -> bytes:
-    """A picture with large shapes, edges and some grain: a photograph's size in bytes, about."""
+    """A picture with large shapes, edges and some grain, about as many bytes as a photograph."""
     generator = torch.Generator().manual_seed(seed)
     shapes = torch.rand(1, 3, max(height // 24, 2), max(width // 24, 2), generator=generator)
     whole = torch.nn.functional.interpolate(shapes, (height, width), mode="bilinear")[0]

@@ -1,4 +1,4 @@
-"""Kernel: one ceiling that can be measured here; and Setup: where, with what, and for how long."""
+"""Kernel: one ceiling that can be measured here. Setup: where, with what, and for how long."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CPU_CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE_BYTES = {"cpu": 2**25, "accelerator": 2**26}
 MOST_CACHE_BYTES = 2**29
 PAIRED = ("matmul-bf16", "matmul-fp16", "copy-device", "copy-host-to-device-pinned")
-"""What `--quick` measures on the second and further devices: enough to see that one is worse."""
+"""The kernels that `--quick` measures on further devices: enough to see that one is worse."""
 
 
 class Slice:
-    """The time that one kernel may measure. What it leaves is the next one's."""
+    """The time that one kernel may measure. Unused time goes to the next one."""
 
     def __init__(self, seconds: float) -> None:
         self._until = stopwatch.now() + seconds
@@ -47,12 +47,12 @@ class CeilingKernel:
     curve: Callable[[Slice], Iterator[Point]]
     """Yields each size as soon as it is measured, small ones first."""
     weight: float = 1.0
-    """Its share of the time for all."""
+    """Its weight in the total time."""
     note: str = ""
     impossible: str = ""
-    """Why it cannot be measured here; it is then reported without a value."""
+    """Why it cannot be measured here, if so; it is then reported without a value."""
     starts_processes: bool = False
-    """`--quick` leaves it out unless it is asked for."""
+    """Whether `--quick` leaves it out unless requested."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Setup:
         return 2 * FALLBACK_FREE_BYTES
 
     def cache_bytes(self, device: str) -> int:
-        """Its last-level cache: what lies outside of it really comes from memory."""
+        """Bytes of its last-level cache: larger data really comes from memory."""
         if device == "cpu":
             return min(_cpu_cache_bytes(), MOST_CACHE_BYTES)
         if device.startswith("cuda"):
@@ -94,15 +94,17 @@ class Setup:
         return USUAL_CACHE_BYTES["accelerator"]
 
     def random(self, shape: Sequence[int], dtype: Any, device: str) -> Any:
-        """Normal values. Zeros, and values that repeat, switch fewer transistors: such a product
-        draws less power, and seems up to a fifth faster than a real one.
+        """Normally distributed values. Zeros, and repeating values, switch fewer transistors: such
+        a product draws less power, and seems up to a fifth faster than a real one.
         """
         if dtype.itemsize == 1 or not dtype.is_floating_point:
             return self.torch.randn(*shape, device=device, dtype=self.torch.float32).to(dtype)
         return self.torch.randn(*shape, device=device, dtype=dtype)
 
     def filled(self, count: int, device: str) -> Any:
-        """So many float32 values, random ones that repeat: for traffic, which no value changes."""
+        """`count` float32 values, random but repeating, for memory traffic, which does not depend
+        on values.
+        """
         values = self.torch.empty(count, dtype=self.torch.float32, device=device)
         tile = self.random((min(count, TILE),), self.torch.float32, device)
         for first in range(0, count, TILE):
@@ -114,7 +116,7 @@ class Setup:
         self, device: str, make: Callable[[], Any], bytes_each: int, most: int = 64
     ) -> list[Any]:
         """Enough sets of operands that each has left the caches before its next turn. All but the
-        first are copies: to draw random values takes several times as long.
+        first are copies, as drawing random values takes several times as long.
         """
         count = -(-3 * self.cache_bytes(device) // max(bytes_each, 1))
         room = int(self.free_bytes(device) * 0.4) // max(bytes_each, 1)
@@ -124,7 +126,7 @@ class Setup:
 
 
 def _copy(operands: Any) -> Any:
-    """Tensors of their own: one, or as many as there are, pinned where these are."""
+    """Separate tensors: one, or as many as there are, pinned if these are."""
     if isinstance(operands, (list, tuple)):
         return [_copy(operand) for operand in operands]
     copied = operands.clone()
@@ -144,11 +146,13 @@ def _cpu_cache_bytes() -> int:
 
 
 def threads(torch: Any) -> int:
-    """One for each core that may be used: torch leaves out second hardware threads by itself."""
+    """One thread per usable core; torch itself leaves out second hardware threads."""
     return max(1, min(usable_cores(), int(torch.get_num_threads())))
 
 
 def forget_thread_variables() -> None:
-    """Those that a program was given; a ceiling is that of the machine. Before torch's import."""
+    """Remove limits on a program's threads: a ceiling is that of the machine. Called before torch's
+    import.
+    """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.pop(name, None)

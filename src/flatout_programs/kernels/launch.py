@@ -1,4 +1,6 @@
-"""What a kernel costs beside its work: launching one, launching many, replaying them as a graph."""
+"""The cost of a kernel besides its work: launching one, launching many, replaying them as
+a graph.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from flatout_programs.kernels import stopwatch, timing
 from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 
 ROUND = 500
-"""Launches in a row: fewer than a queue holds, so that the host is never made to wait."""
+"""Launches in a row, fewer than a queue holds, so the host never has to wait."""
 GRAPHS = (10, 100, 1000)
 """Kernels in one graph."""
 
 
 def kernels(setup: Setup) -> list[CeilingKernel]:
-    """Latency and rate on each device, graphs where there are some."""
+    """Latency and rate on each device, and graphs if supported."""
     family = []
     for device in setup.accelerators:
         family += [
@@ -47,7 +49,7 @@ def kernels(setup: Setup) -> list[CeilingKernel]:
 
 
 def latency(setup: Setup, device: str, time_slice: Slice) -> Iterator[Point]:
-    """Microseconds from the call to its end on a device that was idle."""
+    """Microseconds from the call to its end on an idle device."""
     values = setup.random((32,), setup.torch.float32, device)
     times = []
     timing.wait(setup.torch, device)
@@ -77,7 +79,7 @@ def rate(setup: Setup, device: str, time_slice: Slice) -> Iterator[Point]:
 
 
 def replays(setup: Setup, device: str, time_slice: Slice) -> Iterator[Point]:
-    """Kernels per second inside a graph, by how many it holds."""
+    """Kernels per second inside a graph, by the number it holds."""
     torch = setup.torch
     graph_sizes = GRAPHS[1:2] if setup.quick else GRAPHS
     with torch.cuda.device(device):
@@ -95,16 +97,17 @@ def _replay(graph: Any, _: int) -> None:
 
 
 def _graph(setup: Setup, device: str, count: int) -> Any:
-    """So many dependent tiny kernels, as one thing to launch."""
+    """`count` dependent tiny kernels, as one launch."""
     torch = setup.torch
     values = setup.random((32,), torch.float32, device)
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
-        values.add_(1.0)  # what is captured must have run once
+        values.add_(1.0)  # captured work must have run once
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    # Not on torch's own stream for captures: that is of the device that it was first made on.
+    # Not on torch's own stream for captures, which belongs to the device on which it was first
+    # made.
     with torch.cuda.graph(graph, stream=side):
         for _ in range(count):
             values.add_(1e-6)

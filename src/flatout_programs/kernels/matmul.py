@@ -35,7 +35,7 @@ DTYPES = {
     "fp8": "float8_e4m3fn",
 }
 IMPORTANT = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp64")
-"""Where time runs out the last are left out."""
+"""If time runs out, the last are left out."""
 
 
 def kernels(setup: Setup) -> list[CeilingKernel]:
@@ -80,7 +80,7 @@ def formats(torch: Any, device: str) -> tuple[str, ...]:
 
 
 def float8(torch: Any, device: str) -> Any:
-    """The device's 8-bit dtype; None: it has none, or this torch cannot multiply it."""
+    """The device's 8-bit dtype, or None if it has none or this torch cannot multiply it."""
     if not hasattr(torch, "_scaled_mm"):
         return None
     if torch.version.hip:
@@ -124,7 +124,7 @@ def precise(torch: Any, name: str) -> Iterator[None]:
 
 
 def product(setup: Setup, device: str, name: str, shape: Shape) -> Any:
-    """An action that multiplies operands of its own in turn."""
+    """An action that multiplies rotating sets of operands."""
     torch = setup.torch
     m, n, k = shape
     if name == "fp8":
@@ -145,14 +145,14 @@ def product(setup: Setup, device: str, name: str, shape: Shape) -> Any:
 
 
 def _product_fp8(setup: Setup, device: str, shape: Shape) -> Any:
-    """Into bfloat16, one scale for each operand: what training in 8 bits calls."""
+    """A product into bfloat16 with one scale per operand, as in 8-bit training."""
     torch = setup.torch
     m, n, k = shape
     dtype = float8(torch, device)
     scale = torch.ones((), device=device)
 
     def make() -> Any:
-        # The second operand must stand by columns.
+        # The second operand must be column-major.
         return setup.random((m, k), dtype, device), setup.random((n, k), dtype, device).t()
 
     operands = setup.sets(device, make, m * k + k * n)

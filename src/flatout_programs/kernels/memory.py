@@ -65,7 +65,7 @@ def main_memory(setup: Setup, time_slice: Slice) -> Iterator[Point]:
 
 
 def traffic(setup: Setup, device: str, name: str, size: int) -> Any:
-    """An action that copies, or adds a multiple of one array to another, in turn."""
+    """An action that copies, or adds a multiple of one array to another, on rotating arrays."""
     torch = setup.torch
     count = size // 4
 

@@ -1,6 +1,6 @@
-"""Between processes of this machine, as ranks train: the sum over all of them, by gloo or NCCL.
+"""The sum over all processes of this machine, as ranks train, by gloo or NCCL.
 
-Each figure is taken by processes of its own, which end by themselves (`rank.py`).
+Each figure is taken by separate processes, which end by themselves (`rank.py`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from flatout_programs.tell import MARK
 
 MIB = 2**20
 LARGE = {"gloo": 25 * MIB, "nccl": 256 * MIB}
-"""Bytes: a bucket of DistributedDataParallel, and what fills NVLink."""
+"""Bytes: a bucket of DistributedDataParallel, and a size that saturates NVLink."""
 SMALL = 1024
 MOST_PROCESSES = 8
 START_S = {True: 8.0, False: 45.0}
-"""For processes to import torch and to meet, by `--quick`. The host gives up a little later."""
+"""Seconds for processes to import torch and to meet, by `--quick`. The host gives up a little
+later."""
 LEAST_S = 0.3
 PROGRAM = Path(__file__).resolve().parent.parent / "rank.py"
 
@@ -110,9 +111,9 @@ def _over(
 
 
 def all_reduce_s(setup: Setup, backend: str, ranks: int, size: int, budget_s: float) -> float:
-    """Seconds of one all-reduce of `size` bytes over so many processes.
+    """Seconds of one all-reduce of `size` bytes over this many processes.
 
-    Raises RuntimeError with what the first that failed wrote last.
+    Raises RuntimeError with the last output of the first that failed.
     """
     limit_s = budget_s + START_S[setup.quick]
     with tempfile.TemporaryDirectory(prefix="flatout-ranks-", ignore_cleanup_errors=True) as folder:
@@ -147,7 +148,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _first_failed(processes: Sequence[subprocess.Popen[bytes]], until: float) -> int | None:
-    """The rank that failed, or was not done in time; None: all are done."""
+    """The rank that failed or was not done in time, or None if all are done."""
     while True:
         codes = [process.poll() for process in processes]
         bad = [rank for rank, code in enumerate(codes) if code]

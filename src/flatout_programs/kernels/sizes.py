@@ -1,4 +1,6 @@
-"""A curve over sizes within a slice of time: each has its part, too large ones are left out."""
+"""A curve over sizes within a time slice: each size has its part, and too large ones are
+left out.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from flatout_programs.kernels.kernel import Point, Slice
 
 S = TypeVar("S")
 CALLS = 8
-"""A size is begun when so many calls are expected to fit into its part of the time."""
+"""A size is begun if this many calls are expected to fit into its part of the time."""
 
 
 def over(
@@ -22,8 +24,8 @@ def over(
 ) -> Iterator[Point]:
     """Measure `sizes`, small first. `measure(size, seconds)`: words, value, seconds of one call.
 
-    work: how much there is to do at a size, to expect its time from the one before. The first size
-    is measured however long it takes.
+    work: the amount of work at a size, to estimate its time from the one before. The first size is
+    measured however long it takes.
     """
     per_work = 0.0
     for index, size in enumerate(sizes):
@@ -44,7 +46,7 @@ def bytes_in_words(count: int) -> str:
 
 
 def warm(torch: Any, device: str, seconds: float) -> None:
-    """Give the device so much to do that its clocks rise."""
+    """Give the device enough work that its clocks rise."""
     values = torch.randn(2048, 2048, device=device)
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:

@@ -1,4 +1,4 @@
-"""The clock of the time that measuring may take: it stands still while something is prepared.
+"""The clock for the time that measuring may take; it stops while something is prepared.
 
 Loading a library, drawing operands and compiling a kernel happen once and may take seconds: they
 would eat the time of the measurements.
@@ -26,12 +26,12 @@ def now() -> float:
 
 @contextlib.contextmanager
 def preparing() -> Iterator[None]:
-    """What runs within it takes none of the time for measuring."""
+    """Code within it takes none of the measuring time."""
     began = time.perf_counter()
     _watch.depth += 1
     try:
         yield
     finally:
         _watch.depth -= 1
-        if not _watch.depth:  # one within another counts once
+        if not _watch.depth:  # nested ones count once
             _watch.stood_s += time.perf_counter() - began

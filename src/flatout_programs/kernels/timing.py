@@ -1,11 +1,13 @@
-"""How times are taken: events of the device, warm-up until stable, the median of many batches.
+"""How times are taken: device events, warm-up until stable, the median of many batches.
 
-- On CUDA, ROCm and XPU the device's own events time the work, so that what the host does beside it
-  is not counted; elsewhere the host's clock, around work that was waited for.
-- A batch holds so many calls that its time is long beside the clock's resolution and the launch.
+- On CUDA, ROCm and XPU the device's own events time the work, so the host's other work is not
+  counted; elsewhere the host's clock, around synchronised work.
+- A batch holds enough calls that its time is long compared with the clock's resolution and the
+launch.
 - Batches are thrown away until two in a row agree: clocks rise, code is loaded, algorithms chosen.
-- The median of the batches that follow; the fastest would tell of luck, the mean of interruptions.
-- Each call gets the number of the call, so that operands rotate and never lie in a cache.
+- The median of the following batches counts; the fastest would reflect luck, the mean
+interruptions. - Each call gets the number of the call, so that operands rotate and never lie in a
+cache.
 
 The same is done by triton.testing.do_bench (which empties the cache instead of rotating) and by
 torch.utils.benchmark's blocked_autorange.
@@ -24,11 +26,11 @@ Action = Callable[[int], Any]
 """One call of the kernel; the argument counts the calls."""
 BATCH_S = {"cpu": 0.02, "accelerator": 0.005}
 STABLE = 0.03
-"""Two batches in a row within so much: it is warm."""
+"""Warm if two batches in a row agree within this share."""
 WARM_SHARE = 0.35
 FEWEST = 3
 MOST_CALLS = 2000
-"""In a batch: a device's queue holds about a thousand, more only wait in it."""
+"""The most calls in a batch: a device's queue holds about a thousand, so more would only wait."""
 
 
 class Clock:
@@ -43,11 +45,11 @@ class Clock:
         self._events = kind in ("cuda", "xpu")
 
     def seconds(self, action: Action, calls: int) -> float:
-        """All of the calls together."""
+        """Seconds of all calls together."""
         return self._by_events(action, calls) if self._events else self._by_host(action, calls)
 
     def wait(self) -> None:
-        """Until all that was asked of the device is done."""
+        """Wait until the device has done all its work."""
         wait(self._torch, self._device)
 
     def _by_events(self, action: Action, calls: int) -> float:
@@ -76,14 +78,14 @@ class Clock:
 
 
 def wait(torch: Any, device: str) -> None:
-    """Until all that was asked of the device is done."""
+    """Wait until the device has done all its work."""
     kind, _, number = device.partition(":")
     if kind != "cpu":
         getattr(torch, kind).synchronize(*([device] if number else []))
 
 
 def median_s(clock: Any, action: Action, budget_s: float) -> float:
-    """Seconds per call, within about `budget_s`; a call that takes longer is measured all the same.
+    """Seconds per call, within about `budget_s`; a call that takes longer is still measured.
 
     The first call takes no part of the budget: it loads libraries and tries algorithms. Raises what
     the kernel raises.

@@ -14,13 +14,13 @@ MIB = 2**20
 QUICK = (64 * MIB,)
 FULL = (MIB // 16, MIB, 16 * MIB, 64 * MIB, 256 * MIB)
 MOST = 8
-"""Buffers: to pin memory takes longer than to copy it."""
+"""The number of buffers: pinning memory takes longer than copying it."""
 WAYS = ("host-to-device", "device-to-host")
 MEMORIES = ("pinned", "pageable")
 
 
 def kernels(setup: Setup) -> list[CeilingKernel]:
-    """Four on each device with memory of its own."""
+    """Four kernels on each device with its own memory."""
     return [
         CeilingKernel(
             f"copy-{way}-{memory}",
@@ -38,7 +38,9 @@ def kernels(setup: Setup) -> list[CeilingKernel]:
 
 
 def copies(setup: Setup, device: str, way: str, memory: str, time_slice: Slice) -> Iterator[Point]:
-    """GB/s over sizes. Pageable memory is copied by the host first: it is timed by its clock."""
+    """GB/s over sizes. Pageable memory is first copied by the host, so the host's clock
+    times it.
+    """
     clock = Clock(setup.torch, device)
 
     def measure(size: int, budget_s: float) -> tuple[str, float, float]:
@@ -49,7 +51,7 @@ def copies(setup: Setup, device: str, way: str, memory: str, time_slice: Slice) 
 
 
 def copy(setup: Setup, device: str, way: str, memory: str, size: int) -> Any:
-    """An action that copies buffers of its own in turn: none may lie in the processor's cache."""
+    """An action that copies rotating buffers, none of which may be in the processor's cache."""
     pinned = memory == "pinned"
     count = size // 4
     hosts = setup.sets("cpu", lambda: _host(setup, count, pinned), size, MOST)

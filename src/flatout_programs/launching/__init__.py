@@ -1,1 +1,1 @@
-"""Files that `flatout launch` gives to an engine: copied, the user's to keep, never imported."""
+"""Files that `flatout launch` gives to an engine: copied, kept by the user, never imported."""

@@ -21,26 +21,26 @@ from typing import IO, Any, Callable, Iterator
 
 # ---- what is asked for
 NODES = 1
-# Of each node; "all": as many as the node with the most of them has.
+# GPUs of each node; "all" means as many as the node with the most has.
 GPUS: int | str = 0
 # Cores that Ray counts as taken on each node; the program may use all.
 CPUS = 1
 COMMAND = ["flatout", "run", "--nodes", "auto", "train.py"]
-# Of the program; "": the one that Ray runs.
+# Python of the program; "" means the one that Ray runs.
 PYTHON = ""
 VARIABLES: dict[str, str] = {}
-# Where the code is on each node; "": where Ray puts the working_dir.
+# Where the code is on each node; "" means where Ray puts the working_dir.
 FOLDER = ""
 # After an error, or the loss of a node: how often all nodes start again.
 RESTARTS = 0
-# Seconds; None: no limit.
+# Seconds, or None for no limit.
 TIME_S: float | None = None
 # ---- until here
 
 OTHERS_S = 60.0
-"""The others see themselves that a node has failed; after so long they are ended."""
+"""Seconds after which the others are ended; they usually notice a failed node themselves."""
 GRACE_S = 120.0
-"""Between SIGTERM and SIGKILL: to finish a step and save."""
+"""Seconds between SIGTERM and SIGKILL, to finish a step and save."""
 FAILED, TIMED_OUT = 1, 124
 
 
@@ -66,12 +66,12 @@ def say(text: str, by: str = "ray_job") -> None:
 
 
 def complain(text: str) -> None:
-    """What went wrong, as `flatout run` says it."""
+    """The error, in the form of `flatout run`."""
     say(text, by="flatout: error")
 
 
 def one_start(ray: Any, deadline: float | None) -> int:
-    """All nodes once; the exit code."""
+    """Run all nodes once; returns the exit code."""
     from ray.util.placement_group import placement_group, remove_placement_group
 
     gpus = most_gpus(ray) if GPUS == "all" else int(GPUS)
@@ -112,13 +112,13 @@ def remote(
 
 
 def most_gpus(ray: Any) -> int:
-    """GPUs of the node that has most."""
+    """GPUs of the node with the most."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return int(max([resources.get("GPU", 0) for resources in alive] or [0]))
 
 
 def placed(ray: Any, group: Any, bundle: dict[str, int], deadline: float | None) -> bool:
-    """Wait until the cluster has the nodes; False: the time is over."""
+    """Wait until the cluster has the nodes; returns False if the time is over."""
     said = 0.0
     while not group.wait(timeout_seconds=5):
         now = time.monotonic()
@@ -134,7 +134,7 @@ def placed(ray: Any, group: Any, bundle: dict[str, int], deadline: float | None)
 
 
 def followed(ray: Any, tasks: dict[Any, int], hosts: list[str], deadline: float | None) -> int:
-    """Print what the nodes write until all have ended; the first failure's exit code."""
+    """Print the nodes' output until all have ended; returns the first failure's exit code."""
     first: int | None = None
     end_at, cancelled = deadline, False
     waiting = list(tasks)
@@ -175,7 +175,7 @@ def followed(ray: Any, tasks: dict[Any, int], hosts: list[str], deadline: float 
 
 
 def short(error: Exception) -> str:
-    """What became of a task, in one line."""
+    """The outcome of a task, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return "{}: {}".format(type(error).__name__, lines[0] if lines else "")
 
@@ -198,7 +198,7 @@ def place() -> tuple[str, str, int, str]:
 def run_node(
     index: int, leader: str, token: str, name: str
 ) -> Iterator[tuple[list[str], int | None]]:
-    """Run the command; yields what it writes, at last with its exit code."""
+    """Run the command; yields its output, and finally its exit code."""
     variables = {
         "FLATOUT_NODES": str(NODES),
         "FLATOUT_NODE": str(index),
@@ -234,7 +234,7 @@ def run_node(
 
 
 def read(pipe: IO[bytes]) -> Iterator[list[str]]:
-    """Lines as they come, as many as there are."""
+    """Lines as they arrive, as many as there are."""
     rest = b""
     while True:
         chunk = os.read(pipe.fileno(), 1 << 16)
@@ -248,7 +248,7 @@ def read(pipe: IO[bytes]) -> Iterator[list[str]]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """It ends with the task."""
+    """The command ends with the task."""
     if process.poll() is not None:
         return
     process.terminate()
@@ -265,7 +265,7 @@ def shell_code(code: int) -> int:
 
 
 def ends_with_its_parent() -> Callable[[], Any] | None:
-    """On Linux: the command gets SIGTERM where Ray's worker is killed, so that nothing stays."""
+    """On Linux, the command gets SIGTERM if Ray's worker is killed, so nothing is left running."""
     if not sys.platform.startswith("linux"):
         return None
     import ctypes

@@ -33,7 +33,7 @@ class Model:
         self._output_names = [item["name"] for item in self.outputs]
 
     def __call__(self, *arrays: Any, **named: Any) -> dict[str, Any]:
-        """Run the model once. Raises ValueError where the arrays do not fit its inputs."""
+        """Run the model once. Raises ValueError if the arrays do not fit its inputs."""
         if named:
             arrays = self._in_order(arrays, named)
         if len(arrays) != len(self._wanted):
@@ -69,7 +69,7 @@ class Model:
                 raise ValueError(f"{name} takes {dtype}, not {array.dtype}")
             array = array.astype(dtype)
         if not array.flags.writeable:
-            array = array.copy()  # torch shares memory with none that it must not write to
+            array = array.copy()  # torch does not share memory that it must not write to
         if len(array.shape) != len(shape) or any(
             size is not None and size != there for size, there in zip(shape, array.shape)
         ):
@@ -93,8 +93,9 @@ def numpy_scalar(value: Any) -> Any:
 def load(folder: Any = None, threads: int | None = None, check: bool = False) -> Model:
     """The model of this folder.
 
-    threads: those of one call; None: the cores that this process may use. check: compare the files
-    with their hashes first. Raises RuntimeError where the folder or this machine does not fit.
+    threads: threads of one call, or None for the cores that this process may use. check: compare
+    the files with their hashes first. Raises RuntimeError if the folder or this machine does not
+    fit.
     """
     folder = Path(folder) if folder is not None else Path(__file__).resolve().parent
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -111,7 +112,7 @@ def load(folder: Any = None, threads: int | None = None, check: bool = False) ->
 
 
 def check_files(folder: Path, manifest: dict[str, Any]) -> None:
-    """Raise RuntimeError for the first file that is not the one that was written."""
+    """Raise RuntimeError for the first file that differs from the one written."""
     for name, wanted in manifest["files"].items():
         found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         if found != wanted:
@@ -121,7 +122,7 @@ def check_files(folder: Path, manifest: dict[str, Any]) -> None:
 def cores() -> int:
     """Cores that this process may use: its affinity, and the quota of its container.
 
-    A quota of 2.5 cores counts as 2: a thread more would wait for the next period in each call.
+    A quota of 2.5 cores counts as 2: one more thread would wait for the next period in each call.
     """
     affinity: Any = getattr(os, "sched_getaffinity", None)  # not on every system
     count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1

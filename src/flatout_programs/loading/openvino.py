@@ -9,8 +9,8 @@ from typing import Any
 def start(folder: Path, options: dict[str, Any], threads: int) -> Any:
     """Compile the model for this CPU; return the function that runs it.
 
-    options: `single` has the batch axis of each input where batch 1 gets a model of its own with
-    fixed shapes.
+    options: `single` has the batch axis of each input if batch 1 gets a separate model with fixed
+    shapes.
     """
     import openvino
 

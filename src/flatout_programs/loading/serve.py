@@ -1,10 +1,10 @@
-"""Serves the model of this folder over HTTP: an example to start from, and yours to change.
+"""Serves the model of this folder over HTTP: an example for you to start from and change.
 
     python serve.py 8000
     curl localhost:8000                                       # what the model takes and returns
     curl localhost:8000 -d '{"images": [[0.5, 0.25, 0.125]]}' # what it returns for these
 
-One request at a time, in JSON. It has neither TLS nor passwords, and it puts no requests together:
+One request at a time, in JSON. It has neither TLS nor passwords, and it does not batch requests:
 for many clients, `flatout export --triton` writes the model for Triton Inference Server.
 """
 
@@ -20,7 +20,7 @@ class ModelHandler(BaseHTTPRequestHandler):
     """GET describes the model; POST runs it on arrays by name."""
 
     model: Any
-    timeout = 30  # seconds: who sends more slowly holds up the others
+    timeout = 30  # seconds: a slower sender holds up the others
 
     def do_GET(self) -> None:
         self.answer(200, {"inputs": self.model.inputs, "outputs": self.model.outputs})

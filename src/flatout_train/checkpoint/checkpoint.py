@@ -40,8 +40,8 @@ class Checkpoint:
 
     dir: folder for this training run only, with one folder `step-00000500` per checkpoint. Under
         torch.distributed it must be a folder that all ranks share.
-    every: optimizer steps between checkpoints, or a time ("90s", "10m", "2h"); None: only `save`.
-    keep: number of checkpoints to keep; older ones are removed once a new one is safe.
+    every: optimizer steps between checkpoints, or a time ("90s", "10m", "2h"), or None for only
+    `save`. keep: number of checkpoints to keep; older ones are removed once a new one is safe.
     grace: seconds that SIGTERM waits for the current step. At the end of that step the state is
         saved and the process ends as SIGTERM would have ended it: the program's own handler is
         called, or `SystemExit(143)` is raised. After that time it ends at once. See
@@ -65,12 +65,12 @@ class Checkpoint:
     additional ranks keep their own random states, and get rank 0's state of the other objects.
 
     Under `flatout run --ranks`, `--gpus` or `--nodes` all ranks save at the same step too; rank 0
-    alone writes to `dir`, and any number of ranks resumes from it. As many ranks as before go on
-    bit for bit, also with dropout; with another number the model draws other random numbers, and
-    a warning says so.
+    alone writes to `dir`, and any number of ranks resumes from it. The same number of ranks
+    continues bit for bit, also with dropout; with another number the model draws other random
+    numbers, and a warning says so.
 
-    Raises UsageError for what cannot be tracked, and CheckpointError where a checkpoint cannot be
-    written or loaded. A failed save leaves the training and the older checkpoints as they were.
+    Raises UsageError for objects that cannot be tracked, and CheckpointError if a checkpoint cannot
+    be written or loaded. A failed save leaves the training and the older checkpoints as they were.
     """
 
     def __init__(
@@ -115,9 +115,10 @@ class Checkpoint:
     def resume(self) -> int:
         """Load the newest intact checkpoint into the tracked objects.
 
-        Returns the number of optimizer steps done; 0: there is no checkpoint. Broken checkpoints
-        are skipped with a warning that names them. Raises CheckpointError where no checkpoint can
-        be read: nothing is loaded then; and where the state does not fit the tracked objects.
+        Returns the number of optimizer steps done, or 0 if there is no checkpoint. Broken
+        checkpoints are skipped with a warning that names them. Raises CheckpointError if no
+        checkpoint can be read (nothing is loaded then), or if the state does not fit the tracked
+        objects.
         """
         ranks = self._begin()
         self.wait()
@@ -127,7 +128,7 @@ class Checkpoint:
             self._load(newest.path, ranks)
             ranks.wait_for_all()
             self._done = self._look_at = newest.step
-        self._may_save = True  # not where it failed: another training would be mixed with this one
+        self._may_save = True  # not if it failed: another training would be mixed with this one
         return self._done
 
     def after_step(self) -> None:
@@ -149,7 +150,7 @@ class Checkpoint:
     def save(self) -> None:
         """Save now: returns as soon as the state is copied; a thread writes it (see `wait`).
 
-        Raises CheckpointError where the state cannot be saved, or the previous save failed.
+        Raises CheckpointError if the state cannot be saved, or the previous save failed.
         """
         ranks = self._begin()
         self._check_folder(ranks)
@@ -261,7 +262,7 @@ class Checkpoint:
         return Staged(self._done, states, copies.shards, copies.finish, error)
 
     def _load(self, path: Path, ranks: CheckpointRanks) -> None:
-        """Read everything before anything is loaded, on all ranks alike."""
+        """Read everything before anything is loaded, on all ranks."""
         things = self._tracked
         current = {tracked.name: tracked.state() for tracked in things}
         states: dict[str, Any] = {}

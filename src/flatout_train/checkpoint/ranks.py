@@ -13,17 +13,17 @@ from flatout_agent.ranks import agreeing, going_on
 from flatout_train.errors import CheckpointError
 
 _MAX: Any = getattr(getattr(dist, "ReduceOp", None), "MAX", None)
-"""Not there where torch has no torch.distributed."""
+"""Missing if torch has no torch.distributed."""
 _Value = TypeVar("_Value")
 
 CARRIED = "ranks"
-"""Key of what the ranks of `flatout run --ranks` take over."""
+"""Key of the state that ranks of `flatout run --ranks` take over."""
 EAGER_S = 0.5
 """Approximate seconds between two exchanges of the ranks."""
 
 
 class CheckpointRanks:
-    """The ranks of this training run; a single rank where torch.distributed is not in use.
+    """The ranks of this training run; a single rank if torch.distributed is not in use.
 
     Created on every rank at the same point: it opens two groups on the CPU (gloo), one for the
     thread that writes and one for the training loop, so that neither blocks the other.
@@ -53,7 +53,7 @@ class CheckpointRanks:
         return values
 
     def together(self, act: Callable[[], _Value], group: Any = None) -> list[_Value]:
-        """What `act` returns on each rank; where it fails on one, all of them raise an error."""
+        """The result of `act` on each rank; if it fails on one, all of them raise an error."""
         value, failed = None, None
         try:
             value = act()
@@ -68,13 +68,13 @@ class CheckpointRanks:
         return [value for value, _ in outcomes]
 
     def from_first(self, act: Callable[[], _Value], group: Any = None) -> _Value:
-        """What `act` returns on rank 0, where alone it is called; every rank gets it."""
+        """The result of `act`, called only on rank 0; every rank gets it."""
         values = self.together(lambda: act() if self.rank == 0 else None, group)
         value: Any = values[0]
         return value  # type: ignore[no-any-return]
 
     def agreement(self) -> Agreement | None:
-        """None: there is nobody to agree with.
+        """The agreement among ranks, or None if there is nobody to agree with.
 
         The ranks of `flatout run --ranks` each have all of the state, but must save and end at the
         same step: none may leave before rank 0 has saved.
@@ -85,23 +85,23 @@ class CheckpointRanks:
         return Agreement(self._maxima) if self._maxima is not None else None
 
     def carried(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the random states, so that ranks go on as they would."""
+        """State in a checkpoint besides the random states, so ranks continue as they would have."""
         state = going_on.state() if self._regions else None
         return {} if state is None else {CARRIED: state}
 
     def go_on(self, states: dict[str, Any]) -> str:
-        """Take that over; returns what goes on differently than without the interruption."""
+        """Take that state over; returns what differs from a run without the interruption."""
         return going_on.resume(states.get(CARRIED)) if self._regions else ""
 
     def wait_for_all(self) -> None:
-        """Until all ranks have read: rank 0 might already save the same step anew."""
+        """Wait until all ranks have read: rank 0 might already save the same step again."""
         if self._maxima is not None:
             self._maxima(torch.tensor([0]))()
 
     def check_alike(self, step: int, folder: object) -> None:
-        """Raise CheckpointError where ranks that each look into the folder see other checkpoints.
+        """Raise CheckpointError if ranks that each read the folder see different checkpoints.
 
-        step: of the newest; 0: there is none.
+        step: the step of the newest, or 0 if there is none.
         """
         if self._maxima is None:
             return
@@ -123,7 +123,9 @@ class Agreement:
     """
 
     def __init__(self, start_max: Callable[[torch.Tensor], Callable[[], Any]]) -> None:
-        """start_max: starts to make a tensor the ranks' maximum, and gives what waits for that."""
+        """start_max: starts to make a tensor the ranks' maximum, and returns a function that waits
+        for it.
+        """
         self._start_max = start_max
         self._under_way: tuple[Callable[[], Any], torch.Tensor] | None = None
         self._before: tuple[int, float] | None = None

@@ -17,10 +17,10 @@ from flatout_train.errors import CheckpointError
 
 
 def newest(folder: Folder, ranks: CheckpointRanks) -> SavedCheckpoint | None:
-    """The newest checkpoint whose files are all intact; None: there is no checkpoint.
+    """The newest checkpoint whose files are all intact, or None if there is no checkpoint.
 
     Every rank calls it and checks its share of the files. Broken checkpoints are skipped with a
-    warning that names them; CheckpointError where all are broken.
+    warning that names them; CheckpointError is raised if all are broken.
     """
     listed = ranks.from_first(lambda: entries(folder))
     problems: list[str] = []
@@ -64,7 +64,7 @@ def read(path: Path, name: str, rank: int) -> Any:
 
 
 def own_file(path: Path, name: str, rank: int) -> Path | None:
-    """The file that this rank wrote; None: it wrote none."""
+    """The file that this rank wrote, or None if it wrote none."""
     file = path / f"{file_name(name, rank)}.pt"
     return file if file.exists() else None
 
@@ -85,13 +85,13 @@ def entries(folder: Folder) -> list[SavedCheckpoint]:
 
 
 def _problem(path: Path, ranks: CheckpointRanks) -> str | None:
-    """What is wrong with this rank's share of the files; None: nothing."""
+    """What is wrong with this rank's share of the files, or None."""
     files = sorted(path.glob("*.pt"))
     if path / f"{RANDOM_STATES}.pt" not in files:
         return f"it has no {RANDOM_STATES}.pt"
     for file in files[ranks.rank :: ranks.size]:
         try:
-            with zipfile.ZipFile(file) as archive:  # which has a checksum of all that it holds
+            with zipfile.ZipFile(file) as archive:  # which has a checksum of its whole content
                 damaged = archive.testzip()
         except PermissionError as error:
             raise CheckpointError(

@@ -44,7 +44,7 @@ def save(shards: dict[str, Tensor], path: Path, ranks: CheckpointRanks) -> None:
 
 
 def problem(path: Path, rank: int, size: int) -> str | None:
-    """What is wrong with this rank's share of the parts; None: nothing.
+    """What is wrong with this rank's share of the parts, or None.
 
     DCP writes each part by torch.save, which keeps a checksum of all that it writes.
     """

@@ -24,7 +24,7 @@ _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 
 
 class HostCopies:
-    """Copies of states in host memory, which is used again for the next checkpoint.
+    """Copies of states in host memory, which is reused for the next checkpoint.
 
     On CUDA the copies go to pinned memory and are only started here: the device makes them before
     the next update of the weights, and `finish` waits for them, in the thread that writes.
@@ -122,7 +122,7 @@ class HostCopies:
         return copied.copy_(tensor, non_blocking=apart)
 
     def _room(self, tensor: Tensor) -> Tensor:
-        """Memory for a copy: that of the last checkpoint, where its tensor was alike."""
+        """Memory for a copy: that of the last checkpoint, if its tensor was alike."""
         number = len(self._new)
         pinned = tensor.device.type == "cuda" and tensor.numel() > 0
         room = self._old[number] if number < len(self._old) else None

@@ -82,7 +82,7 @@ class _Signals:
         self._before: dict[int, Any] = {}
         """Signal -> its previous handler."""
         self._signal = 0
-        """The signal that requested the end; 0: none."""
+        """The signal that requested the end, or 0."""
         self._since = 0.0
         self._overdue = False
 
@@ -158,7 +158,7 @@ class _Signals:
 
     @property
     def _ending(self) -> bool:
-        """Not only warned."""
+        """Whether the end was requested, not only a warning given."""
         return self._signal not in (0, _warning())
 
     def _as_before(self, number: int, frame: FrameType | None) -> None:
@@ -203,7 +203,9 @@ def _numbers() -> list[int]:
 
 
 def _warning() -> int:
-    """The signal by which a cluster warns of the end; 0: none, or the program has its own way."""
+    """The signal with which a cluster warns of the end, or 0 if there is none or the program
+    handles it.
+    """
     number = getattr(signal, os.environ.get(wire.WARNING_ENV) or "-", None)
     if number is None:
         return 0

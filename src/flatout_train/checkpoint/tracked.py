@@ -39,7 +39,7 @@ class Tracked:
             self.thing.load_state_dict(state)
 
     def optimizer(self) -> torch.optim.Optimizer | None:
-        """The optimizer that this object is or has; None: neither."""
+        """The optimizer that this object is or has, or None."""
         for candidate in (self.thing, getattr(self.thing, "optimizer", None)):
             if isinstance(candidate, torch.optim.Optimizer):
                 return candidate
@@ -92,7 +92,7 @@ def _check(name: str, thing: Any) -> None:
 
 
 def _same_names(saved: Any, current: Any) -> dict[Any, Any] | None:
-    """Key in the saved state -> key in the current one; None where they do not match."""
+    """Key in the saved state -> key in the current one, or None if they do not match."""
     if saved.keys() == current.keys():
         return {key: key for key in saved}
     if not all(isinstance(key, str) for key in (*saved, *current)):

@@ -39,7 +39,7 @@ class Staged:
 def write(staged: Staged, folder: Folder, ranks: CheckpointRanks, keep: int) -> SavedCheckpoint:
     """Write and publish a checkpoint, then remove older ones; every rank calls it with its part.
 
-    Raises CheckpointError where it cannot be written; the older checkpoints stay then.
+    Raises CheckpointError if it cannot be written; the older checkpoints stay.
     """
     group = ranks.writing
     path: Path | None = None

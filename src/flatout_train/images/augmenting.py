@@ -25,7 +25,7 @@ ATTEMPTS = 10
 AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 LONGEST = 3
-"""Of a picture longer than this multiple of its width, only the middle is resized."""
+"""If a picture is longer than this multiple of its width, only its middle is resized."""
 GAP = 2
 """Evaluation decodes to at least this multiple of the size, where scaled decoding is
 indistinguishable from full decoding. Training decodes to the size itself."""
@@ -71,7 +71,7 @@ class Cuts:
 def choose(
     augment: Augment, size: int, resize: int | None, train: bool, jitter: float | Sequence[float]
 ) -> Cuts:
-    """The cuts for these arguments; UsageError where one is invalid."""
+    """The cuts for these arguments; UsageError if one is invalid."""
     if size < 1:
         raise UsageError(f"image_loader: size={size} must be at least 1 pixel.")
     shorter = round(size * 256 / 224) if resize is None else resize

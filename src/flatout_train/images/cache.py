@@ -40,13 +40,13 @@ class CachePlan:
 
     kind: str
     canvas: Side | None
-    """Height and width of canvases to resize pictures to; None: they are cropped directly."""
+    """Height and width of canvases to resize pictures to, or None if they are cropped directly."""
     reason: str
 
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes that may be used; None: unknown."""
+    """Bytes that may be used, or None if unknown."""
 
     host: int | None
     device: int | None
@@ -60,7 +60,8 @@ def plan(
     room: Room,
     through: Side | None = None,
 ) -> CachePlan:
-    """What to cache of `count` pictures: one of the canvases `sizes`, largest first, or the files.
+    """The form in which to cache `count` pictures: on one of the canvases `sizes`, largest first,
+    or as files.
 
     `mean_file`: bytes. `through`: pictures are resized to this canvas even if none is cached.
     Raises UsageError for an unknown `cache`.
@@ -129,11 +130,11 @@ class Canvases:
         self.on_device = device.type != "cpu"
         self.pixels = torch.empty(count, *side, 3, dtype=torch.uint8, device=device)
         self.sizes: list[Side | None] = [None] * count
-        """Height and width of each picture before resizing; None: not cached yet."""
+        """Height and width of each picture before resizing, or None if not cached yet."""
         _caches.add(self)
 
     def get(self, index: int) -> Side | None:
-        """Height and width of the picture; None: its canvas is not cached yet."""
+        """Height and width of the picture, or None if its canvas is not cached yet."""
         return self.sizes[index]
 
     def put(self, index: int, canvas: Tensor, side: Side) -> None:

@@ -46,7 +46,9 @@ class Picture(Protocol):
     height: int
 
     def region(self, box: Box | None, scale: float) -> Tensor:
-        """Pixels of `box` (None: all), uint8 [height, width, 3], at no less than `scale` <= 1."""
+        """Pixels of `box` (None for all), uint8 [height, width, 3], at no less than `scale`
+        <= 1.
+        """
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,9 @@ class Decoder:
 
 
 def open_picture(data: bytes, decoder: Decoder | None) -> Picture:
-    """The picture in `data`; CorruptError where it is none. `decoder` None: Pillow decodes all."""
+    """The picture in `data`; CorruptError if it is none. If `decoder` is None, Pillow decodes
+    everything.
+    """
     if not data:
         raise CorruptError("the file is empty")
     header = jpeg_header.read(data)
@@ -131,7 +135,7 @@ def scaled(box: Box, x: float, y: float) -> Box:
 
 
 def _orientation(image: Any) -> int:
-    """The EXIF tag, 1 to 8; 1 (upright) where it is missing or cannot be read."""
+    """The EXIF tag, 1 to 8; 1 (upright) if it is missing or cannot be read."""
     try:
         orientation = image.getexif().get(0x0112, 1)
     except Exception:  # a broken tag; broken pixels show in decoding
@@ -175,7 +179,7 @@ def _decode_if_usable(make: Callable[[], Decode]) -> Decode | None:
 def choose(name: str, samples: Sequence[bytes]) -> tuple[Decoder, str]:
     """The decoder of that name, or for "auto" the fastest on these plain JPEG files; and why.
 
-    Raises UsageError where it is not installed, or no decoder is.
+    Raises UsageError if it is not installed, or no decoder is.
     """
     decoders = candidates()
     if not decoders:
@@ -202,7 +206,7 @@ def choose(name: str, samples: Sequence[bytes]) -> tuple[Decoder, str]:
 
 
 def rate(decoder: Decoder, samples: Sequence[bytes]) -> float:
-    """Plain JPEG files decoded per second, the best of three rounds; 0 where one fails."""
+    """Plain JPEG files decoded per second, the best of three rounds; 0 if one fails."""
     plain = [(data, header) for data in samples if (header := jpeg_header.read(data))]
     best = math.inf
     try:

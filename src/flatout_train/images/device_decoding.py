@@ -123,7 +123,7 @@ def _after_others(device: torch.device, decode: Callable[..., Any]) -> DecodeTog
 
 
 class Dali:
-    """A DALI pipeline that decodes the files it is fed; device None: on the host."""
+    """A DALI pipeline that decodes the files it is fed, on the host if device is None."""
 
     def __init__(self, device: torch.device | None, batch_size: int) -> None:
         self._feed = importlib.import_module("nvidia.dali.plugin.pytorch").feed_ndarray

@@ -41,7 +41,7 @@ class Finisher:
         self.decoder = decoder
 
     def finish(self, read: ReadBatch) -> tuple[Tensor, Tensor] | None:
-        """Images [n, 3, size, size], labels int64 [n]; None: every picture was skipped.
+        """Images [n, 3, size, size], labels int64 [n], or None if every picture was skipped.
 
         The images are normalised, unless there is a user's function: it takes uint8 images, and
         runs in `last`, where it draws its random numbers in the program's order.
@@ -104,7 +104,7 @@ class Finisher:
             read.items[place] = self.reader.read(item.index, draws, read.slots[place])
 
     def _decoded_alone(self, item: Item) -> Tensor | None:
-        """The picture's pixels; None: it is skipped, since the host cannot decode it either.
+        """The picture's pixels, or None if it is skipped, since the host cannot decode it either.
 
         nvJPEG supports fewer JPEG variants (chroma subsampling, coding) than decoders on the host.
         """
@@ -213,7 +213,7 @@ class Finisher:
 
 
 def _raise_trouble(error: Exception) -> None:
-    """Raise the error again where the device caused it, not the picture.
+    """Raise the error again if the device caused it, not the picture.
 
     torchvision raises RuntimeError for everything: only the text distinguishes them.
     """

@@ -52,7 +52,7 @@ def find(
     labels: Labels | None = None,
     classes: Sequence[str] | None = None,
 ) -> ImageFiles:
-    """The pictures of `folder`; UsageError where it has none, or a class without any.
+    """The pictures of `folder`; UsageError if it has none, or a class without any.
 
     Without `labels`, each folder in it is a class with all pictures below that folder, at any
     depth; names that begin with a dot are ignored. `labels` is a mapping, or a CSV file, from a
@@ -167,7 +167,7 @@ def _by_labels(
 
 
 def _rows(path: Path) -> Iterator[tuple[str, int | str]]:
-    """Name and label of each row of a CSV file; labels become int where all are whole numbers."""
+    """Name and label of each row of a CSV file; labels become int if all are whole numbers."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]

@@ -18,15 +18,15 @@ augment: "auto": in training a random resized crop and flip, else none. "flip": 
 color_jitter: maximum change of brightness, contrast and saturation, in [0, 1], as in torchvision's
     `ColorJitter`; one number or three. If passed, it also applies with train=False.
 cache: "auto": cache the decoded pictures in device or host memory, or the files in host memory,
-    where they fit (`notes["cache"]` says which and why). "device", "host", "files": cache there.
+    if they fit (`notes["cache"]` says which and why). "device", "host", "files": cache there.
     False: no cache. Cached pictures are at most twice `size` (256/224 where that does not fit).
-decoder: "auto", or the name of a decoder: see `notes["decoder"]`.
+    decoder: "auto", or the name of a decoder: see `notes["decoder"]`.
 labels: a mapping, or a CSV file, from a picture's name below `folder` to its label (see
-    `flatout_train.images.folder.find`); None: the class folders.
+    `flatout_train.images.folder.find`), or None for the class folders.
 classes: the class names in order, such as another loader's `classes`: for a validation folder in
     which a class has no pictures.
-drop_last: drop the last batch of an epoch when it is short; None: only in training.
-resize: length of the shorter side before the centre crop, in pixels; None: size * 256 / 224.
+drop_last: drop the last batch of an epoch if it is short, or None to do so only in training.
+resize: length of the shorter side before the centre crop, in pixels, or None for size * 256 / 224.
 mean, std: per channel, for pixels in [0, 1]; by default those of ImageNet.
 dtype: dtype of the images.
 prefetch: batches that are prepared ahead of time.
@@ -94,11 +94,11 @@ def image_loader(
     Yields (images, labels): images of `dtype` [n, 3, size, size], normalised, in channels-last
     memory format; labels int64 [n], indices into `.classes`. Iterate it once per epoch; the next
     pass is the next epoch. `state_dict()` and `load_state_dict()` resume at the exact picture.
-    Where `torch.distributed` is initialised, each rank gets its share of every epoch, in the same
+    If `torch.distributed` is initialised, each rank gets its share of every epoch, in the same
     number of batches. The module `flatout_train.images.image_loader` documents the arguments.
 
-    Raises UsageError for invalid arguments, for a folder without pictures or classes, and where
-    more than half of the pictures tried cannot be read.
+    Raises UsageError for invalid arguments, for a folder without pictures or classes, and if more
+    than half of the pictures tried cannot be read.
     """
     return ImageLoader(settings(**locals()))
 
@@ -250,7 +250,7 @@ class ImageLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume with the batch that follows those of `state`, as if without interruption.
 
-        Raises UsageError where it is the state of other pictures, or of another order or seed.
+        Raises UsageError if it is the state of other pictures, or of another order or seed.
         """
         if state.get("version") != VERSION:
             raise UsageError(
@@ -274,7 +274,7 @@ class ImageLoader:
         self._go_to(int(state["epoch"]), int(state["position"]))
 
     def _identity(self) -> dict[str, Any]:
-        """What must be equal for a position to have the same meaning."""
+        """Settings that must be equal for a position to have the same meaning."""
         return {
             "pictures": len(self.pictures),
             "names_and_labels": self._digest,

@@ -32,7 +32,7 @@ class Header:
 
 
 def read(data: bytes) -> Header | None:
-    """The header; None where `data` is not a JPEG file, or ends before its size."""
+    """The header, or None if `data` is not a JPEG file, or ends before its size."""
     if data[:2] != b"\xff\xd8":
         return None
     frame: tuple[int, int, int, int] | None = None
@@ -59,7 +59,7 @@ def read(data: bytes) -> Header | None:
 
 
 def _marker(data: bytes, place: int) -> tuple[int, int] | None:
-    """The next marker at `place` and where its segment begins; None: there is none."""
+    """The next marker at `place` and where its segment begins, or None if there is none."""
     if place >= len(data) or data[place] != 0xFF:
         return None
     while place < len(data) and data[place] == 0xFF:  # fill bytes may precede it
@@ -68,7 +68,7 @@ def _marker(data: bytes, place: int) -> tuple[int, int] | None:
 
 
 def _orientation(exif: bytes) -> int:
-    """The orientation tag of an EXIF block; 1 (upright) where there is none."""
+    """The orientation tag of an EXIF block; 1 (upright) if there is none."""
     order = {b"II": "little", b"MM": "big"}.get(exif[:2])
     if order is None:
         return 1

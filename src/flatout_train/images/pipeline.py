@@ -153,9 +153,9 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 def _alone(threads: int) -> None:
     """Make a worker single-threaded: a pool of threads for each would oversubscribe the cores.
 
-    In torch, threads that start later inherit the number that was set last, in any thread. So
-    `threads`, the program's own number, is set again, in a thread that does nothing else. A thread
-    inherits the number when it first needs it: here before its own is set, not after.
+    In torch, threads that start later inherit the number set last, in any thread. So `threads`, the
+    program's own number, is set again in a thread that does nothing else. A thread inherits the
+    number when it first needs it: here before its own is set, not after.
     """
     torch.get_num_threads()
     torch.set_num_threads(1)

@@ -37,7 +37,7 @@ class ImageProbe:
 def probe(
     pictures: ImageFiles, choice: str, device: torch.device, batch_size: int, workers: int
 ) -> ImageProbe:
-    """Sample some of the pictures; UsageError where the requested decoder is not installed."""
+    """Sample some of the pictures; UsageError if the requested decoder is not installed."""
     samples = [data for place in _spread(len(pictures), READ) if (data := _read(pictures, place))]
     sides = [side for data in samples if (side := _side(data)) is not None]
     sizes = [size for place in _spread(len(pictures), WEIGHED) if (size := _weigh(pictures, place))]
@@ -63,7 +63,7 @@ def _compared(
     workers: int,
     reason: str,
 ) -> tuple[DeviceDecoder | None, str]:
-    """The fastest device decoder, or None where the host's threads together are faster; and why."""
+    """The fastest device decoder, or None if the host's threads together are faster; and why."""
     wait = torch.get_device_module(device).synchronize
     rates = {
         candidate.name: device_decoding.rate(candidate, measured, wait) for candidate in together

@@ -78,10 +78,10 @@ class Item:
     size: Side
     """Height and width of the picture."""
     encoded: Tensor | None = None
-    """The file, uint8 [bytes], where a device will decode it; None: its pixels are in the slot, or
+    """The file, uint8 [bytes], if a device will decode it, or None if its pixels are in the slot or
     on the device's canvas."""
     fresh: bool = True
-    """False: the picture's canvas is on the device already."""
+    """False if the picture's canvas is already on the device."""
 
 
 class Reader:
@@ -118,7 +118,9 @@ class Reader:
         return self.cuts.size, self.cuts.size
 
     def read(self, index: int, draws: Sequence[float], slot: Tensor) -> Item | None:
-        """Read picture `index`, or its replacement, into `slot` uint8 [h, w, 3]; None: skipped."""
+        """Read picture `index`, or its replacement, into `slot` uint8 [h, w, 3]; None
+        if skipped.
+        """
         count = len(self.pictures)
         for distance in range(count if self.replace else 1):
             at = (index + distance) % count
@@ -143,7 +145,7 @@ class Reader:
             self.check()
 
     def check(self) -> None:
-        """UsageError where more than half of the pictures tried could not be read."""
+        """UsageError if more than half of the pictures tried could not be read."""
         if len(self.skipped) > self.good:
             raise self._mostly_corrupt()
 

@@ -40,9 +40,9 @@ def on_device(
 
 
 def _copied(batch: Any, device: torch.device) -> Any:
-    """The batch with its plain tensors copied; other objects follow where they are needed.
+    """The batch with its plain tensors copied; other objects follow when needed.
 
-    Only of a plain tensor it can be said which streams use its memory.
+    Only for a plain tensor is it known which streams use its memory.
     """
 
     def copied(leaf: Any) -> Any:

@@ -64,7 +64,7 @@ class RowBatches(Dataset[Loaded]):
     """A data set of whole tensors: a batch is some rows of each, with no code per sample."""
 
     def __init__(self, nest: Any, rows: Tensor | None = None) -> None:
-        """`rows`: those that are the samples; None: all."""
+        """`rows`: the rows that are the samples, or None for all."""
         self.dataset, self._rows = nest, rows
         tensors = list(nests.tensors(nest))
         self.samples = len(tensors[0]) if rows is None else len(rows)
@@ -88,7 +88,7 @@ def rows_of(dataset: Any) -> RowBatches | None:
     """A data set that consists of tensors: a TensorDataset, tensors, NumPy arrays.
 
     A tensor or array has one sample per row; in a tuple or dict of them, samples have several
-    parts. None: it does not consist of tensors. Raises UsageError where parts differ in length.
+    parts. None if it does not consist of tensors. Raises UsageError if parts differ in length.
     """
     if type(dataset) is Subset and type(dataset.dataset) is TensorDataset:
         rows = torch.as_tensor(dataset.indices, dtype=torch.int64)

@@ -38,7 +38,7 @@ def loader(
 
     Iterate it once per epoch; the next pass is the next epoch. `state_dict()` and
     `load_state_dict()` resume at the exact sample, with bit-identical batches, whatever the
-    number of workers. Where `torch.distributed` is initialised, each rank gets its share of every
+    number of workers. If `torch.distributed` is initialised, each rank gets its share of every
     epoch, in the same number of batches. `Loader` documents the arguments.
 
     Raises UsageError for invalid arguments, such as an empty data set. An error in the data set
@@ -63,15 +63,15 @@ class Loader:
     - `device`: "auto" is `flatout.device()`. On CUDA, ROCm and XPU a batch is copied from pinned
       memory on a side stream, while the one before it is in use.
     - `workers`: number of loading processes, which stay for the next pass. "auto": as many as the
-      cost of the first batch shows to be needed and the cores available to this process allow;
-      none where samples are cheap, or where a worker could not use the data set. An iterable data
-      set gets at most one unless you request more: it must then split itself among workers.
+      cost of the first batch requires and the cores available to this process allow; none if
+      samples are cheap, or if a worker could not use the data set. An iterable data set gets at
+      most one unless you request more: it must then split itself among workers.
     - `seed`: seed of the order and of all random numbers in loading. Each batch is loaded under its
       own seed, derived from (seed, epoch, position, rank), for torch, `random`, NumPy and the
       generators in the data set: random augmentation is the same for any number of workers, and
       the program's own random numbers are not affected.
     - `drop_last`: drop the last batch of an epoch when it is short.
-    - `collate`: list of samples -> batch. None: torch's `default_collate`.
+    - `collate`: list of samples -> batch, or None for torch's `default_collate`.
     - `sampler`: yields indices, instead of `shuffle`. Every rank draws the same indices and takes
       its share; a `DistributedSampler` gives each rank its own. A `torch.Generator` in it is
       reseeded in each epoch.
@@ -80,9 +80,9 @@ class Loader:
 
     A pass that was interrupted is followed by the next epoch, but `state_dict()` still holds its
     position: loading it resumes in the middle. An iterable data set is resumed by its own
-    `state_dict` where it has one and there are no workers, else by reading again what came before;
-    with workers, torch seeds each of them anew in each epoch, so its random numbers are the same
-    only with as many workers.
+    `state_dict` if it has one and there are no workers, else by reading again what came before.
+    With workers, torch reseeds each of them in each epoch, so its random numbers are the same only
+    with the same number of workers.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -96,7 +96,8 @@ class Loader:
         """Whether the next pass is of `_epoch`, after `_mark`; else a pass of it has begun."""
         self._passes = 0
         self._batches: weakref.ref[Generator[Any, None, None]] | None = None
-        """Of the last pass; weak, for a pass that is dropped lets go of its workers."""
+        """The batches of the last pass; a weak reference, as a dropped pass releases its
+        workers."""
 
     @property
     def epoch(self) -> int:
@@ -129,7 +130,7 @@ class Loader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume with the batch that follows those of `state`, as if without interruption.
 
-        Raises UsageError where it is the state of another data set, order or seed.
+        Raises UsageError if it is the state of another data set, order or seed.
         """
         version = state.get("version")
         if version != VERSION:

@@ -37,7 +37,7 @@ class World:
 
 
 def world() -> World:
-    """The rank and the number of ranks of `torch.distributed`, where it is initialised."""
+    """The rank and the number of ranks of `torch.distributed`, if it is initialised."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return World()
@@ -59,7 +59,7 @@ class Order:
         raise NotImplementedError
 
     def identity(self) -> dict[str, Any]:
-        """What must be equal for a position to have the same meaning."""
+        """Settings that must be equal for a position to have the same meaning."""
         raise NotImplementedError
 
     def batches(self, world: World) -> int:
@@ -72,7 +72,7 @@ class Order:
         return self.samples - position >= (self._group(world) if self.drop_last else 1)
 
     def padding(self, world: World) -> int:
-        """Samples that are yielded twice, so that all ranks get equally many."""
+        """The number of samples yielded twice, so that all ranks get equally many."""
         return 0 if self.drop_last or self.shared_out else -self.samples % world.size
 
     def requests(self, epoch: int, position: int, world: World) -> Iterator[Request]:

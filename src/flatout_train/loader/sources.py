@@ -35,11 +35,11 @@ class BatchSource(Protocol):
     def left(self, mark: BatchMark, world: World) -> bool: ...
     def close(self) -> None: ...
     def identity(self) -> dict[str, Any]:
-        """What must be equal for a mark to have the same meaning."""
+        """Settings that must be equal for a mark to have the same meaning."""
 
 
 class Requests(Sampler[Request]):
-    """Yields the requests of the pass that has begun last."""
+    """Yields the requests of the last pass that has begun."""
 
     def __init__(self, length: int) -> None:
         self.rest: Iterable[Request] = ()
@@ -66,7 +66,7 @@ class IndexedSource:
         self._requests = Requests(self.order.batches(World()))
         self._loader: DataLoader[Any] | None = None
         self._state: Any = None
-        """Of the data set, when the workers got their copies of it."""
+        """The state of the data set when the workers got their copies of it."""
 
     def length(self, world: World) -> int:
         return self.order.batches(world)
@@ -95,7 +95,7 @@ class IndexedSource:
         position = 0 if mark is None else mark["position"]
         requests = self.order.requests(epoch, position, world)
         first = next(requests, None)
-        if first is None:  # the ranks are more now, and what is left is too little for a batch each
+        if first is None:  # there are more ranks now, and the rest is too little for a batch each
             return
         if self._loader is None or self._has_changed(self._loader):
             self._loader = self._begun(first, world)
@@ -153,7 +153,7 @@ def _whole(batch: Any) -> Any:
 
 
 class PlainStream(IterableDataset[Any]):
-    """What can only be iterated, as torch's DataLoader takes it."""
+    """A data set that can only be iterated, as torch's DataLoader takes it."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -165,8 +165,8 @@ class PlainStream(IterableDataset[Any]):
 class StreamSource:
     """An iterable data set, by torch's DataLoader as it is. Its position is a number of batches.
 
-    It is resumed by the data set's own `state_dict` where it has one and is read in this process;
-    else by reading again what came before, with the data set's own random generators seeded alike.
+    It is resumed by the data set's own `state_dict` if it has one and is read in this process; else
+    by reading again what came before, with the same seeds for the data set's own random generators.
     """
 
     def __init__(self, settings: Settings, notes: dict[str, str]) -> None:
@@ -254,7 +254,7 @@ class StreamSource:
             pin_memory=settings.pin and workers > 0,
             generator=torch.Generator().manual_seed(seed),
         )
-        # Those of a data set that keeps its state are part of that.
+        # The generators of a data set that keeps its state are part of that.
         own = [] if self._keeps_state and not workers else worker_safety.random_generators(loader)
         with seeded(seed_for(seed, "begin"), own):
             batches = iter(loader)

@@ -1,4 +1,4 @@
-"""How many worker processes a loader gets: as many as the first batch shows to be needed."""
+"""The number of worker processes of a loader: as many as the first batch shows to be needed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START_OTHERWISE_S = 5.0
 
 @dataclass(frozen=True)
 class LoadingCost:
-    """What loading one batch takes."""
+    """The cost of loading one batch."""
 
     seconds: float
     busy: float
@@ -54,7 +54,7 @@ def chosen(
 
 
 def why_none(dataset: Any, collate: Any, method: str, batch_size: int, prefetch: int) -> str | None:
-    """Why this process cannot have workers, or had better have none; None: it can."""
+    """Why this process cannot, or should not, have workers, or None if it can."""
     if multiprocessing.current_process().daemon:
         return "this process is a daemon, which may not have child processes"
     parts = SimpleNamespace(
@@ -96,10 +96,10 @@ def enough(
 
 
 def _cost(batches: BatchedDataset, request: Request, method: str) -> LoadingCost | None:
-    """The cost of a batch; None: it could not be loaded.
+    """The cost of a batch, or None if it could not be loaded.
 
-    Where workers are forked, a forked process measures it: files that loading opens here would be
-    shared with the workers.
+    If workers are forked, a forked process measures it, since files opened here would be shared
+    with the workers.
     """
     if method != "fork":
         return timed(batches, request)
@@ -122,7 +122,7 @@ def _tell(sender: Any, batches: BatchedDataset, request: Request) -> None:
     try:
         sender.send(timed(batches, request))
     except Exception:
-        sender.send(None)  # the batch fails again where its error can be raised
+        sender.send(None)  # the batch fails again at a place where its error can be raised
 
 
 def timed(batches: BatchedDataset, request: Request) -> LoadingCost:

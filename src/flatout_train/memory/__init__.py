@@ -55,7 +55,7 @@ def report(
     """How the memory of `device` is used now, in bytes; `print()` shows it as a table.
 
     Args:
-        device: None is the device of the model or step, or without them `flatout.device()`.
+        device: if None, the device of the model or step, or without them `flatout.device()`.
         model, optimizer: break the memory down into parameters, gradients, optimizer state, buffers
             and the rest. A storage that several tensors share counts once.
         step: a `flatout.train_step`, instead of both; its averaged weights are counted too.
@@ -64,7 +64,7 @@ def report(
         UsageError: for a device type without memory counters.
 
     On the CPU, `allocated` is the resident memory of this process, `free` and `total` are those of
-    the container where it has a limit, else of the machine. Does not wait for the device.
+    the container if it has a limit, else of the machine. Does not wait for the device.
     """
     if step is not None:
         model = model if model is not None else step.model
@@ -80,7 +80,7 @@ def free(device: Device = None) -> int | None:
         device: None is `flatout.device()`.
 
     Returns:
-        Bytes returned, 0 or more; None where they cannot be counted (the CPU outside Linux).
+        Bytes returned, 0 or more, or None if they cannot be counted (the CPU outside Linux).
 
     Takes 0.1 s or more, and the next steps are slower, since they must allocate memory from the
     device again: call it between two phases of a program, never in each step. Tensors in use are
@@ -126,8 +126,8 @@ def history(path: str | Path, device: Device = None) -> Iterator[History]:
         `largest`, the memory in use at the peak by the program's line that allocated it.
 
     Raises:
-        UsageError: where one of the files exists (nothing is overwritten), where the folder does
-            not exist, and on MPS, for which torch records no history.
+        UsageError: if one of the files exists (nothing is overwritten), if the folder does not
+            exist, and on MPS, for which torch records no history.
 
     The chart shows memory over time, by the part of the step that allocated it, and the largest
     allocations at the peak, with file and line. It is written even when the block ends with an
@@ -161,8 +161,8 @@ def leaks(device: Device = None, *, every: int = 1) -> LeakCheck:
         UsageError: `every` is below 1, or this device's memory cannot be read.
 
     The first measurements are discarded, and growth that stops does not count. At least 11
-    measurements are needed. On the CPU the memory in use is the process's C heap; where that cannot
-    be read, its resident memory, in which small leaks take more steps to show.
+    measurements are needed. On the CPU the memory in use is the process's C heap; if that cannot be
+    read, its resident memory, in which small leaks take more steps to show.
     """
     if every < 1:
         raise UsageError(f"every={every}: pass 1 or more steps between two measurements")

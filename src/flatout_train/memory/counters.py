@@ -1,4 +1,4 @@
-"""The memory counters of each device type, from torch or the system; None: unknown."""
+"""The memory counters of each device type, from torch or the system; None if unknown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flatout_train.errors import UsageError
 
 @dataclass(frozen=True)
 class Counters:
-    """Memory of one device in bytes; None: unknown."""
+    """Memory of one device in bytes; None if unknown."""
 
     allocated: int | None = None
     reserved: int | None = None
@@ -78,7 +78,7 @@ def give_back(device: torch.device) -> None:
 
 
 def bound(device: torch.device, fraction: float) -> None:
-    """Limit the allocator to this share of the device; UsageError where torch cannot."""
+    """Limit the allocator to this share of the device; UsageError if torch cannot."""
     if device.type == "cpu":
         raise UsageError(
             "PyTorch cannot limit its memory on the CPU: start the program under a limit, "
@@ -105,7 +105,7 @@ class _Mallinfo2(ctypes.Structure):
 
 @functools.cache
 def _mallinfo2() -> Callable[[], Any] | None:
-    """The C library's heap statistics (glibc 2.33 or newer); None: it has no such call."""
+    """The C library's heap statistics (glibc 2.33 or newer), or None if it has no such call."""
     if sys.platform != "linux":
         return None
     call = getattr(ctypes.CDLL(None), "mallinfo2", None)
@@ -151,7 +151,9 @@ def _allocator(module: Any, device: torch.device) -> Counters:
 
 
 def _process() -> Counters:
-    """Resident memory of this process, its peak, and what is free in the machine or container."""
+    """Resident memory of this process, its peak, and the free memory of the machine
+    or container.
+    """
     sizes = (limits.meminfo().get("MemTotal"), limits.memory_limit())
     total = min((size for size in sizes if size is not None), default=None)
     free = limits.available_memory()

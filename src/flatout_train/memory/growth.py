@@ -46,7 +46,7 @@ class Growth:
     """The result of a leak check between its first and its last measurement."""
 
     steps: int
-    """Number of steps compared; 0: not enough measurements yet."""
+    """Number of steps compared, or 0 if there are not enough measurements yet."""
     bytes_per_step: float
     """Median slope of all pairs of measurements (Theil-Sen)."""
     leaks: bool

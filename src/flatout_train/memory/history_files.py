@@ -39,7 +39,7 @@ class History:
 
 @contextmanager
 def record(path: Path, device: torch.device) -> Iterator[History]:
-    """Record within the block, then write both files; UsageError where they cannot be written."""
+    """Record within the block, then write both files; UsageError if they cannot be written."""
     suffix = ".json" if device.type == "cpu" else ".pickle"
     history = History(_beside(path, suffix), _beside(path, ".html"))
     for file in (history.snapshot, history.drawing):
@@ -110,7 +110,7 @@ class _Moment:
     seconds: float
     address: int
     size: int
-    """Bytes; negative: freed."""
+    """Bytes; negative if freed."""
     place: str = ""
     part: str = ""
 
@@ -176,9 +176,9 @@ class BackwardCall:
 
 @contextmanager
 def backward_calls() -> Iterator[list[BackwardCall]]:
-    """Notes the backward passes within the block.
+    """Records the backward passes within the block.
 
-    On a GPU they run in a thread without Python frames, so that torch records no line for them.
+    On a GPU they run in a thread without Python frames, so torch records no line for them.
     """
     calls: list[BackwardCall] = []
 

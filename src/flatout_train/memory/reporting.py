@@ -1,4 +1,4 @@
-"""How a device's memory is used, by category, as a table."""
+"""The use of a device's memory by category, as a table."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from flatout_train.sizes import size
 
 @dataclass(frozen=True)
 class Report:
-    """A device's memory at one moment, in bytes; None: unknown for this device type.
+    """A device's memory at one moment, in bytes; None if unknown for this device type.
 
     `categories` maps "parameters", "gradients", "optimizer state", "buffers" and, for a step with
     an average, "averaged weights" to bytes; "other" is the rest of `allocated`: activations,
-    batches, workspaces, on the CPU also Python and its libraries. It is empty where neither model,
+    batches, workspaces, on the CPU also Python and its libraries. It is empty if neither model,
     optimizer nor step was passed.
     """
 

@@ -11,7 +11,9 @@ PARTS = ("before", "forward", "backward", "optimizer", "other")
 
 @dataclass
 class Allocation:
-    """`size` bytes in use from `start` to `end`, in seconds; None: before, or after, recording."""
+    """`size` bytes in use from `start` to `end`, in seconds; None if before, or
+    after, recording.
+    """
 
     start: float | None
     end: float | None
@@ -47,7 +49,7 @@ class Timeline:
 
     @property
     def peak_at(self) -> float | None:
-        """Time of the peak in seconds since the first event; None: there were no events."""
+        """Time of the peak in seconds since the first event, or None if there were no events."""
         return self._top.seconds if self._top is not None else None
 
     def largest(self, count: int = 20) -> list[tuple[int, str, int]]:

@@ -1,4 +1,4 @@
-"""Which strategy: the first whose estimate fits, told with the numbers."""
+"""The choice of strategy: the first whose estimate fits, reported with the numbers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def choose(
     places: Devices,
     divisible: bool,
 ) -> tuple[Strategy, tuple[Need, ...]]:
-    """The first strategy that fits, the same on all ranks, and what each needs.
+    """The first strategy that fits, the same on all ranks, and the needs of each.
 
-    divisible: the matrix products of the model's blocks can be divided.
+    divisible: whether the matrix products of the model's blocks can be divided.
     """
     if sample is None:
         raise UsageError(
@@ -52,7 +52,9 @@ def choose(
 
 
 def why(strategy: Strategy, needs: tuple[Need, ...]) -> str:
-    """One line for each strategy up to the one that fits, with what it needs of each device."""
+    """One line for each strategy up to the one that fits, with the memory it needs on
+    each device.
+    """
     lines = []
     for need in needs:
         lines.append(_told(need))
@@ -62,7 +64,9 @@ def why(strategy: Strategy, needs: tuple[Need, ...]) -> str:
 
 
 def memory_of(device: torch.device, processes: int) -> int:
-    """Bytes that one process may use: the device's, on the CPU its part of what is available."""
+    """Bytes that one process may use: the device's, or on the CPU its part of the
+    available memory.
+    """
     found = counters.read(device)
     if device.type != "cpu":
         if found.total is None:

@@ -1,4 +1,4 @@
-"""What a training step takes of a device's memory, from fake tensors: nothing is computed."""
+"""A training step's use of device memory, from fake tensors: nothing is computed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from flatout_train.step.splitting import batch_size, split
 
 LossCall = Callable[..., Tensor]
 _TWIN = (64, 64)
-"""Shape of the parameters that an optimizer is tried with."""
+"""Shape of the parameters with which an optimizer is tried."""
 _TWINS = 16
 
 
 class _Outputs(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-    """Shows the output of every operator to the books."""
+    """Passes the output of every operator to the accounts."""
 
     def __init__(self, tensors: TensorBytes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
@@ -49,8 +49,8 @@ def estimate(
 ) -> MemorySeen:
     """A step on `sample`, the batch of one device of `copies`, and on half of it.
 
-    Raises UsageError where the model cannot be run on fake tensors, as where its shapes depend on
-    values.
+    Raises UsageError if the model cannot be run on fake tensors, for example because its shapes
+    depend on values.
     """
     rows = batch_size(sample)
     batches = [sample]
@@ -126,7 +126,9 @@ def _run(model: nn.Module, memory: StepMemory, batches: list[Any], loss: LossCal
 def _with_optimizer(
     seen: MemorySeen, optimizer: torch.optim.Optimizer | None, device: str
 ) -> MemorySeen:
-    """With the optimizer's state and what its step takes, as it takes for small parameters."""
+    """The same with the optimizer's state and the memory of its step, scaled from
+    small parameters.
+    """
     if optimizer is None:
         return seen
     groups = optimizer.param_groups
@@ -157,7 +159,7 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, device: str) -> tuple[float,
         setattr(twin, name, type(getattr(optimizer, name))())
     step = type(optimizer).step  # a scheduler may have put another into the instance
     try:
-        step(twin)  # makes its state
+        step(twin)  # creates its state
         for held in (*params, *gradients, *_held(twin)):
             books.see(held, "state")
         with _Outputs(books):

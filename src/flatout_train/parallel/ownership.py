@@ -1,4 +1,4 @@
-"""The parameters of a model by name, and an optimizer that follows them where they are replaced."""
+"""The parameters of a model by name, and an optimizer that follows them if they are replaced."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _SHOWN = 3
 
 
 def names_of(model: nn.Module) -> dict[int, str]:
-    """Name of each parameter, by the identity of its tensor; of tied ones the first."""
+    """Name of each parameter, by the identity of its tensor; the first one for tied parameters."""
     return {id(parameter): name for name, parameter in model.named_parameters()}
 
 
 def check(optimizer: torch.optim.Optimizer, model: nn.Module, moves: bool) -> None:
-    """Raise UsageError where the optimizer would hold parameters that the model no longer has.
+    """Raise UsageError if the optimizer would hold parameters that the model no longer has.
 
-    moves: the strategy puts other parameters in the place of the model's.
+    moves: whether the strategy replaces the model's parameters.
     """
     names = names_of(model)
     strangers = [
@@ -52,7 +52,7 @@ def check(optimizer: torch.optim.Optimizer, model: nn.Module, moves: bool) -> No
 
 
 def point(optimizer: torch.optim.Optimizer, names: dict[int, str], model: nn.Module) -> None:
-    """Let the groups hold the parameters that the model has now under the names of the old ones.
+    """Replace the groups' parameters by those that the model now has under the same names.
 
     Those that this process no longer has (of another pipeline stage) are left out.
     """
@@ -64,7 +64,7 @@ def point(optimizer: torch.optim.Optimizer, names: dict[int, str], model: nn.Mod
 
 
 def shared(model: nn.Module) -> dict[int, list[str]]:
-    """Names of the parameters that stand in more than one place, by identity."""
+    """Names of the parameters that occur in more than one place, by identity."""
     places: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         places.setdefault(id(parameter), []).append(name)
@@ -72,7 +72,7 @@ def shared(model: nn.Module) -> dict[int, list[str]]:
 
 
 def self_contained(model: nn.Module, blocks: Iterable[nn.Module]) -> list[nn.Module]:
-    """The blocks that share no parameter with what is outside of them."""
+    """The blocks that share no parameter with the rest of the model."""
     everywhere = {key: len(names) for key, names in shared(model).items()}
     found = []
     for block in blocks:

@@ -1,4 +1,6 @@
-"""`flatout.parallelize`: one model on several devices, in the way that fits into their memory."""
+"""`flatout.parallelize`: one model on several devices, with a strategy that fits into
+their memory.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def parallelize(
     micro_batches: int | None = None,
     methods: Sequence[str] = (),
 ) -> Parallel:
-    """Train `model` on all ranks of this job, in the first way that fits into the devices' memory.
+    """Train `model` on all ranks of this job, with the first strategy that fits into the devices'
+    memory.
 
         parallel = flatout.parallelize(model, optimizer, sample=batch, loss=loss_function)
 
@@ -49,15 +52,15 @@ def parallelize(
         plan: "auto" tries "dp", "dp+recompute", "fsdp" (across nodes "hsdp"), the same with
             recomputation, "tp" within a node; "pp" must be asked for.
         sample: one rank's batch, for "auto" and "pp": the inputs, or with `loss` (inputs, targets).
-        loss: of the output and the targets; None: the output's `loss`, or the mean.
-        memory: bytes of each device; None: what it has.
-        tensor_plan: for "tp": DTensor's styles by module name; None: Transformers' own.
-        micro_batches: for "pp"; None: as many as ranks.
-        methods: other methods than `forward` by which FSDP2's model is called.
+        loss: of the output and the targets, or None for the output's `loss`, or the mean.
+        memory: bytes of each device, or None for what it has.
+        tensor_plan: for "tp": DTensor's styles by module name, or None for Transformers' own.
+        micro_batches: for "pp"; None for as many as ranks.
+        methods: methods other than `forward` through which FSDP2's model is called.
 
     Returns: a Parallel: `model` to call, `plan`, `why` with the numbers, `full_state` to save.
 
-    Raises UsageError where nothing fits, or the model or optimizer cannot be divided so.
+    Raises UsageError if nothing fits, or the model or optimizer cannot be divided that way.
     """
     device = devices.device()
     _join(device)
@@ -108,7 +111,7 @@ def _apply(
     tensor_plan: TensorPlan | None,
     methods: Sequence[str],
 ) -> tuple[nn.Module, DeviceMesh | None]:
-    """Put the strategy in place; the model to call, and the mesh of the ranks."""
+    """Apply the strategy; returns the model to call, and the mesh of the ranks."""
     if ranks == 1:
         return model.to(device), None
     if strategy in (Strategy.DP, Strategy.DP_RECOMPUTE):
@@ -167,7 +170,7 @@ def _pipelined(
 
 
 def _join(device: torch.device) -> None:
-    """Join the other ranks, where a launcher started several and the program has not joined yet."""
+    """Join the other ranks, if a launcher started several and the program has not joined yet."""
     if not dist.is_available() or dist.is_initialized():
         return
     if int(os.environ.get("WORLD_SIZE", "1") or 1) < 2:
@@ -181,8 +184,8 @@ def _join(device: torch.device) -> None:
 
 
 def _leave() -> None:
-    """Else gloo's threads abort the process, now and then, once the interpreter is gone
-    (https://github.com/pytorch/pytorch/issues/190489).
+    """Release the groups; otherwise gloo's threads sometimes abort the process once the interpreter
+    is gone (https://github.com/pytorch/pytorch/issues/190489).
     """
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -197,7 +200,7 @@ def _named(plan: str) -> Strategy:
 
 
 def _nodes(ranks: int) -> tuple[int, int]:
-    """Nodes, and ranks in each, as torchrun tells them."""
+    """The number of nodes, and of ranks in each, from torchrun's variables."""
     per_node = int(os.environ.get("LOCAL_WORLD_SIZE", "0") or 0) or ranks
     return (ranks // per_node, per_node) if ranks % per_node == 0 else (1, ranks)
 
@@ -217,7 +220,7 @@ def _check_plan(strategy: Strategy, ranks: int, tensor_plan: TensorPlan | None) 
 
 
 def _devices(device: torch.device, ranks: int, memory: int | None) -> Devices:
-    """The ranks' devices, the one with least memory for all."""
+    """The ranks' devices, assuming the least memory of any for all."""
     nodes, per_node = _nodes(ranks)
     size = memory if memory is not None else choosing.memory_of(device, per_node)
     if ranks > 1:

@@ -26,7 +26,9 @@ class ModelPipeline:
         device: torch.device,
         micro_batches: int | None,
     ) -> None:
-        """sample: `(inputs, targets)` of a whole batch. micro_batches: None: one for each rank."""
+        """sample: `(inputs, targets)` of a whole batch. micro_batches: their number, or None for
+        one per rank.
+        """
         self._ranks, self._rank = dist.get_world_size(), dist.get_rank()
         self.micro_batches = micro_batches or self._ranks
         self._device = device
@@ -70,7 +72,7 @@ class ModelPipeline:
 
 
 def _cuts(model: nn.Module, stages: int) -> list[str]:
-    """Names of the blocks that begin a stage: as many blocks in each as can be."""
+    """Names of the blocks that begin a stage, with blocks divided as evenly as possible."""
     blocks = repeated_blocks(model)
     if len(blocks) < stages:
         raise UsageError(

@@ -25,9 +25,9 @@ from flatout_train.errors import UsageError
 class Parallel:
     """A model that is trained by all ranks of the job.
 
-    Call `model` in the place of the original, with this rank's rows of the batch; `optimizer` is
-    the one that was passed. `plan` is the strategy in use, `why` says how it was chosen, with bytes
-    for each part. `needs` has these as numbers.
+    Call `model` instead of the original, with this rank's rows of the batch; `optimizer` is the one
+    that was passed. `plan` is the strategy in use, `why` says how it was chosen, with bytes for
+    each part. `needs` has these as numbers.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class Parallel:
         return {"model": model, "optimizer": optimizer} if model else {}
 
     def load_full_state(self, state: dict[str, Any]) -> None:
-        """Load what `full_state` returned, or only {"model": state_dict} of one process.
+        """Load the result of `full_state`, or only {"model": state_dict} of one process.
 
-        All ranks call it together; that of rank 0 counts, the others may pass {}.
+        All ranks call it together; rank 0's argument counts, the others may pass {}.
         """
         if self._step is not None:
             _scattered(self.model, state)
@@ -126,7 +126,7 @@ class Parallel:
 
     @property
     def _data(self) -> DeviceMesh | None:
-        """The ranks that have different rows, where those of a node have the same."""
+        """The ranks that have different rows, if those of a node have the same."""
         return self.mesh["data"] if self.plan == "tp" and self.mesh is not None else None
 
 

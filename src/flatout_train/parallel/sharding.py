@@ -25,11 +25,12 @@ def replicate(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def shard(model: nn.Module, mesh: DeviceMesh, methods: Sequence[str] = ()) -> None:
-    """Shard parameters, gradients and optimizer state over a mesh; 2-D: replicated over its first.
+    """Shard parameters, gradients and optimizer state over a mesh; a 2-D mesh replicates over its
+    first dimension.
 
-    The repeated blocks are gathered one by one, all else at once. A block that shares parameters
-    with other modules is gathered with the rest, and parameters without a dimension stay whole:
-    their gradients are averaged when they are there. `methods` are called like `forward`.
+    The repeated blocks are gathered one by one, everything else at once. A block that shares
+    parameters with other modules is gathered with the rest, and parameters without a dimension stay
+    whole: their gradients are averaged once they exist. `methods` are called like `forward`.
     """
     whole = ownership.scalars(model)
     blocks = ownership.self_contained(model, repeated_blocks(model))
@@ -64,7 +65,7 @@ def send_from_first(model: nn.Module, device: torch.device) -> None:
 
 
 def averaged(group: Any = None) -> Callable[[Tensor], None]:
-    """A hook that averages a gradient over the ranks once it is there.
+    """A hook that averages a gradient over the ranks once it exists.
 
     Averaging twice changes nothing, so accumulated gradients come out right too.
     """

@@ -27,11 +27,11 @@ _STYLES: dict[str, Callable[[], ParallelStyle]] = {
     "embedding_rowwise": lambda: RowwiseParallel(input_layouts=Replicate()),
     "rowwise": RowwiseParallel,
 }
-"""What Transformers' words mean."""
+"""The meaning of Transformers' words."""
 
 
 def plan_of(model: nn.Module) -> dict[str, str] | None:
-    """The plan that a Transformers model brings along; None: it brings none."""
+    """The plan that a Transformers model brings along, or None if it has none."""
     config = getattr(model, "config", None)
     base = getattr(config, "base_model_tp_plan", None)
     head = getattr(model, "_tp_plan", None)
@@ -44,7 +44,7 @@ def plan_of(model: nn.Module) -> dict[str, str] | None:
 
 
 def divide(model: nn.Module, mesh: DeviceMesh, plan: TensorPlan) -> None:
-    """Divide the modules that the plan names; raises UsageError where that cannot be done."""
+    """Divide the modules that the plan names; raises UsageError if that is impossible."""
     ways = mesh.size()
     _check_heads(model, ways)
     tied = _tied_ends(model)
@@ -88,7 +88,7 @@ def _check_heads(model: nn.Module, ways: int) -> None:
 
 
 def _tied_ends(model: nn.Module) -> set[str]:
-    """Embedding and output layer, where they are one weight: it stays whole."""
+    """Embedding and output layer if they share one weight, which stays whole."""
     ends = {
         name: getattr(model, f"get_{name}_embeddings", lambda: None)()
         for name in ("input", "output")

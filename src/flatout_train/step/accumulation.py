@@ -25,7 +25,7 @@ Weight = float | Tensor
 
 
 def weigher(weigh: str | Callable[[Any], Any]) -> Callable[[Any], Weight] | None:
-    """The function batch -> weight; None: losses are sums, which simply add up."""
+    """The function batch -> weight, or None if losses are sums, which simply add up."""
     if weigh == "sum":
         return None
     if weigh == "samples":
@@ -57,7 +57,7 @@ def _targets(batch: Any) -> Tensor:
 
 
 def _number(weight: Any) -> Weight:
-    """A plain number where that needs no wait for a device, else a 0-d tensor."""
+    """A plain number if that needs no wait for a device, else a 0-d tensor."""
     if isinstance(weight, Tensor):
         if weight.numel() != 1:
             raise UsageError(
@@ -144,7 +144,7 @@ class Group:
         return mean if isinstance(mean, Tensor) else torch.tensor(mean, device=self.device)
 
     def correction(self) -> Weight | None:
-        """The factor that the gradient must still be multiplied by; None: 1."""
+        """The factor by which the gradient must still be multiplied; None means 1."""
         world = 1 if self.ranks is None else self.ranks.world
         if self.weigh is None:
             return None if world == 1 else float(world)  # ranks average, sums add up
@@ -165,14 +165,14 @@ def added(weights: list[Weight]) -> Weight:
 
 
 def weighted(loss: Tensor, weight: Weight) -> Weight:
-    """`loss * weight`; 0 where the weight is 0: the mean of no elements is NaN."""
+    """`loss * weight`, or 0 if the weight is 0: the mean of no elements is NaN."""
     if isinstance(weight, Tensor):
         return torch.where(weight > 0, loss * weight, torch.zeros_like(loss))
     return loss * weight if weight else 0.0
 
 
 def divided(value: Weight, divisor: Weight) -> Weight:
-    """`value / divisor`; 0 where the divisor, a weight, is 0."""
+    """`value / divisor`, or 0 if the divisor, a weight, is 0."""
     if isinstance(divisor, Tensor):
         return torch.where(divisor > 0, value / divisor, torch.zeros_like(divisor))
     if isinstance(value, Tensor):

@@ -43,8 +43,8 @@ class Average(AveragedModel):
     def move(self, model: nn.Module) -> bool:
         """The device's part of an update that is not the first; `count()` is the host's part.
 
-        Returns False, and does nothing, where average and model are on different devices. So it can
-        be part of a recorded step: what it reads on the host is the same in each step.
+        Returns False, and does nothing, if average and model are on different devices. It can be
+        part of a recorded step, as the values that it reads on the host are the same in each step.
         """
         pairs = self._pairs_with(model)
         if pairs.apart:
@@ -173,9 +173,9 @@ def _on_one_device(group: Group) -> Group:
 
 
 def average_of(model: nn.Module, bare: nn.Module, decay: float | None) -> Average | None:
-    """The average of a model without its wrappers; None: `decay` is None.
+    """The average of a model without its wrappers, or None if `decay` is None.
 
-    Raises UsageError where the model cannot be copied.
+    Raises UsageError if the model cannot be copied.
     """
     if decay is None:
         return None

@@ -65,13 +65,13 @@ def find_batch_size(
     Nothing is left behind, even when `make_batch` or the model raises: weights, optimizer,
     scheduler, EMA, random states, histories and counters are restored (from copies in host
     memory), gradients are None, and allocated memory is freed. The ranks of a
-    DistributedDataParallel model call it together and get the same sizes: what fits on all of them,
-    and the rate of the slowest.
+    DistributedDataParallel model call it together and get the same results: the size that fits on
+    all of them, and the rate of the slowest.
 
     Batch normalisation over single vectors needs start=2: it cannot train on one sample.
 
     Raises UsageError for an invalid `start` or `limit`, within an accumulation group, and for
-    FSDP, whose layers communicate; torch.OutOfMemoryError where not even one sample fits.
+    FSDP, whose layers communicate; torch.OutOfMemoryError if not even one sample fits.
     """
     if start < 1 or (limit is not None and limit < start):
         raise UsageError(
@@ -124,7 +124,9 @@ class _Search:
         return BatchSize(largest, fastest, dict(sorted(self.rates.items())))
 
     def _grow(self) -> tuple[int, int | None]:
-        """The largest doubled size that fits (0: none), and the one that does not (or None)."""
+        """The largest doubled size that fits (0 if none does), and the one that does not
+        (or None).
+        """
         largest, size = 0, self.start
         while self._fits(size):
             largest = size

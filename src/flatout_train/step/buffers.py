@@ -72,7 +72,7 @@ class Buffers:
 
     @torch.no_grad()
     def restore_where(self, found_inf: Tensor) -> None:
-        """Restore them where `found_inf` (0-d) is not 0, without waiting for the device."""
+        """Restore them if `found_inf` (0-d) is not 0, without waiting for the device."""
         if self.none or not self._copies:
             return
         pairs = [

@@ -1,4 +1,4 @@
-"""What a step will do on this machine: each choice, made once, with its reason and its undo."""
+"""The choices for a step on this machine, each made once, with its reason and its undo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flatout_train.step.update import let_round
 
 @dataclass
 class Choices:
-    """The requested options, and what was chosen for each."""
+    """The requested options, and the choice for each."""
 
     precision: str
     compile: str | bool
@@ -31,7 +31,7 @@ class Choices:
     accumulate: int = 1
     logits: str = "stored"
     unfused: str | None = None
-    """Why the optimizer keeps its own kernel; None: it gets the fused one."""
+    """Why the optimizer keeps its own kernel, or None if it gets the fused one."""
     notes: dict[str, str] = field(default_factory=dict)
     undos: list[Callable[[], None]] = field(default_factory=list)
     logits_note: Callable[[], str] = lambda: ""
@@ -61,7 +61,7 @@ class Choices:
         self.notes["plan"] = f"{path} (not used: {reasons})" if reasons else str(path)
 
     def begin_settings(self, model: nn.Module, device: torch.device) -> None:
-        """Process-wide settings, where no plan decides them.
+        """Process-wide settings, if no plan decides them.
 
         On the CPU, freed memory is kept for the next step. On CUDA, cuDNN times which kernel is
         fastest for each convolution shape, unless results must stay bit-identical.

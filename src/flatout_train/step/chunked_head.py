@@ -46,11 +46,11 @@ class Logits:
         call: LossCall,
         how: str,
     ) -> None:
-        """`how`: what is compiled: "whole", "blocks" or "no"."""
+        """`how`: what is compiled, "whole", "blocks" or "no"."""
         self.call = call
         self._model, self._own = model, call
         self._stored = "as written"
-        """Why the logits are stored; empty: they are not."""
+        """Why the logits are stored; empty if they are not."""
         self._undo: Callable[[], None] = lambda: None
         if choice == "stored":
             return
@@ -135,7 +135,7 @@ class Logits:
 
 
 def head(model: nn.Module) -> tuple[str, nn.Linear | None]:
-    """Name and module of the layer that computes the logits; None: the model has none.
+    """Name and module of the layer that computes the logits, or None if the model has none.
 
     It is the widest linear layer outside repeated blocks, the last one of equal width. A layer that
     is not wider than its input does not count.
@@ -216,7 +216,7 @@ def _have_one_dtype(tensors: list[Tensor]) -> bool:
 
 
 class _Compiled:
-    """The slope of a chunk in one compiled kernel; as written where the compiler fails."""
+    """The slope of a chunk in one compiled kernel; as written if the compiler fails."""
 
     def __init__(self) -> None:
         self._code: Any = torch.compile(chunked_loss.slope_for_compiler)

@@ -37,11 +37,11 @@ class ChunkedLossTerms:
     product: torch.dtype
     """Dtype of the logits, as the linear layer would have computed them."""
     wide: torch.dtype
-    """Dtype of everything computed from them: float32, or float64 where the loss is."""
+    """Dtype of everything computed from them: float32, or float64 if the loss is."""
     result: torch.dtype
     """Dtype of the loss."""
     mean: bool
-    """Reduction by mean; False: by sum."""
+    """Whether the reduction is by mean; otherwise by sum."""
     ignore_index: int
     label_smoothing: float
     slope: Slope

@@ -61,11 +61,11 @@ def choose(
 
     "whole" (or True, or one of torch.compile's modes) makes one graph of model and loss. "blocks"
     compiles the repeated blocks, once for all of them, and cross entropy over many logits; the
-    rest runs as written, so start-up is shorter. "auto" is "blocks" where the model mostly consists
-    of repeated blocks, else "whole"; on the CPU, neither. "tuned" chooses in the same way, on the
-    CPU too, with autotuned kernels: the longest start-up. Where the compiler is missing or fails,
-    the call runs as written and `note` gives the reason. Gradients that accumulate over several
-    calls (`accumulate`, a batch that is split) rule out the modes that capture CUDA graphs: the
+    rest runs as written, so start-up is shorter. "auto" is "blocks" if the model mostly consists of
+    repeated blocks, else "whole"; on the CPU, neither. "tuned" chooses in the same way, on the CPU
+    too, with autotuned kernels: the longest start-up. If the compiler is missing or fails, the call
+    runs as written and `note` gives the reason. Gradients that accumulate over several calls
+    (`accumulate`, a batch that is split) rule out the modes that capture CUDA graphs: the
     equivalent mode without them is used. Raises UsageError for an unknown value.
     """
     known = ("auto", "blocks", "whole", "tuned", *MODES)
@@ -176,7 +176,7 @@ class _Code(Code):
 
     def __init__(self, function: Any, mode: str, device: torch.device, adds_up: bool) -> None:
         self.mode_note = ""
-        """How the mode differs from the requested one, as text; empty: it does not."""
+        """How the mode differs from the requested one, as text; empty if it does not."""
         captures = device.type == "cuda" and mode in GRAPH_MODES
         mode = self._without_graphs(mode) if adds_up and captures else mode
         super().__init__(function, mode, device.type)
@@ -197,7 +197,7 @@ class _Code(Code):
 
 
 class _Attempts(Attempts):
-    """The attempts of one step, and what `note` tells of them."""
+    """The attempts of one step, and what `note` says about them."""
 
     def __init__(self, codes: list[Any]) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class _Attempts(Attempts):
         self.listen()
 
     def step(self, compiled: LossCall, batch: Any) -> Tensor:
-        """`run` for the step's own call; an error of the caller's is not held against the code."""
+        """`run` for the step's own call; the caller's own error is not blamed on the code."""
         known = self.failed
         try:
             return self.run(compiled, batch)  # type: ignore[no-any-return]

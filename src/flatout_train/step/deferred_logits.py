@@ -2,8 +2,8 @@
 
 `DeferredLogits` stands for the output of a linear layer. It knows its shape and dtype, supports
 views, slices, transpositions and casts to a wider dtype, and cross entropy reads the layer's input
-and weight from it. For everything else it computes what the layer would have returned, and from
-then on it is that tensor.
+and weight from it. For everything else it computes the layer's result, and from then on it is that
+tensor.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Product:
     bias: Tensor | None
     slope: chunked_loss.Slope = chunked_loss.slope
     refused: Callable[[str], None] = lambda reason: None
-    """Called with the reason when the logits are computed after all."""
+    """Called with the reason if the logits are computed after all."""
     used: Callable[[int, int], None] = lambda rows, columns: None
     """Called with the rows and columns of each loss that is computed without them."""
     consumed: bool = False
@@ -77,7 +77,7 @@ class Product:
         self._versions = self._written()
 
     def check(self) -> None:
-        """Raise UsageError where input or weight were written to since the head was called."""
+        """Raise UsageError if input or weight were written to since the head was called."""
         if self._written() != self._versions:
             raise UsageError(
                 'with logits="chunked" the input and the weight of the head must not be changed '
@@ -147,7 +147,7 @@ class DeferredLogits(Tensor):
     outline: Outline
     parent: DeferredLogits | None
     logits: Tensor | None
-    """The computed logits; None: not computed yet."""
+    """The computed logits, or None if not computed yet."""
 
     @classmethod
     def __torch_function__(
@@ -194,7 +194,7 @@ def _real(value: Any, reason: str, func: Any) -> Any:
 
 
 def _answer(logits: DeferredLogits, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """The result of a function that needs no values; NotImplemented where it needs them."""
+    """The result of a function that needs no values, or NotImplemented if it needs them."""
     if func in _OF_SHAPE:
         return func(logits.outline.twin, *args, **named)
     if func in _OF_PLACE:
@@ -225,7 +225,7 @@ def _loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Cross entropy without computing the logits; NotImplemented where that is not supported."""
+    """Cross entropy without computing the logits; NotImplemented if that is not supported."""
     outline, product = logits.outline, logits.product
     if size_average is not None or reduce is not None or reduction not in ("mean", "sum"):
         return NotImplemented
@@ -270,7 +270,7 @@ def _itself(saved: Tensor) -> Tensor:
 
 
 def packing() -> str | None:
-    """Why saved-tensor hooks are in force, as text; None: they are not.
+    """Why saved-tensor hooks are in force, as text, or None if they are not.
 
     Those of activation checkpointing compare saved tensors with those of a recomputation outside
     the step.

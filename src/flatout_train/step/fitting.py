@@ -44,7 +44,7 @@ Attempt = Callable[[list[Any]], Tensor]
 class Fit:
     """Makes the steps of one model fit into memory, and remembers how.
 
-    Raises UsageError where `recompute` is True and the model has no repeated blocks.
+    Raises UsageError if `recompute` is True and the model has no repeated blocks.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class Fit:
         self._stop: Callable[[], None] = _nothing
         self._unsplit = False
         self.free: Callable[[], bool] = lambda: False
-        """Frees memory that steps do not need; called before anything is split. False: there was
-        none."""
+        """Frees memory that steps do not need; called before anything is split. Returns False if
+        there was none."""
         self._enter(self._plain)
 
     def run(self, batch: Any, attempt: Attempt, undo: Callable[[], None]) -> Tensor:
-        """What `attempt([batch])` returns, or `attempt(parts)` where the whole batch does not fit.
+        """The result of `attempt([batch])`, or of `attempt(parts)` if the whole batch does not fit.
 
         `attempt` runs forward and backward passes of the parts and adds up their weighted
         gradients; `undo` reverts what a failed attempt did to gradients and buffers. Other errors
         of `attempt` pass through. Raises torch.OutOfMemoryError, chained to the device's error,
-        where one sample does not fit or the batch cannot be split. A step that several ranks share
+        if one sample does not fit or the batch cannot be split. A step that several ranks share
         cannot be repeated by one of them: do not run it here.
         """
         load = _load(batch)
@@ -106,7 +106,9 @@ class Fit:
 
     @contextlib.contextmanager
     def unsplit(self) -> Iterator[None]:
-        """Within it nothing is split or remembered: what does not fit is undone and raised."""
+        """Within it nothing is split or remembered: a call that does not fit is undone
+        and raises.
+        """
         self._unsplit = True
         try:
             yield
@@ -120,7 +122,7 @@ class Fit:
 
     @property
     def note(self) -> str:
-        """What is done to make the steps fit, and why, as text."""
+        """The measures that make the steps fit, and why, as text."""
         if self._plain.smallest_failing == math.inf:
             return (
                 "recomputes every block: requested" if self._plain.policy else "everything fitted"
@@ -147,7 +149,9 @@ class Fit:
                 return way, parts, way.share(load, rows, parts)
 
     def _enter(self, way: Way) -> bool:
-        """Switch recomputation to this way's policy; False where the model does not support it."""
+        """Switch recomputation to this way's policy; returns False if the model does not support
+        it.
+        """
         if way.policy == self._policy:
             return True
         self.close()
@@ -183,7 +187,7 @@ class Fit:
                 way.add_call(end(), load)
 
     def _too_large(self, error: Exception, way: Way, batch: Any, parts: int, share: float) -> None:
-        """Remember that a part was too large; raises where nothing is left to try."""
+        """Remember that a part was too large; raises if nothing is left to try."""
         if self._unsplit:
             raise error
         way.smallest_failing = min(way.smallest_failing, share)

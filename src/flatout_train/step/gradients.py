@@ -44,7 +44,7 @@ class Gradients:
     def settle(self, expected: bool) -> None:
         """Check the gradients of the first backward pass: sparse ones show only then.
 
-        Raises UsageError where gradients are `expected` and there are none.
+        Raises UsageError if gradients are `expected` and there are none.
         """
         if expected and not any(parameter.grad is not None for parameter in self.parameters):
             raise UsageError(
@@ -92,7 +92,7 @@ class Gradients:
                     grad.mul_(local_factor)
 
     def norm(self, grads: list[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """The L2 norm of all together (0-d), and of each one (1-d) where they are at hand."""
+        """The L2 norm of all together (0-d), and of each one (1-d) if available."""
         if self.plain and grads:
             parts = torch.stack(torch._foreach_norm(grads))  # as in get_total_norm, in one group
             return torch.linalg.vector_norm(parts), parts

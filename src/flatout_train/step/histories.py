@@ -39,7 +39,7 @@ class Metrics:
     """Loss of each optimizer step (the weighted mean of its calls), the last 10,000, oldest first;
     the last one is that of step `arrived`."""
     grad_norms: tuple[float, ...]
-    """L2 norm of each step's whole gradient before clipping, like `losses`. Empty where no norm was
+    """L2 norm of each step's whole gradient before clipping, like `losses`. Empty if no norm was
     computed: on the CPU without `clip_norm` (`clip_norm=math.inf` computes it)."""
 
 
@@ -47,7 +47,9 @@ class Copies(Protocol):
     """How values are copied from the device."""
 
     def start(self, values: Tensor) -> Callable[[bool], list[float] | None]:
-        """Start to copy 1-d `values`; the returned `read(wait)` returns them, or None: not yet."""
+        """Start to copy 1-d `values`; the returned `read(wait)` returns them, or None if
+        not ready.
+        """
 
 
 class PinnedCopies:
@@ -85,7 +87,7 @@ class _Block:
     first: int
     width: int
     parts: list[Any] = field(default_factory=list)
-    """Norms of the parameters' gradients at each step, still on the device; None: there are
+    """Norms of the parameters' gradients at each step, still on the device, or None if there are
     none."""
     read: Callable[[bool], list[float] | None] | None = None
 
@@ -148,7 +150,7 @@ class Histories:
             self._values, self._block = [], None
 
     def _hold_back(self) -> None:
-        """Wait for the device where the host is far ahead.
+        """Wait for the device if the host is far ahead.
 
         A replay is one launch, and a device queues a thousand: batches would pile up on it, and a
         step that is not finite would be detected much later.

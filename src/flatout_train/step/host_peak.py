@@ -45,7 +45,7 @@ class HostPeak:
 
 
 def _highest() -> int:
-    """The peak resident bytes of this process; 0: unknown."""
+    """The peak resident bytes of this process, or 0 if unknown."""
     if sys.platform == "linux":
         return _from_status("VmHWM")
     return peak_resident_bytes() or 0

@@ -27,7 +27,7 @@ class ModelLayout:
     """Batch -> batch in that layout; nests keep their types; only other tensors are copied."""
     undo: Callable[[], None]
     around: Callable[[LossCall], LossCall]
-    """`around(call)` repeats the call in the contiguous layout where the model rejects this one."""
+    """`around(call)` repeats the call in the contiguous layout if the model rejects this one."""
     note: Callable[[], str]
     """The current layout, and why."""
 

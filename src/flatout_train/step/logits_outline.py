@@ -1,4 +1,4 @@
-"""What is known of deferred logits, and what views and casts make of it."""
+"""Known properties of deferred logits, and the effect of views and casts on them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _MOVES = {
 
 @dataclass(frozen=True)
 class Outline:
-    """What is known of logits without computing them."""
+    """Properties of logits that are known without computing them."""
 
     twin: Tensor
     """A meta tensor of the same shape, strides and dtype, without memory."""
@@ -60,13 +60,15 @@ class Outline:
     def after(
         self, call: Call, twin: Tensor, change: Callable[[Tensor], Tensor] | None, classes: int
     ) -> Outline:
-        """The outline after one more call; `change` is what it does to the rows (None: nothing)."""
+        """The outline after one more call; `change` is its effect on the rows (None for
+        no effect).
+        """
         changes = self.changes if change is None else (*self.changes, change)
         return replace(self, twin=twin, classes=classes, calls=(*self.calls, call), changes=changes)
 
 
 def changed(outline: Outline, call: Call, device: torch.device) -> Outline | None:
-    """The outline after this call; None: the call does not keep rows together."""
+    """The outline after this call, or None if the call does not keep rows together."""
     func, args, named = call
     twin, classes = outline.twin, outline.classes
     if func == Tensor.to:
@@ -96,7 +98,7 @@ def changed(outline: Outline, call: Call, device: torch.device) -> Outline | Non
 
 
 def _cast(args: tuple[Any, ...], named: dict[str, Any], device: torch.device) -> Call | None:
-    """`.to(...)` as `float` or `double`, where it does no more than that; else None."""
+    """`.to(...)` as `float` or `double`, if it does no more than that; else None."""
     try:
         place, dtype, _, memory_format = torch._C._nn._parse_to(*args, **named)
     except (TypeError, RuntimeError):  # it also copies

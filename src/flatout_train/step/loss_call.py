@@ -14,9 +14,10 @@ from flatout_train.errors import UsageError
 def build(model: nn.Module, loss_fn: Callable[..., Any] | None) -> Callable[[Any], Tensor]:
     """The function `batch -> loss`: forward pass and loss; the loss is 0-d, with its graph.
 
-    `loss_fn(model, batch)` where its first parameter is called `model`; None: the `loss` of what
-    `model(**batch)` returns; else `loss_fn(model(input), target)` of a pair `(input, target)`.
-    The function raises UsageError where a batch or a model output does not fit its form.
+    `loss_fn(model, batch)` if its first parameter is called `model`; if `loss_fn` is None, the
+    `loss` of the result of `model(**batch)`; else `loss_fn(model(input), target)` of a pair
+    `(input, target)`.
+    The function raises UsageError if a batch or a model output does not fit its form.
     """
     if loss_fn is None:
         return lambda batch: _own_loss(model, batch)

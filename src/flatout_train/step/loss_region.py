@@ -19,7 +19,7 @@ from flatout_agent.speedups.stand_in import StandIn, is_plain
 
 Loss = Callable[..., Tensor]
 SMALLEST = 1 << 21
-"""Logits: with fewer, the loss is too small a part of a step to be worth compiling."""
+"""The fewest logits: with less, the loss is too small a part of a step to be worth compiling."""
 _as_written: Loss = functional.cross_entropy
 
 

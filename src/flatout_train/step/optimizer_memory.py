@@ -1,4 +1,4 @@
-"""An optimizer's step that runs out of memory: repeated where that is still possible."""
+"""An optimizer's step that runs out of memory, repeated if that is still possible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Mark = tuple[MutableMapping[str, Any], dict[str, tuple[Any, int]]]
 
 
 def step_optimizer(optimizer: torch.optim.Optimizer, take: Callable[[], object]) -> None:
-    """Call `take()`, which steps the optimizer; where memory runs out, free some and call it again.
+    """Call `take()`, which steps the optimizer; if memory runs out, free some and call it again.
 
     That is possible while nothing was applied: an optimizer allocates memory for its state, in the
     first step, and for temporaries. State that the failed call created is dropped, and the second
@@ -34,8 +34,8 @@ def step_optimizer(optimizer: torch.optim.Optimizer, take: Callable[[], object])
     parameters. Whether anything was applied shows in the first parameter of each group, which every
     optimizer of torch changes first.
 
-    Raises RuntimeError, chained to the device's error, where weights or state had already changed,
-    and torch.OutOfMemoryError where the second try fails too, with nothing changed.
+    Raises RuntimeError, chained to the device's error, if weights or state had already changed, and
+    torch.OutOfMemoryError if the second try also fails, with nothing changed.
     """
     states, marks = len(optimizer.state), _marks(optimizer)
     try:

@@ -1,4 +1,4 @@
-"""The optimizer's update in one kernel: torch's own fused implementation, where it has one."""
+"""The optimizer's update in one kernel: torch's own fused implementation, if it has one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CHECKED_STEPS = 3
 def fuse(optimizer: torch.optim.Optimizer) -> tuple[str, Callable[[], None]]:
     """Switch `optimizer` to its fused implementation; returns (reason, undo).
 
-    Where torch has no fused kernel for these parameters on the CPU, `foreach` is used (elsewhere
-    that is the default already). The formula of the update is the same: results differ in the last
-    bits. Existing state stays and is moved to where the kernel needs it, also after
-    `load_state_dict`; `state_dict()` shows the flags that the optimizer was created with. An
-    optimizer created with `fused=` or `foreach=`, or of a class outside torch.optim, is left alone.
+    If torch has no fused kernel for these parameters on the CPU, `foreach` is used (elsewhere that
+    is already the default). The formula of the update is the same: results differ in the last bits.
+    Existing state stays and is moved to where the kernel needs it, also after `load_state_dict`;
+    `state_dict()` shows the flags that the optimizer was created with. An optimizer created with
+    `fused=` or `foreach=`, or of a class outside torch.optim, is left alone.
     """
     reason = cannot(optimizer)
     if reason is not None:

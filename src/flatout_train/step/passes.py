@@ -65,7 +65,9 @@ class Passes:
         return self._fitted(batch)
 
     def first(self, batch: Any) -> Tensor:
-        """The very first call, `single` or `grouped`: does the model draw random numbers?"""
+        """The very first call, `single` or `grouped`; finds out whether the model draws random
+        numbers.
+        """
         device = self._group.device
         before = random_states(device)
         loss = self.single(batch) if self._group.alone else self.grouped(batch)

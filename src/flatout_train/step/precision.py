@@ -36,8 +36,8 @@ def _nothing() -> None:
 class Precision:
     """The chosen precision, and why.
 
-    `scaler` scales the loss where gradients would underflow (float16). `undo` restores what was set
-    for the whole process (TF32) or replaced in the model (float8).
+    `scaler` scales the loss if gradients would underflow (float16). `undo` restores settings of the
+    whole process (TF32) and layers of the model (float8).
     """
 
     name: str
@@ -59,12 +59,12 @@ class Precision:
 
 
 def choose(precision: str, model: nn.Module, device: torch.device) -> Precision:
-    """The precision for this model on this device. Raises UsageError where it cannot be used.
+    """The precision for this model on this device. Raises UsageError if it cannot be used.
 
-    "auto" is bfloat16 autocast where bfloat16 is native, else float16 with loss scaling on GPUs
-    with Tensor Cores (compute capability 7.0), else float32. A model whose weights are not in
-    float32 keeps its precision. TF32 is not enabled in addition: autocast leaves no matrix product
-    in float32 that would gain, and the setting is process-wide. "fp8" replaces linear layers by
+    "auto" is bfloat16 autocast if bfloat16 is native, else float16 with loss scaling on GPUs with
+    Tensor Cores (compute capability 7.0), else float32. A model whose weights are not in float32
+    keeps its precision. TF32 is not enabled in addition: autocast leaves no matrix product in
+    float32 that would gain, and the setting is process-wide. "fp8" replaces linear layers by
     torchao's float8 layers, in place.
     """
     if precision not in (*NAMES, PLANNED):
@@ -103,7 +103,7 @@ def _autocast(name: str, reason: str, device: torch.device) -> Precision:
 
 
 def _own(model: nn.Module) -> str:
-    """The name of the precision of the model's weights; "mixed" where they differ."""
+    """The name of the precision of the model's weights, or "mixed" if they differ."""
     dtypes = {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
     if any(dtype.is_complex for dtype in dtypes):
         return "complex"
@@ -161,7 +161,7 @@ def _cpu_bf16(device: torch.device) -> Precision:
 
 
 def _lacks(device: torch.device, minimum: tuple[int, int]) -> str | None:
-    """Why this is no NVIDIA GPU of that compute capability or a higher one; None: it is one."""
+    """Why this is no NVIDIA GPU of at least that compute capability, or None if it is one."""
     requirement = "an NVIDIA GPU of compute capability {}.{} or newer is needed".format(*minimum)
     if device.type != "cuda" or torch.version.hip:
         place = "an AMD GPU" if torch.version.hip else device.type

@@ -1,4 +1,4 @@
-"""What can be wrong with a training step as the user set it up, by name and with the fix.
+"""Possible mistakes in the setup of a training step, each named and with its fix.
 
 Checked when the step is built, on its first call, and when torch raises: never on each call.
 """
@@ -68,7 +68,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def check_kinds(model: Any, loss_fn: Any, optimizer: Any, scheduler: Any) -> None:
-    """Check that each argument is of the right kind; UsageError where one is not."""
+    """Check that each argument is of the right kind; UsageError if one is not."""
     if not isinstance(model, nn.Module):
         raise UsageError(f"model is a {type(model).__name__}: it must be a torch.nn.Module")
     if loss_fn is not None and not callable(loss_fn):
@@ -120,7 +120,7 @@ def _takes_two(function: Callable[..., Any]) -> bool:
 def check_parameters(model: nn.Module, loss_fn: Any, optimizer: torch.optim.Optimizer) -> None:
     """Check that the optimizer holds exactly the model's trainable parameters.
 
-    Raises UsageError, with the names of parameters, where it does not.
+    Raises UsageError, with the names of parameters, if it does not.
     """
     named = dict(model.named_parameters())
     own = {id(parameter) for parameter in named.values()}
@@ -204,7 +204,7 @@ def check_batch(batch: Any, pair: bool) -> None:
 
 
 def check_filled(batch: Any) -> None:
-    """Check that the batch has samples; UsageError where it is empty."""
+    """Check that the batch has samples; UsageError if it is empty."""
     for path, tensor in nests.paths(batch):
         if tensor.dim() and not tensor.shape[0]:
             raise UsageError(
@@ -225,7 +225,7 @@ def _outline(batch: Any) -> str:
 
 
 def check_loss(loss: Any) -> None:
-    """Check that the loss is one differentiable number; UsageError where it is not."""
+    """Check that the loss is one differentiable number; UsageError if it is not."""
     if not isinstance(loss, Tensor):
         raise UsageError(
             f"the loss is a {type(loss).__name__}: it must be a 0-d tensor with its graph "
@@ -251,7 +251,7 @@ _NO_GRADIENT = (
 
 
 def explain(error: Exception, model: nn.Module, batch: Any) -> UsageError | None:
-    """The cause of an error that torch raised in forward, loss or backward; None: unclear."""
+    """The cause of an error that torch raised in forward, loss or backward, or None if unclear."""
     if isinstance(error, UsageError) or is_out_of_memory(error):
         return None
     text = str(error)

@@ -70,7 +70,7 @@ class Ranks:
 
     @torch.no_grad()
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """What the synchronised backward pass does, by hand: for an incomplete group."""
+        """Do by hand what the synchronised backward pass does, for an incomplete group."""
         trainable = [parameter for parameter in parameters if parameter.requires_grad]
         if not trainable:
             return
@@ -93,7 +93,7 @@ class Ranks:
 
 
 def of(model: nn.Module) -> Ranks | None:
-    """The ranks of this model; None where it is trained by this process alone."""
+    """The ranks of this model, or None if only this process trains it."""
     if not (dist.is_available() and dist.is_initialized()):
         return None
     from torch.distributed.fsdp import FSDPModule

@@ -52,13 +52,13 @@ _SAVED = (
 def recompute(model: nn.Module, policy: Policy = "all") -> Callable[[], None]:
     """Checkpoint the activations of the model's repeated blocks in training; returns the undo.
 
-    Gradients are bit-identical where the block's operations are deterministic: torch's, Python's
-    and NumPy's random states are restored for the second run, and running statistics of
-    normalisation layers count each batch once. What a Hugging Face block would add to a generation
-    cache is dropped, as its own checkpointing does. Blocks with an instance attribute `forward` and
-    scripted blocks stay as they are. A copy or pickle of the model is without checkpointing.
+    Gradients are bit-identical if the block's operations are deterministic: torch's, Python's and
+    NumPy's random states are restored for the second run, and running statistics of normalisation
+    layers count each batch once. Additions of a Hugging Face block to a generation cache are
+    dropped, as by its own checkpointing. Blocks with an instance attribute `forward` and scripted
+    blocks stay as they are. A copy or pickle of the model is without checkpointing.
 
-    Raises UsageError where there is no repeated block.
+    Raises UsageError if there is no repeated block.
     """
     blocks = [block for block in repeated_blocks(model) if _can_change(block)]
     if policy == "alternate":
@@ -152,7 +152,9 @@ def _contexts(block: nn.Module, selective: bool) -> Contexts:
 
 
 def _stored_or_not(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    """What draws random numbers is run again: else all dropout behind it would draw others."""
+    """Run operations that draw random numbers again; otherwise all later dropout would draw other
+    numbers.
+    """
     stored = operation in _saved_operations() and not _draws(operation, args, kwargs)
     return CheckpointPolicy.MUST_SAVE if stored else CheckpointPolicy.PREFER_RECOMPUTE
 

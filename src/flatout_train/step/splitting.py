@@ -7,7 +7,7 @@ A batch of N samples is any nest of dicts, lists, tuples, NamedTuples and datacl
   positions, `[1, 1, T, T]` masks) is shared by all parts. A `[T]` tensor with T == N counts as one
   number per sample: give what all samples share the shape `[1, T]`;
 - a list or tuple of N strings, dicts or tensors of other leading dimensions, or a list of N
-  numbers, holds one element per sample, and is cut; a tuple of numbers (a size) is shared. Where it
+  numbers, holds one element per sample, and is cut; a tuple of numbers (a size) is shared. If it
   holds tensors with leading dimension N, those are cut, and the list is a mere container; unless
   some of them have another leading dimension and all have the same dtype and trailing shape, as
   variable lengths that happen to equal N do: then it is one tensor per sample. The batch itself, a
@@ -30,7 +30,7 @@ from flatout_train.errors import UsageError
 def batch_size(batch: Any) -> int:
     """N: the leading dimension of the first tensor that has one (a PackedSequence: its sequences).
 
-    Raises UsageError where the batch holds no such tensor.
+    Raises UsageError if the batch holds no such tensor.
     """
     size = _first(batch)
     if size is None:
@@ -45,7 +45,7 @@ def split(batch: Any, parts: int) -> list[Any]:
     """`batch` in `parts` parts of the same types, in order, of sizes as equal as possible.
 
     Tensors are cut into views; only containers are copied (a PackedSequence is packed again).
-    Raises UsageError where the batch has fewer samples than `parts`, or no batch dimension.
+    Raises UsageError if the batch has fewer samples than `parts`, or no batch dimension.
     """
     rows = batch_size(batch)
     if not 1 <= parts <= rows:
@@ -91,7 +91,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _leading(value: Any) -> int | None:
-    """Leading dimension of a tensor or an array; None: neither, or 0-d."""
+    """Leading dimension of a tensor or an array, or None for anything else or 0-d."""
     shape = getattr(value, "shape", ())
     return (
         int(shape[0]) if (isinstance(value, torch.Tensor) or _is_array(value)) and shape else None

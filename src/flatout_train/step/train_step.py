@@ -73,9 +73,9 @@ def train_step(
 class TrainStep:
     """One training step: `loss = step(batch)`. Built by `flatout.train_step`.
 
-    The returned loss is 0-d, detached, float32 (float64 where the loss function returns float64),
-    on the model's device, and not synchronised: call `.item()` on it seldom, or read all losses
-    with `step.metrics()`. Gradients stay in `.grad` until the next step. Everything is chosen once;
+    The returned loss is 0-d, detached, float32 (float64 if the loss function returns float64), on
+    the model's device, and not synchronised: call `.item()` on it rarely, or read all losses with
+    `step.metrics()`. Gradients stay in `.grad` until the next step. Everything is chosen once;
     `step.notes` says what was chosen and why.
 
     Arguments of `train_step`:
@@ -85,7 +85,7 @@ class TrainStep:
     - `loss_fn`: one of three forms, distinguished by the signature. A function whose first
       parameter is called `model`: `loss_fn(model, batch)`. Any other callable, such as
       `nn.CrossEntropyLoss()`: `loss_fn(model(input), target)`, for batches that are pairs.
-      None: `model(**batch)` returns an object or dict with `loss` (Hugging Face). The loss
+      If it is None, `model(**batch)` returns an object or dict with `loss` (Hugging Face). The loss
       is 0-d, and the mean over what `weigh` counts.
     - `optimizer`: a torch.optim.Optimizer that holds all trainable parameters of the model. Not
       LBFGS.
@@ -96,7 +96,7 @@ class TrainStep:
       and the loss: shorter start-up); "tuned" ("auto" with autotuned kernels: longest start-up);
       a mode of torch.compile; or False.
     - `layout`: memory format of images: "auto", "channels_last" or "contiguous".
-    - `graph`: the whole step as one CUDA graph: "auto", True or False. Where it cannot be captured,
+    - `graph`: the whole step as one CUDA graph: "auto", True or False. If it cannot be captured,
       the step runs without, and `step.notes["graph"]` says why. Plain values that model and
       loss read (a factor, a dropout's `p`) may change: a new graph is captured then.
     - `accumulate`: calls per optimizer step, 1 or more (gradient accumulation). The gradient is
@@ -117,21 +117,21 @@ class TrainStep:
       that is known to be skipped. On an accelerator a skipped step is known too late.
     - `ema`: decay of an exponential moving average of the weights, in (0, 1): `step.ema` is a
       `torch.optim.swa_utils.AveragedModel` of the model without its wrappers.
-    - `nonfinite`: what happens where the loss or a gradient is NaN or Inf. "stop": raises
+    - `nonfinite`: what happens if the loss or a gradient is NaN or Inf. "stop": raises
       NonfiniteError; model and optimizer are as before that step. On an accelerator nothing waits:
       the error is raised some steps later; optimizers that can (torch's fused ones) skip the
       step on the device, others have applied it. "skip": the step is skipped and
-      counted in `step.metrics().skipped`; this waits for the device at each step where the
-      optimizer cannot skip on the device. "halve": the same, and with fp16 the loss scale is
-      halved. With fp16, overflowing gradients are part of the search for the loss scale and are
-      skipped under every policy; "stop" then stops for a loss that is not finite, or after 20
-      skipped steps in a row.
-    - `recompute`: activation checkpointing of repeated blocks: "auto" (where memory runs out and
-      it measures faster than splitting), True or False. A batch that does not fit is split and
+      counted in `step.metrics().skipped`; this waits for the device at each step if the optimizer
+      cannot skip on the device. "halve": the same, and with fp16 the loss scale is halved. With
+      fp16, overflowing gradients are part of the search for the loss scale and are skipped under
+      every policy; "stop" then stops for a loss that is not finite, or after 20 skipped steps in a
+      row.
+    - `recompute`: activation checkpointing of repeated blocks: "auto" (if memory runs out and it
+      measures faster than splitting), True or False. A batch that does not fit is split and
       repeated, with the same gradient; with several ranks it is not.
     - `logits`: "stored", or "chunked": cross entropy of a language model's head with 2 million
       logits or more computes them and their gradient chunk by chunk and stores none; results round
-      differently. Where something else reads the logits, they are computed;
+      differently. If something else reads the logits, they are computed;
       `step.notes["logits"]` says what reads them.
 
     With precision="fp32" and compile=False (on CUDA also graph=False: a recorded step keeps its
@@ -191,7 +191,7 @@ class TrainStep:
         return HostUpdate(*parts, *rest) if on_host else DeviceUpdate(*parts, *rest)
 
     def _make_graph_step(self) -> WholeStep | None:
-        """The step as one graph, where it can be captured; else None, with the reason noted."""
+        """The step as one graph if it can be captured, else None, with the reason noted."""
         choice = self._choices.graph
         if choice in (False, "no", "False"):
             self._graph_note = "no: requested"
@@ -273,7 +273,7 @@ class TrainStep:
         return loss
 
     def _take(self, loss: Tensor) -> bool:
-        """The update of a step that is not replayed; its learning rates round as in a replay."""
+        """The update of an eager step; its learning rates round as in a replay."""
         if self._graph_step is None:
             return self._update.take(loss, None)
         with self._graph_step.as_recorded():
@@ -292,7 +292,7 @@ class TrainStep:
         return taken
 
     def _advance(self, loss: Tensor, taken: bool, averaged: bool = False) -> None:
-        """What follows a step. averaged: the average has moved already."""
+        """The actions after a step. averaged: the average has already moved."""
         if taken and self.scheduler is not None:
             self.scheduler.step()
         if taken and self.ema is not None and not averaged:
@@ -300,9 +300,9 @@ class TrainStep:
         self._pulse.step(loss, taken)
 
     def flush(self) -> bool:
-        """End an incomplete accumulation group; True: an optimizer step was taken.
+        """End an incomplete accumulation group; returns True if an optimizer step was taken.
 
-        Call it where the data ends. The gradient is the mean over the calls made so far. With
+        Call it when the data ends. The gradient is the mean over the calls made so far. With
         several ranks, all must call it together. Waits for the device, so that no loss or gradient
         that is not finite goes unnoticed: raises NonfiniteError as a call does.
         """
@@ -390,7 +390,7 @@ class TrainStep:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from `state`, which `state_dict()` of a train_step returned.
 
-        Raises UsageError where it does not match this step.
+        Raises UsageError if it does not match this step.
         """
         step_state.into(self, state)
 
@@ -401,7 +401,7 @@ class TrainStep:
         self._fit.close()  # once more: a step that is called after close() starts afresh
 
     def _free_graph(self) -> bool:
-        """Free the recordings where memory runs out beside them, before any batch is split."""
+        """Free the recordings if memory runs out, before any batch is split."""
         if self._graph_step is None or not self._graph_step.holds_memory:
             return False
         self._close_graph("no: an eager step did not fit into memory beside the recorded ones")

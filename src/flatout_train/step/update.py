@@ -81,7 +81,7 @@ class Update:
     def take(self, loss: Tensor, correction: float | Tensor | None) -> bool:
         """One optimizer step with the gradients times `correction`; `loss` (0-d) is only recorded.
 
-        Returns False where the step is known to have been skipped. Raises NonfiniteError under the
+        Returns False if the step is known to have been skipped. Raises NonfiniteError under the
         policy "stop", on an accelerator for an earlier step.
         """
         raise NotImplementedError
@@ -90,7 +90,7 @@ class Update:
         """Process the values that have arrived."""
 
     def collect(self, wait: bool = False) -> None:
-        """`look`; raises NonfiniteError under the policy "stop" where a value is not finite."""
+        """`look`; raises NonfiniteError under the policy "stop" if a value is not finite."""
         self.look(wait)
         if self._stopping is not None:
             error, self._stopping = self._stopping, None
@@ -110,7 +110,7 @@ class Update:
         """Whether this step must not be skipped on the device.
 
         torch's fused SGD creates its momentum buffers in the first step, and leaves them
-        uninitialised where that step is skipped on the device.
+        uninitialised if that step is skipped on the device.
         """
         return self._with_momentum and not self.optimizer.state
 
@@ -224,7 +224,7 @@ class DeviceUpdate(Update):
         )
 
     def _divisor(self, norm: Tensor, correction: float | Tensor | None) -> Tensor | None:
-        """The divisor of the gradients (float32, 0-d), 1 / the factor of `_clip`; None: 1."""
+        """The divisor of the gradients (float32, 0-d), 1 / the factor of `_clip`; None means 1."""
         if self.clip_norm is not None and self.clip_norm != math.inf:
             divisor = torch.clamp((norm.float() + 1e-6) / self.clip_norm, min=1.0)
         elif correction is not None:
@@ -344,5 +344,5 @@ def _has_foreign(hooks: dict[int, Any]) -> bool:
 
 
 def _flag(value: Tensor) -> Tensor:
-    """1.0 where `value` (0-d) is NaN or Inf, else 0.0: float32, on its device."""
+    """1.0 if `value` (0-d) is NaN or Inf, else 0.0: float32, on its device."""
     return (value - value).ne_(0).float()

@@ -18,7 +18,7 @@ WARM_UP = 2
 TIMED = 3
 
 Seconds = Callable[[], float | None]
-"""Seconds that a call took; None: the device is still busy with it."""
+"""Seconds that a call took, or None if the device is still busy with it."""
 
 _BEATEN = "another way computes less in as many parts"
 _LESS: dict[Policy | None, tuple[Policy | None, ...]] = {
@@ -39,7 +39,7 @@ _DESCRIPTIONS: dict[Policy, str] = {
 
 @dataclass(eq=False)
 class Way:
-    """Recomputation by `policy` (None: none), in as many parts as needed to fit."""
+    """Recomputation by `policy` (or none if None), in as many parts as needed to fit."""
 
     policy: Policy | None
     largest_fitting: float = 0.0
@@ -47,7 +47,7 @@ class Way:
     smallest_failing: float = math.inf
     """The smallest load of one part that did not fit, in elements."""
     rejection: str = ""
-    """Why it cannot be used, or need not be measured; empty: it is a candidate."""
+    """Why it cannot be used, or need not be measured; empty for a candidate."""
     last_parts: int = 1
     calls: int = 0
     times: list[tuple[Seconds, float]] = field(default_factory=list)
@@ -72,7 +72,9 @@ class Way:
             self.times.append((seconds, load))
 
     def rate(self) -> float | None:
-        """Median seconds per element; None: too few calls, or the device is still busy."""
+        """Median seconds per element, or None if there are too few calls or the device is still
+        busy.
+        """
         if len(self.times) < TIMED:
             return None
         timings = [(seconds(), load) for seconds, load in self.times]
@@ -95,7 +97,7 @@ class Contest:
         self._turn = 0
 
     def current(self, load: float, rows: int) -> Way | None:
-        """The way for a batch of this load and this many samples; None: none is left."""
+        """The way for a batch of this load and this many samples, or None if none is left."""
         while self.fastest is None and self._turn < len(self.ways):
             way = self.ways[self._turn]
             if not way.rejection and self._is_beaten(way, load, rows):

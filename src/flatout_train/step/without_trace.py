@@ -1,4 +1,4 @@
-"""Run steps without a trace: everything that they change is restored."""
+"""Run steps and restore everything that they change."""
 
 from __future__ import annotations
 

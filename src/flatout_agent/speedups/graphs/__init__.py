@@ -1,1 +1,1 @@
-"""Calls that are recorded as CUDA graphs and replayed."""
+"""Calls recorded as CUDA graphs and replayed."""

@@ -1,9 +1,9 @@
 """A module's forward and backward pass, recorded over aliases of its parameters.
 
 `torch.cuda.make_graphed_callables` records over the parameters themselves. That fails while the
-program still holds the loss of its last step, as most programs do: through it the nodes live on
-that add to the parameters' `.grad`, and they belong to the stream that they were made on, not to
-the recording's. An alias is a fresh parameter in the same memory, with a node of its own.
+program still holds the loss of its last step, as most programs do. The loss keeps alive the nodes
+that add to the parameters' `.grad`, and these belong to the stream on which they were made, not to
+the recording's. An alias is a new parameter in the same memory, with a node of its own.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from flatout_agent.speedups.graphs.recordings import Graphed, NotRecordable
 
 Result = TypeVar("Result")
 WARM_UPS = 3
-"""Passes before the recording: libraries set themselves up, and what the host gives is kept."""
+"""Passes before the recording: libraries initialize themselves, and values from the host are
+kept."""
 AROUND = "a weight is used in another way than by its module"
 RECOMPUTES = "the model recomputes its activations (torch.utils.checkpoint)"
 OTHER_PARAMETERS = "the model has parameters of a kind of their own"
 
 
 class DeviceRecorder(Protocol):
-    """What notes a device's work, and does it again."""
+    """Records a device's work and replays it."""
 
     def aside(self) -> AbstractContextManager[None]:
-        """Where work runs before it is recorded."""
+        """The context in which work runs before it is recorded."""
 
     def record(self, work: Callable[[], Result]) -> tuple[Result, Callable[[], None]]:
-        """Do the work; returns its result, and what does it again in the same memory."""
+        """Do the work; returns its result and a function that repeats it in the same memory."""
 
 
 def record(whole: torch.nn.Module, samples: tuple[Any, ...], recorder: DeviceRecorder) -> Graphed:
-    """`whole` from tensors to tensors, recorded; `samples` become the places of its inputs.
+    """`whole`, a module from tensors to tensors, recorded; `samples` become the places of its
+    inputs.
 
     The result takes tensors like `samples`, and differentiates with respect to them and to the
     module's own parameters. Raises NotRecordable, and whatever the module or the recorder raises.
@@ -66,7 +68,7 @@ def record(whole: torch.nn.Module, samples: tuple[Any, ...], recorder: DeviceRec
     places = [next(gradients) if tensor.requires_grad else None for tensor in inputs]
     made = [output.detach() for output in outputs]
     node = _node(list(samples), made, given, places, replay_forward, replay_backward)
-    node.values = values  # a graph keeps nothing alive that it reads
+    node.values = values  # a graph does not keep the tensors alive that it reads
 
     def replay(*tensors: torch.Tensor) -> Any:
         return node.apply(*tensors, *parameters)
@@ -84,8 +86,8 @@ def _node(
 ) -> Any:
     """The recorded passes as one node of the program's own graph.
 
-    given: where the gradients of the outputs go; gradients: where those of the inputs and then of
-    the parameters are left. None: there is none.
+    given: the places for the gradients of the outputs. gradients: the places where those of the
+    inputs and then of the parameters are left. A place is None if there is no gradient.
     """
 
     class Recorded(torch.autograd.Function):
@@ -110,7 +112,7 @@ def _node(
                 elif place is not None:
                     place.zero_()
             replay_backward()
-            # Detached: as they are, the engine would copy each of them on its way to `.grad`.
+            # Detached, since otherwise the engine would copy each of them on its way to `.grad`.
             return tuple(None if place is None else place.detach() for place in gradients)
 
     return Recorded
@@ -121,7 +123,7 @@ def _gradients(
     given: Sequence[torch.Tensor | None],
     wanted: list[torch.Tensor],
 ) -> list[torch.Tensor | None]:
-    """Gradients of `wanted` where `given` come back at the outputs, no two in the same memory."""
+    """Gradients of `wanted`, given `given` at the outputs, no two in the same memory."""
     pairs = [(o, g) for o, g in zip(outputs, given, strict=True) if g is not None]
     if not pairs or not wanted:
         return [None] * len(wanted)
@@ -131,7 +133,7 @@ def _gradients(
     result: list[torch.Tensor | None] = []
     for gradient in found:
         own = gradient
-        if own is not None and _memory(own) in memory:  # of a sum, all parts have the same gradient
+        if own is not None and _memory(own) in memory:  # all terms of a sum have the same gradient
             own = own.clone()
         if own is not None:
             memory.add(_memory(own))
@@ -145,9 +147,10 @@ def _memory(tensor: torch.Tensor) -> int:
 
 @contextlib.contextmanager
 def _aliases(whole: torch.nn.Module) -> Iterator[dict[int, torch.Tensor]]:
-    """Other parameters in the places of the module's own, by the id of these; back at the end.
+    """Replace the module's parameters by others, keyed by the id of its own; restored at the end.
 
-    One for each, so that what is tied stays tied. By `setattr`: an LSTM keeps a list of them.
+    There is one for each, so tied parameters stay tied. `setattr` is used because an LSTM keeps a
+    list of them.
     """
     alias_of: dict[int, torch.Tensor] = {}
     changed: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
@@ -177,9 +180,9 @@ def _aliases(whole: torch.nn.Module) -> Iterator[dict[int, torch.Tensor]]:
 def _checked(
     forward: Callable[[], tuple[torch.Tensor, ...]], wanted: list[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """The outputs. Raises NotRecordable where gradients reach what a recording gives none.
+    """The outputs. Raises NotRecordable if gradients reach tensors that a recording gives none.
 
-    A weight that stands in a list beside the modules has no alias: it would stop training.
+    A weight kept in a list outside the modules has no alias, so it would stop training.
     """
     with _NoRecomputation():  # type: ignore[no-untyped-call]  # torch's own
         outputs = forward()
@@ -200,7 +203,7 @@ def _checked(
 
 
 class _NoRecomputation(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-    """Raises NotRecordable where a part of the pass is run again in the backward pass."""
+    """Raises NotRecordable if a part of the pass is run again in the backward pass."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         hooks = _saving()
@@ -210,9 +213,9 @@ class _NoRecomputation(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
 
 def _saving() -> Any:
-    """The hooks that tensors saved for the backward pass go through; None: there are none."""
+    """The hooks for tensors saved for the backward pass, or None if there are none."""
     top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
     try:
         return top(False)
-    except TypeError:  # before torch 2.5 it takes nothing
+    except TypeError:  # before torch 2.5 it takes no arguments
         return top()

@@ -1,11 +1,11 @@
-"""The layer around a model's call that records it once, and replays it wherever it matches.
+"""The layer around a model's call that records it once and replays it whenever it matches.
 
-A recording's forward and backward pass share one memory of their own, and each replay writes to all
-of it again: the forward pass over what the backward pass before it left there, gradients included.
-What the program still holds of them is copied elsewhere first.
+A recording's forward and backward pass share their own memory, and each replay overwrites all of
+it. The forward pass overwrites what the previous backward pass left there, including gradients.
+Tensors that the program still holds are copied elsewhere first.
 
-One `GraphedCalls` for each model. It acts only between `begin` and `rest`; what it has recorded
-outlasts the rest, until `forget` is called or the model goes.
+There is one `GraphedCalls` per model. It acts only between `begin` and `rest`. Its recording
+outlasts the rest, until `forget` is called or the model is freed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from flatout_agent.job import Job
 
 SEEN_BEFORE = 2
-"""Calls with the same inputs' shapes before recording: libraries have set themselves up by then."""
+"""Calls with the same input shapes before recording: libraries have initialized themselves by
+then."""
 PATIENCE = 8
-"""Steps after which no recording is expected any more: shapes change, or nothing is called."""
+"""Steps after which no recording is expected any more, as shapes change or nothing is called."""
 MOVES, WORTH = 2, 20
 """The model may change this often; after that, each recording must have had this many replays."""
 CHANGED = "weights or attributes of the model were changed"
@@ -51,7 +52,7 @@ def put_on(job: Job, model: torch.nn.Module, capture: Capture) -> Applied:
 
 
 def of_model(job: Job, model: torch.nn.Module, capture: Capture) -> GraphedCalls:
-    """The model's kept `GraphedCalls`, if they were to last; else a new one."""
+    """The model's kept `GraphedCalls`, if it was to last; else a new one."""
     calls = _known.get(model)
     if calls is None or calls.job is not job or not calls.lasting:
         calls = _known[model] = GraphedCalls(job, model, capture)
@@ -76,11 +77,11 @@ class PendingBackward:
 
 
 class Weights:
-    """The places of a model's weights, and the numbers and words that stand on its modules (a rate
-    of dropout, a layer's own `training`): a recording goes by all of them.
+    """The addresses of a model's weights, and the numbers and strings set on its modules (a dropout
+    rate, a layer's own `training`): a recording depends on all of them.
 
-    They are looked at in every call: a walk through a model of 160 tensors takes a millisecond, a
-    look at what was seen on the last one a tenth of that.
+    They are checked in every call. A walk through a model of 160 tensors takes a millisecond;
+    checking what the last walk saw takes a tenth of that.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -90,14 +91,14 @@ class Weights:
         self._number = 0
         self._sizes: list[tuple[dict[str, Any], int]] = []
         self._entries: list[Entry] = []
-        """Every parameter and submodule, with the dict and the name under which it stands ..."""
+        """Every parameter and submodule, with the dict and the name that hold it ..."""
         self._own: list[tuple[str, Any]] = []
-        """... but for what stands on the model itself: its dict would keep it alive."""
+        """... except those of the model itself: its dict would keep it alive."""
         self._places: list[tuple[Any, int, bool]] = []
         self._marks: list[tuple[Any, Any]] = []
 
     def version(self) -> int:
-        """A number that stays while every weight is the same tensor in the same place."""
+        """A number that stays the same while every weight is the same tensor in the same place."""
         model: Any = self._model()
         same = (
             self._places
@@ -178,7 +179,7 @@ class GraphedCalls:
             self.recording = None
 
     def forget(self) -> None:
-        """Keep nothing beyond the next rest."""
+        """Let nothing outlast the next rest."""
         self.lasting = False
         if not self.on:
             self._drop()
@@ -211,7 +212,7 @@ class GraphedCalls:
     # Calls ----------------------------------------------------------------------------------------
 
     def layer(self, call: Graphed) -> Graphed:
-        """`call`, replayed where it matches the recording."""
+        """`call`, replayed if it matches the recording."""
         import torch
 
         model: Any = self._model()
@@ -231,7 +232,7 @@ class GraphedCalls:
         return graphed_call
 
     def _matching(self, call: Graphed, leaves: list[Any], spec: Any) -> Recording | None:
-        """The recording of such a call, made here where it is due; None: it runs as written."""
+        """The recording of such a call, made here if it is due, or None if it runs as written."""
         version = self.weights.version()
         if version != self._version:
             self._start_over(version)
@@ -350,9 +351,10 @@ class GraphedCalls:
         return torch.utils._pytree.tree_unflatten(outputs, spec)
 
     def _keep_gradients(self, recording: Recording) -> None:
-        """The recording is about to write: what the program keeps in `.grad` must not be there.
+        """Move gradients that the program keeps in `.grad` away: the recording is about to write
+        there.
 
-        The tensor stays the same object: the program may hold it, too.
+        The tensor stays the same object, since the program may hold it.
         """
         for parameter in self.weights.parameters if recording.places else ():
             gradient = parameter.grad
@@ -362,9 +364,9 @@ class GraphedCalls:
     def _backward_ends(
         self, recording: Recording, token: PendingBackward, inputs: int, gradients: Any, _: Any
     ) -> Any:
-        """The recorded backward pass has run: only gradients that go to `.grad` stay in place.
+        """After the recorded backward pass, only gradients that go to `.grad` stay in place.
 
-        What it gives to an input, or to torch.autograd.grad(), is out of sight from here on.
+        Gradients given to an input, or to torch.autograd.grad(), cannot be tracked from here on.
         """
         token.over = True
         if not recording.places:
@@ -377,7 +379,7 @@ class GraphedCalls:
         return (*copies, *gradients[copied:])
 
     def _place(self, tensor: torch.Tensor) -> int | None:
-        """Its address; None: it is sparse and has none."""
+        """Its address, or None if it is sparse and has none."""
         import torch
 
         return int(tensor.data_ptr()) if tensor.layout is torch.strided else None
@@ -394,7 +396,7 @@ class GraphedCalls:
             node = view.grad_fn.next_functions[0][0]
         try:
             return bool(torch._C._will_engine_execute_node(node))
-        except RuntimeError:  # it is asked for by torch.autograd.grad()
+        except RuntimeError:  # torch.autograd.grad() asked for it
             return False
 
 

@@ -1,8 +1,8 @@
-"""Values that a forward pass brings from the host to its device, where a recording allows no copy.
+"""Values that a forward pass copies from the host to its device, which a recording does not allow.
 
 `torch.tensor(0.0, device=mask.device)` in an attention mask is one. While the pass warms up, each
-is kept on the device, by its place in the pass; in the recording the kept one is given. What is
-not the same in every pass is no constant, and the call is not recorded.
+value is kept on the device, keyed by its position in the pass; the recording uses the kept one. A
+value that differs between passes is not constant, so the call is not recorded.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MOVED = (torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.type_as)
 
 
 class HostValues(TorchFunctionMode):
-    """A mode for all passes, those that warm up and the one that is recorded."""
+    """A mode for all passes: the warm-up passes and the recorded one."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device = device
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """On the host, and on the device."""
+        """The value on the host and on the device."""
         self._place = 0
         self._passes = 0
 
@@ -49,7 +49,7 @@ class HostValues(TorchFunctionMode):
         if func in MADE or func in MADE_BY:
             return self._made(func, args, kwargs)
         if func in MOVED and self._on_host(args[0]):
-            nothing = func(args[0].new_empty(0), *args[1:], **kwargs)  # goes where the tensor would
+            nothing = func(args[0].new_empty(0), *args[1:], **kwargs)  # on its target
             source = self._value(args[0]) if self._there(nothing) else args[0]
             return func(source, *args[1:], **kwargs)
         if func is torch.Tensor.copy_ and self._there(args[0]) and self._on_host(args[1]):
@@ -59,7 +59,7 @@ class HostValues(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _made(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """From numbers of Python, or from a tensor that is there already."""
+        """A tensor made from Python numbers, or from a tensor that already exists."""
         source = args[1] if func in MADE_BY else (args[0] if args else None)
         device = kwargs.get("device")
         if device is None and func in MADE_BY:
@@ -74,7 +74,7 @@ class HostValues(TorchFunctionMode):
         return value.requires_grad_() if gradient else value
 
     def _value(self, host: torch.Tensor) -> torch.Tensor:
-        """What stands for `host` on the device."""
+        """The kept copy of `host` on the device."""
         place, self._place = self._place, self._place + 1
         if host.requires_grad:
             raise NotRecordable(TRAINED)

@@ -1,8 +1,8 @@
 """One training call of a model, recorded as graphs: what it depends on, and what forbids it.
 
-A replay launches what was launched on the device, and does nothing of what Python did beside that.
-So a forward pass that draws numbers on the host, or leaves other attributes on the model, cannot be
-recorded: each replay would do with the numbers of the one call that was.
+A replay launches the same work on the device, but repeats nothing that Python did besides. So a
+forward pass that draws numbers on the host, or leaves other attributes on the model, cannot be
+recorded: each replay would use the numbers of the one recorded call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Graphed = Callable[..., Any]
 Capture = Callable[[Any, tuple[Any, ...]], Graphed]
-"""(a module from tensors to tensors, sample inputs) -> the module's call, recorded."""
+"""(a module from tensors to tensors, sample inputs) -> the recorded call of the module."""
 
 
 class NotRecordable(Exception):  # noqa: N818 - a decision with its reason, not an error
@@ -30,7 +30,7 @@ class NotRecordable(Exception):  # noqa: N818 - a decision with its reason, not 
 
 
 class Key(NamedTuple):
-    """All that a recording depends on, besides the model itself."""
+    """Everything that a recording depends on besides the model itself."""
 
     inputs: tuple[Any, ...]
     spec: str
@@ -46,7 +46,7 @@ class Recording:
     outputs: tuple[Any, list[bool]]
     """The nest that the model returns, and which of its leaves are None."""
     grown: int
-    """Bytes of device memory that are its own."""
+    """Bytes of its own device memory."""
     places: set[int] = field(default_factory=set)
     """Addresses at which its backward pass leaves the gradients."""
 
@@ -54,7 +54,8 @@ class Recording:
 def record(
     model: torch.nn.Module, call: Graphed, leaves: list[Any], spec: Any, key: Key, capture: Capture
 ) -> Recording:
-    """The model's call on these arguments, recorded. It leaves no trace on model and generators.
+    """The recorded call of the model on these arguments. Recording leaves no trace on model and
+    generators.
 
     Raises NotRecordable, and whatever the model or the recording raises.
     """
@@ -75,7 +76,7 @@ def record(
 
 
 def _whole(model: torch.nn.Module, call: Graphed, leaves: list[Any], spec: Any) -> Any:
-    """The call as a module from tensors to tensors, which is what can be recorded."""
+    """The call as a module from tensors to tensors, which can be recorded."""
     import torch
 
     pytree = torch.utils._pytree
@@ -102,7 +103,7 @@ def _whole(model: torch.nn.Module, call: Graphed, leaves: list[Any], spec: Any) 
             return tuple(item for item in outputs if item is not None)
 
         def release(self) -> None:
-            """The recording holds this, and is not to keep a model that the program drops."""
+            """The recording holds this and must not keep a model that the program drops."""
             self._modules.clear()
             self.call = None
 
@@ -118,22 +119,24 @@ def reserved_bytes(device: torch.device) -> int:
 
     if device.type != "cuda":
         return 0
-    torch.cuda.empty_cache()  # a recording does so, too: what is compared is after it both times
+    torch.cuda.empty_cache()  # a recording does so, too, so both readings come after it
     return int(torch.cuda.memory_reserved(device))
 
 
 def is_short_of_memory(device: torch.device, grown: int) -> bool:
-    """Whether an unused recording leaves the program as written hardly any memory."""
+    """Whether an unused recording leaves hardly any memory to the program as written."""
     return bool(grown) and _free_bytes(device, grown) < 2 * grown
 
 
 def takes_too_much(device: torch.device, grown: int) -> bool:
-    """Whether a recording has taken more than half of the memory that was free."""
+    """Whether a recording has taken more than half of the free memory."""
     return bool(grown) and _free_bytes(device, grown) < grown
 
 
 def _free_bytes(device: torch.device, grown: int) -> int:
-    """Beside a recording of this size: free on the device, or held by torch and unused."""
+    """Memory left beside a recording of this size: free on the device, or held by torch
+    and unused.
+    """
     import torch
 
     free, _ = torch.cuda.mem_get_info(device)
@@ -145,7 +148,7 @@ def _free_bytes(device: torch.device, grown: int) -> int:
 
 
 class _Host:
-    """What a forward pass may change on the host, as it is now."""
+    """The host state that a forward pass may change, as it is now."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         values = [value for module in model.modules() for value in vars(module).values()]
@@ -153,7 +156,7 @@ class _Host:
         self.noted = [mark for module in model.modules() for mark in _notes(module)]
 
     def compare(self, after: _Host) -> None:
-        """Raises NotRecordable where something has changed."""
+        """Raises NotRecordable if something has changed."""
         if after.drawn != self.drawn:
             raise NotRecordable("the forward pass draws numbers on the host")
         if len(after.noted) != len(self.noted) or not all(map(_same, after.noted, self.noted)):
@@ -194,12 +197,12 @@ def _notes(module: torch.nn.Module) -> Iterator[Any]:
 
 
 def _marks(value: Any, depth: int) -> Iterator[Any]:
-    """What shows that a note has changed; of what is no container, the object itself."""
-    if isinstance(value, weakref.ref):  # an LSTM makes new ones where its weights are others
+    """A value that shows whether a note has changed: the object itself if it is no container."""
+    if isinstance(value, weakref.ref):  # an LSTM makes new ones if its weights change
         yield weakref.ref
     elif nests.is_tensor(value):
         yield value
-        # One on the device may be written to: a replay does that as well.
+        # One on the device may be written to, as a replay does that as well.
         yield value._version if value.device.type == "cpu" and not value.is_inference() else 0
     elif depth > forward_state.DEEPEST or not isinstance(value, (dict, list, tuple, deque, set)):
         yield value

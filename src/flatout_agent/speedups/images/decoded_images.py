@@ -1,8 +1,8 @@
 """Pixels of decoded JPEG files, kept in memory that forked loader workers share.
 
-`Log` is that memory: a file without a name, to which each process appends and which nobody needs to
-remove: the system frees it with the last process that has it, however that ends. `Decoded` changes
-the `load` of Pillow's JPEG files: what is in the log is not decoded again.
+`Log` is that memory: a file without a name, to which each process appends. Nobody needs to remove
+it: the system frees it when the last process that has it ends, however it ends. `Decoded` changes
+the `load` of Pillow's JPEG files, so images in the log are not decoded again.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from flatout_agent.speedups.images.jpeg_loading import copy_of_info, postpone
 SHARE = 0.25
 """Share of the free memory; the model's activations and the program's other data come later."""
 LOOK_EVERY = 64
-"""Images that a process adds between two looks at what memory is left."""
+"""Images that a process adds between two checks of the remaining memory."""
 CHECK_EVERY = 61
 """One in this many images from memory is also decoded, and compared."""
 FRESH_S = 2.0
-"""A file that changed this lately may change again without its times showing it."""
+"""A file that changed within this time may change again without its timestamps showing it."""
 BANDS = {"RGB": 3, "L": 1}
 USED, COUNT, HITS, MISSES, FULL, ON, OFF = range(7)
 HEADER = mmap.PAGESIZE
 RECORD = 24
-"""Bytes before the pixels: 16 for the key, 8 for how many bytes follow."""
+"""Bytes before the pixels: 16 for the key, 8 for the number of bytes that follow."""
 
 
 def _memory() -> int:
@@ -58,7 +58,7 @@ class Log:
     """Keys and bytes in shared memory; entries never change."""
 
     def __init__(self, room: int) -> None:
-        """`room`: bytes at most. Raises OSError or AttributeError where there is no such memory."""
+        """`room`: the most bytes. Raises OSError or AttributeError if there is no such memory."""
         self._file = _memory()
         try:
             self.room = room
@@ -71,15 +71,15 @@ class Log:
         self._places: dict[bytes, tuple[int, int]] = {}
         self._bytes_read = 0
         self.thread_lock = threading.Lock()
-        """For one thread of this process; between processes the file is locked."""
+        """Excludes other threads of this process; between processes the file is locked."""
         _logs.add(self)
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):  # the memory goes with its last view
+        with contextlib.suppress(AttributeError, OSError):  # the memory is freed with its last view
             os.close(self._file)
 
     def get(self, key: bytes) -> memoryview | None:
-        """The bytes under this key, where some process has added them."""
+        """The bytes under this key, if some process has added them."""
         extent = self._places.get(key)
         if extent is None and self._bytes_read < self.numbers[USED]:
             with self.thread_lock:
@@ -88,7 +88,7 @@ class Log:
         return None if extent is None else self._view[extent[0] : extent[0] + extent[1]]
 
     def put(self, key: bytes, data: bytes) -> None:
-        """Add these bytes, where there is room and no process has done so."""
+        """Add these bytes, if there is room and no process has done so."""
         if self.numbers[FULL]:
             return
         with self._alone():
@@ -97,13 +97,15 @@ class Log:
                 self._append(key, data)
 
     def count(self, number: int) -> None:
-        """One more of what `number` counts: two processes that add at once would lose one."""
+        """Increment counter `number`, alone: if two processes added at once, one count would be
+        lost.
+        """
         with self._alone():
             self.numbers[number] += 1
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other thread and no other process writes to the log meanwhile."""
+        """Keep all other threads and processes from writing to the log meanwhile."""
         if sys.platform == "win32":
             raise OSError("only Linux has files in memory")
         import fcntl
@@ -124,7 +126,7 @@ class Log:
         record = [key + len(data).to_bytes(8, "little"), data]
         try:
             written = _written(self._file, record, HEADER + begin)
-        except OSError:  # where writing through the view would end the process
+        except OSError:  # whereas writing through the view would end the process
             written = 0
         if written != size:
             numbers[FULL] = 1
@@ -157,7 +159,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Decoded:
-    """Stands in for the `load` of JPEG files while at least one loader wants it."""
+    """Replaces the `load` of JPEG files while at least one loader wants it."""
 
     def __init__(self, plugin: Any, room: int) -> None:
         self.log = Log(room)
@@ -168,13 +170,13 @@ class Decoded:
         self._replacement = Replacement(self.files, self._methods())
 
     def hold(self) -> None:
-        """One more loader wants it."""
+        """Register a loader that wants it."""
         self.holders += 1
         self.log.numbers[ON] = 1
         self._replacement.put()
 
     def let_go(self) -> None:
-        """One loader fewer; the images stay."""
+        """Unregister a loader; the images stay."""
         self.holders -= 1
         if not self.holders:
             self.log.numbers[ON] = 0  # in workers, too
@@ -215,14 +217,14 @@ class Decoded:
         return {"load": load, "convert": convert}
 
     def _key(self, image: Any) -> bytes | None:
-        """The identity of this image; None: it is loaded as written."""
+        """The identity of this image, or None if it is loaded as written."""
         if not self.log.numbers[ON] or type(image) is not self.files or image.mode not in BANDS:
             return None
         if len(image.tile) != 1 or image.decoderconfig or "load" in vars(image):
             return None
         try:
             return self._identity(image)
-        except Exception:  # what the program did not expect there is raised in its own way
+        except Exception:  # an error that the program did not expect here is raised as usual
             return None
 
     def _identity(self, image: Any) -> bytes | None:
@@ -241,7 +243,7 @@ class Decoded:
         if not stat.S_ISREG(status.st_mode) or time.time() - changed < FRESH_S:
             return None
         times = (status.st_mtime_ns, status.st_ctime_ns)
-        path = os.path.abspath(file.name)  # noqa: PTH100 - what links lead to is told by its number
+        path = os.path.abspath(file.name)  # noqa: PTH100 - links are told by inode
         parts = (path, status.st_dev, status.st_ino, status.st_size, *times)
         text = repr(parts).encode(errors="surrogateescape")
         return hashlib.blake2b(text, digest_size=16, key=seen).digest()
@@ -266,7 +268,7 @@ class Decoded:
         return pixels
 
     def _copy(self, image: Any) -> Any:
-        """The result of `convert` to the image's own mode; None: it must go through `load`."""
+        """The result of `convert` to the image's own mode, or None if it must go through `load`."""
         key = self._key(image)
         cached = None if key is None else self.log.get(key)
         if cached is None or (self._turn + 1) % CHECK_EVERY == 0:

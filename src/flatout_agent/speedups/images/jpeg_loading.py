@@ -1,7 +1,7 @@
-"""Loaders whose program opens JPEG files with Pillow, and how its images are left undecoded.
+"""Loaders of programs that open JPEG files with Pillow, and how images are left undecoded.
 
-image-cache changes Pillow's class for JPEG files in the main process. Loader workers that are
-forked afterwards have the change as well.
+image-cache changes Pillow's class for JPEG files in the main process. Loader workers forked
+afterwards have the change as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPAWNED = "its workers are not forked, and would not have the change"
 
 
 def why_no_loader(facts: JobFacts) -> str | None:
-    """Why no loader of this job can gain from cheaper decoding; None: at least one may."""
+    """Why no loader of this job can gain from cheaper decoding, or None if at least one may."""
     if not facts.loaders:
         return "no DataLoader was seen"
     if facts.wait_share is not None and facts.wait_share <= LEAST_WAIT:
@@ -43,7 +43,7 @@ def _why_not_seen(loader: LoaderFacts) -> str | None:
 
 
 def why_not(loader: torch.utils.data.DataLoader[Any]) -> str | None:
-    """Why a change in this process would not change what this loader does; None: it would."""
+    """Why a change in this process would not affect this loader, or None if it would."""
     chosen = getattr(loader, "multiprocessing_context", None)
     method = chosen.get_start_method() if chosen is not None else worker_safety.start_method()
     if loader.num_workers and method != "fork":
@@ -56,7 +56,7 @@ def why_not(loader: torch.utils.data.DataLoader[Any]) -> str | None:
 
 
 def jpeg_plugin(loader: torch.utils.data.DataLoader[Any]) -> Any:
-    """Pillow's module for JPEG files, where the program seems to use it; else None."""
+    """Pillow's module for JPEG files, or None if the program does not seem to use it."""
     name = "PIL.JpegImagePlugin"
     if name not in sys.modules and not _names_pillow(loader):
         return None
@@ -70,7 +70,7 @@ def jpeg_plugin(loader: torch.utils.data.DataLoader[Any]) -> Any:
 
 
 def _names_pillow(loader: torch.utils.data.DataLoader[Any]) -> bool:
-    """Whether the code that loads names Pillow or anything of it."""
+    """Whether the loading code names Pillow or anything from it."""
     named = globals_named(loader.dataset, loader.collate_fn)
     return any(name == "PIL" or _of_pillow(value) for name, value in named)
 
@@ -86,8 +86,7 @@ def _of_pillow(value: Any) -> bool:
 class _Init:
     """A `worker_init_fn` that does what the program's own does.
 
-    It is another object than that, and so tells an epoch under way that its workers are to be
-    started anew.
+    As it is another object, a running epoch notices that its workers must be restarted.
     """
 
     def __init__(self, init: Callable[[int], None] | None) -> None:
@@ -99,7 +98,7 @@ class _Init:
 
 
 def with_fresh_workers(loader: torch.utils.data.DataLoader[Any]) -> Callable[[], None]:
-    """Let the loader start its workers anew, now and when this is undone."""
+    """Let the loader restart its workers, now and when this is undone."""
     parts = vars(loader)
     init = parts["worker_init_fn"] = _Init(parts["worker_init_fn"])
     parts["_iterator"] = None
@@ -110,7 +109,7 @@ def with_fresh_workers(loader: torch.utils.data.DataLoader[Any]) -> Callable[[],
         if loader is None:
             return
         parts = vars(loader)
-        if parts["worker_init_fn"] is init:  # else it is inside of another boost's
+        if parts["worker_init_fn"] is init:  # else it is inside another boost's
             parts["worker_init_fn"] = init.own
         parts["_iterator"] = None
 
@@ -118,13 +117,15 @@ def with_fresh_workers(loader: torch.utils.data.DataLoader[Any]) -> Callable[[],
 
 
 class Later:
-    """In place of the `load` of one file's image: as if it had been decoded already.
+    """Replaces the `load` of one file's image, as if it had been decoded already.
 
     It is an attribute of that image, and so outlasts the boost.
     """
 
     def __init__(self, image: Any, source: Any, pixels: Callable[[Any], Any]) -> None:
-        """`pixels`: called with the image where they are asked for after all; Pillow's core."""
+        """`pixels`: called with the image if they are needed after all; returns Pillow's core
+        image.
+        """
         self._image, self._pixels = weakref.ref(image), pixels
         self.source = source
 
@@ -138,7 +139,7 @@ class Later:
 
 
 def postpone(image: Any, source: Any, pixels: Callable[[Any], Any]) -> None:
-    """Leave the image of a file as `load` does, but for its pixels."""
+    """Leave the image of a file as `load` does, except for its pixels."""
     if image._exclusive_fp and image.fp is not None:
         image.fp.close()
     image.fp, image.tile, image.readonly = None, [], 0
@@ -146,6 +147,6 @@ def postpone(image: Any, source: Any, pixels: Callable[[Any], Any]) -> None:
 
 
 def copy_of_info(image: Any) -> dict[Any, Any]:
-    """As Pillow copies it from one image to the next."""
+    """A copy of it, made as Pillow does from one image to the next."""
     copy = getattr(image, "_copy_info", None)  # newer versions copy lists as well
     return copy() if copy is not None else image.info.copy()  # type: ignore[no-any-return]

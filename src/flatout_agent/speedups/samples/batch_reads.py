@@ -1,4 +1,5 @@
-"""The samples of a batch, fetched together: what PyTorch's own fetching and collating would give.
+"""The samples of a batch, fetched together, as PyTorch's own fetching and collating would give
+them.
 
 Datasets of torch.utils.data are known here; those of the program are read by `row_reads`.
 """
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def why_not_loader(loader: torch.utils.data.DataLoader[Any]) -> str | None:
-    """Why the samples of this loader's batches cannot be fetched together; None: they can."""
+    """Why the samples of this loader's batches cannot be fetched together, or None if they can."""
     import torch
 
     collate = torch.utils.data._utils.collate
@@ -35,7 +36,7 @@ def why_not_loader(loader: torch.utils.data.DataLoader[Any]) -> str | None:
 
 
 def why_not(dataset: Any) -> str | None:
-    """Why the samples of a batch cannot be fetched together; None: they can."""
+    """Why the samples of a batch cannot be fetched together, or None if they can."""
     import torch
 
     data = torch.utils.data
@@ -57,7 +58,7 @@ def why_not(dataset: Any) -> str | None:
 
 
 def _levels(data: Any, dataset: Any) -> Iterator[Any]:
-    """The dataset and those that it is made of."""
+    """The dataset and its parts."""
     yield dataset
     inner: Any = ()
     if type(dataset) is data.Subset:
@@ -72,7 +73,7 @@ def _levels(data: Any, dataset: Any) -> Iterator[Any]:
 
 
 def together(dataset: Any, indices: list[Any]) -> Any:
-    """The default collate's result for these samples. Raises where that cannot be known."""
+    """The default collate's result for these samples. Raises Unreadable if that cannot be known."""
     import torch
 
     data = torch.utils.data
@@ -95,7 +96,7 @@ def together(dataset: Any, indices: list[Any]) -> Any:
 
 
 def _numbers(indices: list[Any]) -> list[int]:
-    """Indices as `int`: samplers over arrays and tensors give numbers of other types."""
+    """Indices as `int`, since samplers over arrays and tensors give numbers of other types."""
     if set(map(type, indices)) == {int}:
         return indices
     return [_number(index) for index in indices]
@@ -112,7 +113,7 @@ def _number(index: Any) -> int:
 
 
 def _from_several(dataset: Any, numbers: list[int]) -> Any:
-    """Rows of a ConcatDataset: one fetch for each part, then back into the order asked for."""
+    """Rows of a ConcatDataset: one fetch for each part, then restored to the requested order."""
     import torch
 
     if min(numbers) < 0:
@@ -154,7 +155,7 @@ def _joined(parts: list[Any], order: Any) -> Any:
 
 
 def same(first: Any, second: Any) -> bool:
-    """The same containers, types, strides and bits."""
+    """Whether both have the same containers, types, strides and bits."""
     import torch
 
     if type(first) is not type(second):

@@ -1,7 +1,7 @@
 """Copies of a dataset's samples, handed to the collate function while they are known to be valid.
 
-One `KeptSamples` for each loader. It reads for the program only between `begin` and `rest`; its
-copies outlast the rest, until `forget` is called or the loader goes.
+There is one `KeptSamples` per loader. It reads for the program only between `begin` and `rest`. Its
+copies outlast the rest, until `forget` is called or the loader is freed.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ PATIENCE = 2
 READY_SHARE = 0.95
 """At this share of hits, the samples still to be read make no difference."""
 LATELY = 20
-"""Batches over which the share is taken."""
+"""The number of batches over which the share is computed."""
 TIMED, LITTLE, LONG_S = 8, 0.1, 0.005
-"""After so many batches that take at least so many seconds each, a cache is given up where reading
-the samples is less than this share of loading: the rest is the collate function's."""
+"""If the first batches, this many, take at least this many seconds each, and reading the samples is
+less than this share of it, the cache is given up: the collate function takes the rest."""
 DRAWS = "a sample draws random numbers"
 
 
 def of_loader(job: Job, loader: torch.utils.data.DataLoader[Any]) -> KeptSamples:
-    """The loader's kept samples, if they were to last; else a new, empty cache."""
+    """The loader's kept samples, if they were to last; otherwise a new, empty cache."""
     cache = _caches.get(loader)
     if cache is None or cache.job is not job or not cache.lasting:
         cache = _caches[loader] = KeptSamples(job, loader)
@@ -55,7 +55,7 @@ def of_job(job: Job) -> list[KeptSamples]:
 
 
 class KeptSamples:
-    """One loader's samples, and what is known of them."""
+    """One loader's samples, and their state."""
 
     def __init__(self, job: Job, loader: torch.utils.data.DataLoader[Any]) -> None:
         self.job = job
@@ -81,7 +81,7 @@ class KeptSamples:
         """Serve the program's reads, in running iterators and in later ones."""
         self.on = True
         self._count = self._length()
-        # Of a comparison of speeds the first step after a switch is not counted: no more than that.
+        # A comparison of speeds skips the first step after a switch, so only that much is checked.
         self._take_over(math.ceil(self._batch_size()) if self._batches else CHECKS)
 
     def rest(self) -> None:
@@ -92,7 +92,7 @@ class KeptSamples:
             self._drop()
 
     def forget(self) -> None:
-        """Keep nothing beyond the next rest."""
+        """Let nothing outlast the next rest."""
         self.lasting = False
         if not self.on:
             self._drop()
@@ -111,12 +111,12 @@ class KeptSamples:
         return True, f"{self.served} samples from memory ({self.peak / 1e6:.1f} MB)"
 
     def batches_to_ready(self) -> int:
-        """Batches until each sample of a pass was read once, as far as can be told."""
+        """Batches until each sample of a pass was read once, as far as known."""
         loader = self._loader()
         if loader is None or self.off is not None:
             return 0
         if not self._batches and not self._iterators():
-            return 0  # for validation, maybe: how long that takes does not depend on the steps
+            return 0  # maybe for validation, whose duration does not depend on the steps
         requests, hits = (sum(numbers) for numbers in zip(*self._lately, (0, 0), strict=True))
         if len(self._lately) == LATELY and hits >= READY_SHARE * requests:
             return 0
@@ -124,7 +124,7 @@ class KeptSamples:
         return max(0, math.ceil(missing / self._batch_size()))
 
     def _length(self) -> int:
-        """Samples of the dataset, which the program may have changed meanwhile."""
+        """The number of samples in the dataset, which the program may have changed meanwhile."""
         loader = self._loader()
         dataset: Any = loader.dataset if loader is not None else ()
         return len(dataset)
@@ -136,7 +136,9 @@ class KeptSamples:
         return float(getattr(loader, "batch_size", None) or 1)
 
     def _pass(self, loader: torch.utils.data.DataLoader[Any]) -> int:
-        """How many samples the loader asks for in one pass: not all, where its sampler selects."""
+        """The number of samples that the loader requests in one pass: not all, if its sampler
+        selects.
+        """
         sampler: Any = loader.sampler
         counts = [self._count]
         for count in (lambda: len(sampler), lambda: len(loader) * self._batch_size()):
@@ -300,7 +302,7 @@ class KeptSamples:
             raise samples.Uncopyable(f"sample {index} came out different when it was read again")
 
     def _look(self, dataset: Any, closely: bool) -> None:
-        """Forget the samples when the program has changed the dataset."""
+        """Forget the samples if the program has changed the dataset."""
         closely = closely or self._closely
         if self._glance is not None and not closely and self._glance.untouched():
             return
@@ -320,7 +322,7 @@ class KeptSamples:
             raise samples.Uncopyable(f"the dataset changes again and again (dataset{path})")
 
     def _look_at_memory(self, measure: bool = True) -> None:
-        """Stop where all samples would take more memory than is allowed."""
+        """Stop if all samples would take more memory than allowed."""
         if measure:
             spare, held = spare_memory() or 0, sum(cache.bytes for cache in _caches.values())
             reserved = sum(cache.expected for cache in _caches.values() if cache is not self)
@@ -333,11 +335,11 @@ class KeptSamples:
 
 
 _caches: weakref.WeakKeyDictionary[Any, KeptSamples] = weakref.WeakKeyDictionary()
-"""By loader."""
+"""The caches by loader."""
 
 
 class KeptFetcher:
-    """In place of an iterator's `_MapDatasetFetcher`, which it holds."""
+    """Replaces an iterator's `_MapDatasetFetcher`, which it holds."""
 
     def __init__(self, plain: Any, cache: KeptSamples) -> None:
         self.plain, self.cache = plain, cache
@@ -377,7 +379,7 @@ def _is_number(index: Any) -> bool:
 
 
 def _load(dataset: Any, indices: list[int]) -> Any:
-    """As PyTorch's own fetcher does."""
+    """Collate as PyTorch's own fetcher does."""
     if getattr(dataset, "__getitems__", None):
         return dataset.__getitems__(indices)
     return [dataset[index] for index in indices]

@@ -1,10 +1,10 @@
-"""Start a loader's workers, and ask its sampler when a loader without workers would ask it.
+"""Start a loader's workers, and call its sampler when a loader without workers would call it.
 
-A PyTorch iterator with workers takes its first indices while it is made, and begins the sampler
+A PyTorch iterator with workers takes its first indices while it is created, and starts the sampler
 twice. So the program's random numbers come in another order than without workers: between
 `iter(loader)` and the first batch, `zip(loader, other)` draws for the other loader. Here the
-sampler is begun once, the workers get indices when the program asks for its first batch, and an
-error of the sampler waits for the batches before it.
+sampler is started once, the workers get indices when the program asks for its first batch, and an
+error of the sampler is raised only after the batches before it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def with_workers(loader: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:
-    """The loader's own iterator; its settings ask for workers. Raises what starting them raises."""
+    """The loader's own iterator, with its settings asking for workers. Raises what starting them
+    raises.
+    """
     twin = copy.copy(loader)
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     late = vars(twin)[name] = _Late(getattr(loader, name))
@@ -32,7 +34,7 @@ def with_workers(loader: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:
 
 
 class _Late:
-    """In place of a loader's index sampler."""
+    """Replaces a loader's index sampler."""
 
     def __init__(self, indices: Any) -> None:
         self._indices = indices
@@ -50,7 +52,7 @@ class _Late:
         return len(self._indices)
 
     def started(self, iterator: Any) -> None:
-        """Take note of the iterator that was made with it."""
+        """Record the iterator that was made with it."""
         self._iterator = weakref.ref(iterator)
         self._hold(iterator)
 
@@ -63,7 +65,7 @@ class _Late:
 
 
 class _Held(Rest):
-    """Indices that are held back until they are released."""
+    """Indices held back until they are released."""
 
     let_go = False
 
@@ -74,7 +76,7 @@ class _Held(Rest):
 
 
 def _next_data(reference: weakref.ref[Any], held: _Held) -> Any:
-    """In place of the iterator's own."""
+    """Replaces the iterator's own."""
     iterator: Any = reference()
     if not held.let_go:
         held.let_go = True

@@ -1,10 +1,10 @@
 """A dataset's `__getitem__`, carried out for all indices of a batch at once.
 
 Many programs hold their data in arrays and write a dataset that looks up a row of each and converts
-it. `read` follows the source of such a method with whole columns in place of one row: an index
-becomes one index operation for the batch, a window `data[i : i + n]` one for all windows. None of
-the program's own code runs. What is not known to be the same for a batch as for its rows one by
-one raises `Unreadable`, as does a source that does not compile to what runs.
+it. `read` interprets the source of such a method with whole columns instead of one row: an index
+becomes one index operation for the batch, and a window `data[i : i + n]` one for all windows. None
+of the program's own code runs. `Unreadable` is raised for operations not known to give the same for
+a batch as for its rows, and for a source that does not compile to the code that runs.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ WHOLE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-"""Of whole numbers, too."""
+"""Operations that are exact for whole numbers, too."""
 
 
 def read(dataset: Any, indices: Sequence[Any]) -> Any:
-    """What the default collate function makes of these samples. Raises Unreadable, IndexError."""
+    """The default collate function's result for these samples. Raises Unreadable, IndexError."""
     np = numpy()
     kind = type(dataset)
     function = _of_class(kind, "__getitem__")
@@ -76,12 +76,12 @@ def read(dataset: Any, indices: Sequence[Any]) -> Any:
 
 
 def _of_class(kind: type, name: str) -> Any:
-    """What the class or one above it has under this name, without calling anything; else None."""
+    """The attribute of the class or a base class, found without calling anything, or None."""
     return next((vars(level)[name] for level in kind.__mro__ if name in vars(level)), None)
 
 
 _methods: weakref.WeakKeyDictionary[Any, ast.FunctionDef | str] = weakref.WeakKeyDictionary()
-"""The parsed source of each `__getitem__`, or why it cannot be followed."""
+"""The parsed source of each `__getitem__`, or why it cannot be interpreted."""
 
 
 def _parsed(function: Any) -> ast.FunctionDef | str:
@@ -119,7 +119,7 @@ def _code_objects(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 class _Reading:
-    """One call: its variables, and the values of its expressions."""
+    """One call, with its variables and the values of its expressions."""
 
     def __init__(self, dataset: Any, names: dict[str, Any], program: dict[str, Any]) -> None:
         self.dataset, self.names, self.program = dataset, names, program
@@ -137,7 +137,7 @@ class _Reading:
         }
 
     def run(self, body: list[ast.stmt]) -> Any:
-        """The value of the first `return`; raises Unreadable where there is none."""
+        """The value of the first `return`; raises Unreadable if there is none."""
         for statement in body:
             if isinstance(statement, ast.Return) and statement.value is not None:
                 return self.value(statement.value)
@@ -215,7 +215,7 @@ class _Reading:
     # Expressions -------------------------------------------------------------------------------
 
     def value(self, node: ast.expr) -> Any:
-        """Rows, or what is the same for all indices."""
+        """Rows, or a value that is the same for all indices."""
         kind = self.expressions.get(type(node))
         if kind is None:
             raise _more(node)
@@ -369,7 +369,7 @@ def _more(node: ast.AST) -> Unreadable:
 
 
 def _same_for_all(node: ast.BinOp, left: Any, right: Any) -> Any:
-    """Arithmetic of numbers and arrays that the dataset holds."""
+    """Arithmetic on numbers and arrays that the dataset holds."""
     operation = OPERATIONS.get(type(node.op)) or WHOLE.get(type(node.op))
     sides = (left, right)
     if operation is None or not all(type(side) in (int, float) or is_plain(side) for side in sides):
@@ -380,7 +380,7 @@ def _same_for_all(node: ast.BinOp, left: Any, right: Any) -> Any:
 
 
 def _of_python(node: ast.BinOp, left: Any, right: Any) -> Any:
-    """Arithmetic of Python's numbers, of the index above all."""
+    """Arithmetic on Python's numbers, above all the index."""
     np = numpy()
     operation = OPERATIONS.get(type(node.op)) or WHOLE.get(type(node.op))
     values = []

@@ -1,4 +1,4 @@
-"""One value for each index of a batch, and what can be done to each by itself."""
+"""One value for each index of a batch, and the operations possible on each by itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ARRAY_KINDS = "biuf"
-"""NumPy's kinds of numbers that torch has as well."""
+"""NumPy's kinds of numbers that torch also has."""
 ALWAYS_CONTIGUOUS = 3
 """Stacking keeps the order of strides from four dimensions on (channels_last)."""
 CONVERSIONS = (
@@ -19,7 +19,7 @@ CONVERSIONS = (
 
 
 OLDER = {"FloatTensor": ("float32", "fiu"), "LongTensor": ("int64", "iu")}
-"""Constructors of one type: what they make, and of which kinds of arrays."""
+"""Constructors of one type: the dtype that they make, and the kinds of arrays that they take."""
 
 
 class Unreadable(Exception):  # noqa: N818 - a decision with its reason, not an error
@@ -27,7 +27,7 @@ class Unreadable(Exception):  # noqa: N818 - a decision with its reason, not an 
 
 
 def numpy() -> Any:
-    """NumPy, which torch imports where it is installed. Raises Unreadable."""
+    """NumPy, which torch imports if it is installed. Raises Unreadable."""
     module = sys.modules.get("numpy")
     if module is None:
         raise Unreadable("NumPy is not there")
@@ -68,7 +68,7 @@ class RowValues:
 
 
 def is_plain(value: Any) -> bool:
-    """A tensor, an array or a number of NumPy's that holds numbers and nothing else."""
+    """Whether it is a tensor, an array or a NumPy number that holds only numbers."""
     import torch
 
     np = numpy()
@@ -79,13 +79,15 @@ def is_plain(value: Any) -> bool:
 
 
 def meets_each(value: Any, rows: RowValues, rank: int) -> bool:
-    """Whether `value` meets each row as it meets the batch."""
+    """Whether `value` broadcasts with each row as it does with the batch."""
     is_tensor = hasattr(value, "requires_grad")
     return is_plain(value) and is_tensor == rows.is_tensor and value.ndim <= rank
 
 
 def unlike(tensor: Any) -> str | None:
-    """Why rows of this tensor must be stacked one by one; None: `index_select` gives the same."""
+    """Why rows of this tensor must be stacked one by one, or None if `index_select` gives
+    the same.
+    """
     import torch
 
     if type(tensor) is not torch.Tensor:
@@ -103,7 +105,7 @@ def unlike(tensor: Any) -> str | None:
 
 def selected(tensor: Any, rows: Any) -> Any:
     """These rows of a tensor. Raises Unreadable, IndexError."""
-    reason = unlike(tensor)  # the program may have put in another since
+    reason = unlike(tensor)  # the program may have replaced it since
     if reason is not None:
         raise Unreadable(reason)
     on_device = rows if tensor.device.type == "cpu" else rows.to(tensor.device)
@@ -131,7 +133,7 @@ def gathered(base: Any, index: Any) -> RowValues:
 
 
 def _array_rows(base: Any, numbers: Any) -> Any:
-    """Rows of an array, in memory that torch allocated where it can."""
+    """Rows of an array, in memory allocated by torch if possible."""
     import torch
 
     np = numpy()
@@ -224,7 +226,7 @@ def tensor_of(name: str, arguments: list[Any], options: dict[str, Any]) -> RowVa
 
 
 def _by_type(value: Any, dtype: str, kinds: str) -> RowValues | None:
-    """An array's row as a tensor of this type; of numbers it makes something else."""
+    """An array's row as a tensor of this type; from numbers it would make something else."""
     import torch
 
     if not isinstance(value, RowValues) or isinstance(value.data, list) or value.is_tensor:
@@ -258,7 +260,7 @@ def array_of(name: str, arguments: list[Any], options: dict[str, Any]) -> RowVal
 def by_method(
     rows: RowValues, name: str, arguments: list[Any], options: dict[str, Any]
 ) -> RowValues | None:
-    """A method of a row that treats each number, or each dimension, by itself."""
+    """The result of a method that treats each number, or each dimension, of a row by itself."""
     import torch
 
     if rows.python or isinstance(rows.data, list) or options:
@@ -280,7 +282,7 @@ def by_method(
 
 
 def _turned(rows: RowValues, name: str, arguments: list[Any]) -> RowValues | None:
-    """The dimensions of each row in another form or order."""
+    """Each row with its dimensions in another form or order."""
     data, rank = rows.data, rows.rank
     if len(arguments) == 1 and type(arguments[0]) in (tuple, list):
         arguments = list(arguments[0])
@@ -306,9 +308,9 @@ def _turned(rows: RowValues, name: str, arguments: list[Any]) -> RowValues | Non
 
 
 def collated(sample: Any, given: set[int]) -> Any:
-    """As the default collate function puts samples together.
+    """Samples put together as the default collate function does.
 
-    given: where in memory the parts lie that the program was given; each has memory of its own.
+    given: addresses of the parts that the program was given; each has memory of its own.
     """
     if type(sample) in (tuple, list):
         parts = [collated(item, given) for item in sample]
@@ -330,7 +332,7 @@ def collated(sample: Any, given: set[int]) -> Any:
 
 
 def _in_one_piece(rows: RowValues) -> Any:
-    """As stacking the rows leaves them in memory."""
+    """The rows as stacking leaves them in memory."""
     import torch
 
     np = numpy()

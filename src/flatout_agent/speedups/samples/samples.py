@@ -1,6 +1,6 @@
 """Samples of a dataset: independent copies, bitwise comparison, and side effects of reading one.
 
-Only types that are known through and through are copied; all others raise `Uncopyable`.
+Only fully known types are copied; all others raise `Uncopyable`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNCHANGING = (type(None), bool, int, float, complex, str, bytes)
 ARRAY_KINDS = "biufcSUmM"
 """NumPy's kinds of data without references to Python objects."""
 OVERHEAD = 400
-"""Bytes of a tensor, array or image beside its data, at most."""
+"""The most bytes of a tensor, array or image besides its data."""
 
 
 class Uncopyable(Exception):  # noqa: N818 - a decision with its reason, not an error
@@ -27,7 +27,7 @@ class Uncopyable(Exception):  # noqa: N818 - a decision with its reason, not an 
 
 
 def is_unchanging(value: Any) -> bool:
-    """A value that nobody can change in place: a number, a string, a NumPy scalar."""
+    """Whether nobody can change it in place: a number, a string, a NumPy scalar."""
     kind = type(value)
     if kind in UNCHANGING:
         return True
@@ -37,17 +37,17 @@ def is_unchanging(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """NumPy's own ndarray, no subclass."""
+    """Whether it is NumPy's own ndarray, not a subclass."""
     return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
 
 
 def is_image(value: Any) -> bool:
-    """PIL's own Image: those of the file formats lose their type in a copy."""
+    """Whether it is PIL's own Image: those of the file formats lose their type in a copy."""
     return type(value).__module__ == "PIL.Image" and type(value).__name__ == "Image"
 
 
 def copied(value: Any, stacked: bool) -> Any:
-    """An independent copy. `stacked`: only what stacking makes of it must be the same.
+    """An independent copy. `stacked`: only the result of stacking must be the same.
 
     Raises Uncopyable.
     """
@@ -111,7 +111,7 @@ def _stack_alike(first: Any, second: Any) -> bool:
 
 
 def size(value: Any) -> int:
-    """Bytes of a copied sample, Python's own objects included, rather too many."""
+    """Bytes of a copied sample including Python's own objects, estimated rather high."""
     if type(value) is dict:
         return sys.getsizeof(value) + sum(size(part) for pair in value.items() for part in pair)
     if isinstance(value, (list, tuple)):
@@ -123,7 +123,7 @@ def size(value: Any) -> int:
 
 
 def same(first: Any, second: Any) -> bool:
-    """The same types, forms and bits."""
+    """Whether both have the same types, forms and bits."""
     import torch
 
     if type(first) is not type(second):
@@ -209,7 +209,7 @@ def _plain(state: Any) -> list[Any]:
 
 
 class Glance:
-    """The attributes of a dataset's objects, to see at little cost whether one was set anew."""
+    """The attributes of a dataset's objects, to detect cheaply whether one was set again."""
 
     def __init__(self, dataset: Any) -> None:
         self._held: list[tuple[dict[str, Any], list[Any]]] = []
@@ -227,7 +227,7 @@ class Glance:
 
 
 def names_generator(source: Any) -> bool:
-    """Whether the code that loads names a global that is or holds a random generator."""
+    """Whether the loading code names a global that is or holds a random generator."""
     for _, value in globals_named(source):
         if value is None or isinstance(value, (type, types.ModuleType, types.FunctionType)):
             continue

@@ -1,7 +1,7 @@
 """Whether the main script can be imported again without training again.
 
-Where Python starts workers by spawn or forkserver, each worker imports the main script. Code that
-is not inside `if __name__ == "__main__":` then runs once more in every worker.
+If Python starts workers by spawn or forkserver, each worker imports the main script. Code that is
+not inside `if __name__ == "__main__":` then runs once more in every worker.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from types import FrameType
 
 
 def main_guard() -> bool | None:
-    """Whether the main script's running code is guarded; None: main is not a script file.
+    """Whether the main script's running code is guarded, or None if main is not a script file.
 
-    While the script runs, what counts is the very line that it has reached: a guard somewhere
-    else in the file does not help. Once it is no longer running, any guard counts.
+    While the script runs, only the line that it has reached counts: a guard elsewhere in the file
+    does not help. Once it is no longer running, any guard counts.
     """
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     if not path:
@@ -81,7 +81,7 @@ def _compares_name(test: ast.expr, operator: type[ast.cmpop]) -> bool:
 
 
 def _line_of_main() -> int | None:
-    """The line that the main script has reached; None when it is not running."""
+    """The line that the main script has reached, or None if it is not running."""
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":

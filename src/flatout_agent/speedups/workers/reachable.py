@@ -1,7 +1,7 @@
-"""What can be reached from an object: to look into a dataset without calling any of it.
+"""Objects reachable from an object, to look into a dataset without calling any of it.
 
 Only attributes, container items, bound methods, partials and closures are followed; nothing is
-called, so that looking changes nothing. Tensors, arrays, modules, types and loggers are ends.
+called, so looking changes nothing. Tensors, arrays, modules, types and loggers are not entered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 LIMIT = 4000
 DEPTH = 8
 SAMPLE = 64
-"""Items looked at in one container: a list of a million file names is known by its first."""
+"""Items inspected in one container: the first ones represent a list of a million file names."""
 
 MOST_FUNCTIONS = 500
 """At most this many functions are inspected."""
@@ -26,7 +26,7 @@ Step = tuple[str, Any]
 
 
 def reachable(root: Any, name: str) -> Iterator[Step]:
-    """(path, object) for all that can be reached from `root`, nearest first, `root` included."""
+    """(path, object) for everything reachable from `root`, nearest first, including `root`."""
     queue: deque[tuple[str, Any, int]] = deque([(name, root, 0)])
     visited: set[int] = set()
     while queue and len(visited) < LIMIT:
@@ -42,8 +42,8 @@ def reachable(root: Any, name: str) -> Iterator[Step]:
 def globals_named(*roots: Any) -> Iterator[Step]:
     """(name, value or None) of each global that the code of these objects names.
 
-    Their code: that of all that can be reached from them, of the classes of that, and of the
-    functions that are among these globals.
+    Their code includes that of everything reachable from them, of its classes, and of the functions
+    among these globals.
     """
     waiting: list[Any] = []
     for root in roots:
@@ -74,7 +74,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def state(root: Any) -> list[tuple[str, Any]]:
-    """A summary of `root`; a different one later means that something it holds has changed."""
+    """A summary of `root`; if it differs later, something that `root` holds has changed."""
     return [(path, _signature(value)) for path, value in reachable(root, "")]
 
 

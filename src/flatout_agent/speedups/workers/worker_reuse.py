@@ -1,9 +1,9 @@
 """Persistent loader workers that behave as if each epoch had started its own.
 
 PyTorch's persistent workers differ from a fresh iterator in three ways that a program may notice:
-an epoch after the first draws no seed from the global generator, so that the next shuffle differs;
-a second `iter(loader)` stops one that is still in use; and the dataset's later changes are not
-seen. Here the seed is drawn all the same, and in the other two cases new workers are started.
+an epoch after the first draws no seed from the global generator, so the next shuffle differs; a
+second `iter(loader)` stops one that is still in use; and later changes to the dataset are not seen.
+Here the seed is still drawn, and in the other two cases new workers are started.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _DrawsSeed:
 
 
 class Reuse:
-    """Layer around a loader's iterators (`Job.wrap_batches`) that watches over their reuse."""
+    """Layer around a loader's iterators (`Job.wrap_batches`) that controls their reuse."""
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self._loader = weakref.ref(loader)
@@ -92,7 +92,7 @@ class Reuse:
     def _next_epoch(
         self, loader: torch.utils.data.DataLoader[Any], first_iter: bool = False
     ) -> None:
-        """In place of the workers' `_reset`, which DataLoader calls before it hands them out."""
+        """Replaces the workers' `_reset`, which DataLoader calls before it hands them out."""
         workers = self._workers() if self._workers is not None else None
         if workers is None or self._in_use() or state(loader.dataset) != self._state:
             loader._iterator = loader._get_iterator()  # what DataLoader.__iter__ returns next

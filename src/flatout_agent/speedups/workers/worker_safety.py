@@ -1,7 +1,7 @@
 """Whether a DataLoader's work can be moved into worker processes without changing its data.
 
-Every function answers with the reason against it, for the user to read, or None. Nothing of the
-user's is called, nothing is fetched.
+Every function returns the reason against it, for the user to read, or None. No code of the user is
+called, and nothing is fetched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flatout_agent.speedups.workers.main_guard import main_guard
 from flatout_agent.speedups.workers.reachable import reachable
 
 SAMPLE_BYTES = 600_000
-"""Assumed where a dataset does not show its samples' size: a 3x224x224 float32 image."""
+"""Assumed if a dataset does not show its samples' size: a 3x224x224 float32 image."""
 
 
 def start_method() -> str:
@@ -29,7 +29,7 @@ def start_method() -> str:
 
 
 def held_by_data(loader: Any, method: str) -> str | None:
-    """What in the dataset or the collate function must not be copied to a worker; None: nothing."""
+    """What in the dataset or the collate function must not be copied to a worker, or None."""
     for name in ("dataset", "collate_fn"):
         for path, value in reachable(getattr(loader, name), name):
             reason = _cannot_be_shared(path, value, method)
@@ -39,7 +39,7 @@ def held_by_data(loader: Any, method: str) -> str | None:
 
 
 def random_generators(loader: Any) -> list[Any]:
-    """Random generators that the dataset itself holds: their copies would all draw the same."""
+    """Random generators held by the dataset itself, whose copies would all draw the same."""
     generators = []
     for name in ("dataset", "collate_fn"):
         for _, value in reachable(getattr(loader, name), name):
@@ -84,7 +84,7 @@ def _is_open_file(value: Any) -> bool:
 
 
 class _Sink:
-    """Takes what is pickled and keeps nothing."""
+    """A file that discards what is written to it."""
 
     def write(self, data: Any) -> int:
         return len(data)
@@ -118,7 +118,7 @@ def cannot_be_spawned(loader: Any) -> str | None:
 def too_little_shared_memory(
     loader: Any, batches: int, free: Callable[[], int | None] | None = None
 ) -> str | None:
-    """Why /dev/shm cannot hold `batches` batches at once; None: it can, or there is no limit.
+    """Why /dev/shm cannot hold `batches` batches at once, or None if it can or there is no limit.
 
     A container's default is 64 MiB, and a worker that runs out of it dies of a bus error.
     """
@@ -133,7 +133,7 @@ def too_little_shared_memory(
 
 
 def batch_bytes(loader: Any) -> int | None:
-    """Bytes of one batch, from the tensors of the dataset where it shows them."""
+    """Bytes of one batch, from the tensors of the dataset if it shows them."""
     size = getattr(loader, "batch_size", None) or getattr(loader.batch_sampler, "batch_size", None)
     if not isinstance(size, int):
         return None

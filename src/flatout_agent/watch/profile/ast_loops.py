@@ -1,4 +1,4 @@
-"""Loops in the text of the user's files, `for`, `while` and comprehensions, by their lines."""
+"""Loops in the source of the user's files (`for`, `while` and comprehensions), by their lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 @dataclass(frozen=True)
 class AstLoop:
-    """One loop; the lines that it repeats."""
+    """One loop, with the lines that it repeats."""
 
     file: str
     line: int
@@ -24,7 +24,7 @@ class AstLoop:
     first: int
     last: int
     scope: int
-    """First line of the function around it; 0: the module."""
+    """First line of the enclosing function, or 0 for the module."""
 
     def __contains__(self, number: object) -> bool:
         return isinstance(number, int) and self.first <= number <= self.last
@@ -32,7 +32,7 @@ class AstLoop:
 
 @functools.lru_cache(maxsize=16 * MOST_FILES)
 def loops_around(path: str, number: int) -> tuple[AstLoop, ...]:
-    """Loops that repeat this line of a file, the innermost first, none beyond its function."""
+    """Loops that repeat this line of a file, innermost first, within its function."""
     scope = max((first for first, last in _scopes(path) if first <= number <= last), default=0)
     around = [loop for loop in _loops(path) if number in loop and loop.scope == scope]
     return tuple(sorted(around, key=lambda loop: (loop.last - loop.first, -loop.column)))
@@ -57,7 +57,9 @@ def _loops(path: str) -> tuple[AstLoop, ...]:
 
 
 def _within(path: str, tree: ast.Module) -> Iterator[AstLoop]:
-    """In the order of the text; an expression may nest deeper than calls of Python can."""
+    """The loops in source order, found without recursion: an expression may nest deeper than
+    Python's calls can.
+    """
     waiting: list[tuple[ast.AST, int]] = [(tree, 0)]
     while waiting:
         node, scope = waiting.pop()
@@ -70,7 +72,7 @@ def _within(path: str, tree: ast.Module) -> Iterator[AstLoop]:
 
 
 def _repeated(node: ast.AST) -> tuple[int, int] | None:
-    """The first and the last line that a loop repeats; None: it is no loop."""
+    """The first and the last line that a loop repeats, or None if it is no loop."""
     if isinstance(node, LOOPS):
         return node.body[0].lineno, node.body[-1].end_lineno or node.lineno
     if isinstance(node, ast.DictComp):

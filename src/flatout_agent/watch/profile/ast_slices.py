@@ -1,4 +1,6 @@
-"""Which lines of a function lead to the values that one of its lines works on, by their text."""
+"""Finds, from the source, the lines of a function that lead to the values used on one of
+its lines.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from flatout_agent.watch.profile.switches import MOST_FILES, parsed
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BODIES = (*FUNCTIONS, ast.ClassDef)
 OUTLINES = ("shape", "size", "ndim", "dtype", "nbytes", "device")
-"""Attributes that do not tell values."""
+"""Attributes that do not depend on values."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class _Statement:
 
 @functools.lru_cache(maxsize=16 * MOST_FILES)
 def lines_leading_to(path: str, number: int) -> frozenset[int]:
-    """Lines of the function around this one, itself among them, and of functions of the same file
-    that they alone call. Empty: the text cannot be read.
+    """The lines of the enclosing function that lead to this one, including itself, and of functions
+    of the same file that only they call. Empty if the source cannot be read.
     """
     tree = parsed(path)
     if tree is None:
@@ -50,7 +52,7 @@ def lines_leading_to(path: str, number: int) -> frozenset[int]:
 
 
 def _body_around(tree: ast.Module, number: int) -> ast.AST:
-    """The innermost function that holds a line, else the module."""
+    """The innermost function that contains a line, else the module."""
     around: ast.AST = tree
     for node in ast.walk(tree):
         if isinstance(node, FUNCTIONS) and node.body[0].lineno <= number <= (node.end_lineno or 0):
@@ -59,7 +61,7 @@ def _body_around(tree: ast.Module, number: int) -> ast.AST:
 
 
 def _statements(body: ast.AST) -> Iterator[_Statement]:
-    """Of a function, without those of functions in it."""
+    """The statements of a function, without those of nested functions."""
     waiting = [child for child in ast.iter_child_nodes(body) if isinstance(child, ast.stmt)]
     while waiting:
         node = waiting.pop()
@@ -78,7 +80,7 @@ def _is_simple(node: ast.AST) -> bool:
 
 
 def _statement(node: ast.stmt, begins: int) -> _Statement:
-    """begins: the first line of the statements in it; 0: there are none."""
+    """begins: the first line of the statements in it, or 0 if there are none."""
     parts = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
     inside = [item for part in parts if _is_simple(part) for item in ast.walk(part)]
     outlines = {item.value for item in inside
@@ -100,14 +102,14 @@ def _statement(node: ast.stmt, begins: int) -> _Statement:
 
 
 def _base(node: ast.AST) -> set[str]:
-    """The name that attributes and items are taken of."""
+    """The name whose attributes and items are taken."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     return {node.id} if isinstance(node, ast.Name) else set()
 
 
 def _helpers(tree: ast.Module, called: set[str], lines: set[int]) -> set[int]:
-    """Lines of functions of these names, of each name but one, that nothing calls elsewhere."""
+    """Lines of functions of these names that nothing else calls; one function per name."""
     defined: dict[str, list[ast.stmt]] = {}
     elsewhere: set[str] = set()
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""What torch.compile reports of itself: whether it is in use, recompilations and graph breaks."""
+"""torch.compile's own reports: whether it is in use, recompilations and graph breaks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def in_use() -> bool:
 
 
 def recompiles() -> tuple[str, ...]:
-    """The reason of each recompilation, the newest last, with the function that was compiled."""
+    """The reason for each recompilation with the compiled function, newest last."""
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
     reasons = []
     for metrics in dynamo.get_compilation_metrics() if dynamo is not None else ():

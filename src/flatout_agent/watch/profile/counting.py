@@ -24,7 +24,7 @@ from flatout_agent.watch.profile.wide_data import with_made_lines
 
 
 class StepCount:
-    """Counts one step's operations; its data flow is followed through the next step, too."""
+    """Counts one step's operations, and follows its data flow through the next step, too."""
 
     def __init__(self, job: Job, recorder: Recorder, loop: LoopNotes) -> None:
         self.job = job
@@ -36,13 +36,15 @@ class StepCount:
         self._weights: WeightLooks | None = None
         self._count: Any = None
         self._counted = 0
-        """Steps, those with an evaluation included."""
+        """The number of steps, including those with an evaluation."""
         self._flow: Flow | None = None
         self._update_lines: UpdateLines | None = None
         self._stop_waiting: Callable[[], None] = lambda: None
 
     def look_at_weights(self) -> None:
-        """Some steps before the counted one: which of them change is known then."""
+        """Fingerprints of the weights some steps before the counted one, which show by then which
+        of them change.
+        """
         self._weights = self.recorder.safely("profile: weights", WeightLooks, self.job.models)
 
     def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any) -> None:
@@ -51,9 +53,9 @@ class StepCount:
             self.recorder.safely("profile: flow", self._flow.batch, batch, loader)
 
     def begin(self) -> bool:
-        """Count from the next step on; whether there is anything to count.
+        """Count from the next step on; returns whether there is anything to count.
 
-        Not while a profiler of the script runs: it would see operators twice.
+        Nothing is counted while a profiler of the script runs, which would see operators twice.
         """
         if not other_profiler():
             self._flow = self.recorder.safely("profile: flow", self._new_flow)
@@ -67,20 +69,20 @@ class StepCount:
         return True
 
     def step(self, step: Step) -> bool:
-        """A step has ended; whether there is more to count."""
+        """A step has ended; returns whether there is more to count."""
         self.recorder.safely("profile: update", self._end_update_lines)
         flow, again = self._flow, step.eval_s and self._counted + 1 < ATTEMPTS
         first = flow is None or flow.steps == 0
         if flow is not None:
             flow.next_step()
         if flow is not None and flow.going and first and not again and self._count is not None:
-            return True  # what the first step has made, the second reads, or makes again
+            return True  # the second step reads what the first has made, or makes it again
         self.end()
         self._counted += 1
         return bool(again and first) and self.begin()  # an evaluation was counted too
 
     def end(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self.recorder.safely("profile: update", self._end_update_lines)
         self._stop_waiting()
         if self._count is not None:
@@ -89,7 +91,7 @@ class StepCount:
             self.recorder.safely("profile: flow", self._end_flow)
 
     def _new_flow(self) -> Flow | None:
-        """None: what compiled code reads is not seen."""
+        """A new flow, or None if compiled code runs, whose reads are not seen."""
         if compile.in_use():
             return None
         models: list[torch.nn.Module] = list(self.job.models)
@@ -104,7 +106,9 @@ class StepCount:
         return flow if models or weights else None
 
     def _new_update_lines(self) -> UpdateLines | None:
-        """None: an optimizer steps, or operators of compiled code would not be seen."""
+        """A new watch on the update, or None if an optimizer steps or operators of compiled code
+        would not be seen.
+        """
         if not self.job.by_hand or compile.in_use():
             return None
         if len(_get_current_dispatch_mode_stack()) > int(self._count is not None):

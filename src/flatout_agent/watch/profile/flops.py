@@ -1,7 +1,7 @@
 """Count the floating-point operations of one step as `torch.utils.flop_counter` counts them.
 
-Its `FlopCounterMode` also puts hooks into every module to tell them apart. Those are left out: the
-total is all that is wanted, and the step must stay as it was.
+Its `FlopCounterMode` also hooks every module to tell them apart. These hooks are left out: only the
+total is needed, and the step must stay as it was.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flatout_agent.watch.profile.modes import StepMode
 
 
 class _Count(StepMode):
-    """Sums up the operations of the operators that pass."""
+    """Sums up the operations of all operators seen."""
 
     def __init__(self, flow: Flow | None) -> None:
         from torch.utils.flop_counter import flop_registry  # not loaded with torch
@@ -59,12 +59,15 @@ class _Count(StepMode):
 def counter(
     models: list[torch.nn.Module], flow: Flow | None = None
 ) -> Callable[[], float | None] | None:
-    """Begin to count; returns what ends it and tells the sum (None: nothing known was called).
+    """Begin to count; returns a function that ends counting and gives the sum (None if nothing
+    known was called).
 
-    flow: also sees each operator, also where no model is known; only the operations of its first
+    flow: also sees each operator, even if no model is known; only the operations of its first
     step are counted.
-    None: not here. torch.compile's code runs outside of dispatch modes or would be compiled anew,
-    and an operator on a distributed tensor would be counted for all devices.
+
+    Returns None if counting is impossible: torch.compile's code runs outside dispatch modes or
+    would be compiled again, and an operator on a distributed tensor would be counted for all
+    devices.
     """
     if not (models or flow) or any(_unfit(model) for model in models):
         return None

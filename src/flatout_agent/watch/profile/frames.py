@@ -1,4 +1,4 @@
-"""Which instructions a thread of this process executes, from its innermost frame outwards."""
+"""The instructions that a thread of this process executes, from its innermost frame outwards."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Instruction = tuple[CodeType, int]
 
 
 def instructions(ident: int, deepest: int) -> list[Instruction]:
-    """Those of its frames, at most `deepest`, the innermost first; empty: the thread has ended.
+    """The instructions of a thread's frames, at most `deepest`, innermost first; empty if it has
+    ended.
 
     ident: threading.Thread.ident, of another thread than this one.
 
-    A thread's frames are followed while it stands still: once it goes on, what follows is no
-    stack that ever was, and on Python 3.11 perhaps memory that is in use for something else, which
-    ends the process. Loops in Python hand the interpreter over, so C's follow them here:
-    `list.extend`, which takes frame after frame from iterators that are written in C as well.
+    A thread's frames may be followed only while it stands still. Once it goes on, the rest is no
+    stack that ever existed, and on Python 3.11 perhaps memory reused for something else, which ends
+    the process. Loops in Python hand the interpreter over, so C code does the loop here:
+    `list.extend` takes frame after frame from iterators that are also written in C.
     """
     frame = map(operator.methodcaller("get", ident), _called(sys._current_frames))
     outwards = itertools.chain(frame, itertools.repeat("f_back", deepest - 1))
@@ -36,15 +37,15 @@ def instructions(ident: int, deepest: int) -> list[Instruction]:
 
 
 def _called(function: Callable[[], Any]) -> Iterator[Any]:
-    """Its result, once this is asked for it."""
+    """An iterator that gives a call's result when asked for it."""
     return itertools.starmap(function, [()])
 
 
 def _uncollected(items: Iterator[Instruction]) -> Iterator[Instruction]:
-    """The items, without garbage collection meanwhile.
+    """The items, collected without garbage collection.
 
-    Python 3.11 makes an object of each frame that is asked for, may collect garbage to make it, and
-    calls what gc.callbacks and finalizers hold: they hand the interpreter over.
+    Python 3.11 makes an object for each requested frame, may collect garbage to make it, and calls
+    gc.callbacks and finalizers, which hand the interpreter over.
     """
     if sys.version_info >= (3, 12):
         return items  # there it is never collected while C code runs

@@ -16,12 +16,12 @@ from flatout_agent.watch.tensors import tensors_in
 
 KEY = "flatout"
 PRESENT = 2
-"""The last steps' losses may be alive still: variables of the loop hold them."""
+"""The last steps' losses may still be alive, held by variables of the loop."""
 OUTPUTS = 8
 
 
 class _Mark:
-    """Dies with the node whose metadata holds it."""
+    """A mark that dies with the node whose metadata holds it."""
 
 
 class Losses:
@@ -40,7 +40,7 @@ class Losses:
             self._marks.append((step, weakref.ref(mark)))
 
     def kept(self, step: int) -> bool:
-        """Whether most of those from before the last steps are alive."""
+        """Whether most of the losses from before the last steps are alive."""
         past = [mark for at, mark in self._marks if at < step - PRESENT]
         alive = sum(mark() is not None for mark in past)
         return len(past) > PRESENT and alive > len(past) / 2
@@ -69,7 +69,7 @@ class Forwards:
         return sum(step < before and not visits for step, visits in self._calls)
 
     def remove(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []

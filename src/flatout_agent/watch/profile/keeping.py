@@ -1,8 +1,8 @@
-"""Which statement of the user's keeps the losses: followed through the text of the program.
+"""Finds the user's statement that keeps the losses, from the program's source.
 
-From the call of `backward` outwards along the stack: what the loss is called in each function, what
-it is assigned to, which functions it is passed to, and where one of these goes into a list, a
-dictionary or a running sum as the tensor that it is.
+The search goes from the call of `backward` outwards along the stack. It follows the loss's name in
+each function, its assignments, and the functions it is passed to, until one of these goes into a
+list, a dictionary or a running sum as a tensor.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ GRAPH_KEPT = (
     "clone", "cpu", "cuda", "to", "float", "double", "half", "mean", "sum", "squeeze", "view",
     "reshape", "unsqueeze", "stack", "cat",
 )  # fmt: skip
-"""Methods whose result holds the graph of what it is made from."""
+"""Methods whose result holds the graph of its inputs."""
 CONTAINERS = ("dict", "list", "tuple")
 DEPTH = 3
-"""Functions that a loss is followed into."""
+"""The most nested functions that a loss is followed into."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -39,7 +39,7 @@ class CallSite:
 
 
 def keeping_place(stack: Sequence[CallSite]) -> tuple[str, int] | None:
-    """File and line of the statement that keeps the loss; None: no such statement is found.
+    """File and line of the statement that keeps the loss, or None if none is found.
 
     stack: from the line that calls `backward` outwards.
     """
@@ -76,7 +76,7 @@ def _nearest(site: CallSite, scope: ast.AST, names: set[str]) -> tuple[str, int]
 
 
 def _enclosing(tree: ast.Module, line: int) -> ast.AST:
-    """The innermost function that holds the line, or the module."""
+    """The innermost function that contains the line, or the module."""
     holding = [
         node
         for node in ast.walk(tree)
@@ -86,7 +86,7 @@ def _enclosing(tree: ast.Module, line: int) -> ast.AST:
 
 
 def _trained_on(calls: list[ast.Call]) -> set[str]:
-    """What `backward` is called on, or gets: loss, self.loss, out["loss"]."""
+    """The object or argument of `backward`: loss, self.loss, out["loss"]."""
     names: set[str] = set()
     for call in calls:
         name = _name(call)
@@ -100,7 +100,7 @@ def _trained_on(calls: list[ast.Call]) -> set[str]:
 
 
 def _operands(value: ast.AST) -> set[str]:
-    """Of `scaler.scale(loss / 4)`: loss."""
+    """The names in an expression; `loss` for `scaler.scale(loss / 4)`."""
     if isinstance(value, ast.Call):
         inner = (*value.args, *([value.func.value] if isinstance(value.func, ast.Attribute) and not
                                 value.args else []))  # fmt: skip
@@ -115,7 +115,7 @@ def _operands(value: ast.AST) -> set[str]:
 def _in_caller(
     tree: ast.Module, calls: list[ast.Call], names: set[str], inner: Function | None, called: str
 ) -> set[str]:
-    """What the caller of `inner` calls the losses that are `names` in there."""
+    """The names that the caller of `inner` uses for the losses called `names` in it."""
     if inner is None:
         return set()
     found: set[str] = set()
@@ -147,7 +147,9 @@ def _given_back(function: Function, names: Collection[str]) -> set[str]:
 
 
 def _places(scope: ast.AST, path: str, names: set[str], depth: int) -> Iterator[tuple[str, int]]:
-    """Where one of these names is kept, in this scope or in functions that it is passed to."""
+    """The statements that keep one of these names, in this scope or in functions that it is passed
+    to.
+    """
     direct = _keeping_lines(scope, names)
     aliases = names
     for _ in range(3):
@@ -174,7 +176,7 @@ def _passes(call: ast.Call, names: Collection[str]) -> bool:
 
 
 def _inside(call: ast.Call, names: set[str], depth: int) -> Iterator[tuple[str, int]]:
-    """In the user's functions of the name that is called."""
+    """The keeping statements in the user's functions with the called name."""
     for _, path in user_files():
         for function in _functions(path).get(_name(call), ()):
             values = _arguments(call, function)
@@ -185,7 +187,9 @@ def _inside(call: ast.Call, names: set[str], depth: int) -> Iterator[tuple[str, 
 
 @functools.lru_cache(maxsize=MOST_FILES)
 def _functions(path: str) -> dict[str, list[Function]]:
-    """Those of a file by their name: they are looked for at each call that may keep something."""
+    """The functions of a file by name, cached since each call that may keep something looks for
+    them.
+    """
     functions: dict[str, list[Function]] = {}
     tree = parsed(path)
     for node in ast.walk(tree) if tree is not None else ():
@@ -240,12 +244,12 @@ def _keeps(node: ast.AST, names: Collection[str]) -> bool:
 
 
 def _is_users(name: str) -> bool:
-    """Whether a function of the user's has this name: what it does is looked up there."""
+    """Whether a function of the user's has this name; its effect is looked up there."""
     return any(name in _functions(path) for _, path in user_files())
 
 
 def _new(node: ast.AST, names: Collection[str]) -> Iterator[str]:
-    """Other names that a statement gives to one of these, or to what holds it."""
+    """Other names that a statement gives to one of these, or to something that holds it."""
     if isinstance(node, ast.For):
         inside = (item for item in ast.walk(node.iter) if isinstance(item, ast.expr))
         if any(ast.unparse(item) in names for item in inside):
@@ -268,7 +272,7 @@ def _targets(target: ast.AST) -> list[str]:
 
 
 def _bare(value: ast.AST, names: Collection[str]) -> bool:
-    """Whether an expression holds one of these as it is: `loss.item()` does not."""
+    """Whether an expression holds one of these unchanged; `loss.item()` does not."""
     if isinstance(value, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) and (
         ast.unparse(value) in names
     ):

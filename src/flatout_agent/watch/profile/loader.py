@@ -1,4 +1,4 @@
-"""Loaders while a program is profiled: how long they take to start, and their worker processes."""
+"""Loaders while a program is profiled: their start-up times and worker processes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _Pass:
 
 
 class LoaderStarts:
-    """Stands in front of `iter(loader)` and of fetching a batch until `remove`.
+    """Wraps `iter(loader)` and the fetching of a batch until `remove`.
 
-    Made before discovery puts its own hooks there, removed after those.
+    Created before discovery installs its own hooks, removed after those.
     """
 
     def __init__(self, calls: Calls) -> None:
@@ -38,16 +38,17 @@ class LoaderStarts:
         self._passes: weakref.WeakKeyDictionary[Any, _Pass] = weakref.WeakKeyDictionary()
         self._iterators: list[weakref.ref[Any]] = []
         self.begun = 0
-        """Passes of any loader."""
+        """The passes of all loaders."""
         self.start_s: list[float] = []
-        """From `iter` to the first batch, for each pass that gave a training step its batch."""
+        """Seconds from `iter` to the first batch, for each pass that gave a training step its
+        batch."""
         self.where: str | None = None
-        """The line of the last of these."""
+        """The line that started the last of these passes."""
         data = torch.utils.data
         self._loader_class = data.DataLoader
         self._iterator_class = data.dataloader._BaseDataLoaderIter
         self.remove = self._install()
-        """Put back what was there, unless the program has put something else there meanwhile."""
+        """Restore the originals, unless the program has replaced the wrappers meanwhile."""
 
     def _install(self) -> Undo:
         make_iterator = self._loader_class.__iter__
@@ -56,7 +57,7 @@ class LoaderStarts:
         def __iter__(loader: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:  # noqa: N807
             began = time.perf_counter()
             iterator: Iterator[Any] = make_iterator(loader)
-            with contextlib.suppress(Exception):  # one that cannot be noted is the program's still
+            with contextlib.suppress(Exception):  # a loader that cannot be recorded still works
                 self._started(loader, iterator, began)
             return iterator
 
@@ -101,7 +102,7 @@ class LoaderStarts:
             self.where = current.where
 
     def left(self, loader: torch.utils.data.DataLoader[Any]) -> tuple[int, int] | None:
-        """Batches until this loader's pass ends, and of a whole pass; None: not known."""
+        """Batches until this loader's pass ends, and of a whole pass; None if unknown."""
         current = self._passes.get(loader)
         try:
             return (len(loader) - current.batches, len(loader)) if current is not None else None
@@ -109,7 +110,7 @@ class LoaderStarts:
             return None
 
     def workers(self) -> list[int]:
-        """Process ids of the workers of all iterators that are alive."""
+        """Process ids of the workers of all live iterators."""
         iterators = [iterator() for iterator in self._iterators]
         workers = [worker for iterator in iterators for worker in getattr(iterator, "_workers", ())]
         return [worker.pid for worker in workers if worker.pid is not None]

@@ -1,4 +1,4 @@
-"""What is seen of the loop from inside while a program is profiled: step by step, then in sum."""
+"""The loop as seen from inside while a program is profiled, step by step and summed up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flatout_agent.watch.profile.keeping import CallSite
 from flatout_agent.watch.profile.loader import LoaderStarts
 
 STACK = 8
-"""Functions of the user's, from a call outwards."""
+"""The user's functions, from a call outwards."""
 
 
 class LoopNotes:
@@ -42,20 +42,20 @@ class LoopNotes:
         self.steps: list[Step] = []
         self.places: dict[str, str | None] = {}
         self.loss_at: list[CallSite] = []
-        """Where `backward` was called first: the user's lines, the innermost first."""
+        """The user's lines where `backward` was first called, innermost first."""
         self.eval_at: list[CallSite] = []
-        """As well, where a model that is trained was evaluated first after that."""
+        """The same for the first evaluation of a trained model after that."""
         self.tested = False
-        """A model that is trained was evaluated."""
+        """Whether a model that is trained was evaluated."""
         self._trained: dict[tuple[int, int], bool] = {}
         self.anomaly = False
         self.record = LoopRecord()
         self._undo: list[Undo] = []
         self._begun = 0
         self.inputs: Callable[[Any, Any], None] = lambda args, kwargs: None
-        """Is given what models get in training calls."""
+        """Receives the inputs of models in training calls."""
         self.watched: WeakList[torch.nn.Module] = WeakList()
-        """Root models whose every call is seen."""
+        """Root models all of whose calls are seen."""
 
     def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> None:
         """A loader has given a batch."""
@@ -63,12 +63,14 @@ class LoopNotes:
         self.loaders.batch(loader)
 
     def _batches_train(self) -> None:
-        """What the loader has given is for training."""
+        """The loader's batch is for training."""
         if self.record.last_loader is not None:
             self.loaders.trains(self.record.last_loader)
 
     def model_found(self, model: torch.nn.Module) -> None:
-        """A root model is about to be called: watch its calls, unless that were compiled anew."""
+        """A root model is about to be called: watch its calls, unless it would then
+        be recompiled.
+        """
         self.notes.model(model)
         compiled = type(model).__name__ == "OptimizedModule" or compiled_by_user(model)
         if compiled or not compile.in_use():
@@ -112,7 +114,9 @@ class LoopNotes:
     def _evaluates(
         self, model: torch.nn.Module, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool:
-        """A root model is about to be called, and not in training: whether that evaluates."""
+        """A root model is about to be called outside training; returns whether that is an
+        evaluation.
+        """
         if self.loaders.begun != self._begun:
             self.record.loader_starts()
         with self.calls.paused():
@@ -129,7 +133,7 @@ class LoopNotes:
         return True
 
     def _is_trained(self, model: torch.nn.Module, number: int) -> bool:
-        """Whether an optimizer has weights of it; not so a teacher, or a target network."""
+        """Whether an optimizer has its weights, unlike those of a teacher or a target network."""
         key = number, len(self.job.optimizers) + self.job.by_hand
         if key not in self._trained:
             groups = [group for owner in self.job.optimizers for group in owner.param_groups]
@@ -157,7 +161,7 @@ class LoopNotes:
             self.notes.optimizer(optimizer)
 
     def _place(self, event: str) -> FrameType | None:
-        """Note where the program is, the first time; returns that frame then."""
+        """Record where the program is, the first time; then returns that frame."""
         if event in self.places:
             return None
         frame = places.user_frame(sys._getframe(1))
@@ -174,9 +178,9 @@ class LoopNotes:
         return step
 
     def room_for(self, steps: int) -> bool:
-        """Whether the loader's pass goes on for so many steps, or is always shorter than that.
+        """Whether the loader's pass goes on for this many steps, or is always shorter.
 
-        A loader that starts would take up more of a few recorded steps than of the whole run.
+        The start of a loader would weigh more in a few recorded steps than in the whole run.
         """
         loader = self.record.training_loader
         left = self.loaders.left(loader) if loader is not None else None
@@ -192,7 +196,7 @@ class LoopNotes:
         return self.notes.facts(self.record.mean_micro_steps(), step_s, wait_share)
 
     def remove(self) -> None:
-        """Take out everything."""
+        """Remove everything."""
         self.window = False
         self.calls.remove()
         self.forwards.remove()
@@ -205,7 +209,7 @@ class LoopNotes:
 
 
 def call_sites(frame: FrameType | None) -> list[CallSite]:
-    """The user's lines from a frame of the user's outwards."""
+    """The user's lines, from one of the user's frames outwards."""
     sites: list[CallSite] = []
     while frame is not None and len(sites) < STACK:
         code = frame.f_code

@@ -1,4 +1,4 @@
-"""Dispatch modes of ours that are entered at the end of one step and left at the end of another."""
+"""Dispatch modes that are entered at the end of one step and left at the end of another."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import (
 class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     """Sees the operators of the thread that calls `enter`, until `leave`.
 
-    A process that is forked meanwhile leaves it at once: a loader's worker may live as long as the
-    program.
+    A process forked meanwhile leaves the mode at once, since a loader's worker may live as long as
+    the program.
     """
 
     supports_higher_order_operators = True
@@ -30,11 +30,13 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         _base.__enter__(self)
 
     def leave(self) -> None:
-        """See no more, even below modes that the program has entered since and not left yet."""
+        """Stop seeing operators, even below modes that the program has entered since and not left
+        yet.
+        """
         _entered[:] = [mode for mode in _entered if mode is not self]
         stack = _get_current_dispatch_mode_stack()
         at = next((number for number, mode in enumerate(stack) if mode is self), len(stack))
-        # Only as torch's base class does it: what theirs do besides is for the program to call.
+        # As torch's base class does it: the modes' own extra actions are for the program to call.
         for mode in reversed(stack[at:]):
             _base.__exit__(mode, None, None, None)
         for mode in stack[at + 1 :]:
@@ -43,9 +45,9 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """No dispatch mode sees what is computed in here.
+    """Hide the enclosed computations from all dispatch modes.
 
-    torch's own `_disable_current_modes` loads its tracers and sympy for that.
+    torch's own `_disable_current_modes` would load its tracers and sympy.
     """
     modes = [_pop_mode() for _ in _get_current_dispatch_mode_stack()]
     try:

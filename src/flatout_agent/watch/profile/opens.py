@@ -1,6 +1,6 @@
-"""Files that forked loader workers open: counted in the worker, reported in a file.
+"""Files that forked loader workers open, counted in the worker and reported in a file.
 
-What is patched before a fork is patched in the worker too.
+Functions patched before a fork are also patched in the worker.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from flatout_agent.watch.calls import Calls, opened
 from flatout_agent.watch.profile.reports import ForkReports
 
 EVERY_S = 0.2
-"""Between two reports of a worker."""
+"""Seconds between two reports of a worker."""
 Counts = dict[tuple[int, str, str], tuple[int, float, tuple[str, ...]]]
-"""Process, name and place -> calls, seconds, some of the files (at most `MOST_FILES`)."""
+"""Process, name and place -> calls, seconds and some of the files (at most `MOST_FILES`)."""
 MOST_FILES = 64
 
 
 class WorkerOpens:
-    """Made once, in the process that trains."""
+    """Counts files that workers open; made once, in the process that trains."""
 
     def __init__(self, folder: str) -> None:
         self.reports = ForkReports(folder, "opens", state=True)
         self.inherited: list[Callable[[], None]] = []
-        """What a worker removes that it inherited from the process that trains."""
+        """The wrappers inherited from the process that trains, which a worker removes."""
         self._failed = False
         if sys.platform != "win32" and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
     @property
     def on(self) -> bool:
-        """Whether workers count; False in one that cannot."""
+        """Whether workers count; False in a process that cannot."""
         return bool(self.reports.state) and not self._failed
 
     def remove(self) -> None:
-        """Stop counting in workers; those that are started later do not begin."""
+        """Stop counting in workers; workers started later do not begin."""
         self.reports.state = False
 
     def counts(self, pids: Iterable[int]) -> Counts:
-        """What these workers have counted so far."""
+        """The counts of these workers so far."""
         counts: Counts = {}
         for pid in pids:
             try:
@@ -69,7 +69,7 @@ class WorkerOpens:
 
 
 class _Counting(Calls):
-    """In the worker: only what opens files."""
+    """The counter in a worker, only for functions that open files."""
 
     def __init__(self, opens: WorkerOpens) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class _Counting(Calls):
 
 
 def calls_in_workers(now: Counts, before: Counts, steps: int) -> tuple[wire.CallSeen, ...]:
-    """What all workers have opened in between, per step."""
+    """The files that all workers opened in between, per step."""
     total: dict[tuple[str, str], wire.CallSeen] = {}
     for key, (calls, seconds, files) in now.items():
         earlier_calls, earlier_s, _ = before.get(key, (0, 0.0, ()))

@@ -1,7 +1,7 @@
 """Profilers that the script itself starts, kept from recording.
 
-Only for a second run, made to be recorded: torch knows one profiler at a time. The script's own
-calls go on, and what they return holds no events.
+This is only for a second run made for recording, as torch allows one profiler at a time. The
+script's own calls still work, but their results hold no events.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from flatout_agent.replacing import Replacement, Undo, in_reverse
 from flatout_agent.watch.profile import recording
 
 HELD_OFF = ("~", 0, "<held off by flatout>")
-"""The one function in what Python's profiler has seen."""
+"""The only function in the results of Python's profiler."""
 
 
 class _HeldOff:
-    """In place of how torch's profilers begin and end, but for the agent's own."""
+    """Replaces the start and the end of torch's profilers, except the agent's own."""
 
     def __init__(self) -> None:
         module: Any = torch.autograd.profiler
@@ -42,14 +42,16 @@ class _HeldOff:
 
 
 class _Empty:
-    """A result without events: torch's can be saved once, the script saves each of its own."""
+    """A result without events. torch's own can be saved only once, but the script saves each of its
+    results.
+    """
 
     def __init__(self, result: Any) -> None:
         self._result = result
         self._trace = b""
 
     def save(self, path: str) -> None:
-        """As torch does, without an error where the file cannot be written."""
+        """Save as torch does, but without an error if the file cannot be written."""
         with contextlib.suppress(OSError):
             if self._trace:
                 with open(path, "wb") as file:  # noqa: PTH123
@@ -64,7 +66,7 @@ class _Empty:
 
 
 def hold_off() -> Undo:
-    """From now on the script's profilers record nothing; returns the way back."""
+    """Keep the script's profilers from recording; returns the undo function."""
     module: Any = torch.autograd.profiler
     held = _HeldOff()
     functions = Replacement(
@@ -112,7 +114,7 @@ def _ours_alone(original: Callable[[], None]) -> Callable[[], None]:
 
 
 def _with_a_row(original: Callable[[Any], None]) -> Callable[[Any], None]:
-    """For pstats, which raises an error where nothing at all was called."""
+    """Add a row for pstats, which raises an error if nothing at all was called."""
 
     def snapshot_stats(profiler: Any) -> None:
         original(profiler)
@@ -122,7 +124,7 @@ def _with_a_row(original: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _without_marks(original: Callable[[Any], None]) -> Callable[[Any], None]:
-    """The script's own marks of its steps would stand beside ours."""
+    """Suppress the script's own step marks, which would appear beside ours."""
 
     def start(profiler: Any) -> None:
         if not recording.busy():

@@ -1,4 +1,4 @@
-"""How many steps each phase of a profile takes: as many as it needs, or shares of a short run."""
+"""The number of steps in each phase of a profile: as many as needed, or shares of a short run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flatout_agent import wire
 
 @dataclass(frozen=True)
 class PhaseSteps:
-    """Steps of the phases; each also ends by its time."""
+    """The steps of the phases; each also has a time limit."""
 
     warmup_least: int = 2
     warmup_most: int = 30
@@ -27,11 +27,11 @@ class PhaseSteps:
 
 
 FULL = PhaseSteps()
-"""Of a run that is long enough."""
+"""The phases of a run that is long enough."""
 
 
 def phase_steps(orders: wire.ProfileOrders) -> PhaseSteps:
-    """Of these orders: where the whole run is known to be short, its steps are shared out."""
+    """The phases for these orders; if the whole run is known to be short, its steps are divided."""
     total = orders.known_steps
     if total is None or total >= wire.SHORT_RUN:
         return PhaseSteps(record=orders.steps, detail=orders.detail_steps)

@@ -1,4 +1,4 @@
-"""What this process and its loader workers use: CPU time, memory, the garbage collector's time."""
+"""Resources of this process and its loader workers: CPU time, memory, garbage collection time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import torch
 from flatout_agent.speedups.memory_counters import allocated_bytes
 
 CPU_FIELDS = slice(13, 15)
-"""User and system time in /proc/<pid>/stat, counted from 0 with the command's name as one."""
+"""Fields of user and system time in /proc/<pid>/stat, counted from 0 with the command's name as one
+field."""
 
 
 def worker_cpu_s(pids: Iterable[int]) -> dict[int, float]:
-    """CPU seconds of each of these processes so far; those that cannot be read are left out."""
+    """CPU seconds of each of these processes so far; unreadable ones are left out."""
     if sys.platform != "linux":
         return {}
     used = ((pid, cpu_used(pid)) for pid in pids)
@@ -25,9 +26,9 @@ def worker_cpu_s(pids: Iterable[int]) -> dict[int, float]:
 
 
 def cpu_used(pid: int) -> tuple[str, float] | None:
-    """Name and CPU seconds so far of a process on Linux; None: it cannot be read."""
+    """Name and CPU seconds so far of a process on Linux, or None if they cannot be read."""
     text = small_file(f"/proc/{pid}/stat")
-    # The name in brackets may hold blanks and brackets of its own.
+    # The name in brackets may itself contain blanks and brackets.
     head, _, rest = text.rpartition(")")
     fields = ["", "", *rest.split()]
     if sys.platform == "win32" or len(fields) < CPU_FIELDS.stop:
@@ -37,7 +38,9 @@ def cpu_used(pid: int) -> tuple[str, float] | None:
 
 
 class MemoryInUse:
-    """Of the accelerator by tensors, on CPU resident in this process; read after each step."""
+    """Memory of tensors on the accelerator, or resident memory of this process on CPU, read after
+    each step.
+    """
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -46,7 +49,7 @@ class MemoryInUse:
             self._file = os.open("/proc/self/statm", os.O_RDONLY)  # opening it costs more
 
     def bytes(self) -> int | None:
-        """Now; None: not known on this device or system."""
+        """Bytes in use now, or None if unknown on this device or system."""
         if self._device == "cuda":
             return allocated_bytes()
         if sys.platform != "linux" or self._file is None:
@@ -54,14 +57,14 @@ class MemoryInUse:
         return int(os.pread(self._file, 128, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def memory_total_bytes(device: str) -> int | None:
-    """Of the accelerator, or of this machine."""
+    """Total memory in bytes of the accelerator or of this machine."""
     if device == "cuda":
         return int(torch.cuda.mem_get_info()[1])
     if device == "cpu" and sys.platform != "win32":
@@ -70,7 +73,7 @@ def memory_total_bytes(device: str) -> int | None:
 
 
 def reserved_bytes(device: str) -> int | None:
-    """Held by torch's allocator on the accelerator."""
+    """Bytes held by torch's allocator on the accelerator."""
     return int(torch.cuda.memory_reserved()) if device == "cuda" else None
 
 
@@ -85,18 +88,18 @@ class Collections:
     def __init__(self) -> None:
         self.runs = 0
         self._times: tuple[float, float | None] = 0.0, None
-        """Seconds of those that ended, and when the present one began: read and set as one."""
+        """Seconds of ended collections, and when the present one began: read and set together."""
         gc.callbacks.append(self._on_collection)
 
     @property
     def s(self) -> float:
-        """Seconds of the collections that have ended."""
+        """Seconds of ended collections."""
         return self._times[0]
 
     def so_far_s(self) -> float:
-        """With the collection that runs now, if any.
+        """Seconds including the running collection, if any.
 
-        Where its callback begins, Python may hand over to another thread before it is counted.
+        Python may switch to another thread as its callback begins, before it is counted.
         """
         s, began = self._times
         return s if began is None else s + time.perf_counter() - began
@@ -110,15 +113,15 @@ class Collections:
             self._times = s + time.perf_counter() - began, None
 
     def remove(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
 
 
 def small_file(path: str) -> str:
-    """The text of a file of the kernel's, at most 16 KiB; empty: it cannot be read.
+    """The text of a kernel file, at most 16 KiB; empty if it cannot be read.
 
-    Past `open`: that is watched for what the program opens.
+    `open` is avoided, as it is watched for files that the program opens.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Record some steps with torch.profiler, and step aside where the script profiles itself."""
+"""Record some steps with torch.profiler, and give way if the script profiles itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import torch
 from flatout_agent.replacing import Replacement, Undo
 
 ATTEMPTS = 3
-"""Times that a recording, or a count, is started again that the script's own profiler broke off."""
+"""How often a recording, or a count, is restarted after the script's own profiler interrupted
+it."""
 COMPRESSION = 3
 """gzip's level: 9 takes four times as long for a tenth less."""
 ERROR = 2
@@ -29,8 +30,8 @@ PROFILER_TOOL = 2
 class ProfilerRecording:
     """Steps `warmup` unrecorded, then `steps` recorded; `step` at the end of each.
 
-    Its start and its end take time. Where the script starts a profiler of its own meanwhile, this
-    one gives way, since torch knows only one: `yielded` is then true, and there is no trace.
+    Starting and ending take time. If the script starts its own profiler meanwhile, this one gives
+    way, since torch allows only one: `yielded` is then true, and there is no trace.
     """
 
     def __init__(self, device: str, steps: int, warmup: int, detail: bool) -> None:
@@ -66,7 +67,7 @@ class ProfilerRecording:
 
     @property
     def recording(self) -> bool:
-        """The step under way is one that the trace holds."""
+        """Whether the current step is in the trace."""
         return not self.over and self.warmup <= self.step_calls < self.warmup + self.steps
 
     def start(self) -> None:
@@ -77,7 +78,7 @@ class ProfilerRecording:
         self._quietly(self._profile.start)
 
     def step(self) -> bool:
-        """A step has ended; True: that was the last one."""
+        """A step has ended; returns True if it was the last one."""
         if self.over:
             return True
         self.step_calls += 1
@@ -98,7 +99,7 @@ class ProfilerRecording:
             self._undo.pop()()
 
     def save(self, path: str) -> str:
-        """Write the trace as `<path>.json.gz`; returns that."""
+        """Write the trace as `<path>.json.gz`; returns that path."""
         plain, packed = f"{path}.json", f"{path}.json.gz"
         self._profile.export_chrome_trace(plain)
         if self._broken_off:
@@ -112,14 +113,14 @@ class ProfilerRecording:
         return packed
 
     def _unmark(self, path: str) -> None:
-        """Remove the mark of the step that was broken off."""
+        """Remove the mark of the interrupted step."""
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             text = file.read()
         with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write(text.replace(self._broken_off, '"broken off"'))
 
     def _quietly(self, action: Callable[..., Any], *args: Any) -> None:
-        """Run without warnings: the profiler's are not for the user, who has not started it."""
+        """Run without warnings: the profiler's concern no user, who did not start it."""
         before, _state.busy = _state.busy, True
         try:
             with warnings.catch_warnings():
@@ -135,12 +136,12 @@ class ProfilerRecording:
 
 
 class _State:
-    """Of torch's one profiler in this process."""
+    """The state of torch's one profiler in this process."""
 
     busy = False
-    """The agent itself starts or ends it."""
+    """Whether the agent itself is starting or ending it."""
     held_off = False
-    """The script's own profilers record nothing."""
+    """Whether the script's own profilers record nothing."""
 
 
 _state = _State()
@@ -157,7 +158,7 @@ def others_held_off(held: bool) -> None:
 
 
 def give_way(begins: Callable[[], None]) -> Undo:
-    """Call `begins` before the script starts a profiler of torch, by standing in front of it."""
+    """Call `begins` before the script starts a torch profiler, by wrapping its start."""
     module = torch.autograd.profiler
 
     def yielding(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,7 +176,7 @@ def give_way(begins: Callable[[], None]) -> Undo:
 
 
 def other_profiler() -> bool:
-    """Whether a profiler of the script's own runs on this thread: torch's or Python's."""
+    """Whether the script's own profiler, torch's or Python's, runs on this thread."""
     if torch.autograd.profiler._is_profiler_enabled or torch._C._autograd._profiler_enabled():
         return True
     if sys.getprofile() is not None or threading.getprofile() is not None:

@@ -1,4 +1,4 @@
-"""The undisturbed steps: what was watched while nothing was recorded, summed up as LoopSeen."""
+"""The undisturbed steps, watched while nothing was recorded and summed up as LoopSeen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ EARLY_STEPS = 5
 
 
 class Window:
-    """Begins after a step, ends with one; `summary` when everything has been taken out."""
+    """The watched steps: begins after a step and ends with one; `summary` is called once all hooks
+    are removed.
+    """
 
     def __init__(self, loop: LoopNotes, folder: str) -> None:
         self.loop = loop
@@ -46,7 +48,7 @@ class Window:
         return len(self.steps)
 
     def begins(self, device: str) -> None:
-        """From the next step on."""
+        """Begin with the next step."""
         self.device = device
         self._before = self._now()
         self.sharing.start()
@@ -90,7 +92,7 @@ class Window:
         }
 
     def remove(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self.opens.remove()
         if self._in_use is not None:
             self._in_use.close()
@@ -98,9 +100,9 @@ class Window:
             self._collections.remove()
 
     def summary(self, recorded: Sequence[Step], **fields: Any) -> wire.LoopSeen:
-        """Everything, per step. What a window that was cut short has used is not known.
+        """Everything, per step. The resources of a window that was cut short are unknown.
 
-        fields: those of LoopSeen that are known elsewhere.
+        fields: the fields of LoopSeen that are known elsewhere.
         """
         loop, count = self.loop, max(1, self.step_count)
         starts = loop.loaders.start_s
@@ -134,13 +136,13 @@ class Window:
         )
 
     def _early_step_s(self) -> float:
-        """The very first step is left out: it makes what later ones use again."""
+        """The very first step is left out, as it creates what later ones reuse."""
         early = self.loop.steps[1 : 1 + EARLY_STEPS]
         before = len(self.loop.steps) - self.step_count
         return statistics.median(s.train_s for s in early) if before > EARLY_STEPS else 0.0
 
     def _evaluation(self) -> dict[str, Any]:
-        """What it takes of a training step, on average over the steps between two."""
+        """Its share of a training step, averaged over the steps between two."""
         every = steps_between(self.loop.steps)
         tested = [step.eval_s for step in self.steps if step.tested]
         mean_s = _mean([step.eval_s for step in self.steps])
@@ -156,7 +158,7 @@ class Window:
         }
 
     def _cores(self, count: int) -> wire.CoresSeen | None:
-        """None: the window was cut short."""
+        """The use of cores, or None if the window was cut short."""
         if not self._used:
             return None
         wall_s = sum(step.wall_s for step in self.steps)
@@ -195,7 +197,7 @@ class Window:
         }
 
     def _unused(self, count: int) -> float:
-        """Forward passes per step without a backward pass; that of the last step may still come."""
+        """Forward passes per step without a backward pass; the last step's may still come."""
         end = self._from + self.step_count
         last = end if self.loop.job.steps > end else end - 1
         return self.loop.forwards.unused(last) / count
@@ -211,9 +213,8 @@ class Window:
 def step_times_s(watched: Sequence[Step], recorded: Sequence[Step]) -> tuple[float, float]:
     """Mean time of an undisturbed step and of a recorded one, without evaluation.
 
-    Means, since times come in bursts: where a device is given work ahead, and where workers
-    deliver several batches at once. A step in which a loader started counts only where one was
-    recorded too.
+    Means are used since times come in bursts if a device gets work ahead or workers deliver several
+    batches at once. A step in which a loader started counts only if one was also recorded.
     """
     if not any(step.epoch for step in recorded):
         watched = [step for step in watched if not step.epoch] or watched
@@ -225,21 +226,21 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _difference(now: dict[int, float], before: dict[int, float]) -> float | None:
-    """CPU seconds of all workers in between; None: there are none that can be read."""
+    """CPU seconds of all workers in between, or None if none can be read."""
     return sum(s - before.get(pid, 0.0) for pid, s in now.items()) if now else None
 
 
 def steps_between(steps: Sequence[Step]) -> float | None:
-    """Steps from one evaluation to the next; None: fewer than two were seen."""
+    """Steps from one evaluation to the next, or None if fewer than two were seen."""
     tested = [number for number, step in enumerate(steps) if step.tested]
     return (tested[-1] - tested[0]) / (len(tested) - 1) if len(tested) > 1 else None
 
 
 def calling_site(inner: Sequence[CallSite], training: Sequence[CallSite]) -> CallSite | None:
-    """Where the function that trains calls what leads to `inner`; None: they share no function.
+    """The line in the training function that leads to `inner`, or None if they share no function.
 
-    Both from the innermost line outwards. Where one line leads to both, as `trainer.fit(model)`
-    does, it is the line below that.
+    Both stacks go from the innermost line outwards. If one line leads to both, as
+    `trainer.fit(model)` does, it is the line below that.
     """
     lines = {(site.path, site.function): site.line for site in reversed(training)}
     for number, site in enumerate(inner):
@@ -250,9 +251,9 @@ def calling_site(inner: Sequence[CallSite], training: Sequence[CallSite]) -> Cal
 
 
 def after_epoch(site: CallSite, training: Sequence[CallSite]) -> bool:
-    """Whether a call stands in a loop around that of the training's steps, after each turn of it.
+    """Whether a call is in a loop around the loop of training steps, after each iteration of it.
 
-    So epochs look that are written by hand, without a loader.
+    Hand-written epochs without a loader look like this.
     """
     for step in training:
         if (step.path, step.function) == (site.path, site.function):

@@ -37,11 +37,11 @@ VARIABLES = (
     ("PYTHONASYNCIODEBUG", ".+"),
     ("OMP_WAIT_POLICY", "(?i)active"),
 )  # fmt: skip
-"""Name, and the values at which it costs something (regular expressions for the whole value)."""
+"""Name, and the values that cost something (regular expressions for the whole value)."""
 
 
 def debug_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """NAME=value of those that are set so that they cost something, and Python's own modes."""
+    """NAME=value of variables whose setting costs something, and Python's own modes."""
     environ = os.environ if environ is None else environ
     variables = [
         f"{name}={environ[name]}"
@@ -54,7 +54,7 @@ def debug_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]
 
 
 def tracers() -> tuple[str, ...]:
-    """What looks at each line or allocation of Python's while the program runs."""
+    """Tools that inspect each line or allocation of Python while the program runs."""
     names = []
     if tracemalloc.is_tracing():
         frames = tracemalloc.get_traceback_limit()
@@ -71,5 +71,5 @@ def tracers() -> tuple[str, ...]:
 
 
 def deterministic() -> bool:
-    """Whether slower kernels are chosen so that results repeat."""
+    """Whether slower kernels are chosen for reproducible results."""
     return bool(torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic)

@@ -1,6 +1,7 @@
-"""Cores while steps are watched: what this process may use, what it gets, and who takes the rest.
+"""Cores while steps are watched: those that this process may use, those it gets, and who takes the
+rest.
 
-Linux alone tells most of it; elsewhere it stays unknown.
+Only Linux shows most of this; elsewhere it stays unknown.
 """
 
 from __future__ import annotations
@@ -17,28 +18,28 @@ from flatout_agent.watch.profile import switches
 from flatout_agent.watch.profile.process import cpu_used, small_file
 
 OTHERS = 3
-"""Other processes that are named at most."""
+"""The most other processes named."""
 LEAST_CORES = 0.05
-"""Of one core, that another process must take to be named."""
+"""The share of one core that another process must take to be named."""
 TASKS = 512
-"""Threads of this process that are looked at."""
+"""The most threads of this process that are examined."""
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class _Counters:
-    """Of one moment; seconds."""
+    """Counters at one moment, in seconds."""
 
     steal_s: float | None = None
     throttled_s: float | None = None
     queued_s: dict[int, float] = field(default_factory=dict)
-    """Of each thread of this process: ready to run without a core."""
+    """Seconds that each thread of this process was ready to run without a core."""
     processes: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """Of each process: its name and CPU time."""
+    """Name and CPU seconds of each process."""
 
 
 class CoreSharing:
-    """From `start` until `stop`; then `summary`."""
+    """Measures from `start` until `stop`; then `summary`."""
 
     def __init__(self) -> None:
         self._before = self._after = _Counters()
@@ -52,7 +53,9 @@ class CoreSharing:
         self._after = _counters()
 
     def summary(self, steps: int, wall_s: float, own_pids: Iterable[int]) -> wire.CoresSeen:
-        """Per step. wall_s: of all steps; own_pids: the program's other processes."""
+        """The sharing per step. wall_s: seconds of all steps. own_pids: the program's other
+        processes.
+        """
         before, after = self._before, self._after
         delays = [
             now_s - before.queued_s.get(thread, now_s) for thread, now_s in after.queued_s.items()
@@ -77,7 +80,9 @@ class CoreSharing:
 
 
 def physical_cores() -> int | None:
-    """Cores that this process may use, of hyper-threads of one core only one; None: not known."""
+    """Cores that this process may use, counting hyper-threads of one core once, or None
+    if unknown.
+    """
     if sys.platform != "linux":
         return None
     cores = set()
@@ -104,7 +109,7 @@ def _counters() -> _Counters:
 
 
 def _queued() -> dict[int, float]:
-    """Seconds that each thread of this process has been ready to run without a core."""
+    """Seconds that each thread of this process was ready to run without a core."""
     delays = {}
     for task in _numbers("/proc/self/task")[:TASKS]:
         fields = small_file(f"/proc/self/task/{task}/schedstat").split()

@@ -1,11 +1,11 @@
-"""Sampled stacks: which lines the host's time goes to, while nothing else is recorded.
+"""Sampled stacks: the lines that take the host's time, while nothing else is recorded.
 
-A thread of this process looks at what the others execute, about a thousand times a second; each
-look counts for the time since the last one. It needs the interpreter for that. Python hands it over
-every 5 ms only while another thread runs without a pause, and at once where that calls an operator:
-most looks would fall there. So it is handed over more often meanwhile, and the wait for it ends on
-time: Linux prolongs waits by 50 us, unless told otherwise. Whether a thread ran or waited is told
-by its CPU clock.
+A thread of this process samples the others about a thousand times a second; each sample counts for
+the time since the last one. It needs the interpreter for that. Python hands it over only every 5 ms
+while another thread runs without a pause, but at once when that thread calls an operator, so most
+samples would fall there. Meanwhile it is therefore handed over more often, and the wait for it ends
+on time: by default Linux prolongs waits by 50 us. A thread's CPU clock shows whether it ran or
+waited.
 """
 
 from __future__ import annotations
@@ -27,33 +27,34 @@ from flatout_agent.watch.profile.process import Collections
 
 INTERVAL_S = 0.001
 SWITCH_S = 0.00002
-"""sys.setswitchinterval meanwhile.
+"""The argument of sys.setswitchinterval meanwhile.
 
-Measured where 0.13 ms of Python, 86 % of the time, take turns with an operator: the looks told
-0.4 % of Python at 0.2 ms, 24 % at 0.05 and 47 % at 0.01; with waits that end on time 61 % at 0.05,
-77 % at 0.02, 80 % at 0.01. These cost such a program 7 %, 7 % and 13 % of its CPU time; beside
-another busy thread of Python's 7 %, 11 % (and 62 % were told) and 23 %.
+Measured with 0.13 ms of Python, 86 % of the time, alternating with an operator: the samples showed
+0.4 % Python at 0.2 ms, 24 % at 0.05 and 47 % at 0.01; with waits that end on time 61 % at 0.05, 77
+% at 0.02, 80 % at 0.01. These cost such a program 7 %, 7 % and 13 % of its CPU time; beside another
+busy Python thread 7 %, 11 % (showing 62 %) and 23 %.
 """
 DEEPEST = 80
-"""Frames of a stack that are followed, from the innermost outwards."""
+"""The most frames of a stack that are followed, from the innermost outwards."""
 STACKS = 400
-"""Distinct stacks that are reported at most."""
+"""The most distinct stacks reported."""
 FRAMES = 40
-"""Frames of a stack that are reported at most, the innermost."""
+"""The most frames of a stack reported, the innermost ones."""
 LONGEST_LINE = 1000
-"""Columns by which a whole line is meant."""
+"""Columns that mean a whole line."""
 TIMED_OUT_S = 0.25
 """A longer pause of the sampler (a suspended machine, a debugger) counts as this."""
 
 HELD = 20_000
-"""Samples after the last call of an evaluation that are kept until it is known to be over."""
+"""The most samples after the last call of an evaluation that are kept until it is known to be
+over."""
 
 Evaluation = tuple[bool, float]
 """Whether the program may still be evaluating, and when its last call for that ended
 (time.perf_counter)."""
 NONE: Evaluation = False, 0.0
 Key = tuple[int, ...]
-"""Code objects' ids and instructions in turn, the innermost first."""
+"""Alternating ids of code objects and instructions, innermost first."""
 CLOCKS = hasattr(time, "pthread_getcpuclockid")
 """Whether this system has a CPU clock for each thread."""
 
@@ -68,7 +69,7 @@ class _Tally:
 
 @dataclass
 class _Watched:
-    """One thread between two looks."""
+    """One thread between two samples."""
 
     name: str
     cpu_s: float | None
@@ -77,7 +78,7 @@ class _Watched:
 
 @dataclass(frozen=True)
 class _Sample:
-    """One thread at one look."""
+    """One thread at one sample."""
 
     watched: _Watched
     key: Key
@@ -93,13 +94,13 @@ class StackSampler:
     def __init__(
         self, evaluation: Callable[[], Evaluation], thread: threading.Thread | None = None
     ) -> None:
-        """thread: the one that trains, None: the one that makes this.
+        """thread: the one that trains, or None for the one that creates this object.
 
         evaluation: tells the program's; until the end of its last call, time is left out.
         """
         self._evaluation = evaluation
         self._held: list[tuple[float, _Sample]] = []
-        """With their times: since the evaluation began, so that it may be part of it."""
+        """Samples with their times since the evaluation began, which may be part of it."""
         self._main = threading.get_ident() if thread is None else thread.ident
         self._threads: dict[int, _Watched] = {}
         self._codes: dict[int, CodeType] = {}
@@ -125,15 +126,15 @@ class StackSampler:
         self._started = True
 
     def step_ends(self) -> None:
-        """What is seen from now on belongs to the next step."""
+        """Samples from now on belong to the next step."""
         self._step += 1
 
     def stop(self) -> None:
-        """End; what was sampled stays."""
+        """End; the samples stay."""
         if self._ended.is_set():
             return
         self._ended.set()
-        if sys.getswitchinterval() == self._switch_s:  # else the program has set one
+        if sys.getswitchinterval() == self._switch_s:  # otherwise the program has set one
             sys.setswitchinterval(self._before_s)
         if self._thread.is_alive():
             self._thread.join(1.0)
@@ -182,7 +183,7 @@ class StackSampler:
         self._take(samples)
 
     def _take(self, samples: list[_Sample]) -> None:
-        """Count them, once they are known to be no part of an evaluation."""
+        """Count the samples once they are known not to be part of an evaluation."""
         evaluating, ended = self._evaluation()
         if evaluating:
             if self._held and self._held[-1][0] <= ended:
@@ -209,7 +210,9 @@ class StackSampler:
         return tuple(key)
 
     def summary(self, steps: int, step_s: float) -> wire.HostSeen | None:
-        """What was seen, per step. None: nothing. steps, step_s: those sampled, mean seconds."""
+        """The samples per step, or None if there are none. steps: those sampled. step_s: their mean
+        seconds.
+        """
         if not steps or not self._threads:
             return None
         resolved = _Resolved(self._codes)
@@ -235,7 +238,8 @@ class StackSampler:
                     tally.s / steps,
                     tally.idle_s / steps,
                     thread,
-                    # Looks after the last step's end, before this was stopped, are that step's.
+                    # Samples after the last step's end, before this was stopped, belong to that
+                    # step.
                     tuple(sorted({min(step, steps - 1) for step in tally.steps})),
                 )
                 for (thread, stack), tally in longest
@@ -257,7 +261,7 @@ class _Resolved:
         self.frames: list[wire.FrameSeen] = []
 
     def stack(self, key: Key) -> tuple[int, ...]:
-        """Numbers of its frames, the outermost first, without flatout's own."""
+        """Numbers of its frames, outermost first, without flatout's own."""
         frames = (self._number(key[at], key[at + 1]) for at in range(0, len(key), 2))
         kept = [number for number in frames if number is not None][:FRAMES]
         return tuple(reversed(kept))
@@ -274,7 +278,7 @@ class _Resolved:
 
 
 def _frame(code: CodeType, instruction: int) -> wire.FrameSeen | None:
-    """None: flatout's own."""
+    """The frame, or None if it is flatout's own."""
     package = places.package(code.co_filename)
     if package in places.OWN_PACKAGES:
         return None
@@ -311,7 +315,7 @@ def _name(ident: int) -> str:
 
 
 def _wait_exactly() -> None:
-    """Let waits of this thread end on time, where the system allows it."""
+    """Let waits of this thread end on time, if the system allows it."""
     with contextlib.suppress(OSError):  # another system, or a /proc without it
         file = os.open(f"/proc/{threading.get_native_id()}/timerslack_ns", os.O_WRONLY)
         try:
@@ -321,7 +325,7 @@ def _wait_exactly() -> None:
 
 
 def _cpu_s(ident: int) -> float | None:
-    """CPU seconds of a thread so far; None: it has ended, or the system has no such clock."""
+    """CPU seconds of a thread so far, or None if it has ended or the system has no such clock."""
     if sys.platform == "win32" or sys.platform == "darwin" or not CLOCKS:
         return None
     with contextlib.suppress(OSError, OverflowError):
@@ -330,7 +334,7 @@ def _cpu_s(ident: int) -> float | None:
 
 
 class _RunQueue:
-    """How long a thread was ready to run while no core was free: Linux alone tells."""
+    """How long a thread was ready to run while no core was free; only Linux shows this."""
 
     def __init__(self, native_id: int | None) -> None:
         self._file: int | None = None
@@ -343,7 +347,7 @@ class _RunQueue:
         return self._before_ns is not None
 
     def delay_s(self) -> float:
-        """Since the last call; 0 where it is not known."""
+        """Seconds since the last call, or 0 if unknown."""
         total_ns, before_ns = self._total_ns(), self._before_ns
         if total_ns is None or before_ns is None:
             return 0.0
@@ -351,7 +355,7 @@ class _RunQueue:
         return (total_ns - before_ns) / 1e9
 
     def close(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

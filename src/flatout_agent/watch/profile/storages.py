@@ -1,4 +1,4 @@
-"""Storages of tensors: which one holds a tensor's values."""
+"""Storages of tensors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 storage_of: Callable[[torch.Tensor], Any] = torch._C.TensorBase.untyped_storage
-"""As torch itself has it, whatever stands in front of `Tensor.untyped_storage`."""
+"""torch's own method, even if `Tensor.untyped_storage` is wrapped."""
 
 
 def storage_key(tensor: torch.Tensor) -> int | None:
-    """The address of its storage; None: it has none, or one of nested tensors of many shapes."""
+    """The address of its storage, or None if it has none or is a nested tensor of many shapes."""
     try:
         return None if tensor.is_nested else storage_of(tensor)._cdata or None
     except (NotImplementedError, RuntimeError):
@@ -22,11 +22,13 @@ def storage_key(tensor: torch.Tensor) -> int | None:
 
 
 def weak_storage(tensor: torch.Tensor) -> StorageWeakRef:
-    """Keeps the address of its storage from being used again, and not its memory."""
+    """A reference that keeps the address of its storage from being reused, without keeping its
+    memory.
+    """
     return StorageWeakRef(storage_of(tensor))  # type: ignore[no-untyped-call]  # torch's own
 
 
 def past_overrides() -> AbstractContextManager[Any]:
-    """For what we ask of the program's tensors: its `__torch_function__` sees nothing of that."""
+    """Bypass the program's `__torch_function__` while we inspect its tensors."""
     context: Any = torch._C.DisableTorchFunction()
     return context  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Lines of the user's own files that switch on what costs: found in their text."""
+"""Lines of the user's own files that switch on costly settings, found in their source."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WIDE = ("torch.float64", "torch.double", "'float64'", "'double'")
 
 
 def anomaly_line() -> str | None:
-    """file:line that switches anomaly detection on; None: no such call is found."""
+    """file:line that switches anomaly detection on, or None if no such call is found."""
     return _line(_switches_anomaly)
 
 
 def double_line(default: bool) -> str | None:
     """file:line that turns a model to float64.
 
-    default: torch's default dtype instead. None: no such call is found, or several are.
+    default: look for torch's default dtype instead. None if no such call, or several, are found.
     """
     if default:
         return _line(_widens_default)
@@ -35,30 +35,30 @@ def double_line(default: bool) -> str | None:
 
 
 def threads_line(threads: int) -> str | None:
-    """file:line that may have set this number of compute threads; None: no such line is found."""
+    """file:line that may have set this number of compute threads, or None if none is found."""
     return _line(lambda call: _sets_threads(call, threads)) or _assignment(
         THREAD_VARIABLES, str(threads)
     )
 
 
 def checkpointing_line() -> str | None:
-    """file:line that switches on a library's activation checkpointing; None: no such line."""
+    """file:line that switches on a library's activation checkpointing, or None if none is found."""
     return _line(_checkpoints)
 
 
 def single_loader_line() -> str | None:
-    """file:line that makes a DataLoader of single samples; None: no such call, or several are."""
+    """file:line that makes a DataLoader of single samples, or None if none or several are found."""
     lines = list(_lines(_loads_single))
     return lines[0] if len(lines) == 1 else None
 
 
 def tracing_line() -> str | None:
-    """file:line that starts tracemalloc or sets a trace function; None: no such call is found."""
+    """file:line that starts tracemalloc or sets a trace function, or None if none is found."""
     return _line(_traces)
 
 
 def affinity_line() -> str | None:
-    """file:line that binds the process to some cores; None: no such call is found."""
+    """file:line that binds the process to some cores, or None if none is found."""
     return _line(lambda call: _called(call) in AFFINITY)
 
 
@@ -89,7 +89,7 @@ def user_files() -> list[tuple[str, str]]:
 
 @functools.lru_cache(maxsize=MOST_FILES)
 def parsed(path: str) -> ast.Module | None:
-    """The syntax tree of a file; None: it cannot be read, or is too large."""
+    """The syntax tree of a file, or None if it cannot be read or is too large."""
     try:
         if os.path.getsize(path) > MOST_BYTES:  # noqa: PTH202
             return None
@@ -100,7 +100,7 @@ def parsed(path: str) -> ast.Module | None:
 
 
 def _assignment(variables: Sequence[str], text: str) -> str | None:
-    """file:line that sets one of these variables to that, or to what is computed."""
+    """file:line that sets one of these variables to that value, or to a computed one."""
     for name, path in user_files():
         tree = parsed(path)
         for node in ast.walk(tree) if tree is not None else ():
@@ -115,7 +115,7 @@ def _assignment(variables: Sequence[str], text: str) -> str | None:
 
 
 def _may_be(value: ast.expr, text: str) -> bool:
-    """Whether an expression is this value, or is computed."""
+    """Whether an expression is this value or a computed one."""
     return not isinstance(value, ast.Constant) or str(value.value) == text
 
 
@@ -178,7 +178,7 @@ def _widens_default(call: ast.Call) -> bool:
 
 
 def _widens_model(call: ast.Call) -> bool:
-    """`Net().double()`, `model.to(torch.float64)`: of what looks like a model."""
+    """Calls such as `Net().double()`, `model.to(torch.float64)` on what looks like a model."""
     if not isinstance(call.func, ast.Attribute):
         return False
     widens = call.func.attr == "double" or (
@@ -188,7 +188,9 @@ def _widens_model(call: ast.Call) -> bool:
 
 
 def _takes_dtype(call: ast.Call) -> bool:
-    """`Net().to(x.dtype)`, `model.to(dtype)`: of a model that is float64, its likely cause."""
+    """Calls such as `Net().to(x.dtype)`, `model.to(dtype)`: the likely cause if a model
+    is float64.
+    """
     if not (isinstance(call.func, ast.Attribute) and call.func.attr == "to"):
         return False
     owner = call.func.value

@@ -1,4 +1,4 @@
-"""Where a program without an optimizer changes its weights: the lines of one step's update."""
+"""Finds the lines of one step's update in a program without an optimizer."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from flatout_agent.watch.tensors import tensors_in
 
 MOST_LINES = 40
 MOST_OPERATORS = 100_000
-"""Of a step; of a longer one no line is told."""
+"""The most operators of a step; for a longer one no line is reported."""
 
 Weights = Callable[[], Iterable[torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class _Operator:
-    """One that the update may be made of."""
+    """An operator that may be part of the update."""
 
     where: str
-    """Empty: it is part of a backward pass."""
+    """The line, or empty if it is part of a backward pass."""
     function: tuple[str, str]
-    """File and name of the function that it is called in, without comprehensions."""
+    """File and name of the calling function, not counting comprehensions."""
     weights: set[int]
     """Storages of the weights that it changes."""
     made: set[int]
-    """Storages of what it returns, but for those of what it gets."""
+    """Storages of its results, except those of its inputs."""
 
 
 class UpdateLines(StepMode):
@@ -56,7 +56,7 @@ class UpdateLines(StepMode):
         return mode
 
     def end(self) -> wire.UpdateSeen | None:
-        """The lines; None: no operator that changes weights was seen."""
+        """The lines, or None if no operator that changes weights was seen."""
         self.leave()
         return None if self._failed else self._seen()
 
@@ -87,7 +87,7 @@ class UpdateLines(StepMode):
 
     def _seen(self) -> wire.UpdateSeen | None:
         anew = _storages(self._weights()) - self._before
-        # Memory is used again: who wrote it last has made the weight.
+        # Memory is reused: the last writer has made the weight.
         made_by = {
             storage: at
             for at, operator in enumerate(self._operators)
@@ -120,7 +120,7 @@ class UpdateLines(StepMode):
 
 
 def _function(frame: FrameType) -> tuple[str, str]:
-    """File and name of the function; comprehensions and lambdas belong to the one around."""
+    """File and name of the function; comprehensions and lambdas belong to the enclosing one."""
     code = frame.f_code
     while code.co_name.startswith("<") and code.co_name != "<module>":
         outer = places.user_frame(frame.f_back)
@@ -142,7 +142,7 @@ def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator
 
 
 def _storages(tensors: Iterable[torch.Tensor]) -> set[int]:
-    """The addresses of their memory; those without any are left out."""
+    """The addresses of their memory; tensors without any are left out."""
     return {_storage(tensor) for tensor in tensors} - {0}
 
 

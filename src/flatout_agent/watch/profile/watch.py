@@ -1,7 +1,7 @@
-"""Watch a window of the real run: undisturbed steps, then recorded ones; then let it go on.
+"""Watch a window of the real run, first undisturbed steps, then recorded ones; then let it go on.
 
 Phases, each counted in steps: warmup (until step times are stable), window (undisturbed: nothing
-is recorded, only watched), sample (which lines the host executes), record (torch.profiler, for
+is recorded, only watched), sample (lines that the host executes), record (torch.profiler, for
 times), detail (with stacks, shapes and memory, for lines) and two steps whose operators are
 followed, those of the first one counted. After that all hooks are taken out.
 Several ranks take each step together, and none decides by its own clock.
@@ -59,7 +59,7 @@ PROFILED_STEPS = 500
 
 
 class ProfileWatch(Watcher):
-    """Gets every call of discovery until the window is over."""
+    """Receives every call of discovery until the window is over."""
 
     light = False
 
@@ -151,7 +151,7 @@ class ProfileWatch(Watcher):
         self.loop.record.goes_on()
 
     def _report_step(self, step: Step, now: float) -> None:
-        """For the host to follow: not each step, which would cost a short one."""
+        """Report a step for the host to follow, but not each one, which would slow short steps."""
         self._reported_phase, self._reported_at = self.phase, now
         self.recorder.write(
             wire.StepTaken(
@@ -173,7 +173,7 @@ class ProfileWatch(Watcher):
         self.window.begins(self.job.device)
 
     def _stand_before_profilers(self) -> Callable[[], None]:
-        """Note where the script starts its own profiler, or keep that from recording."""
+        """Watch for the script starting its own profiler, or keep that from recording."""
         if self.orders.without_profiler:
             return hold_off()
         return give_way(self._script_profiles)
@@ -182,8 +182,8 @@ class ProfileWatch(Watcher):
         """The script starts a profiler of torch's."""
         if not self._over:
             self.profiler_where = self.profiler_where or places.where()
-            # torch 2.13 loads a module at its first mark. Loaded while stacks are traced, it gets
-            # its name there from memory that is free again, which the script could not read.
+            # torch 2.13 loads a module at its first mark. If that happens while stacks are traced,
+            # its name there comes from freed memory, which the script could not read.
             with torch.autograd.profiler.record_function("flatout"):
                 pass
 
@@ -201,7 +201,7 @@ class ProfileWatch(Watcher):
         return True
 
     def _warm(self) -> bool:
-        """Whether step times are stable, nothing is compiled any more, and buffers are empty."""
+        """Whether step times are stable, compilation has ended, and buffers are empty."""
         steps = len(self.loop.steps) - self._warm_from
         enough = steps >= self.steps.warmup_least + self._buffered()
         if self.lockstep:
@@ -263,18 +263,18 @@ class ProfileWatch(Watcher):
             self.workers.stop()
 
     def _profiled_step_s(self) -> float | None:
-        """Mean step since the script's own profiler was first seen; None: it was not."""
+        """Mean step since the script's own profiler was first seen, or None if it was not."""
         steps = self.loop.steps[self._profiled_from :] if self._profiled_from is not None else []
         return statistics.fmean(step.train_s for step in steps) if steps else None
 
     def _record_times(self) -> None:
-        """Begin where the loader's pass goes on long enough; else with a later step."""
+        """Begin if the loader's pass goes on long enough; else with a later step."""
         steps = self.steps.record
         if self.orders.known_steps is not None or self.loop.room_for(self._warmup() + steps):
             self._record(steps, detail=False)
 
     def _warmup(self) -> int:
-        """Steps after a pause: a cold one, and those for which workers had time to spare."""
+        """Steps after a pause: a cold one, and those for which workers had extra time."""
         return 1 + self._buffered()
 
     def _buffered(self) -> int:
@@ -347,7 +347,7 @@ class ProfileWatch(Watcher):
             self._finish()
 
     def program_ends(self) -> None:
-        """Report what there is: an interrupted window is better than none."""
+        """Report what exists: an interrupted window is better than none."""
         if self._over:
             return
         self.recorder.safely("profile: count", self.count.end)
@@ -369,9 +369,9 @@ class ProfileWatch(Watcher):
             self._save_detail(recording)
 
     def _finish(self) -> None:
-        """Take out everything and report; then the program goes on alone, or ends.
+        """Remove everything and report; then the program goes on alone, or ends.
 
-        Not while the script's own profiler runs: it would record thousands of our calls.
+        This waits while the script's own profiler runs, which would record thousands of our calls.
         """
         if self._over:
             return
@@ -430,7 +430,7 @@ class ProfileWatch(Watcher):
         )
 
     def _stacks(self) -> wire.HostSeen | None:
-        """Where the host's time went; None: no step was sampled."""
+        """Where the host's time went, or None if no step was sampled."""
         if self.sampler is None or not self._sampled:
             return None
         steps = len(self._sampled)
@@ -441,7 +441,7 @@ class ProfileWatch(Watcher):
         return with_workers(host, self.workers.hosts(self._worker_pids))
 
     def _double_line(self) -> str | None:
-        """The line by which the parameters, or what is made, are float64."""
+        """The line that makes the parameters, or new tensors, float64."""
         flow = self.count.flow
         if flow is None or not (flow.default_double or flow.doubles):
             return None
@@ -458,7 +458,9 @@ class ProfileWatch(Watcher):
         return checkpointing_line() if flow is not None and flow.recomputed else None
 
     def _summary(self) -> wire.LoopSeen | None:
-        """None: no undisturbed step was watched, and the script ran no profiler of its own."""
+        """The summary, or None if no undisturbed step was watched and the script ran no profiler of
+        its own.
+        """
         if not (self.window.step_count or self.profiler):
             return None
         return self.window.summary(

@@ -1,8 +1,8 @@
-"""Where data that the step takes in float64 was made: found in the text of the user's files.
+"""Finds, in the source of the user's files, where float64 data used by the step was made.
 
 The data flow of the counted steps begins after the data was made. From the line that uses it, or
 from the loop over its loader, the names are followed back through assignments, arguments and data
-sets to the call that made the tensor. Where anything is not clear, there is no line.
+sets to the call that made the tensor. If anything is unclear, no line is given.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from flatout_agent.watch import places
 from flatout_agent.watch.profile.switches import WIDE, parsed
 
 CONVERTS = ("from_numpy", "as_tensor", "tensor", "frombuffer", "from_dlpack")
-"""They keep the float64 of NumPy, where no dtype is given."""
+"""Functions that keep NumPy's float64 if no dtype is given."""
 SAME = ("Subset", "random_split", "enumerate", "iter", "next", "tqdm", "list", "cycle", "islice")
-"""Calls whose first argument's data they give."""
+"""Calls that return their first argument's data."""
 NARROWS = ("float", "half", "bfloat16", "type", "long", "int", "bool")
-"""Methods after which data is float64 no more, or perhaps not."""
+"""Methods after which data is no longer, or perhaps not, float64."""
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEEPEST = 24
 LINE = re.compile(r"(.+):(\d+)")
@@ -31,7 +31,7 @@ PART = re.compile(r"\[(\d+|\".*?\")\]")
 
 
 def with_made_lines(flow: wire.FlowSeen | None, loader_where: str | None) -> wire.FlowSeen | None:
-    """The same, with the lines that made its float64 data where they are clear."""
+    """The same, with the lines that made its float64 data if they are clear."""
     if flow is None or not flow.doubles:
         return flow
     return dataclasses.replace(
@@ -44,7 +44,7 @@ def with_made_lines(flow: wire.FlowSeen | None, loader_where: str | None) -> wir
 
 
 def made_line(row: wire.DoubleSeen, loader_where: str | None) -> str | None:
-    """file:line that makes the data of a row; None: it is not clear, or none of the data's."""
+    """file:line that makes the data of a row, or None if it is unclear or no data."""
     if row.what not in ("batch", "tensor"):
         return None
     match = LINE.fullmatch((loader_where if row.what == "batch" else row.where) or "")
@@ -66,7 +66,7 @@ class _Text:
     tree: ast.Module
 
     def of_batch(self, number: int, part: str) -> set[int]:
-        """Lines that make a field of what the loop on this line gets."""
+        """Lines that make a field of the items in the loop on this line."""
         index = PART.match(part)
         for node in ast.walk(self.tree):
             over = getattr(node, "iter", None)
@@ -75,7 +75,7 @@ class _Text:
         return set()
 
     def of_line(self, number: int) -> set[int]:
-        """Lines that make what is used on this line; none where something may be made elsewhere."""
+        """Lines that make the values used on this line; none if something may be made elsewhere."""
         scope = self._scope(number)
         nodes = [node for node in ast.walk(self.tree) if getattr(node, "lineno", 0) == number]
         beside = {node.func for node in nodes if isinstance(node, ast.Call)}
@@ -92,7 +92,7 @@ class _Text:
         return lines
 
     def _is_narrow(self, node: ast.expr, scope: ast.AST) -> bool:
-        """Whether what makes this value is known, and gives no float64, or is no data."""
+        """Whether the source of this value is known and gives no float64 or no data."""
         values = [value for value, _ in self._values(node, scope)]
         given = (
             isinstance(scope, FUNCTIONS)
@@ -139,7 +139,9 @@ class _Text:
         return followed[0] if len(followed) == 1 else set()
 
     def _returned(self, name: str, part: str) -> tuple[ast.expr, ast.AST] | None:
-        """What the only function of this name returns, or a member of it, with the function."""
+        """The return value of the only function of this name, or a member of it, with
+        the function.
+        """
         functions = [n for n in ast.walk(self.tree) if isinstance(n, FUNCTIONS) and n.name == name]
         returns = [n for f in functions for n in ast.walk(f) if isinstance(n, ast.Return)]
         if len(functions) != 1 or len(returns) != 1:
@@ -148,7 +150,7 @@ class _Text:
         return (value, functions[0]) if value is not None else None
 
     def _of_class(self, name: str, part: str, depth: int) -> set[int]:
-        """Lines that make what this data set of the user's returns."""
+        """Lines that make the items of this data set of the user's."""
         for node in ast.walk(self.tree):
             if not (isinstance(node, ast.ClassDef) and node.name == name):
                 continue
@@ -182,7 +184,9 @@ class _Text:
         return followed[0] if len(followed) == 1 else set()
 
     def _values(self, value: ast.AST, scope: ast.AST) -> list[tuple[ast.expr, ast.AST]]:
-        """What is assigned to a name or an attribute of self, each with the function around it."""
+        """The values assigned to a name or an attribute of self, each with the
+        enclosing function.
+        """
         if not isinstance(value, (ast.Name, ast.Attribute)):
             return []
         text = ast.unparse(value)
@@ -198,7 +202,7 @@ class _Text:
         return found
 
     def _arguments(self, function: ast.AST, name: str) -> Iterator[tuple[ast.expr, ast.AST]]:
-        """What calls of a function in this file give for one of its parameters."""
+        """The arguments that calls in this file pass for one parameter of a function."""
         assert isinstance(function, FUNCTIONS)
         names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
         if name not in names:
@@ -212,9 +216,9 @@ class _Text:
 
 
 def _assigned(scope: ast.AST, text: str, top: bool = False) -> list[ast.expr]:
-    """Values of the assignments to this target, with its place where it stands in a tuple.
+    """Values of the assignments to this target, with its position if it is in a tuple.
 
-    top: of a module, outside of its functions.
+    top: of a module, outside its functions.
     """
     values = []
     waiting = list(ast.iter_child_nodes(scope))
@@ -233,7 +237,7 @@ def _assigned(scope: ast.AST, text: str, top: bool = False) -> list[ast.expr]:
 
 
 def _matching(target: ast.expr, value: ast.expr, text: str) -> ast.expr | None:
-    """What of an assignment's value goes to this target; None: nothing, or not known."""
+    """The part of an assignment's value that goes to this target, or None if nothing or unknown."""
     if ast.unparse(target) == text:
         return value
     if not isinstance(target, (ast.Tuple, ast.List)):
@@ -267,7 +271,7 @@ def _argument(call: ast.Call, at: int, name: str) -> ast.expr | None:
 
 
 def _widens(call: ast.Call) -> bool:
-    """Whether a call can make a float64 tensor of what is none."""
+    """Whether a call can make a float64 tensor from something else."""
     texts = [ast.unparse(value) for value in (*call.args, *(w.value for w in call.keywords))]
     name = _called(call)
     if name in ("double", "DoubleTensor") or (name == "to" and set(texts) & set(WIDE)):
@@ -283,14 +287,14 @@ def _widens(call: ast.Call) -> bool:
 
 
 def _narrows(call: ast.Call) -> bool:
-    """Whether what it gives is no float64, by its text."""
+    """Whether its result is not float64, judging by its source."""
     texts = [ast.unparse(value) for value in (*call.args, *(w.value for w in call.keywords))]
     other = any(re.search(r"float32|float16|torch\.float\b|\bint\d*\b", text) for text in texts)
     return _called(call) in NARROWS or (other and _called(call) in ("to", *CONVERTS))
 
 
 def _of_module(value: ast.expr) -> bool:
-    """torch, np, F, torch.nn.functional: functions of a module, and no methods."""
+    """Whether it is torch, np, F, torch.nn.functional: a module's function, not a method."""
     return ast.unparse(value).partition(".")[0] in ("torch", "np", "numpy", "F", "nn")
 
 

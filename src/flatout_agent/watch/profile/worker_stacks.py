@@ -1,6 +1,6 @@
-"""Sampled stacks of loader workers that were forked: each samples itself and writes a file.
+"""Sampled stacks of forked loader workers: each samples itself and writes a file.
 
-Workers that are spawned start without this and stay unseen.
+Spawned workers start without this and stay unseen.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from flatout_agent.watch.profile.reports import FORKS, ForkReports
 from flatout_agent.watch.profile.stacks import NONE, StackSampler
 
 POLL_S = 0.02
-"""Between two looks of a worker at what it should do."""
+"""Seconds between two checks of a worker for orders."""
 OFF, ON, OVER = range(3)
 FETCH = "DatasetFetcher.fetch"
 """torch's function in which a worker prepares a batch."""
 
 
 class WorkerStacks:
-    """Made once in the process that trains, before its loaders start workers."""
+    """The workers' stacks; made once in the process that trains, before its loaders
+    start workers.
+    """
 
     def __init__(self, folder: str) -> None:
         self._reports = ForkReports(folder, "stacks", state=OFF)
@@ -38,7 +40,7 @@ class WorkerStacks:
             self._undo = replaced(module, "_worker_loop", self._sampling(module._worker_loop))
 
     def _sampling(self, loop: Callable[..., Any]) -> Callable[..., Any]:
-        # Pickled, for a spawned worker, by its name: that is torch's own function there.
+        # Pickled by name for a spawned worker, where the name means torch's own function.
         @functools.wraps(loop)
         def worker_loop(*args: Any, **kwargs: Any) -> Any:
             if self._reports.state not in (None, OVER):
@@ -52,16 +54,16 @@ class WorkerStacks:
         self._reports.state = ON
 
     def stop(self) -> None:
-        """Let them write what they have."""
+        """Let them write their samples."""
         self._reports.state = OFF
 
     def remove(self) -> None:
-        """Let them end it; later workers do not begin."""
+        """Let them stop; later workers do not begin."""
         self._reports.state = OVER
         self._undo()
 
     def _follow(self) -> None:
-        """In a worker: sample its main thread while it should."""
+        """Runs in a worker: samples its main thread while ordered to."""
         sampler: StackSampler | None = None
         try:
             while (state := self._reports.state) != OVER:
@@ -76,11 +78,11 @@ class WorkerStacks:
                 host = sampler.summary(steps=1, step_s=0.0)
                 if host is not None:
                     self._reports.write(wire.dump(host))
-        except Exception:  # nothing is known of this worker then
+        except Exception:  # nothing is known about this worker then
             return
 
     def hosts(self, pids: Iterable[int]) -> list[wire.HostSeen]:
-        """What these workers have written; seconds are not per step but of all of it."""
+        """The reports of these workers; seconds are totals, not per step."""
         hosts = (self._host(pid) for pid in pids)
         return [host for host in hosts if host is not None]
 
@@ -117,7 +119,7 @@ def with_workers(host: wire.HostSeen, workers: Iterable[wire.HostSeen]) -> wire.
 
 
 def _preparing_idle_s(worker: wire.HostSeen) -> float:
-    """In which a worker waited while it prepared samples, not for orders."""
+    """Seconds in which a worker waited while preparing samples, not for orders."""
     fetches = {
         number for number, frame in enumerate(worker.frames) if frame.function.endswith(FETCH)
     }

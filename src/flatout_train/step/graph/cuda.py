@@ -39,13 +39,13 @@ class CudaRecorder:
         on the same stream."""
 
     def refusal(self) -> str | None:
-        """Why nothing can be recorded on this device; None: it can."""
+        """Why nothing can be recorded on this device, or None if it can."""
         if self._device.type != "cuda":
             return f"the model is on {self._device.type}: graphs are recorded on CUDA devices"
         return None
 
     def rehearse(self, run: Callable[[], Any]) -> tuple[Any, str | None]:
-        """A real step on a side stream, and where it waited for the device (None: nowhere).
+        """A real step on a side stream, and where it waited for the device (None if nowhere).
 
         torch.cuda.graph requires such a step before a capture: objects that are bound to a stream
         (gradient accumulators) must not be bound to the default stream.
@@ -145,7 +145,7 @@ def _is_of_step(begun_by: int) -> bool:
 
 
 def _place() -> str:
-    """` at file:line` of the user's innermost frame; empty where there is none."""
+    """` at file:line` of the user's innermost frame; empty if there is none."""
     for frame in reversed(traceback.extract_stack()):
         if not frame.filename.startswith((*_NOT_THE_USERS, "<")) and "warnings.py" not in (
             Path(frame.filename).name

@@ -1,4 +1,6 @@
-"""A step's state in Python: what rules out a recording, and what a replay would not update."""
+"""A step's state in Python: reasons against a recording, and values that a replay would
+not update.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ HookPlace = tuple[str, Any, tuple[str, ...], tuple[str, ...]]
 def refusal(
     model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device, scheduler: Any
 ) -> str | None:
-    """Why this model with this optimizer cannot be recorded; None: no reason is known."""
+    """Why this model with this optimizer cannot be recorded, or None if no reason is known."""
     return (
         _of_modules(model)
         or _of_parameters(model, device)
@@ -74,7 +76,7 @@ class Hooks:
         self._hook: HookPlace | None = None
 
     def problem(self) -> str | None:
-        """Which hook there is; None: there is none."""
+        """Which hook there is, or None."""
         if self._hook is not None and not _foreign(*self._hook[1:]):
             self._hook, self._number = None, -1  # it was removed; there may be others
         if self._number != RemovableHandle.next_id:
@@ -176,7 +178,7 @@ class HostState:
         self._numpy = _numpy_state()
 
     def changed(self) -> str | None:
-        """What the step's Python changed, as text; None: nothing."""
+        """What the step's Python changed, as text, or None if nothing."""
         for place, held, before in self._held:
             for name, value in held.items():
                 if not _same(before.get(name, _ABSENT), _snapshot(value)):

@@ -1,4 +1,4 @@
-"""Kinds of step: what a recording fixes of a batch, and how two kinds differ."""
+"""Kinds of step: the properties of a batch that a recording fixes, and how two kinds differ."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def describe(
 
 
 def _unfit(tensor: Tensor, device: torch.device) -> str | None:
-    """Why no static buffer can replace this tensor of a batch; None: one can."""
+    """Why no static buffer can replace this tensor of a batch, or None if one can."""
     if tensor.device != device and tensor.device.type != device.type:
         return f"the batch has a tensor on {tensor.device}: move it there with flatout.to_device"
     if tensor.requires_grad:

@@ -58,7 +58,7 @@ class Placement:
         self._find_flags(list(model.modules()))
 
     def moved(self, average: AveragedModel | None = None) -> str | None:
-        """What was replaced or moved, by name; None: nothing."""
+        """What was replaced or moved, by name, or None."""
         optimizer = self._optimizer
         if optimizer.param_groups is not self._groups or optimizer.state is not self._state:
             return "the optimizer's state"
@@ -112,7 +112,8 @@ class Placement:
         self._flags: Hashable = ()
 
     def flags(self) -> Hashable:
-        """What decides which kernels run: training mode of each module, frozen parameters.
+        """The state that decides which kernels run: training mode of each module, frozen
+        parameters.
 
         The same object as long as nothing changes.
         """

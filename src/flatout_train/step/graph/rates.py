@@ -34,7 +34,7 @@ class Rates:
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self._optimizer, self._device = optimizer, device
         self._tensors: list[Tensor | None] = []
-        """Per group an element of `_rates`; None: the group keeps its float."""
+        """Per group an element of `_rates`, or None if the group keeps its float."""
         self._rates = torch.empty(0)
         self._sent: list[float] = []
         self._fixed: list[_Fixed] = []
@@ -116,7 +116,7 @@ class Rates:
         self._sent = rates
 
     def on_host(self) -> str | None:
-        """State that an optimizer keeps on the CPU, where a replay cannot update it; None: none."""
+        """State that an optimizer keeps on the CPU, where a replay cannot update it, or None."""
         for state in self._optimizer.state.values():
             for name, value in state.items() if isinstance(state, dict) else ():
                 if isinstance(value, Tensor) and value.device.type != self._device.type:

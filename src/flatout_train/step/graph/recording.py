@@ -1,4 +1,4 @@
-"""One recorded step: what its batches are copied into, what it returns, where its gradients are."""
+"""One recorded step: the buffers for its batches, its results, and the places of its gradients."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _TRIES = 3
 
 
 class Phase(enum.Enum):
-    """Where the step stands on its way to a recording."""
+    """The step's state on its way to a recording."""
 
     WAITING = enum.auto()
     """No recording yet; the next steps lead to one."""
@@ -66,15 +66,15 @@ class GraphRecorder(Protocol):
 
 
 class WholeStep:
-    """One training step, `body(batch) -> {name: 0-d tensor}`, as a CUDA graph where possible.
+    """One training step, `body(batch) -> {name: 0-d tensor}`, as a CUDA graph if possible.
 
     `body` does everything of one optimizer step on the device: gradients to None, forward,
-    backward, clipping, `optimizer.step()`, and the update of an average where there is one and the
+    backward, clipping, `optimizer.step()`, and the update of an average if there is one and the
     update is not the first; no scheduler, no decision on the host. `run(batch)` either does the
-    whole step and returns the body's tensors, or does nothing and returns None: then the caller
-    runs `body(batch)`. For each batch shape, the first two steps are left to the caller, the third
-    runs on a side stream as `torch.cuda.graph` requires, the fourth is recorded and replayed at
-    once, and the rest are replays: each call is one step, none is lost or done twice. The next call
+    whole step and returns the body's tensors, or does nothing and returns None, so the caller runs
+    `body(batch)`. For each batch shape, the first two steps are left to the caller, the third runs
+    on a side stream as `torch.cuda.graph` requires, the fourth is recorded and replayed at once,
+    and the rest are replays: each call is one step, none is lost or done twice. The next call
     overwrites the returned tensors.
 
     Learning rates that a scheduler or the user writes to `optimizer.param_groups` reach the
@@ -125,7 +125,9 @@ class WholeStep:
             self.phase, self.reason = Phase.REFUSED, problem
 
     def run(self, batch: Any) -> dict[str, Tensor] | None:
-        """Do the whole step and return the body's static tensors; None: the caller must do it."""
+        """Do the whole step and return the body's static tensors, or None if the caller must
+        do it.
+        """
         if self._over:
             return None
         self._check_memory()
@@ -161,7 +163,7 @@ class WholeStep:
 
     @property
     def note(self) -> str:
-        """`reason`, with "no: " before it where the step does not run as a graph."""
+        """`reason`, with "no: " before it if the step does not run as a graph."""
         return f"no: {self.reason}" if self.phase is Phase.REFUSED else self.reason
 
     @property
@@ -175,7 +177,7 @@ class WholeStep:
             self._give_up("closed")
 
     def _check_memory(self) -> None:
-        """Start afresh where parameters, buffers or the optimizer's state were replaced."""
+        """Start afresh if parameters, buffers or the optimizer's state were replaced."""
         average = self._average()
         if self._placement is not None:
             moved = self._placement.moved(average)
@@ -210,7 +212,7 @@ class WholeStep:
         return placement.flags()
 
     def _signature(self, batch: Any, tensors: list[Tensor]) -> Hashable | None:
-        """The batch's structure, shapes and plain values; None: it cannot be recorded."""
+        """The batch's structure, shapes and plain values, or None if it cannot be recorded."""
         parts: list[Hashable] = []
         problem = describe(batch, self._device, parts, tensors)
         if problem is not None:
@@ -267,7 +269,7 @@ class WholeStep:
             self._give_up(f"{changed}, which the model or the loss reads, changes again and again")
 
     def _stop_looking(self) -> None:
-        """Hardly any two steps are alike: report what differs."""
+        """Report what differs, as hardly any two steps are alike."""
         first, second = list(self._counts)[-2:]
         reason = difference(first, second)
         if self._recordings:
@@ -277,7 +279,7 @@ class WholeStep:
             self._give_up(reason)
 
     def _rehearse(self, batch: Any) -> dict[str, Tensor] | None:
-        """A real step on a side stream; where it waits for the device, it cannot be recorded."""
+        """A real step on a side stream; if it waits for the device, it cannot be recorded."""
         begun: list[bool] = []
         failure: Exception | None = None
         handle = self._optimizer.register_step_pre_hook(lambda *_: begun.append(True))
@@ -329,7 +331,7 @@ class WholeStep:
         return self._replay(recording, tensors)
 
     def _capture(self, static: Any) -> tuple[str | None, Any, Callable[[], None] | None]:
-        """What prevented the capture (None: nothing), the static outputs, and how to replay."""
+        """What prevented the capture (None if nothing), the static outputs, and how to replay."""
         problems: list[
             str
         ] = []  # not the error, which would hold this frame, and all that it recorded

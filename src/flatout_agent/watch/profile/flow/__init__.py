@@ -1,1 +1,1 @@
-"""The data flow of two consecutive steps: followed while they run, and what it shows."""
+"""The data flow of two consecutive steps, followed while they run, and its findings."""

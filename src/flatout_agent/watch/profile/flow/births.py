@@ -1,6 +1,6 @@
-"""Tensors that are made of the host's own values, by `torch.from_numpy` and its like.
+"""Tensors made from the host's own values, by `torch.from_numpy` and the like.
 
-A `Flow` passes them on; what they mean is read by `questions.host_constants`.
+A `Flow` passes them on; `questions.host_constants` interprets them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from flatout_agent.watch.profile.modes import without_modes
 from flatout_agent.watch.tensors import readable
 
 LEAST_BYTES = 1024
-"""Few bytes may be equal by chance."""
+"""The least bytes of a tensor, as few bytes may be equal by chance."""
 MOST = 4096
-"""Tensors, and reads, that are noted."""
+"""The most tensors, and reads, that are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowBirth:
-    """One tensor made of the host's values."""
+    """One tensor made from the host's values."""
 
     step: int
     line: FlowLine
@@ -30,11 +30,11 @@ class FlowBirth:
     dtype: str
     bytes: int
     digest: int | None
-    """None: its values cannot be compared, or say nothing."""
+    """A hash of its values, or None if they cannot be compared or say nothing."""
 
 
 class FlowBirths:
-    """Those of the counted steps."""
+    """The tensors made from the host's values in the counted steps."""
 
     def __init__(self) -> None:
         self.births: list[FlowBirth] = []
@@ -43,12 +43,12 @@ class FlowBirths:
         self.overflow = False
 
     def looks_at(self, tensor: Any) -> bool:
-        """Whether it is one that is noted."""
+        """Whether the tensor is to be recorded."""
         self.overflow = self.overflow or len(self.births) >= MOST
         return type(tensor) is torch.Tensor and not self.overflow
 
     def born(self, step: int, chain: Stack, tensor: torch.Tensor, digest: int | None) -> None:
-        """A tensor was made. digest: of its storage's bytes."""
+        """A tensor was made. digest: a hash of its storage's bytes."""
         if not chain:
             return
         size = tensor.numel() * tensor.element_size()
@@ -65,13 +65,13 @@ class FlowBirths:
         )
 
     def leaves(self, chain: Stack) -> None:
-        """The program reads a value that changes, here."""
+        """The program reads a value that changes on this line."""
         if len(self.read_at) < MOST:
             self.read_at.update(chain[:1])
 
 
 def _differs(tensor: torch.Tensor) -> bool:
-    """Whether not all its numbers are equal: a mask that nothing has met yet says nothing."""
+    """Whether its numbers are not all equal: a mask that masks nothing says nothing."""
     if tensor.layout is not torch.strided or not readable(tensor):
         return False
     with without_modes(), torch.no_grad():

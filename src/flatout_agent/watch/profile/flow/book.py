@@ -15,7 +15,7 @@ from flatout_agent.watch.profile.storages import storage_key, storage_of, weak_s
 
 
 class StorageBook:
-    """Each with what is known of it, by its address."""
+    """The storages by address, each with what is known about it."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class StorageBook:
         self._states: dict[int, FlowStorage] = {}
         self._batch: dict[int, str] = {}
         self._frozen: set[int] = set()
-        """Storages of parameters that nothing trains."""
+        """The storages of parameters that nothing trains."""
         self._kept: list[StorageWeakRef] = []
         self._in_loader = in_loader
         self._doubles = doubles
         self._own(models, weights)
 
     def _own(self, models: Iterable[torch.nn.Module], weights: Sequence[torch.Tensor]) -> None:
-        """Keeps the addresses from being used again where the program replaces a weight."""
+        """Keeps addresses from being reused if the program replaces a weight."""
         trained = {id(weight) for weight in weights}
         for weight in weights:
             self._owns(weight, "parameter")
@@ -68,12 +68,12 @@ class StorageBook:
         self._doubles.batch(state.wide, path)
 
     def known(self, tensor: torch.Tensor) -> FlowStorage | None:
-        """None: nothing is known of it."""
+        """The record of a tensor's storage, or None if nothing is known about it."""
         key = storage_key(tensor)
         return self._states.get(key) if key is not None else None
 
     def of(self, tensor: torch.Tensor) -> FlowStorage | None:
-        """None: it has no storage."""
+        """The record of a tensor's storage, or None if it has no storage."""
         key = storage_key(tensor)
         if key is None:
             return None
@@ -81,7 +81,7 @@ class StorageBook:
         return state if state is not None else self._outside(tensor)
 
     def uses(self, schema: OperatorSchema, args: Any, kwargs: dict[str, Any]) -> FlowUses:
-        """What an operator takes."""
+        """The tensors that an operator takes."""
         uses = FlowUses()
         for position, value in (*enumerate(args), *kwargs.items()):
             for tensor in tensors(value):
@@ -93,7 +93,7 @@ class StorageBook:
         return uses
 
     def knows(self, args: Any) -> bool:
-        """Whether a view is one of a known storage, which there is nothing more to note of."""
+        """Whether a view shares a known storage, so nothing more need be recorded."""
         for value in args:
             for tensor in tensors(value):
                 key = storage_key(tensor)
@@ -102,7 +102,7 @@ class StorageBook:
         return True
 
     def made(self, results: Iterable[torch.Tensor]) -> tuple[list[FlowStorage], bool]:
-        """Storages that are new, and whether something without storage is among the results."""
+        """The new storages, and whether a result has no storage."""
         made, unknown = [], False
         for tensor in results:
             key = storage_key(tensor)
@@ -114,7 +114,7 @@ class StorageBook:
         return made, unknown
 
     def _outside(self, tensor: torch.Tensor) -> FlowStorage:
-        """A tensor that no operator seen here has made."""
+        """A tensor that was made by no operator seen here."""
         key = storage_of(tensor)._cdata
         kind = self.owned.get(key)
         part = self._batch.get(key)

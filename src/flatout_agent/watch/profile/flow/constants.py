@@ -1,4 +1,4 @@
-"""Constants: values that come from no tensor that training changes, and where they are used."""
+"""Constants, that is, values that depend on no tensor changed by training, and their uses."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from flatout_agent.watch.profile.flow.schemas import FROM_NOTHING, OperatorSchem
 from flatout_agent.watch.profile.storages import storage_of
 
 LEAST_BYTES = 1024
-"""Smaller constants are compared only where making them takes LEAST_S, as statistics of a table."""
+"""Smaller constants are compared only if making them takes LEAST_S, like statistics of a table."""
 LEAST_S = 50e-6
 MOST_BYTES = 256 << 20
-"""Compared by their bytes altogether; what comes after that by how it was made."""
+"""Total bytes compared by value; constants after that are compared by how they were made."""
 
 
 class FlowConstants:
-    """Those that meet a value of the loop, and how each was made."""
+    """The constants that meet a value of the loop, and how each was made."""
 
     def __init__(self, nodes: Sequence[FlowNode]) -> None:
-        """nodes: the operators so far."""
+        """nodes: the operators recorded so far."""
         self.constants: list[FlowConstant] = []
         self._nodes = nodes
         self._entered: dict[int, FlowConstant] = {}
@@ -49,7 +49,7 @@ class FlowConstants:
         given: tuple[Any, dict[str, Any]],
         results: Sequence[torch.Tensor],
     ) -> int:
-        """The signature of what it makes, where that is a constant; else 0."""
+        """The signature of its result if that is a constant; else 0."""
         node.constant = self._makes(node, schema, uses)
         if not node.constant:
             return 0
@@ -58,7 +58,9 @@ class FlowConstants:
         return self._signature(schema, uses, given, results)
 
     def _makes(self, node: FlowNode, schema: OperatorSchema, uses: FlowUses) -> bool:
-        """Whether its result is one; constants that meet what is none are noted."""
+        """Whether its result is a constant; constants used together with other values
+        are recorded.
+        """
         if node.backward or node.loader or uses.unknown:
             return False
         if not schema.random and schema.tells_all:
@@ -75,7 +77,9 @@ class FlowConstants:
         return False
 
     def enters(self, tensor: torch.Tensor, state: FlowStorage, step: int) -> None:
-        """A constant is used together with what is none; noted once for each time it is made."""
+        """A constant is used together with another value; recorded once each time the constant is
+        made.
+        """
         storage = storage_of(tensor)
         size = int(storage.nbytes())
         small = size < LEAST_BYTES
@@ -98,7 +102,7 @@ class FlowConstants:
         self.constants.append(constant)
 
     def overwritten(self, state: FlowStorage) -> None:
-        """A storage gets another value."""
+        """A storage gets a new value."""
         if state.node in self._entered:
             self._entered[state.node].changed = True
 
@@ -109,7 +113,7 @@ class FlowConstants:
         given: tuple[Any, dict[str, Any]],
         results: Sequence[torch.Tensor],
     ) -> int:
-        """How a constant was made: equal for equal code on equal values."""
+        """A signature of how a constant was made, equal for equal code on equal values."""
         if schema.name == "aten.lift_fresh":
             tensor = results[0]
             return hash((schema.name, tuple(tensor.shape), tensor.dtype, self.digest(tensor)))
@@ -121,10 +125,10 @@ class FlowConstants:
     def _value(
         self, tensor: torch.Tensor, state: FlowStorage, results: Sequence[torch.Tensor]
     ) -> tuple[object, ...]:
-        """What tells the value of a constant from another one: slices of one tensor differ.
+        """A signature of a constant's value; slices of one tensor differ.
 
-        The program may write to memory of the host without an operator: where that is copied to a
-        device, its bytes count, and what cannot be read equals nothing.
+        The program may write to host memory without an operator. If such memory is copied to a
+        device, its bytes count, and unreadable memory equals nothing.
         """
         layout = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
         known = (state.signature, state.version, *layout)
@@ -135,7 +139,9 @@ class FlowConstants:
         return (*known, digest if digest is not None else -len(self._nodes))
 
     def digest(self, tensor: torch.Tensor) -> int | None:
-        """Of the bytes of its storage; None: too many, or not on the host."""
+        """A hash of the bytes of its storage, or None if there are too many or they are not on the
+        host.
+        """
         storage = storage_of(tensor)
         size = int(storage.nbytes())
         if tensor.device.type != "cpu" or self._hashed + size > MOST_BYTES:

@@ -1,4 +1,4 @@
-"""Where float64 comes into a step, and what is computed in it because of that."""
+"""The places where float64 enters a step, and what is computed in float64 because of them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from flatout_agent.watch.profile.flow.records import FlowEntry, FlowNode, FlowUs
 
 DTYPES = (torch.float64, torch.complex128)
 WIDE = 64
-"""Places at which float64 enters that are told apart."""
+"""The number of places where float64 enters that are distinguished."""
 
 
 class FlowDoubles:
-    """Its entries, each with a bit that follows the values that are float64 because of it."""
+    """The entries of float64, each with a bit that follows the values that are float64 because of
+    it.
+    """
 
     def __init__(self) -> None:
         self.entries: list[FlowEntry] = []
 
     def before(self, tensor: torch.Tensor, what: str, part: str | None) -> int:
-        """The bit of a tensor that no operator seen here has made; 0: it is no float64."""
+        """The bit of a tensor made by no operator seen here, or 0 if it is not float64."""
         if tensor.dtype not in DTYPES or not tensor.dim():
             return 0
         frame = places.user_frame(sys._getframe(1)) if what != "batch" else None
@@ -30,12 +32,12 @@ class FlowDoubles:
         return self._bit(FlowEntry(what, where, part or ""))
 
     def batch(self, bits: int, path: str) -> None:
-        """What these bits stand for is this part of the batch."""
+        """Record that these bits stand for this part of the batch."""
         for entry in self._of(bits):
             entry.part = entry.part or path
 
     def widened(self, node: FlowNode, uses: FlowUses, results: Sequence[torch.Tensor]) -> int:
-        """The bits of all that made this float64, and their books."""
+        """The bits of everything that made this float64, with the entries updated."""
         bits = 0
         wide_input = False
         for tensor, state, _ in uses.tensors:
@@ -53,7 +55,7 @@ class FlowDoubles:
         return bits if wide_output else 0
 
     def _bit(self, entry: FlowEntry) -> int:
-        """0: there are too many."""
+        """The entry's bit, or 0 if there are too many entries."""
         for number, known in enumerate(self.entries):
             if (known.what, known.where, known.part) == (entry.what, entry.where, entry.part):
                 return 1 << number

@@ -1,10 +1,9 @@
 """The data flow of two consecutive steps: which operator made what, from what, on which line.
 
-The dispatch mode that counts operations passes each operator on to a `Flow`. Values are followed
-by the storage that holds them: views and what is written in place are the same value. No tensor
-is kept alive; a weak reference to a storage keeps its address from being used again, so that an
-address names one storage for as long as the flow lasts. What the flow means is read from it
-afterwards, by `questions`.
+The dispatch mode that counts operations passes each operator on to a `Flow`. Values are followed by
+the storage that holds them, so views and in-place writes are the same value. No tensor is kept
+alive. A weak reference to a storage keeps its address from being reused, so an address names one
+storage as long as the flow lasts. `questions` interprets the flow afterwards.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Flow:
     """Follows the operators of one thread, from `install` until `remove`."""
 
     modelled = True
-    """The models are known, and not the weights of optimizers alone."""
+    """Whether the models are known, and not only the weights of optimizers."""
 
     def __init__(
         self,
@@ -64,22 +63,23 @@ class Flow:
         in_loader: Callable[[], bool],
         weights: Sequence[torch.Tensor] = (),
     ) -> None:
-        """in_loader: whether a loader is making its batch. weights: all that is trained, as far as
-        it is known.
+        """in_loader: whether a loader is making its batch. weights: everything trained, as far as
+        known.
         """
         self.nodes: list[FlowNode] = []
         self.calls: list[FlowCall] = []
         self.passes: list[FlowPass] = []
         self.given: dict[int, list[int]] = {}
-        """Number of an operator -> operators whose value the program has when it begins."""
+        """Number of an operator -> operators whose value the program already has when it begins."""
         self.backward_lines: Stack = ()
-        """Of a backward pass, where it runs on this thread."""
+        """The lines that called a backward pass, if it runs on this thread."""
         self.step = 0
         self.steps = 0
-        """Steps that are complete."""
+        """The number of complete steps."""
         self.overflow = False
         self.unseen = False
-        """Values come from code that no dispatch mode sees: kernels of an extension, of Triton."""
+        """Whether values come from code that no dispatch mode sees, such as kernels of an extension
+        or of Triton."""
         self.error: Exception | None = None
         self.notes = FlowNotes()
         self.births = FlowBirths()
@@ -91,20 +91,20 @@ class Flow:
         self.returns = FlowReturns(models, weights)
         self._in_loader = in_loader
         self._thread = threading.get_ident()
-        self._lock = threading.RLock()  # backward passes of several devices have a thread each
+        self._lock = threading.RLock()  # each device has its own thread for backward passes
         self._undo: Undo = lambda: None
         self._schemas: dict[Any, OperatorSchema] = {}
         self._lines = FlowLines()
         self._open: list[FlowCall] = []
         self._passes: list[int] = []
-        """Numbers of the backward passes that run."""
+        """Numbers of the running backward passes."""
 
     def install(self) -> None:
         """Also see calls of modules, backward passes, and values that leave torch."""
         self._undo = hooks.install(self)
 
     def remove(self) -> None:
-        """See no more."""
+        """Stop following."""
         self._undo()
         self._undo = lambda: None
 
@@ -124,7 +124,7 @@ class Flow:
         return self.going and threading.get_ident() == self._thread
 
     def batch(self, batch: Any, loader: Any = None) -> None:
-        """A loader has given this."""
+        """A loader has given this batch."""
         self.notes.batch(loader)
         if self.going:
             self._safely(self._note_batch, batch)
@@ -140,7 +140,7 @@ class Flow:
                 self.notes.inputs(args, kwargs, self._maker)
 
     def _maker(self, tensor: torch.Tensor) -> int:
-        """The operator that made its value; -1: none seen here."""
+        """The operator that made its value, or -1 if none was seen here."""
         state = self.book.known(tensor)
         return state.node if state is not None else -1
 
@@ -196,7 +196,9 @@ class Flow:
         self.nodes.append(node)
 
     def _adopt(self, node: FlowNode, made: Iterable[FlowStorage], value: FlowValue) -> None:
-        """What it has made or changed holds this now; made: of these the storages that are new."""
+        """The storages that it has made or changed now hold its value. made: the new ones among
+        them.
+        """
         for state in node.made:
             self.constants.overwritten(state)
             state.node = len(self.nodes)
@@ -256,7 +258,7 @@ class Flow:
                 self.constants.enters(tensor, state, self.step)
 
     def _gives(self, state: FlowStorage) -> None:
-        """From the next operator on the program has its value."""
+        """The program has its value from the next operator on."""
         if state.node >= 0:
             self.given.setdefault(len(self.nodes), []).append(state.node)
 
@@ -291,9 +293,9 @@ class Flow:
                 break
 
     def pass_begins(self, args: Any, gives: bool) -> Callable[[bool], None] | None:
-        """A backward pass is about to begin; gives: torch.autograd.grad's.
+        """A backward pass is about to begin. gives: it is torch.autograd.grad's.
 
-        What it returns is to be called when the pass has ended, with whether it has failed.
+        Returns a function to be called when the pass has ended, with whether it has failed.
         """
         if not self._here:
             return None
@@ -314,7 +316,8 @@ class Flow:
         for root in tensors(args[:1]) if not item.gives else ():
             state = self.book.of(root) if root.numel() > 1 else None
             if state is not None and state.node >= 0:
-                # The program gives the gradient to begin with: no operator reads what it is of.
+                # The program supplies the first gradient, so no operator reads the output that it
+                # belongs to.
                 self.nodes[state.node].read = True
 
     def leaves(self, tensor: torch.Tensor) -> None:
@@ -336,7 +339,7 @@ class Flow:
             self._gives(state)
 
     def born(self, tensor: Any) -> None:
-        """A tensor was made of values of the host."""
+        """A tensor was made from values of the host."""
         if self._here and not self._in_loader():
             self._safely(self._note_birth, tensor)
 
@@ -354,9 +357,9 @@ def _counts(uses: FlowUses) -> bool:
 
 
 def _value_read(stated: OperatorSchema, uses: FlowUses, inside: bool) -> bool:
-    """Whether the program is given the value; inside of a module only numbers count.
+    """Whether the program gets the value; inside a module only numbers count.
 
-    Modules ask for conditions of their own inputs (`if mask.any()`): no use of their result.
+    Modules test conditions on their own inputs (`if mask.any()`), which is no use of their result.
     """
     if stated.name not in NUMBERS:
         return False
@@ -364,7 +367,7 @@ def _value_read(stated: OperatorSchema, uses: FlowUses, inside: bool) -> bool:
 
 
 def _takes_unwritten(nodes: Sequence[FlowNode], stated: OperatorSchema, uses: FlowUses) -> bool:
-    """Whether it takes memory that no operator has written to."""
+    """Whether it reads memory that no operator has written to."""
     if stated.name in FROM_NOTHING:
         return False
     for tensor, state, written in uses.tensors:

@@ -1,4 +1,6 @@
-"""What a `Flow` sees beside operators: calls of modules, backward passes, values on the host."""
+"""The events that a `Flow` sees besides operators: calls of modules, backward passes, values on the
+host.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,15 @@ from flatout_agent.watch import places
 from flatout_agent.watch.profile.flow.records import tensors
 
 READERS = ("numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "untyped_storage")
-"""Methods of tensors by which values leave torch unseen by a dispatch mode."""
+"""Methods of tensors through which values leave torch unseen by a dispatch mode."""
 MAKERS = ("from_numpy", "frombuffer", "as_tensor", "asarray", "tensor")
-"""Functions of torch by which values of the host become a tensor."""
+"""Functions of torch that turn values of the host into a tensor."""
 ENGINE = "_engine_run_backward"
-"""Function of torch.autograd that each backward pass goes through."""
+"""The function of torch.autograd through which each backward pass goes."""
 
 
 class Seeing(Protocol):
-    """Who is told; nothing that it does raises."""
+    """The receiver of the events; none of its methods raises."""
 
     def call_begins(self, module: torch.nn.Module, args: Any) -> None:
         """A module is about to be called."""
@@ -31,19 +33,19 @@ class Seeing(Protocol):
         """Its call has ended, with an error perhaps."""
 
     def pass_begins(self, args: Any, gives: bool) -> Callable[[bool], None] | None:
-        """The engine is about to be called so; what is returned is called when it has ended, with
-        whether it has failed.
+        """The engine is about to be called with these arguments; the returned function is called
+        when it has ended, with whether it has failed.
         """
 
     def leaves(self, tensor: torch.Tensor) -> None:
         """A value leaves torch."""
 
     def born(self, tensor: Any) -> None:
-        """A tensor was made of values of the host."""
+        """A tensor was made from values of the host."""
 
 
 def install(flow: Seeing) -> Undo:
-    """Tell it until this is undone."""
+    """Report events to it until undone."""
     undos: list[Undo] = [replaced(torch.Tensor, name, _reader(name, flow)) for name in READERS]
     undos += [replaced(torch, name, _maker(name, flow)) for name in MAKERS]
     hooks = torch.nn.modules.module
@@ -56,7 +58,7 @@ def install(flow: Seeing) -> Undo:
 
 
 def _engine(original: Callable[..., Any], flow: Seeing) -> Callable[..., Any]:
-    """In place of the function that runs a backward pass; for torch.autograd.grad, too."""
+    """Replaces the function that runs a backward pass, also for torch.autograd.grad."""
 
     @functools.wraps(original)
     def run_backward(*args: Any, **kwargs: Any) -> Any:

@@ -8,18 +8,18 @@ from flatout_agent.watch import places
 from flatout_agent.watch.profile.flow.records import FlowLine, Stack
 
 DEEPEST = 24
-"""Lines that are noted of one stack."""
+"""The most lines recorded of one stack."""
 
 
 class FlowLines:
-    """Each line once: operators of a loop stand on the same ones."""
+    """Keeps each line object once, as operators of a loop share lines."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int, str], FlowLine] = {}
         self._texts: dict[FlowLine, str] = {}
 
     def stack(self, frame: FrameType | None) -> Stack:
-        """From here outwards."""
+        """The user's lines from this frame outwards."""
         lines: list[FlowLine] = []
         frame = places.user_frame(frame)
         while frame is not None and len(lines) < DEEPEST:

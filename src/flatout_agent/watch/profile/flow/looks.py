@@ -1,7 +1,7 @@
-"""A look at the inputs of a model in the counted steps: where they end with padding.
+"""Examines the inputs of a model in the counted steps for padding at the end.
 
-Looked at are numbers of words, batch x length, and frames of features, batch x length x ... (or
-with the length last); what the model is given beside them may say how long each row is.
+It examines token numbers, batch x length, and frames of features, batch x length x ... (or with the
+length last). The model's other inputs may give the length of each row.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from flatout_agent.watch.tensors import readable
 
 LEAST_LENGTH = 8
 MOST_ELEMENTS = 1 << 22
-"""Larger inputs are not looked at."""
+"""Larger inputs are not examined."""
 ALIKE = 0.75
-"""Rows whose length is as given, at least: the last words of the others may be the padding's."""
+"""The least share of rows whose length is as given: the last tokens of the others may equal the
+padding."""
 
 
 @dataclass(frozen=True)
@@ -31,32 +32,32 @@ class InputLook:
     size: tuple[int, ...]
     """Its whole shape."""
     along: int
-    """The dimension that is the length; the first one is the batch."""
+    """The length dimension; the first one is the batch."""
     left: bool
     constant: int
     lengths: tuple[int, ...]
     words: bool
-    """Whole numbers, of rows and length alone."""
+    """Whether it consists of whole numbers with only rows and length."""
     masked: bool
-    """A mask of rows and length, or lengths, among the model's inputs say so."""
+    """Whether a mask of rows and length, or lengths, among the model's inputs confirm it."""
     inside: bool
-    """The number also stands among the others."""
+    """Whether the padding number also occurs elsewhere."""
     node: int
-    """The operator that made it; below 0: not known."""
+    """The operator that made it, or negative if unknown."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and length."""
+        """The rows and the length."""
         return self.size[0], self.size[self.along]
 
     @property
     def padded(self) -> float:
-        """Share of the length beyond the longest row."""
+        """The share of the length beyond the longest row."""
         return 1 - max(self.lengths) / self.shape[1]
 
 
 def looked_at(tensor: torch.Tensor) -> bool:
-    """Whether it may be a batch of words or frames: numbers, of a length that matters."""
+    """Whether it may be a batch of tokens or frames: numbers of a relevant length."""
     if not _plain(tensor) or tensor.dim() < 2 or not tensor.shape[0]:
         return False
     numbers = not (tensor.is_complex() or tensor.dtype == torch.bool or tensor.is_quantized)
@@ -67,7 +68,9 @@ def looked_at(tensor: torch.Tensor) -> bool:
 def look(
     path: str, tensor: torch.Tensor, others: Sequence[torch.Tensor], node: int
 ) -> InputLook | None:
-    """None: neither its end nor its begin is the same in all rows, or that may well be data."""
+    """A look at this input, or None if neither its end nor its beginning is the same in all rows,
+    or that may well be data.
+    """
     looks = []
     words = tensor.dim() == 2 and not tensor.is_floating_point()
     for along in dict.fromkeys((1, tensor.dim() - 1)):
@@ -92,7 +95,7 @@ def look(
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    """Whether its values can be looked at."""
+    """Whether its values can be examined."""
     return (
         type(tensor) is torch.Tensor
         and tensor.layout == torch.strided
@@ -102,9 +105,9 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def _present(tensor: torch.Tensor, along: int, left: bool) -> tuple[int, torch.Tensor] | None:
-    """The number at its padded side, and where others stand: rows x length, with the padding last.
+    """The number at its padded side, and where others are: rows x length, with the padding last.
 
-    None: that side is not the same whole number everywhere, or nothing else stands there.
+    None if that side is not the same whole number everywhere, or if there is nothing else.
     """
     end = tensor.select(along, 0 if left else -1)
     if not end.numel():
@@ -123,7 +126,9 @@ def _present(tensor: torch.Tensor, along: int, left: bool) -> tuple[int, torch.T
 def _lengths_of(
     present: torch.Tensor, others: Sequence[torch.Tensor], left: bool
 ) -> tuple[torch.Tensor, bool]:
-    """Of the rows, and whether a mask or lengths among the other inputs say so."""
+    """The lengths of the rows, and whether a mask or lengths among the other inputs
+    confirm them.
+    """
     lengths = _lengths(present)
     for other in others:
         if not _plain(other) or not other.dim() or other.shape[0] != present.shape[0]:
@@ -142,25 +147,25 @@ def _lengths_of(
 
 
 def _as_given(given: torch.Tensor, lengths: torch.Tensor, length: int) -> torch.Tensor | None:
-    """Lengths that are those of the rows; None: it is something else."""
+    """The row lengths that this input gives, or None if it is something else."""
     fits = bool((given >= lengths).all()) and bool((given <= length).all())
     same = float((given == lengths).float().mean())
     return given.long() if fits and same >= ALIKE else None
 
 
 def _lengths(real: torch.Tensor) -> torch.Tensor:
-    """Of each row: its last True, counted from 1; 0: none."""
+    """The position of each row's last True, counted from 1, or 0 if it has none."""
     positions = torch.arange(1, real.shape[1] + 1, device="cpu")
     lengths: torch.Tensor = (real * positions).amax(dim=1)
     return lengths
 
 
 def _real(mask: torch.Tensor) -> torch.Tensor | None:
-    """Where a mask says that a word stands; None: it is no mask of padding at the end."""
+    """The positions where a mask marks tokens, or None if it is no mask of padding at the end."""
     two = (mask == mask[0, 0]) | (mask == mask[0, -1])
     if not bool(two.all()) or not bool((mask[:, -1] == mask[0, -1]).all()):
         return None
     real = mask != mask[0, -1]
     ends = _lengths(real)
-    whole = bool((ends == real.sum(dim=1)).all())  # words and then padding, nothing in between
+    whole = bool((ends == real.sum(dim=1)).all())  # tokens and then padding, not interleaved
     return real if whole and bool(real[:, 0].all()) else None

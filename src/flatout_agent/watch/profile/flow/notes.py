@@ -1,7 +1,7 @@
-"""What is noted beside the data flow while its steps run: inputs, modules, what is computed again.
+"""Records besides the data flow while its steps run: inputs, modules, recomputation.
 
-A `Flow` calls it for each operator and each call of a module; what it means is read from it
-afterwards, by `questions`.
+A `Flow` calls it for each operator and each call of a module; `questions` interprets the records
+afterwards.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from flatout_agent.watch.profile.modes import without_modes
 
 CHECKPOINT = "/torch/utils/checkpoint.py"
 ENGINE = ("/torch/autograd/graph.py", "/torch/autograd/__init__.py")
-"""From there a backward pass calls its nodes."""
+"""The files from which a backward pass calls its nodes."""
 MOST_LOOKS = 64
 DEEPEST = 6
 MOST_MEMBERS = 4096
-"""Of a nest, that are searched for tensors."""
+"""The most members of a nest that are searched for tensors."""
 
 
 class FlowNotes:
-    """Of the counted steps."""
+    """The records of the counted steps."""
 
     def __init__(self) -> None:
         self.recomputed: dict[int, int] = {}
@@ -42,24 +42,24 @@ class FlowNotes:
         """Line that calls a checkpoint -> seconds of the operators below it, in all steps."""
         self.looks: list[InputLook] = []
         self.whole: set[tuple[str, int]] = set()
-        """Inputs that were seen without padding, or not looked at, with their dimensions."""
+        """Inputs seen without padding, or not examined, with their dimensions."""
         self.training_calls = 0
         self.batches = 0
-        """That loaders have given."""
+        """The number of batches that loaders have given."""
         self.collate: str | None = None
-        """Where the user's function begins that makes the last loader's batches ..."""
+        """Where the user's function that makes the last loader's batches begins ..."""
         self.samples: str | None = None
-        """... or, where torch's own does, the one that makes its samples."""
+        """... or, if torch's own makes them, the one that makes its samples."""
         self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}
         self.roots: set[int] = set()
-        """Of those the ones that the program calls itself."""
+        """The modules of these that the program calls itself."""
         self.after_trained: set[int] = set()
-        """Of those the ones that were given something that needs a gradient."""
+        """The modules of these that got an input that needs a gradient."""
         self.recurrent: dict[int, tuple[int, ...]] = {}
-        """Recurrent layers that were given whole batches, not packed ones, with the last shape."""
+        """Recurrent layers that got whole batches, not packed ones, with the last shape."""
 
     def batch(self, loader: Any) -> None:
-        """A loader has given a batch; None: it is not known which."""
+        """A loader has given a batch; None if the loader is unknown."""
         self.batches += 1
         collate = getattr(loader, "collate_fn", None)
         self.collate = _function_line(collate)
@@ -69,7 +69,7 @@ class FlowNotes:
             self.samples = _function_line(getattr(data, "__getitem__", None))
 
     def operator(self, index: int, node: FlowNode, results: Sequence[torch.Tensor]) -> None:
-        """An operator that made or changed something is about to become number `index`."""
+        """An operator that made or changed something is about to get the number `index`."""
         if "torch.utils.checkpoint" not in sys.modules:
             return
         if node.backward:
@@ -81,7 +81,7 @@ class FlowNotes:
             self.checkpoints[where] = self.checkpoints.get(where, 0.0) + node.s
 
     def called(self, module: torch.nn.Module, args: Any, root: bool) -> None:
-        """A module is called; root: by the program itself."""
+        """A module is called. root: the program itself calls it."""
         self.modules[id(module)] = weakref.ref(module)
         if root:
             self.roots.add(id(module))
@@ -93,7 +93,7 @@ class FlowNotes:
     def inputs(self, args: Any, kwargs: Any, makers: Any) -> None:
         """A model is about to be called in training. makers: tensor -> the operator that made it.
 
-        What is computed here no dispatch mode sees.
+        No dispatch mode sees the computations made here.
         """
         self.training_calls += 1
         tensors = list(fields((args, kwargs)))
@@ -124,7 +124,7 @@ def _computed_again(frame: FrameType | None) -> bool:
 
 
 def _checkpoint_line(frame: FrameType | None) -> str | None:
-    """The user's line that calls the outermost checkpoint around here; None: there is none."""
+    """The user's line that calls the outermost enclosing checkpoint, or None if there is none."""
     where = None
     while frame is not None:
         if frame.f_code.co_filename.replace("\\", "/").endswith(CHECKPOINT):
@@ -135,7 +135,7 @@ def _checkpoint_line(frame: FrameType | None) -> str | None:
 
 
 def _function_line(function: Any) -> str | None:
-    """file:line where a function of the user's begins; None: it is none."""
+    """file:line where a function of the user's begins, or None if it is not the user's."""
     while isinstance(function, functools.partial):
         function = function.func
     code = getattr(function, "__code__", None)
@@ -151,9 +151,9 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def fields(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a batch, each with how the program reaches it: [0], ["x"].
+    """The tensors of a batch, each with its access path: [0], ["x"].
 
-    What lies deep in a large nest is left out: it may hold all that a data set does.
+    Members deep in a large nest are left out, as it may hold a whole data set.
     """
     if isinstance(batch, torch.Tensor):
         yield "", batch

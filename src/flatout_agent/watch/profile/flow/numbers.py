@@ -1,8 +1,8 @@
-"""Numbers of values: equal for the same operators on the same values, within a step and across.
+"""Value numbers: equal for the same operators on the same values, within a step and across steps.
 
-A `Flow` passes each operator on. What is random, what no dispatch mode sees, and memory that the
-program may write to without an operator get a number of their own each time. What the numbers mean
-is read from them afterwards, by `questions.again`.
+A `Flow` passes each operator on. Random values, values that no dispatch mode sees, and memory that
+the program may write to without an operator get a new number each time. `questions.again`
+interprets the numbers afterwards.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ RUNNING, TRAINING = 3, 5
 
 
 class FlowNumbers:
-    """What a `Flow` knows of equal values."""
+    """What a `Flow` knows about equal values."""
 
     def __init__(self, owned: Collection[int]) -> None:
-        """owned: storages of the models, which only operators write to."""
+        """owned: storages of the models, to which only operators write."""
         self.again: dict[int, int] = {}
         """Operator -> the first one of its step that has made the same value."""
         self._owned = owned
         self._held: dict[int, int | None] = {}
-        """Storage -> the number of what it holds; None: the program may write there unseen."""
+        """Storage -> the number of its value, or None if the program may write there unseen."""
         self._first: dict[int, int] = {}
         self._step = 0
         self._fresh = itertools.count()
@@ -51,8 +51,8 @@ class FlowNumbers:
     ) -> None:
         """The operator of this number has run.
 
-        unknown: it takes a tensor without storage. lifted: the signature of what it makes of
-        Python's values, if it does; None: bytes are no longer compared.
+        unknown: it takes a tensor without storage. lifted: the signature of what it makes from
+        Python's values, if it does, or None if bytes are no longer compared.
         """
         if node.step != self._step:
             self._step = node.step
@@ -72,7 +72,7 @@ class FlowNumbers:
             self.again[index] = first
 
     def exposed(self, tensor: torch.Tensor) -> None:
-        """The program has got the memory of this tensor."""
+        """The program has obtained the memory of this tensor."""
         key = storage_key(tensor)
         if key is not None and tensor.device.type == "cpu":
             self._held[key] = None
@@ -81,7 +81,7 @@ class FlowNumbers:
         return hash(("new", next(self._fresh)))
 
     def _word(self, value: Any) -> object:
-        """Equal for arguments of equal value."""
+        """A key that is equal for arguments of equal value."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, (list, tuple)):
@@ -106,20 +106,22 @@ class FlowNumbers:
         )
 
     def _outside(self, tensor: torch.Tensor, key: int) -> int | None:
-        """Of what no operator has made here: memory of an array's is written to by others, too."""
+        """The number of a tensor made by no operator seen here; others may also write to the memory
+        of an array.
+        """
         foreign = tensor.device.type == "cpu" and not storage_of(tensor).resizable()
         return None if foreign and key not in self._owned else hash(("outside", key))
 
 
 def _shape(value: Any) -> object:
-    """Equal for arguments of which an operator takes no more than the shape."""
+    """A key that is equal for arguments of which an operator uses only the shape."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape), value.dtype, str(value.device)
     return type(value).__name__, repr(value)
 
 
 def _pure(node: FlowNode, schema: OperatorSchema, args: Sequence[Any], lifted: int | None) -> bool:
-    """Whether it gives the same for the same values."""
+    """Whether the operator gives the same result for the same values."""
     if schema.random or not schema.tells_all or schema.name in UNWRITTEN:
         return False
     if schema.name in LIFTING:
@@ -128,7 +130,7 @@ def _pure(node: FlowNode, schema: OperatorSchema, args: Sequence[Any], lifted: i
 
 
 def _keeps_statistics(node: FlowNode, args: Sequence[Any]) -> bool:
-    """Whether it is batch normalisation that changes its running statistics."""
+    """Whether it is a batch normalisation that changes its running statistics."""
     if "batch_norm" not in node.name or node.backward:
         return False
     if len(args) <= TRAINING:

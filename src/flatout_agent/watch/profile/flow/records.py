@@ -1,4 +1,4 @@
-"""What a `Flow` keeps of the operators, calls and backward passes of its steps."""
+"""Records that a `Flow` keeps of the operators, calls and backward passes of its steps."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class FlowLine(NamedTuple):
     """A line of a user's file that is being executed."""
 
     file: str
-    """As the code object names it."""
+    """The file name in the code object."""
     number: int
     function: str
 
     def __str__(self) -> str:
-        """file:line, as the host is told it."""
+        """file:line as reported to the host."""
         return f"{places.display(self.file)}:{self.number}"
 
 
@@ -30,7 +30,7 @@ Stack = tuple[FlowLine, ...]
 
 
 class FlowValue(NamedTuple):
-    """What a storage holds, as its last writer leaves it: see `FlowStorage`."""
+    """The value that a storage holds after its last writer: see `FlowStorage`."""
 
     constant: bool
     signature: int
@@ -40,24 +40,24 @@ class FlowValue(NamedTuple):
 
 @dataclass(slots=True)
 class FlowStorage:
-    """What is known of one storage; its value is that of its last writer."""
+    """What is known about one storage; its value is that of its last writer."""
 
     ref: StorageWeakRef
     outside: bool = True
-    """It was there before the two steps."""
+    """Whether it existed before the two steps."""
     node: int = -1
     version: int = 0
     constant: bool = False
-    """Its value comes from no tensor that training changes."""
+    """Whether its value depends on no tensor that training changes."""
     signature: int = 0
     wide: int = 0
-    """Bits of the `FlowEntry`s that made it float64."""
+    """Bits of the `FlowEntry` records that made it float64."""
     away: str | None = None
     """Line where its value left the device."""
 
     @property
     def alive(self) -> bool:
-        """Whether something still holds it."""
+        """Whether something still refers to it."""
         return not self.ref.expired()  # type: ignore[no-untyped-call]  # torch's own
 
     @property
@@ -77,27 +77,28 @@ class FlowNode:
     step: int
     deps: tuple[int, ...]
     reads: tuple[tuple[int, int], ...]
-    """Storages with their versions that were there before."""
+    """Storages that existed before, with their versions."""
     made: tuple[FlowStorage, ...]
     backward: bool
     loader: bool
     read: bool = False
-    """Its inputs are read, whatever becomes of its result."""
+    """Whether its inputs are read even if its result is not."""
     counter: bool = False
-    """It counts, as batch normalisation does its batches."""
+    """Whether it only counts, as batch normalisation counts its batches."""
     sources: tuple[int, ...] = ()
-    """Of a constant: the operators that made what it is made from."""
+    """For a constant, the operators that made its inputs."""
     constant: bool = False
     chain: Stack = ()
     """Empty in a backward pass."""
     shapes: tuple[torch.Size, ...] = ()
-    """Of the tensors that it takes."""
+    """The shapes of the tensors that it takes."""
     onto: tuple[int, ...] = ()
-    """Operators that made what it overwrites."""
+    """Operators that made the values it overwrites."""
     made_s: float = 0.0
-    """Of a constant: CPU seconds in it and in its sources."""
+    """For a constant, CPU seconds in it and in its sources."""
     backward_pass: int = -1
-    """Number of the `FlowPass` that it is part of; -1: of none, or one of another thread's."""
+    """Number of the `FlowPass` that it belongs to, or -1 if it belongs to none or to another
+    thread's."""
 
 
 @dataclass(slots=True)
@@ -113,23 +114,24 @@ class FlowCall:
     begin: int
     end: int = -1
     chain: Stack = ()
-    """The line that calls, and those that led to it."""
+    """The calling line, and those that led to it."""
     onwards: bool = False
-    """Its input needs a gradient: a backward pass goes on through it."""
+    """Whether its input needs a gradient, so a backward pass goes on through it."""
 
 
 @dataclass(slots=True)
 class FlowPass:
-    """One backward pass: the operators from `begin` to before `end`, with those of hooks."""
+    """One backward pass: the operators from `begin` to before `end`, including those of hooks."""
 
     chain: Stack
     """The lines that led to it."""
     step: int
     begin: int
     gives: bool
-    """By torch.autograd.grad: it returns the gradients; else they are added to `.grad`."""
+    """Whether torch.autograd.grad called it, which returns the gradients; else they are added to
+    `.grad`."""
     graph: bool
-    """create_graph=True."""
+    """Whether create_graph=True was given."""
     end: int = -1
     failed: bool = False
 
@@ -150,23 +152,24 @@ class FlowConstant:
     bytes: int
     digest: int
     compared: bool
-    """By its bytes, not only by how it was made."""
+    """Whether it was compared by its bytes, not only by how it was made."""
     changed: bool = False
-    """It is written to afterwards."""
+    """Whether it is written to afterwards."""
 
 
 @dataclass(slots=True)
 class FlowEntry:
-    """Where float64 comes into the step."""
+    """A place where float64 enters the step."""
 
     what: str
-    """Name of the operator; parameter, buffer, batch or tensor where it was there before."""
+    """Name of the operator, or "parameter", "buffer", "batch" or "tensor" if the value existed
+    before."""
     where: str | None
     part: str = ""
-    """Of the batch, as in ["x"]."""
+    """The part of the batch, such as ["x"]."""
     s: float = 0.0
     operators: int = 0
-    """Computed in float64 because of it."""
+    """Operators computed in float64 because of it."""
 
 
 @dataclass(slots=True)
@@ -181,18 +184,20 @@ class FlowReturn:
 
 @dataclass(slots=True)
 class FlowUses:
-    """The tensors that one operator takes: with their storages, and whether it writes to them."""
+    """The tensors that one operator takes, with their storages and whether it writes to them."""
 
     tensors: list[tuple[torch.Tensor, FlowStorage, bool]] = field(default_factory=list)
     unknown: bool = False
-    """A tensor without storage is among them."""
+    """Whether a tensor without storage is among them."""
 
 
 Nodes = Sequence[FlowNode]
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors of an argument or a result: one, or a list of them, or of lists of them."""
+    """The tensors of an argument or a result, which is a tensor or a possibly nested list of
+    tensors.
+    """
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):

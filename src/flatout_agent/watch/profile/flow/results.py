@@ -1,4 +1,4 @@
-"""What the data flow of two steps shows: results nobody reads, constants made anew, float64."""
+"""Findings from the data flow of two steps: unread results, constants made again, float64."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from flatout_agent.watch.profile.flow.records import FlowLine, FlowNode
 from flatout_agent.watch.profile.flow.weights import WeightLooks
 
 SLIGHT = 0.05
-"""Share of the costliest source of float64 below which another is not told."""
+"""Share of the costliest source of float64 below which another is not reported."""
 MOST = 8
-"""Rows of each kind."""
+"""The most rows of each kind."""
 
 
 def results(
@@ -37,11 +37,12 @@ def results(
     weights: WeightLooks | None = None,
     by_hand: bool = False,
 ) -> wire.FlowSeen | None:
-    """None: the flow is not known to be whole. What compares two steps is left out after one, and
-    what asks for what becomes of a value where unseen code takes some.
+    """The findings, or None if the flow is not known to be complete. Questions that compare two
+    steps are left out after one step, and questions about the use of a value if unseen code takes
+    some.
 
-    training: the lines on the stack while `backward` runs, where they are known. weights: what they
-    were some steps before. by_hand: no optimizer changes them.
+    training: the lines on the stack while `backward` runs, if known. weights: fingerprints from
+    some steps before. by_hand: no optimizer changes them.
     """
     if not flow.going:
         return None
@@ -71,7 +72,7 @@ def results(
 
 
 def _noted(flow: Flow) -> dict[str, Any]:
-    """What was noted beside the flow: fields of FlowSeen."""
+    """The records made besides the flow: fields of FlowSeen."""
     steps = max(1, flow.steps)
     return {
         "embeddings": embeddings(flow),
@@ -84,7 +85,7 @@ def _noted(flow: Flow) -> dict[str, Any]:
 
 
 def doubles(flow: Flow) -> tuple[wire.DoubleSeen, ...]:
-    """Where float64 comes in, the costliest first."""
+    """The places where float64 enters, costliest first."""
     entries = sorted(flow.doubles.entries, key=lambda entry: -entry.s)
     most_s = entries[0].s if entries else 0.0
     return tuple(
@@ -95,7 +96,7 @@ def doubles(flow: Flow) -> tuple[wire.DoubleSeen, ...]:
 
 
 def _live(flow: Flow) -> set[int]:
-    """Operators whose result somebody reads, or may read yet."""
+    """Operators whose result is read, or may still be read."""
     waiting = [
         index
         for index, node in enumerate(flow.nodes)

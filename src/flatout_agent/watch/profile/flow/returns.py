@@ -10,7 +10,7 @@ from flatout_agent.watch.profile.flow.records import FlowNode, FlowReturn, FlowU
 
 
 class FlowReturns:
-    """Of the models' and the weights' device; nothing where that is the host."""
+    """Tracks values of the models' and weights' device; does nothing if that is the host."""
 
     def __init__(self, models: Iterable[torch.nn.Module], weights: Iterable[torch.Tensor]) -> None:
         self.returns: list[FlowReturn] = []
@@ -20,7 +20,7 @@ class FlowReturns:
         )
 
     def moved(self, node: FlowNode, uses: FlowUses, results: Sequence[torch.Tensor]) -> str | None:
-        """Where the value left the device, if it is away; a return is noted."""
+        """The line where the value left the device, if it has; a return is recorded."""
         if not self._accelerated or not results or node.backward:
             return None
         on_host = results[0].device.type == "cpu"

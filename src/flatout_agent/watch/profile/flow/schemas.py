@@ -1,4 +1,4 @@
-"""What the schema of an operator says of its arguments and its result."""
+"""What an operator's schema says about its arguments and its result."""
 
 from __future__ import annotations
 
@@ -14,46 +14,47 @@ FROM_NOTHING = frozenset(
         "new_empty", "new_empty_strided",
     )
 )  # fmt: skip
-"""They take shape and dtype from their argument, not its values."""
+"""Operators that use shape and dtype of their argument, not its values."""
 UNWRITTEN = frozenset(name for name in FROM_NOTHING if "empty" in name) | {
     f"aten.{name}" for name in ("empty", "empty_strided", "empty_permuted")
 }
-"""They make memory for others to write to."""
+"""Operators that allocate memory for others to write to."""
 OVERWRITING = frozenset(f"aten.{name}" for name in ("copy_", "fill_", "zero_"))
-"""What they write to has lost its value, or a part of it: they do not read it."""
+"""Operators that overwrite their target, or a part of it, without reading it."""
 NUMBERS = frozenset(("aten._local_scalar_dense", "aten.item", "aten.is_nonzero"))
-"""They give the program the number in a tensor; all but the first only in inference mode."""
+"""Operators that give the program the number in a tensor; all but the first only in inference
+mode."""
 HANDING = NUMBERS | {"aten.equal"}
-"""They give the program a value."""
+"""Operators that give the program a value."""
 LIFTING = ("aten.lift_fresh",)
-"""It gives a tensor made of Python's values to the operators."""
+"""The operator that passes on a tensor made from Python's values."""
 CLEARING = ("aten.zero_", "aten._foreach_zero_", "aten.fill_")
-"""They set gradients to zero."""
+"""Operators that set gradients to zero."""
 KNOWN = ("aten", "prims", "torchvision")
-"""Namespaces whose operators do nothing but what their schema says."""
+"""Namespaces whose operators do only what their schema says."""
 COLLECTIVE = "c10d."
-"""Operators that write to their arguments, which their schema does not say."""
+"""Operators that write to their arguments although their schema does not say so."""
 
 
 @dataclass(frozen=True)
 class OperatorSchema:
-    """What is asked of it for each call."""
+    """The properties of an operator that are needed for each call."""
 
     name: str
     written: frozenset[int | str]
     random: bool
     read: bool
     view: bool = False
-    """It makes no storage, writes to none, and gives nothing to the program."""
+    """Whether it makes no storage, writes to none, and gives nothing to the program."""
 
     @property
     def tells_all(self) -> bool:
-        """Whether what it gives comes from its arguments alone, but for chance."""
+        """Whether its result depends only on its arguments, apart from chance."""
         return not self.read or _namespace(self.name) in KNOWN
 
 
 def schema(func: Any) -> OperatorSchema:
-    """Of an operator as a dispatch mode gets it."""
+    """The schema of an operator as a dispatch mode gets it."""
     stated = getattr(func, "_schema", None)
     if stated is None:  # a higher-order operator
         return OperatorSchema(str(func), frozenset(), random=True, read=True)
@@ -80,5 +81,5 @@ def schema(func: Any) -> OperatorSchema:
 
 
 def _namespace(name: str) -> str:
-    """As in aten, of aten.mm."""
+    """The namespace of a name, such as aten for aten.mm."""
     return name.partition(".")[0]

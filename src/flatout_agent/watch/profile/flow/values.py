@@ -1,7 +1,7 @@
 """Values that operators of the first followed step take: indices of embeddings, ignored targets.
 
-A `Flow` passes each operator on; what is noted here is read by `questions`. A few small
-reductions, in this one step alone.
+A `Flow` passes each operator on; `questions` reads the records. This costs a few small reductions,
+in this step only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Taken = Sequence[tuple[torch.Tensor, FlowStorage, bool]]
 LOOKUPS = {"aten.embedding": 4, "aten._embedding_bag": 5}
 """The position of the argument `sparse`; a weight and indices come first."""
 LOSSES = ("aten.nll_loss_forward", "aten.nll_loss2d_forward")
-"""They take log-probabilities, a target, weights, a reduction and the ignored class."""
+"""Losses that take log-probabilities, a target, weights, a reduction and the ignored class."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class FlowLoss:
 
 
 class FlowValues:
-    """What a `Flow` notes of values."""
+    """A `Flow`'s records of values."""
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
         self.names = {
@@ -59,12 +59,12 @@ class FlowValues:
             for name, parameter in model.named_parameters()
             if (key := storage_key(parameter)) is not None
         }
-        """Of the weights, as in encoder.words.weight."""
+        """Names of the weights, such as encoder.words.weight."""
         self.lookups: list[FlowLookup] = []
         self.losses: list[FlowLoss] = []
 
     def operator(self, index: int, node: FlowNode, args: Any, taken: Taken) -> None:
-        """The operator of this number has run in a forward pass, or beside it."""
+        """The operator of this number has run in a forward pass or outside one."""
         if node.step or node.backward:
             return
         if node.name in LOOKUPS:

@@ -1,4 +1,4 @@
-"""What the weights were some steps ago: one that has changed since is trained."""
+"""Fingerprints of the weights some steps ago: a weight that has changed since is trained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flatout_agent.watch.looks import look
 
 
 class WeightLooks:
-    """Of the models, when it is made."""
+    """Fingerprints of the models' weights when this object is made."""
 
     def __init__(self, models: Iterable[torch.nn.Module]) -> None:
         weights = {id(weight): weight for model in models for weight in model.parameters()}
@@ -20,6 +20,6 @@ class WeightLooks:
         }  # fmt: skip
 
     def changed(self, weight: torch.Tensor) -> bool:
-        """False as well for one that was not known."""
+        """Whether a weight has changed; also False for an unknown one."""
         reference, before = self._looks.get(id(weight), (None, None))
         return reference is not None and reference() is weight and look(weight) != before

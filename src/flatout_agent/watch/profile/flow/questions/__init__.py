@@ -1,1 +1,1 @@
-"""One question to a data flow each: its answer is a row of what the host is told."""
+"""Each module asks a data flow one question; the answer is a row of the report to the host."""

@@ -1,4 +1,4 @@
-"""What one step computes again on the same values: calls of modules, and derivatives."""
+"""Repeated computations of one step on the same values: calls of modules, and derivatives."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flatout_agent.watch.profile.flow.records import FlowCall, Stack
 from flatout_agent.watch.profile.flow.schemas import CLEARING
 
 LEAST = 0.01
-"""Share of the step's operators, by time or by their operations, below which nothing is told."""
+"""Share of the step's operators, by time or by operations, below which nothing is reported."""
 MOST = 8
-"""Rows."""
+"""The most rows reported."""
 LINES = 6
-"""Lines that are named."""
+"""The most lines named."""
 ADDING = "aten.add_"
-"""A gradient is added to one that is there."""
+"""Operators that add a gradient to an existing one."""
 
 
 @dataclass
@@ -27,24 +27,24 @@ class _Again:
     """Calls of one module on one line, or of torch.autograd.grad in one function."""
 
     stacks: list[Stack] = field(default_factory=list)
-    """Of the first call and of those that repeat one."""
+    """The stacks of the first call and of its repetitions."""
     firsts: set[int] = field(default_factory=set)
     """Operators with which the repeated calls begin."""
     calls: list[FlowCall] = field(default_factory=list)
-    """That repeat an earlier one."""
+    """The calls that repeat an earlier one."""
     repeated: int = 0
     nodes: set[int] = field(default_factory=set)
-    """Operators of the calls that repeat."""
+    """Operators of the repeated calls."""
     saving: bool = False
-    """A call with gradients repeats one without."""
+    """Whether a call with gradients repeats one without."""
     backward: str | None = None
     """Line of a backward pass that computes the same derivatives."""
 
 
 def again(flow: Flow, live: Set[int]) -> tuple[wire.AgainSeen, ...]:
-    """Of the first step, what the second one repeats too; the costliest first.
+    """The repetitions of the first step that the second one also makes, costliest first.
 
-    live: operators whose result somebody reads. What nobody reads is told as unread.
+    live: operators whose result is read. Unread results are reported elsewhere.
     """
     modules, later = _modules(flow, 0, live), _modules(flow, 1, None)
     gradients, later_gradients = _gradients(flow, 0, live), _gradients(flow, 1, None)
@@ -71,7 +71,7 @@ def _modules(flow: Flow, step: int, live: Set[int] | None) -> dict[tuple[str, in
     end = -1
     for call in calls:
         if call.begin < end or call.where is None:
-            continue  # within one that is told
+            continue  # within one that is reported
         nodes = _repeated(flow, call, live)
         first = _first(flow, call, calls, nodes)
         if first is None:
@@ -92,7 +92,7 @@ def _modules(flow: Flow, step: int, live: Set[int] | None) -> dict[tuple[str, in
 def _saves_memory(group: _Again) -> bool:
     """Whether it calls a module on all parts without gradients first, then on each with them.
 
-    To keep the activations of one part at a time is what that is for.
+    This serves to keep the activations of one part at a time.
     """
     return (
         group.saving
@@ -107,24 +107,24 @@ def _through(flow: Flow, gradients: _Again, modules: _Again) -> bool:
 
 
 def _repeated(flow: Flow, call: FlowCall, live: Set[int] | None) -> set[int]:
-    """Its operators, if all give what an earlier one has given; none: they do not."""
+    """Its operators, if all give what an earlier one has given; otherwise none."""
     nodes = {index for index in range(call.begin, call.end) if not flow.nodes[index].counter}
     if not nodes or flow.nodes[call.begin].backward or flow.nodes[call.begin].loader:
         return set()
     if not all(index in flow.numbers.again for index in nodes):
         return set()
     if all(flow.nodes[index].constant for index in nodes):
-        return set()  # the same in each step, which is told elsewhere
+        return set()  # the same in each step, which is reported elsewhere
     return nodes if live is None or not nodes.isdisjoint(live) else set()
 
 
 def _first(
     flow: Flow, call: FlowCall, calls: Iterable[FlowCall], nodes: Collection[int]
 ) -> FlowCall | None:
-    """The earlier call of the same module that has given the same, and serves as well for this one.
+    """The earlier call of the same module that gave the same and could serve for this one.
 
-    Not where gradients flow back through the input of one of them alone: a discriminator learns
-    from what is detached, the generator from what is not.
+    Calls are excluded if gradients flow back through the input of only one of them: a discriminator
+    learns from a detached input, the generator from one that is not.
     """
     last = flow.numbers.again[max(nodes)] if nodes else -1
     for other in calls:
@@ -132,14 +132,14 @@ def _first(
         if not same or other.end > call.begin or not other.begin <= last < other.end:
             continue
         if _around(flow, call) is not _around(flow, other):
-            return None  # of two calls that differ in the end, as by dropout, parts may be alike
+            return None  # two calls that differ in the end (by dropout) may have equal parts
         apart = call.gradients and other.gradients and call.onwards != other.onwards
         return None if apart or flow.nodes[other.begin].backward else other
     return None
 
 
 def _around(flow: Flow, inner: FlowCall) -> FlowCall | None:
-    """The innermost call of a module that this one stands in; None: the program's own code."""
+    """The innermost call of a module that contains this one, or None for the program's own code."""
     around = None
     for call in flow.calls:
         if call is inner or call.begin > inner.begin:
@@ -152,7 +152,7 @@ def _around(flow: Flow, inner: FlowCall) -> FlowCall | None:
 def _gradients(flow: Flow, step: int, live: Set[int] | None) -> dict[tuple[str, str], _Again]:
     """Calls of torch.autograd.grad whose operators other passes repeat, by their function.
 
-    In part they may compute something new: counted is what they repeat.
+    They may partly compute something new; only the repeated part is counted.
     """
     computed: dict[int, list[int]] = defaultdict(list)
     for index, node in enumerate(flow.nodes):
@@ -185,9 +185,11 @@ def _is_again(flow: Flow, index: int, live: Set[int] | None) -> bool:
 
 
 def _same_backward(flow: Flow, number: int, computed: Mapping[int, Sequence[int]]) -> str | None:
-    """The line of a `backward` in the same step that leaves all that this call gives in `.grad`."""
+    """The line of a `backward` in the same step that leaves everything this call gives
+    in `.grad`.
+    """
     if flow.passes[number].graph:
-        return None  # what differentiates the gradients goes through it
+        return None  # a pass that differentiates the gradients goes through it
     values = _values(flow, computed[number])
     for other, indexes in computed.items():
         if flow.passes[other].gives or not values <= _values(flow, indexes):
@@ -198,12 +200,12 @@ def _same_backward(flow: Flow, number: int, computed: Mapping[int, Sequence[int]
 
 
 def _values(flow: Flow, indexes: Iterable[int]) -> set[int]:
-    """The first operators of their step that have made the same."""
+    """The first operators of their step that made the same."""
     return {flow.numbers.again.get(index, index) for index in indexes}
 
 
 def _adds(flow: Flow, index: int, values: Set[int]) -> bool:
-    """Whether it adds one of these to a gradient that was there before its backward pass."""
+    """Whether it adds one of these to a gradient that existed before its backward pass."""
     node = flow.nodes[index]
     if node.name != ADDING:
         return False
@@ -217,7 +219,7 @@ def _adds(flow: Flow, index: int, values: Set[int]) -> bool:
 
 
 def _row(flow: Flow, what: str, group: _Again, gradients: Sequence[_Again]) -> wire.AgainSeen:
-    """gradients: told with it, being derivatives of what is called again."""
+    """gradients: reported with it, as derivatives of the repeated call."""
     nodes = group.nodes.union(*(item.nodes for item in gradients))
     stack = group.stacks[-1]
     first = what == GRADIENTS and group.backward is None
@@ -237,14 +239,14 @@ def _row(flow: Flow, what: str, group: _Again, gradients: Sequence[_Again]) -> w
 
 
 def _is_unlearned(flow: Flow, call: FlowCall) -> bool:
-    """Whether it is a training call of a root model that no backward pass takes anything from."""
+    """Whether it is a training call of a root model that no backward pass uses."""
     inside = range(call.begin, call.end)
     taken = (dep in inside for node in flow.nodes if node.backward for dep in node.deps)
     return call.root and call.gradients and not any(taken)
 
 
 def _lines(stacks: Sequence[Stack]) -> tuple[str, ...]:
-    """The innermost lines by which these calls differ; where they differ by none, their own."""
+    """The innermost lines at which these calls differ, or their own lines if there are none."""
     depth = min(map(len, stacks), default=0)
     for at in range(depth):
         lines = dict.fromkeys(str(stack[at]) for stack in stacks)

@@ -1,10 +1,10 @@
-"""Work beside the training: operators that neither the loss nor the update of the weights needs.
+"""Side work: operators that neither the loss nor the update of the weights needs.
 
-The training is all that a backward pass comes from, all that writes to what the loss is computed
-from (weights, running statistics, a replay buffer), and all that these come from in turn. Beside it
-are averages and copies of weights, statistics, histograms, metrics. A value that the program reads
-as a number, or keeps, may come back in ways that operators do not show: such work `steers` unless
-its place says that it cannot.
+The training consists of everything that a backward pass depends on, everything that writes to the
+inputs of the loss (weights, running statistics, a replay buffer), and everything that these depend
+on in turn. Side work is averages and copies of weights, statistics, histograms, metrics. A value
+that the program reads as a number, or keeps, may come back in ways that operators do not show: such
+work `steers` unless its place rules that out.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from flatout_agent.watch.profile.flow.reading import with_sources
 from flatout_agent.watch.profile.flow.records import FlowNode
 
 LEAST = 0.01
-"""Share of the step's operators below which a line is not told."""
+"""Share of the step's operators below which a line is not reported."""
 MIXED = 0.05
-"""Share of a line's time in operators that does not change what the line is told to be."""
+"""A share of a line's operator time that is too small to change what the line is reported as."""
 MOST = 24
-"""Lines beside the training."""
+"""The most lines of side work."""
 LINES = 400
-"""Lines of the training."""
+"""The most lines of the training."""
 CIRCLES = 4
-"""Times that what is written is followed to what needs it."""
+"""How often writes are followed to what needs them."""
 SEEDS = ("aten.ones_like",)
-"""The gradient that a backward pass begins with."""
+"""The operator for the gradient that a backward pass begins with."""
 LINEAR = frozenset(
     f"aten.{name}"
     for name in (
@@ -38,42 +38,45 @@ LINEAR = frozenset(
         "_foreach_div_", "_foreach_copy_",
     )
 )  # fmt: skip
-"""What adding up gradients is made of."""
+"""Operators that add up gradients."""
 NEUTRAL = ("aten.set_",)
-"""They give a tensor another storage, and change no value: deepcopy calls them."""
+"""Operators that give a tensor another storage without changing values; deepcopy calls them."""
 FORWARD = "forward"
-"""Comes from a forward pass that no training needs: evaluation, acting."""
+"""A source: a forward pass that no training needs (evaluation, acting)."""
 
 
 @dataclass
 class _Kinds:
-    """The operators of the followed steps, by what becomes of them; numbers are their indexes."""
+    """The operators of the followed steps, by the use of their results; numbers are
+    their indexes.
+    """
 
     nodes: Sequence[FlowNode]
     takes: list[list[tuple[int, int]]]
-    """Of each: the storages that it takes, each with its last writer (-1: from before)."""
+    """For each operator, the storages that it takes, each with its last writer (-1 if written
+    before)."""
     needed: set[int] = field(default_factory=set)
     loss: set[int] = field(default_factory=set)
-    """What backward passes come from within their step."""
+    """Operators that backward passes depend on within their step."""
     weights: set[int] = field(default_factory=set)
-    """Storages of the models, and others that are updated, that the loss is computed from."""
+    """Storages that the loss is computed from: those of the models, and others that are updated."""
     gradients: set[int] = field(default_factory=set)
     """Storages that backward passes write to."""
     updates: set[int] = field(default_factory=set)
     descends: set[int] = field(default_factory=set)
-    """From a backward pass of the same step, outside of modules."""
+    """Operators that depend on a backward pass of the same step, outside modules."""
     modules: set[int] = field(default_factory=set)
-    """In calls of modules."""
+    """Operators in calls of modules."""
     evaluating: set[int] = field(default_factory=set)
-    """In forward passes that no training needs."""
+    """Operators in forward passes that no training needs."""
 
 
 def beside(
     flow: Flow, read: Collection[int]
 ) -> tuple[tuple[wire.BesideSeen, ...], tuple[str, ...]]:
-    """Lines beside the training, the costliest first, and the lines of the training itself.
+    """Lines of side work, costliest first, and the lines of the training itself.
 
-    read: operators whose result somebody reads; others are no part of either.
+    read: operators whose result is read; others belong to neither.
     """
     kinds = _kinds(flow)
     needed = (flow.nodes[index] for index in sorted(kinds.needed))
@@ -117,7 +120,7 @@ def _kinds(flow: Flow) -> _Kinds:
 
 
 def _descending(kinds: _Kinds) -> set[int]:
-    """Operators that come from a backward pass of their step, without a module between."""
+    """Operators that depend on a backward pass of their step, without a module in between."""
     descending: set[int] = set()
     for index, node in enumerate(kinds.nodes):
         deps = (dep for dep in node.deps if kinds.nodes[dep].step == node.step)
@@ -129,7 +132,9 @@ def _descending(kinds: _Kinds) -> set[int]:
 
 
 def _takes(nodes: Sequence[FlowNode]) -> list[list[tuple[int, int]]]:
-    """Operators stand in the order in which they ran: who wrote last is known at each."""
+    """The storages that each operator takes, with their last writers, as operators are in the order
+    in which they ran.
+    """
     writer: dict[int, int] = {}
     takes = []
     for index, node in enumerate(nodes):
@@ -144,7 +149,7 @@ def _taken(nodes: Sequence[FlowNode], indexes: Iterable[int]) -> set[int]:
 
 
 def _closed(nodes: Sequence[FlowNode], needed: set[int]) -> set[int]:
-    """With all that writes to what these take: the next steps need it."""
+    """These operators and all that write to what they take, which the next steps need."""
     for _ in range(CIRCLES):
         taken = _taken(nodes, needed)
         writing = {
@@ -161,7 +166,7 @@ def _closed(nodes: Sequence[FlowNode], needed: set[int]) -> set[int]:
 
 
 def _sources(kinds: _Kinds) -> dict[int, set[str]]:
-    """Of each operator beside the training, what it is computed from."""
+    """The sources of each operator of side work."""
     taken = _taken(kinds.nodes, kinds.needed)
     sources: dict[int, set[str]] = {}
     for index in range(len(kinds.nodes)):
@@ -184,8 +189,8 @@ def _sources(kinds: _Kinds) -> dict[int, set[str]]:
 def _steering(kinds: _Kinds) -> set[int]:
     """Operators after which the program itself does something for the training in that step.
 
-    A value read before may be in it as a number. Not meant are modules, the backward pass and the
-    update.
+    A value read before may enter it as a number. Modules, the backward pass and the update are
+    excluded.
     """
     update_lines = _update_lines(kinds)
     steering: set[int] = set()
@@ -202,7 +207,7 @@ def _steering(kinds: _Kinds) -> set[int]:
 
 
 def _lines(kinds: _Kinds, read: Collection[int]) -> dict[str, list[int]]:
-    """The user's lines with an operator beside the training: all that they call."""
+    """The user's lines with an operator of side work, and all operators that they call."""
     lines: dict[str, list[int]] = defaultdict(list)
     beside = set()
     for index, node in enumerate(kinds.nodes):
@@ -212,7 +217,7 @@ def _lines(kinds: _Kinds, read: Collection[int]) -> dict[str, list[int]]:
             continue
         lines[node.where].append(index)
         if index in read and index not in kinds.needed and node.step == 0:
-            beside.add(node.where)  # what the last step makes, a later one may take
+            beside.add(node.where)  # a later step may take what the last step makes
     return {where: indexes for where, indexes in lines.items() if where in beside}
 
 
@@ -224,7 +229,9 @@ def _row(
     steering: Mapping[str, Collection[int]],
     steps: int,
 ) -> wire.BesideSeen | None:
-    """None: the line serves the training, an evaluation, or works on nothing of the training's."""
+    """The row of this line, or None if it serves the training or an evaluation, or uses nothing of
+    the training.
+    """
     own = [index for index in indexes if index not in kinds.needed]
     spent_s = sum(kinds.nodes[index].s for index in own)
     serving_s = sum(kinds.nodes[index].s for index in indexes if index in kinds.needed)
@@ -240,7 +247,7 @@ def _row(
 
 
 def _update_lines(kinds: _Kinds) -> set[str | None]:
-    """Lines that give the weights what comes from gradients: an optimizer's step."""
+    """Lines that write results of gradients to the weights: an optimizer's step."""
     return {
         kinds.nodes[index].where
         for index in kinds.updates
@@ -251,9 +258,10 @@ def _update_lines(kinds: _Kinds) -> set[str | None]:
 
 
 def _clipping(kinds: _Kinds, sources: Mapping[int, set[str]]) -> set[int]:
-    """Operators of whose result a number is read that may change weights or gradients.
+    """Operators whose result, read as a number, may change weights or gradients.
 
-    Gradients before the update, and weights before an operator of the program's that sets them.
+    These are gradients before the update, and weights before an operator of the program that sets
+    them.
     """
     read = {index for index in sources if _reaches_host(kinds.nodes[index])}
     setting: dict[int, int] = {}
@@ -282,12 +290,12 @@ def _clipping(kinds: _Kinds, sources: Mapping[int, set[str]]) -> set[int]:
 
 
 def _reaches_host(node: FlowNode) -> bool:
-    """Whether the program is given its value, and it does not only change a tensor of before."""
+    """Whether the program gets its value, and it does not merely change an earlier tensor."""
     return node.read and not any(state.outside for state in node.made)
 
 
 def _accumulated(kinds: _Kinds, steps: int) -> list[wire.BesideSeen]:
-    """Lines that clone gradients and only add them up until the update; none if they do more."""
+    """Lines that only clone and add up gradients until the update; none if they do more."""
     nodes = kinds.nodes
     update_lines = _update_lines(kinds)
     between = [
@@ -320,7 +328,7 @@ def _accumulated(kinds: _Kinds, steps: int) -> list[wire.BesideSeen]:
 
 
 def _names(nodes: Sequence[FlowNode], indexes: Iterable[int]) -> tuple[str, ...]:
-    """Of the operators that make up the work, the costliest first."""
+    """Names of the operators that make up the work, costliest first."""
     spent: dict[str, float] = defaultdict(float)
     for index in indexes:
         spent[nodes[index].name] += nodes[index].s

@@ -1,4 +1,4 @@
-"""Constants that two steps make anew: by which lines, and which of the user's calls makes them."""
+"""Constants that two steps make again: the lines, and the user's calls that make them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ from flatout_agent.watch.profile.flow.schemas import FROM_NOTHING
 from flatout_agent.watch.profile.storages import storage_key
 
 LEAST = 0.01
-"""Share of the step's operators below which nothing is told."""
+"""Share of the step's operators below which nothing is reported."""
 LARGE = 16 << 10
-"""Bytes of constants that are told whatever their operators take: Python may take longer."""
+"""Constants of this many bytes are reported regardless of their operators' time, as Python may take
+longer."""
 MOST = 8
-"""Rows."""
+"""The most rows reported."""
 INITIAL = FROM_NOTHING | {
     f"aten.{name}" for name in ("zeros", "ones", "full", "empty", "fill_", "zero_", "empty_strided")
 }
-"""They make values to begin with, for one pass over memory: no work to keep the result of."""
+"""Operators that make initial values in one pass over memory, whose results are not worth
+keeping."""
 
 
 @dataclass(frozen=True)
 class _Site:
-    """A line of the user's whose call gives nothing but constants."""
+    """A line of the user's whose call gives only constants."""
 
     where: str
     called: str
-    """The function, or the kind of the module; empty: it has no name."""
+    """The function, or the kind of the module; empty if it has no name."""
 
 
 def constants(flow: Flow, operators_s: float) -> tuple[wire.ConstantSeen, ...]:
-    """Made in both steps by the same lines with the same result.
+    """Constants made in both steps by the same lines with the same result.
 
-    By the user's outermost line whose call gives nothing else; else by the last line of each.
+    They are grouped by the user's outermost line whose call gives only constants, or else by the
+    last line of each.
     """
     varying = _varying(flow)
     sites = _sites(flow)
@@ -99,10 +102,10 @@ def _reads(flow: Flow, constant: FlowConstant, storages: Collection[int]) -> boo
 
 
 def _sites(flow: Flow) -> dict[int, _Site]:
-    """Operator that makes a constant -> the user's outermost call that gives nothing else.
+    """Operator that makes a constant -> the user's outermost call that gives only constants.
 
-    Only where the line that calls does so for nothing that changes: a layer of a network may get
-    what is constant in its first call alone.
+    The calling line must call it for nothing that changes: a layer of a network may get constants
+    in its first call only.
     """
     below: dict[Stack, bool] = {}
     for node in flow.nodes:
@@ -134,12 +137,12 @@ def _reads_changing(flow: Flow, chain: Stack) -> bool:
 
 
 def _initial(flow: Flow, constant: FlowConstant) -> bool:
-    """Whether it is only filled with a number."""
+    """Whether the tensor is only filled with a number."""
     return all(flow.nodes[index].name in INITIAL for index in _chain(flow, constant.node))
 
 
 def _varying(flow: Flow) -> dict[tuple[str | None, str], list[int]]:
-    """Operators of the first step that make what changes, by their line and name."""
+    """Operators of the first step that make changing values, by line and name."""
     varying: dict[tuple[str | None, str], list[int]] = defaultdict(list)
     for index, node in enumerate(flow.nodes):
         if not (node.step or node.constant or node.backward):
@@ -150,7 +153,9 @@ def _varying(flow: Flow) -> dict[tuple[str | None, str], list[int]]:
 def _general(
     flow: Flow, constant: FlowConstant, varying: Mapping[tuple[str | None, str], Sequence[int]]
 ) -> bool:
-    """Whether its line works on what changes in another call of a module: a layer on its input."""
+    """Whether its line works on changing values in another call of a module, as a layer on its
+    input.
+    """
     node = flow.nodes[constant.node]
     own = _innermost(flow, constant.node)
     alike = varying.get((node.where, node.name), ())
@@ -203,7 +208,7 @@ def _constant(
 
 
 def _chain(flow: Flow, last: int) -> set[int]:
-    """All operators that a constant is made by."""
+    """All operators that make a constant."""
     chain, waiting = {last}, [last]
     while waiting:
         for source in flow.nodes[waiting.pop()].sources:

@@ -7,9 +7,9 @@ from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.values import LOOKUPS
 
 MANY_ROWS = 5
-"""Rows of an embedding for each index of a step, at least."""
+"""The least rows of an embedding per index of a step."""
 MOST = 8
-"""Rows."""
+"""The most rows reported."""
 
 
 def embeddings(flow: Flow) -> tuple[wire.EmbeddingSeen, ...]:

@@ -1,9 +1,10 @@
 """Gradients that a backward pass computes and nothing uses.
 
-Of weights that nothing ever changes, or of a part that another pass trains: set to zero or dropped
-before anything reads them, as in the discriminator's step of a GAN that goes back through the
-generator. Of the latter a called module is told of which nothing at all comes of the pass, while
-another part of the same pass is used; not where the pass must go through, to what lies before it.
+They belong to weights that nothing ever changes, or to a part that another pass trains. The latter
+are set to zero or dropped before anything reads them, as in a GAN's discriminator step that goes
+back through the generator. Reported is a called module for which nothing of the pass is used, while
+another part of the same pass is; but not if the pass must go through the module to reach earlier
+parts.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ from flatout_agent.watch.profile.flow.weights import WeightLooks
 from flatout_agent.watch.profile.storages import storage_key, storage_of
 
 ADDING = "aten.add_"
-"""A gradient is added to one that is there."""
+"""Operators that add a gradient to an existing one."""
 HALF = 0.5
-"""Of a convolution's backward operator, where only one of its two gradients is needed."""
+"""Share of a convolution's backward operator that is wasted if only one of its two gradients is
+needed."""
 
 
 @dataclass
 class _Needs:
-    """What becomes of each operator's result, followed back from the end of the steps."""
+    """The use of each operator's result, followed back from the end of the steps."""
 
     live: set[int] = field(default_factory=set)
-    """Operators of which somebody needs something."""
+    """Operators with a result that is needed."""
     partly: set[int] = field(default_factory=set)
-    """Convolutions' backward operators that make a gradient which nobody needs, and one more."""
+    """Convolutions' backward operators that make an unneeded gradient besides a needed one."""
     reads: dict[int, int] = field(default_factory=dict)
     """Storage -> the last operator outside of backward passes that reads it."""
 
@@ -46,9 +48,10 @@ class _Needs:
 def unused_gradients(
     flow: Flow, before: WeightLooks | None, by_hand: bool = False
 ) -> tuple[wire.GradientsSeen, ...]:
-    """The costliest first; of weights that nothing changes, if there are any, else of passes.
+    """Unused gradients, costliest first: of weights that nothing changes if there are any, else of
+    passes.
 
-    before: what the weights were some steps ago. by_hand: no optimizer changes them.
+    before: fingerprints of the weights some steps ago. by_hand: no optimizer changes them.
     """
     if flow.steps < 2:
         return ()
@@ -79,7 +82,7 @@ def unused_gradients(
 def _of_idle(
     flow: Flow, modules: Sequence[torch.nn.Module], idle: dict[int, torch.Tensor]
 ) -> wire.GradientsSeen:
-    """Of the last step: its gradients are known by the weights that hold them."""
+    """The unused gradients of the last step, identified by the weights that hold them."""
     step = flow.steps - 1
     needs = _needs(flow, {_gradient(weight) for weight in idle.values()})
     own = [i for i, node in enumerate(flow.nodes) if node.backward and node.step == step]
@@ -97,7 +100,7 @@ def _of_idle(
 
 
 def _of_pass(flow: Flow, item: FlowPass, needs: _Needs) -> wire.GradientsSeen | None:
-    """None: each part of the pass is used, or none of it."""
+    """The unused part of a pass, or None if all or nothing of it is used."""
     nodes = flow.nodes
     own = [index for index in range(item.begin, item.end) if nodes[index].backward]
     dead = {index for index in own if index not in needs.live}
@@ -123,7 +126,7 @@ def _of_pass(flow: Flow, item: FlowPass, needs: _Needs) -> wire.GradientsSeen | 
 
 
 def _spent(flow: Flow, own: Sequence[int], needs: _Needs) -> tuple[float, float]:
-    """Seconds of these operators that nobody needs, and their share of their step's operations."""
+    """Seconds in these unneeded operators, and their share of the step's operations."""
     weights = {index: 1.0 for index in own if index not in needs.live}
     weights |= {index: HALF for index in own if index in needs.partly}
     step = flow.nodes[own[0]].step if own else 0
@@ -144,7 +147,7 @@ def _needs(flow: Flow, unwanted: Collection[int | None]) -> _Needs:
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
         made = {state.key for state in node.made}
-        adds = node.backward and node.name == ADDING  # to what was there before the two steps
+        adds = node.backward and node.name == ADDING  # into earlier storages
         if wanted.isdisjoint(made) and not (index in given if adds else node.read):
             continue
         needs.live.add(index)
@@ -186,7 +189,7 @@ def _cleared(node: FlowNode, sizes: dict[int, int]) -> set[int]:
 def _futile(
     flow: Flow, item: FlowPass, own: Collection[int], dead: Collection[int], needs: _Needs
 ) -> Iterator[tuple[FlowCall, torch.nn.Module]]:
-    """The outermost calls of modules before the pass of which it gives nothing that is needed."""
+    """The outermost calls of modules before the pass for which it gives nothing needed."""
     end = -1
     for call in flow.calls:
         reference = flow.notes.modules.get(call.module)
@@ -204,9 +207,9 @@ def _futile(
 def _consumers(
     flow: Flow, call: FlowCall, module: torch.nn.Module, own: Collection[int], needs: _Needs
 ) -> set[int]:
-    """Operators of the pass that take what stays inside of a call, or the module's weights.
+    """Operators of the pass that take values internal to a call, or the module's weights.
 
-    What it returns others take, too, for gradients of their own.
+    Others also take its return values, for their own gradients.
     """
     inside = {
         index
@@ -223,7 +226,7 @@ def _consumers(
 def _idle(
     flow: Flow, modules: Sequence[torch.nn.Module], before: WeightLooks | None
 ) -> dict[int, torch.Tensor]:
-    """Parameters with a gradient which is in no optimizer, and neither changed nor read."""
+    """Parameters that have a gradient but are in no optimizer, and are neither changed nor read."""
     weights = {id(weight): weight for module in modules for weight in module.parameters()}
     with_gradient = {
         key: weight
@@ -239,7 +242,7 @@ def _idle(
         and not (before is not None and before.changed(weight))
     }
     if not untouched:
-        return {}  # a look at every object of the process takes long
+        return {}  # inspecting every object of the process takes long
     if _frozen(modules):
         return {}  # its optimizers may be as well, and are not found then
     owned = {id(weight) for optimizer in _optimizers() for weight in _updated(optimizer)}
@@ -262,7 +265,7 @@ def _plain(weight: torch.Tensor) -> bool:
 
 
 def _optimizers() -> Iterator[Any]:
-    """All of the process, those too that have not stepped yet."""
+    """All optimizers of the process, including those that have not stepped yet."""
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.optim.Optimizer):
             yield thing
@@ -299,7 +302,7 @@ def _used(flow: Flow) -> set[int]:
 def _named(
     flow: Flow, modules: Iterable[torch.nn.Module], idle: Collection[int], step: int
 ) -> tuple[torch.nn.Module | None, FlowCall | None]:
-    """The largest module that is called and has no other trainable parameters, with its call."""
+    """The largest called module without other trainable parameters, with its call."""
     calls = {call.module: call for call in reversed(flow.calls) if call.step == step}
     best: torch.nn.Module | None = None
     most = 0

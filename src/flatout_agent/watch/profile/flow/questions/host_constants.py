@@ -1,7 +1,7 @@
-"""Tensors that are made of the same values of the host in both steps.
+"""Tensors made from the same values of the host in both steps.
 
-Where a line makes one of the same bytes in both, the host's work that leads to it is the same,
-too: which lines that are, the program's text tells.
+If a line makes one from the same bytes in both steps, the host's work that leads to it is also the
+same. The program's source shows which lines that is.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from flatout_agent.watch.profile.flow.births import FlowBirth, FlowBirths
 from flatout_agent.watch.profile.flow.records import FlowLine
 
 MOST = 16
-"""Rows."""
+"""The most rows reported."""
 
 
 def host_constants(births: FlowBirths) -> tuple[wire.HostConstantSeen, ...]:
-    """The tensors that lines make of the same bytes in both steps, with the lines leading there."""
+    """The tensors that lines make from the same bytes in both steps, with the lines
+    leading there.
+    """
     if births.overflow:
         return ()
     by_line: dict[FlowLine, list[FlowBirth]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Logits of which a loss leaves most rows out."""
+"""Logits most of whose rows a loss ignores."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flatout_agent.watch.profile.flow.values import FlowLoss
 LEAST = 0.01
 """Share of the step's operators below which a row is left out."""
 FEW_USED = 0.4
-"""Of the rows of logits, those that the loss counts, at most."""
+"""The largest share of the rows of logits that the loss counts."""
 MOST = 8
-"""Rows."""
+"""The most rows reported."""
 PASSING = frozenset(
     f"aten.{name}"
     for name in (
@@ -24,14 +24,14 @@ PASSING = frozenset(
         "tanh", "copy_", "add_", "mul_", "div_",
     )
 )  # fmt: skip
-"""What may stand between a head's product and the loss."""
+"""Operators that may come between a head's product and the loss."""
 PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.mv", "aten.addmv")
 ASKING = frozenset(f"aten.{name}" for name in ("argmax", "max", "topk", "amax"))
-"""They ask for a metric what can be asked of fewer rows as well."""
+"""Operators that compute a metric that fewer rows would also give."""
 
 
 def _takers(flow: Flow) -> dict[int, list[int]]:
-    """Operator -> those of the first step that take what it has made."""
+    """Operator -> the operators of the first step that take its result."""
     takers: dict[int, list[int]] = defaultdict(list)
     for index, node in enumerate(flow.nodes):
         for dep in node.deps if not node.step else ():
@@ -40,7 +40,7 @@ def _takers(flow: Flow) -> dict[int, list[int]]:
 
 
 def ignored(flow: Flow) -> tuple[wire.IgnoredSeen, ...]:
-    """Logits of which a loss leaves most rows out, by the lines of their head and loss."""
+    """Logits most of whose rows a loss ignores, by the lines of their head and loss."""
     takers = _takers(flow)
     groups: dict[tuple[str | None, str | None, int], list[wire.IgnoredSeen]] = defaultdict(list)
     for loss in flow.values.losses:
@@ -55,7 +55,9 @@ def ignored(flow: Flow) -> tuple[wire.IgnoredSeen, ...]:
 def _ignored_row(
     flow: Flow, loss: FlowLoss, takers: Mapping[int, Sequence[int]]
 ) -> wire.IgnoredSeen | None:
-    """None: it has no such head, needs enough of it, or something else needs it too."""
+    """The row of a loss, or None if it has no such head, needs enough of it, or something else
+    needs it too.
+    """
     head, between = _head(flow, loss)
     if head is None or _needed_elsewhere(flow, {head, *between}, loss.node, takers):
         return None
@@ -83,7 +85,7 @@ def _ignored_row(
 
 
 def _head(flow: Flow, loss: FlowLoss) -> tuple[int | None, set[int]]:
-    """The one product that the loss's logits come from, and what stands between."""
+    """The one product that the loss's logits come from, and the operators in between."""
     between: set[int] = set()
     heads: set[int] = set()
     waiting = [loss.node]
@@ -117,7 +119,7 @@ def _needed_elsewhere(
 
 
 def _rows(head: FlowNode, classes: int) -> int | None:
-    """Of the logits that it makes; None: the classes are none of its dimensions."""
+    """The rows of the logits that it makes, or None if the classes are none of its dimensions."""
     left, right = head.shapes[-2:]
     if right[-1] == classes:
         return left[0]
@@ -130,7 +132,7 @@ def _holds(node: FlowNode, size: int, classes: int) -> bool:
 
 
 def _sum(rows: Sequence[wire.IgnoredSeen]) -> wire.IgnoredSeen:
-    """Calls of the same lines together."""
+    """Group calls of the same lines."""
     first = rows[0]
     return wire.IgnoredSeen(
         head_where=first.head_where,

@@ -1,4 +1,4 @@
-"""Padding that the inputs of the counted steps show."""
+"""Padding in the inputs of the counted steps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flatout_agent.watch.profile.flow.looks import InputLook
 from flatout_agent.watch.profile.flow.records import FlowNode
 
 LEAST_PADDED = 0.25
-"""Share of the length, mean of the batches ..."""
+"""The least share of the length, on average over the batches ..."""
 LEAST_EACH = 0.05
-"""... and of each."""
+"""... and in each batch."""
 LOSSES = frozenset(
     f"aten.{name}"
     for name in (
@@ -26,15 +26,15 @@ LOSSES = frozenset(
 )  # fmt: skip
 LEAST_ROWS = 8
 LEAST_LENGTHS = 3
-"""Rows, and distinct lengths among them, that show padding where nothing else does."""
+"""The least rows, and distinct lengths among them, that show padding if nothing else does."""
 DISPATCH_S = 10e-6
-"""Of each operator that a shorter input does not save."""
+"""Seconds of each operator that a shorter input does not save."""
 NEAR = 256
-"""Operators that are searched for the one that made the batch."""
+"""The most operators searched for the one that made the batch."""
 
 
 def padding(flow: Flow) -> wire.PaddingSeen | None:
-    """The input with the largest part that is padding in every row of all batches."""
+    """The input with the largest part that is padding in every row of all batches, or None."""
     groups: dict[tuple[str, int, int, bool], list[InputLook]] = defaultdict(list)
     for look in flow.notes.looks:
         groups[look.path, len(look.size), look.along, look.left].append(look)
@@ -50,7 +50,7 @@ def padding(flow: Flow) -> wire.PaddingSeen | None:
 
 
 def _certain(flow: Flow, looks: Sequence[InputLook]) -> bool:
-    """Whether the number is padding in all of these batches, and much of it."""
+    """Whether the number is padding in all of these batches, and there is much of it."""
     if len(looks) < 2 or len({look.constant for look in looks}) > 1:
         return False
     padded = [look.padded for look in looks]
@@ -68,9 +68,9 @@ def _certain(flow: Flow, looks: Sequence[InputLook]) -> bool:
 
 
 def _asked_for(flow: Flow, look: InputLook) -> bool:
-    """Whether a loss compares something of the whole length: it may want what stands there.
+    """Whether a loss compares something over the whole length, so it may use the padded positions.
 
-    One over classes does not where it ignores as many targets as there is padding.
+    A loss over classes does not if it ignores as many targets as there is padding.
     """
     rows, length = look.shape
     padded = rows * (length - max(look.lengths))
@@ -90,13 +90,13 @@ def _modules(flow: Flow) -> list[torch.nn.Module]:
 
 
 def _padding_indices(flow: Flow) -> set[int]:
-    """Of the embeddings that were called."""
+    """The padding indices of the embeddings that were called."""
     embeddings = (m for m in _modules(flow) if isinstance(m, torch.nn.Embedding))
     return {module.padding_idx for module in embeddings if module.padding_idx is not None}
 
 
 def _padding(flow: Flow, looks: Sequence[InputLook]) -> wire.PaddingSeen | None:
-    """None: the model is made for this length."""
+    """The padding of these looks, or None if the model is made for this length."""
     parameters = {tuple(p.shape) for module in _modules(flow) for p in module.parameters()}
     shapes = {look.shape for look in looks}
     if any(_of_one_length(flow, look, parameters) for look in looks):
@@ -126,7 +126,7 @@ def _padding(flow: Flow, looks: Sequence[InputLook]) -> wire.PaddingSeen | None:
 
 
 def _recurrent(flow: Flow, lengths: Collection[int]) -> set[int]:
-    """Operators in recurrent layers that go through the whole length, word by word."""
+    """Operators in recurrent layers that go through the whole length, token by token."""
     layers = {
         key
         for key, shape in flow.notes.recurrent.items()
@@ -141,10 +141,10 @@ def _recurrent(flow: Flow, lengths: Collection[int]) -> set[int]:
 
 
 def _growing_s(flow: Flow, grows: Mapping[int, float]) -> float:
-    """Of the first step, without what each takes at any length.
+    """Seconds of the first step's operators that grow with the length, without their fixed cost.
 
-    Of the backward pass at least the forward pass's share where layers are recurrent: there no
-    module's call tells their operators from others.
+    For recurrent layers, at least the forward pass's share of the backward pass counts: there no
+    module's call distinguishes their operators.
     """
     spent: dict[bool, float] = defaultdict(float)
     growing: dict[bool, float] = defaultdict(float)
@@ -162,12 +162,14 @@ def _growing_s(flow: Flow, grows: Mapping[int, float]) -> float:
 
 
 def _filled(look: InputLook) -> float:
-    """Share of the input that is no padding."""
+    """The share of the input that is not padding."""
     return sum(look.lengths) / (look.shape[0] * look.shape[1])
 
 
 def _grows(node: FlowNode, shape: tuple[int, int], parameters: Collection[tuple[int, ...]]) -> bool:
-    """Whether an operator works on the whole batch in its whole length, or that but one."""
+    """Whether an operator works on the whole batch in its whole length, or that length
+    minus one.
+    """
     if node.loader:
         return False
     rows, length = shape
@@ -183,7 +185,7 @@ def _grows(node: FlowNode, shape: tuple[int, int], parameters: Collection[tuple[
 def _of_one_length(flow: Flow, look: InputLook, parameters: Collection[tuple[int, ...]]) -> bool:
     """Whether a layer has weights for this very length.
 
-    It takes all positions of a row at once, or works along the length, as mixers do.
+    Such a layer takes all positions of a row at once, or works along the length, as mixers do.
     """
     rows, length = look.shape
     forward = [node for node in flow.nodes if not node.backward]
@@ -207,7 +209,7 @@ def _of_one_length(flow: Flow, look: InputLook, parameters: Collection[tuple[int
 
 
 def _made_at(flow: Flow, look: InputLook) -> str | None:
-    """The line that made it as long as it is: in a loader, if one made the batch."""
+    """The line that gave it its length, in a loader if one made the batch."""
     notes, length = flow.notes, look.shape[1]
     if look.node < 0:
         return notes.collate or notes.samples
@@ -225,7 +227,7 @@ def _made_at(flow: Flow, look: InputLook) -> str | None:
 
 
 def _in_loader(flow: Flow, index: int) -> int:
-    """The nearest operator of a loader that its value comes from; else itself."""
+    """The nearest operator of a loader that its value depends on, else itself."""
     waiting, reached = [index], {index}
     while waiting and len(reached) < NEAR:
         near = waiting.pop(0)
@@ -249,7 +251,7 @@ def _first_writer(flow: Flow, index: int) -> int:
 
 
 def _maker_of_length(flow: Flow, node: FlowNode, length: int) -> int | None:
-    """The operator whose result of this length it takes; None: there is none."""
+    """The operator whose result of this length it takes, or None if there is none."""
     taken = {
         storage
         for (storage, _), shape in zip(node.reads, node.shapes, strict=True)

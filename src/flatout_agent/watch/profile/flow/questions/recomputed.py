@@ -1,4 +1,4 @@
-"""What activation checkpointing computes again in a backward pass."""
+"""Recomputation by activation checkpointing in a backward pass."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from flatout_agent.watch.profile.flow.follow import Flow
 
 
 def recomputed(flow: Flow) -> wire.RecomputedSeen | None:
-    """Of the first step. None: no checkpoint has computed anything again in a backward pass."""
+    """The recomputation of the first step, or None if no checkpoint recomputed anything in a
+    backward pass.
+    """
     nodes = {
         index: size
         for index, size in flow.notes.recomputed.items()

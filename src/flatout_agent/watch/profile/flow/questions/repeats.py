@@ -1,9 +1,9 @@
-"""Python loops that call operators one by one, though no call needs what another one gives.
+"""Python loops that call operators one by one although no call needs another's result.
 
-Calls of one operator, on one line and on the same shapes, have levels by the data flow: a call
-that takes what another one has led to is one level above it. Layers and time steps, each of which
-needs the one before, have a level each; heads, channels and samples share one, and could be one
-call. What follows a backward pass, or a value that the host has read of them, may depend on it.
+Calls of one operator, on one line and on the same shapes, have levels in the data flow: a call that
+depends on another one is one level above it. Layers and time steps, each of which needs the one
+before, have different levels; heads, channels and samples share one level and could be one call.
+Calls after a backward pass, or after the host has read one of their values, may depend on it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.records import FlowLine, FlowNode
 
 MANY = 8
-"""Calls a step that batching would spare, at least."""
+"""The least calls per step that batching would save."""
 INDEPENDENT = 0.75
-"""Of a loop's calls, by their time: below, each turn needs the one before."""
+"""The least share of independent calls in a loop, by time; below it, each iteration needs the one
+before."""
 LEAST = 0.01
-"""Share of the step's operators below which a loop is not told."""
+"""Share of the step's operators below which a loop is not reported."""
 MOST_GROUPS = 48
-"""Groups of equal calls that are looked at, the costliest first."""
+"""The most groups of equal calls examined, costliest first."""
 MOST = 8
-"""Rows."""
+"""The most rows reported."""
 
 
 @dataclass
@@ -39,16 +40,16 @@ class _Group:
     members: list[int]
     """Nodes, in the order in which they ran."""
     loops: list[AstLoop]
-    """Around the line or its callers, the innermost first."""
+    """Loops around the line or its callers, innermost first."""
     s: float = 0.0
     calls: int = 0
-    """Calls from the line: a module of torch's may use an operator several times."""
+    """Calls from the line, as a torch module may use an operator several times."""
     levels: int = 0
     loop: AstLoop | None = None
 
 
 def repeats(flow: Flow, training: Collection[FlowLine] = ()) -> tuple[wire.RepeatSeen, ...]:
-    """Of the first step. training: the lines on the stack while `backward` runs."""
+    """The loops of the first step. training: the lines on the stack while `backward` runs."""
     around = {(line.file, line.number) for line in (*flow.backward_lines, *training)}
     groups = _groups(flow, around)
     if not groups:
@@ -66,7 +67,7 @@ def repeats(flow: Flow, training: Collection[FlowLine] = ()) -> tuple[wire.Repea
 
 
 def _groups(flow: Flow, training: Collection[tuple[str, int]]) -> list[_Group]:
-    """The costliest first."""
+    """The groups, costliest first."""
     members: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for index, node in enumerate(flow.nodes):
         if node.step:
@@ -94,7 +95,7 @@ def _loops(chain: Sequence[FlowLine], training: Collection[tuple[str, int]]) -> 
 
 
 def _units(flow: Flow) -> dict[int, int]:
-    """Node -> the call of a module that the node's own line has made; what is in none is absent."""
+    """Node -> the call of a module made by the node's own line; nodes in no call are absent."""
     units: dict[int, int] = {}
     for number, call in enumerate(flow.calls):
         if call.step or call.where is None:
@@ -108,7 +109,8 @@ def _units(flow: Flow) -> dict[int, int]:
 def _count(flow: Flow, group: _Group, units: dict[int, int]) -> None:
     """Calls and levels of a group, and the loop that makes the calls.
 
-    The innermost one, unless its turns need each other while those of the loop around do not.
+    This is the innermost loop, unless its iterations depend on each other while those of the outer
+    loop do not.
     """
     unit = {index: units.get(index, -1 - index) for index in group.members}
     levels = _levels(flow, group.members, unit)
@@ -123,7 +125,7 @@ def _count(flow: Flow, group: _Group, units: dict[int, int]) -> None:
 
 
 def _levels(flow: Flow, members: Sequence[int], unit: dict[int, int]) -> dict[int, int]:
-    """How many calls of a group, each needing the one before, led to each node."""
+    """The number of calls of a group, each needing the one before, that led to each node."""
     levels: dict[int, int] = {}
     floor = highest = 0
     for index in range(members[0], members[-1] + 1):
@@ -151,7 +153,7 @@ def _independent(groups: Sequence[_Group]) -> bool:
 
 
 def _row(flow: Flow, loop: AstLoop, groups: Sequence[_Group]) -> wire.RepeatSeen:
-    """What is told of a loop."""
+    """The report on a loop."""
     groups = sorted(groups, key=lambda group: -group.s)
     most = groups[0]
     alike = [group for group in groups if _site(flow, group) == _site(flow, most)]
@@ -185,7 +187,7 @@ def _have_own_weights(flow: Flow, group: _Group) -> bool:
 
 
 def _site(flow: Flow, group: _Group) -> tuple[str, FlowLine]:
-    """Its operator and line, on whatever shapes."""
+    """Its operator and line, regardless of shapes."""
     node = flow.nodes[group.members[0]]
     return node.name, node.chain[0]
 

@@ -1,4 +1,4 @@
-"""Calls and operators whose results nobody reads, named by the outermost futile call."""
+"""Calls and operators whose results are never read, named by the outermost futile call."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from flatout_agent.watch.profile.flow.reading import (
 from flatout_agent.watch.profile.flow.records import FlowCall, FlowNode, Stack
 
 LEAST = 0.01
-"""Share of the step's operators, by time or by their operations, below which nothing is told."""
+"""Share of the step's operators, by time or by operations, below which nothing is reported."""
 MOST = 8
-"""Rows."""
+"""The most rows reported."""
 
 
 def unread(flow: Flow, live: Collection[int], operators_s: float) -> tuple[wire.UnreadSeen, ...]:
-    """Of the first step; what the second one takes is read, and what is still there may be.
+    """The unread results of the first step; results that the second step takes are read, and
+    existing ones may still be.
 
-    live: operators whose result somebody reads, or may read yet.
+    live: operators whose result is read, or may still be read.
     """
     stacks = _stacks(flow, live)
     futile = _futile(stacks, live)
@@ -44,15 +45,15 @@ def unread(flow: Flow, live: Collection[int], operators_s: float) -> tuple[wire.
 
 
 def _own(node: FlowNode) -> bool:
-    """Of the first step's own code, and not only counting."""
+    """Whether it belongs to the first step's own code and does more than count."""
     return not (node.step or node.backward or node.loader or node.counter)
 
 
 def _stacks(flow: Flow, live: Collection[int]) -> dict[int, Stack]:
-    """Of each operator of the first step's own code: the user's lines, the innermost first.
+    """For each operator of the first step's own code, the user's lines, innermost first.
 
-    With those that a call of torch.autograd.grad runs, where nothing that it computes is read, by
-    the lines of that call.
+    Included are operators that a call of torch.autograd.grad runs, if nothing that it computes is
+    read; they get the lines of that call.
     """
     stacks = {index: node.chain for index, node in enumerate(flow.nodes) if _own(node)}
     computed: dict[int, list[int]] = defaultdict(list)
@@ -66,7 +67,7 @@ def _stacks(flow: Flow, live: Collection[int]) -> dict[int, Stack]:
 
 
 def _futile(stacks: Mapping[int, Stack], live: Collection[int]) -> set[Stack]:
-    """Stacks of the user's lines, the innermost first, below which nothing is read."""
+    """Stacks of the user's lines, innermost first, below which nothing is read."""
     below: dict[Stack, bool] = {}
     for index, chain in stacks.items():
         below[chain] = below.get(chain, False) or index in live
@@ -78,7 +79,7 @@ def _futile(stacks: Mapping[int, Stack], live: Collection[int]) -> set[Stack]:
 
 
 def _outermost(stack: Stack, futile: Collection[Stack]) -> int:
-    """Position in a stack of the outermost line below which nothing is read; 0: its own."""
+    """Position in a stack of the outermost line below which nothing is read; 0 is its own line."""
     at = 0
     while at + 1 < len(stack) and stack[at + 1 :] in futile:
         at += 1
@@ -86,7 +87,7 @@ def _outermost(stack: Stack, futile: Collection[Stack]) -> int:
 
 
 def _dead_calls(flow: Flow, live: Collection[int]) -> list[FlowCall]:
-    """The outermost calls of modules of which nothing is read."""
+    """The outermost calls of modules whose results are never read."""
     dead: list[FlowCall] = []
     for call in flow.calls:
         inside = dead and dead[-1].begin <= call.begin < dead[-1].end
@@ -99,7 +100,9 @@ def _dead_calls(flow: Flow, live: Collection[int]) -> list[FlowCall]:
 
 
 def _grouped(calls: Iterable[FlowCall], futile: Collection[Stack]) -> list[list[FlowCall]]:
-    """By the outermost line that calls them for nothing; by the module where it is their own."""
+    """Calls grouped by the outermost line that calls them for nothing, or by module if it is their
+    own line.
+    """
     groups: dict[tuple[Stack, str], list[FlowCall]] = defaultdict(list)
     for call in calls:
         at = _outermost(call.chain, futile)
@@ -114,7 +117,7 @@ def _called(
     futile: Collection[Stack],
     stacks: Mapping[int, Stack],
 ) -> wire.UnreadSeen:
-    """Of calls with the same outermost line."""
+    """The report on calls with the same outermost line."""
     first = calls[0]
     at = _outermost(first.chain, futile)
     outer = first.chain[at:]
@@ -148,7 +151,7 @@ def _within(index: int, calls: Iterable[FlowCall]) -> bool:
 
 
 def _same_input(flow: Flow, dead: FlowCall, live: Collection[int]) -> FlowCall | None:
-    """A call of the same module on the same tensors that is read; None: there is none."""
+    """A call of the same module on the same tensors that is read, or None if there is none."""
     taken = _inputs(flow, dead)
     for call in flow.calls:
         same = (call.module, call.kind) == (dead.module, dead.kind)
@@ -171,9 +174,9 @@ def _inputs(flow: Flow, call: FlowCall) -> set[tuple[int, int]]:
 def _lines(
     flow: Flow, stacks: Mapping[int, Stack], futile: Collection[Stack]
 ) -> list[wire.UnreadSeen]:
-    """Operators that are not read, by the user's outermost such line.
+    """Unread operators, by the user's outermost such line.
 
-    Calls of torch.autograd.grad by the function that they are in: x and y of one Laplacian.
+    Calls of torch.autograd.grad are grouped by function, as those for x and y of one Laplacian.
     """
     outer = {index: stack[_outermost(stack, futile) :] for index, stack in stacks.items()}
     gradients = {stack for index, stack in outer.items() if grad_call(flow, flow.nodes[index]) >= 0}
@@ -185,7 +188,7 @@ def _lines(
 
 
 def _line(flow: Flow, indexes: Sequence[int], outer: Mapping[int, Stack]) -> wire.UnreadSeen:
-    """Of these operators; where: the line with most of their time."""
+    """The report on these operators; `where` is the line with most of their time."""
     nodes = [flow.nodes[index] for index in indexes]
     spent: dict[str, float] = defaultdict(float)
     for index in indexes:
@@ -201,7 +204,7 @@ def _line(flow: Flow, indexes: Sequence[int], outer: Mapping[int, Stack]) -> wir
 
 
 def _names(nodes: Iterable[FlowNode]) -> str:
-    """The costliest operators, as in mm, softmax."""
+    """Names of the costliest operators, such as mm, softmax."""
     spent: dict[str, float] = defaultdict(float)
     for node in nodes:
         spent[node.name.partition(".")[2] or node.name] += node.s
