@@ -12,8 +12,8 @@ The recorded forward and backward pass share one memory and write to the same pl
 gradients that the program keeps there (accumulation, `zero_grad(set_to_none=False)`, or simply
 until it calls `zero_grad()` after the model) are copied elsewhere before that. What does not match
 the recording runs as written: other shapes, evaluation, and a second call before the backward pass
-of the first. Where weights move, or a number on the model changes (a dropout rate), the call is
-recorded again.
+of the first. Where weights move, or a number or tensor on the model is another one (a dropout rate,
+a mask), the call is recorded again.
 
 ## Why it is faster
 
@@ -24,8 +24,9 @@ Python takes longer than running it. A graph launches all of them at once.
 
 - The model does not run on an NVIDIA or AMD GPU.
 - Shapes change, or a call is made before the backward pass of the previous one.
-- The model is wrapped for several GPUs, has hooks or sparse gradients, looks at values (`.item()`),
-  recomputes activations (`torch.utils.checkpoint`), or uses a weight that no module of its has.
+- The model is wrapped for several GPUs, has hooks, sparse inputs or sparse gradients, looks at
+  values (`.item()`), writes to its inputs, recomputes activations (`torch.utils.checkpoint`) or
+  packs them (`saved_tensors_hooks`), or uses a weight that no module of its has.
 - The recording would take more than half of the memory that is free.
 - Work on the host would be recorded once and not repeated: an input is on the CPU, the forward pass
   draws numbers there (`random.random()`, a LayerDrop) or changes the model's attributes.
@@ -58,7 +59,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_launches, speedup_of_work
 from flatout_agent.speedups.graphs import captures, graphed_calls
-from flatout_agent.speedups.graphs.recordings import Graphed
+from flatout_agent.speedups.graphs.recordings import Graphed, NotRecordable
 
 if TYPE_CHECKING:
     import torch
@@ -139,9 +140,9 @@ def _cannot(model: torch.nn.Module) -> str | None:
     wrapped = wrappers & {base.__name__ for base in type(model).__mro__}
     if wrapped:
         return f"the model is wrapped in {wrapped.pop()}"
-    if isinstance(model, torch.jit.ScriptModule):
-        return "the model is a ScriptModule"
     for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            return "the model is a ScriptModule, or has one"
         if type(module).__name__ == "OptimizedModule":
             return "the script compiles the model or a part of it itself"
         hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
@@ -164,6 +165,9 @@ def _capture(whole: Any, samples: tuple[Any, ...]) -> Graphed:
 
     from flatout_agent.speedups.graphs import aliases
 
+    reason = _cannot(whole)  # it may have changed since the boost was applied
+    if reason is not None:
+        raise NotRecordable(reason)
     device = next(whole.parameters()).device
     with torch.cuda.device(device):  # whatever records, waits or draws does so on the current one
         random, current = torch.cuda.get_rng_state(device), torch.cuda.current_stream(device)
@@ -195,9 +199,11 @@ class _Graphs:
 
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            yield
-        current.wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:  # after an error, too: what the passes have changed is put back on the current one
+            current.wait_stream(self._stream)
 
     def record(self, work: Callable[[], Result]) -> tuple[Result, Callable[[], None]]:
         import torch
