@@ -10,6 +10,9 @@ the boost promises; measured is what the boost's pairs of blocks showed when it 
 boost that the tuning tried on top of others is tuned once more by itself. A boost that no finding
 asks for is predicted to gain nothing; it stands apart, as measured on top of what was kept.
 
+GPUs were there for an hour, and without a profile: `results/gpu/pairs.json` has what boosts gained
+there, with the facts that are known of the step. From these the rules predict, too.
+
 The rules were set by looking at one half of the scripts; the other half is reported. Which half a
 script belongs to depends on its name alone.
 """
@@ -23,12 +26,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 import record
 from breadth import JOB_NAMES, JOB_STEPS, JOBS, STRANGERS, strangers
 
+from flatout.diagnosing.diagnose import diagnose_profile
+from flatout.nouns.anatomy import Anatomy, Kind, Part
+from flatout.nouns.ceiling import Ceiling
+from flatout.nouns.profile import Operator, Profile
+from flatout_agent.wire import JobFacts, ModelFacts
 from tuning import tune
 
 Half = Literal["calibration", "report"]
@@ -119,23 +128,80 @@ def predictions(words: list[str], folder: Path) -> dict[str, dict[str, Any]]:
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     if not done.stdout:
         raise SystemExit(f"{' '.join(command)}\nexit code {done.returncode}\n{done.stderr}")
+    findings = json.loads(done.stdout)["findings"]
+    gains = [(finding, finding.get("gain") or {}) for finding in findings]
+    return largest(
+        (finding["boost"], gain["predicted"], gain["low"], gain["high"], finding["code"])
+        for finding, gain in gains
+        if finding.get("boost") and gain.get("predicted")
+    )
+
+
+def largest(found: Iterable[tuple[str, float, float, float, str]]) -> dict[str, dict[str, Any]]:
+    """Boost -> the largest of its gains; found: boost, gain, its lowest, its highest, the code."""
     predicted: dict[str, dict[str, Any]] = {}
-    for finding in json.loads(done.stdout)["findings"]:
-        boost, gain = finding.get("boost"), finding.get("gain") or {}
-        ratio = gain.get("predicted") or 0.0
-        if boost and ratio > predicted.get(boost, {"gain": 1.0})["gain"]:
-            bounds = [round(gain[key], 3) for key in ("low", "high")]
-            interval = {"interval": bounds, "finding": finding["code"]}
+    for boost, ratio, low, high, code in found:
+        if ratio > predicted.get(boost, {"gain": 1.0})["gain"]:
+            interval = {"interval": [round(low, 3), round(high, 3)], "finding": code}
             predicted[boost] = {"gain": round(ratio, 3), **interval}
     return predicted
 
 
+# On GPUs ------------------------------------------------------------------------------------------
+
+
+def on_gpus() -> dict[str, dict[str, Any]]:
+    """Rows as of scripts: what the rules predict of the steps in `results/gpu/pairs.json`."""
+    known = json.loads((record.RESULTS / "gpu" / "pairs.json").read_text())
+    ceilings = tuple(
+        Ceiling(name, name, "cuda:0", value, "TFLOP/s") for name, value in known["ceilings"].items()
+    )
+    return {
+        name: {
+            "step_ms": facts["step_ms"],
+            "alone": {boost: {"gain": gain} for boost, gain in facts["gains"].items()},
+            "on_top": {},
+            "predicted": _of_facts(facts, ceilings),
+        }
+        for name, facts in known["steps"].items()
+    }
+
+
+def _of_facts(facts: dict[str, Any], ceilings: tuple[Ceiling, ...]) -> dict[str, dict[str, Any]]:
+    """What is predicted of a step of which only its products are known, in float32 without TF32.
+
+    They are taken to run at the measured ceiling; what else the step does is not known.
+    """
+    at = next(ceiling.value for ceiling in ceilings if ceiling.id == "matmul-fp32")
+    products_ms = facts["products_tflop"] / at * 1000
+    rest = Part(Kind.OTHER, facts["step_ms"] - products_ms)
+    step = Anatomy("cuda", facts["step_ms"], (Part(Kind.MATMUL, products_ms), rest), steps=1)
+    flops = facts["products_tflop"] * 1e12
+    products = Operator(
+        "aten::mm", Kind.MATMUL, 1.0, 0.0, products_ms, dtypes=("float",), flops=flops
+    )
+    model = ModelFacts("Model", 10**8, "float32", "cuda", matmul=1)
+    job = JobFacts("2.11.0", "3.12", "linux", "cuda", bf16=True, models=(model,))
+    profile = Profile(
+        (), step, (products,), device_name="NVIDIA H200", capability=(9, 0), ceilings=ceilings,
+        job=job,
+    )  # fmt: skip
+    return largest(
+        (finding.boost, finding.gain.ratio, finding.gain.low, finding.gain.high, finding.code)
+        for finding in diagnose_profile(profile)
+        if finding.boost and finding.gain
+    )
+
+
 def figures(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What is reported: each half for itself."""
+    """What is reported: each half for itself, and GPUs."""
+    gpus = on_gpus()
     return {
         "goal": GOALS,
         **{name: of_half([r for r in rows.values() if r["half"] == name]) for name in HALVES},
+        "gpus": of_half(list(gpus.values())),
         "scripts": dict(sorted(rows.items())),
+        "on_gpus": gpus,
     }
 
 
@@ -148,7 +214,7 @@ def of_half(scripts: list[dict[str, Any]]) -> dict[str, Any]:
         if boost in script["alone"]
     ]
     others = [
-        trial["gain"] > NOTHING and trial["verdict"] == "kept"
+        trial["gain"] > NOTHING and trial.get("verdict") == "kept"
         for script in scripts
         for boost, trial in {**script["on_top"], **script["alone"]}.items()
         if boost not in script["predicted"]

@@ -71,6 +71,8 @@ class Diagnosis:
     """Share of `saves_ms` by which it may be off; None: as usual for the check's family."""
     most_ms: float | None = None
     """The whole of what the cure is about: no more is saved. None: not known."""
+    adds_host_ms: float = 0.0
+    """What the cure adds to the host's own work on a step, where an accelerator trains."""
     covers: tuple[str, ...] = ()
     """file:line of all lines that it is about: what other checks find of the time of their
     operators there is the same time, told with less of the cause.

@@ -48,7 +48,9 @@ def gain(code: str, diagnosis: Diagnosis, profile: Profile) -> Gain | None:
     if saves is None or not step:
         return None
     family = re.sub(r"\d+", "", code)
-    least, most, name = _bound(family, profile) if code not in BETWEEN_STEPS else (0.0, 0.0, "")
+    least, most, name = (0.0, 0.0, "")
+    if code not in BETWEEN_STEPS:
+        least, most, name = _bound(family, profile, diagnosis.adds_host_ms)
     uncertainty = diagnosis.uncertainty
     if uncertainty is None:
         uncertainty = UNCERTAINTY.get(code, UNCERTAINTY.get(family, MODELLED))
@@ -74,7 +76,7 @@ def _ratio(step_ms: float, saves_ms: float, remains_ms: float) -> float:
     return amdahl.speedup(step_ms, possible_ms, least=LEAST_LEFT)
 
 
-def _bound(family: str, profile: Profile) -> tuple[float, float, str]:
+def _bound(family: str, profile: Profile, adds_host_ms: float) -> tuple[float, float, str]:
     """(ms of a step that remain whatever is saved, at least; the same, at most; what they are)."""
     anatomy = profile.anatomy
     if savings.accelerated(profile):
@@ -82,7 +84,8 @@ def _bound(family: str, profile: Profile) -> tuple[float, float, str]:
             busy = anatomy.busy_ms + anatomy.part(Kind.UNRECORDED)
             return busy, busy, "the device's own work"
         if family in OF_DEVICE and anatomy.host_ms is not None:
-            return HOST_UNRECORDED * anatomy.host_ms, anatomy.host_ms, "the host's own work"
+            host_ms = anatomy.host_ms + adds_host_ms
+            return HOST_UNRECORDED * host_ms, host_ms, "the host's own work"
         return 0.0, 0.0, ""
     facts, work = loading.loader(profile), loading.prepared_ms(profile)
     if family == "DATA" or facts is None or facts.num_workers < 1 or work is None:

@@ -6,14 +6,14 @@ After two calls with inputs of the same shapes, records the model's training cal
 replays it: inputs are copied into the recorded buffers, outputs are copied out. It is recorded over
 aliases of the weights (other parameters in the same memory), since the program's own may still be
 referenced by the loss of its last step. Values that the forward pass makes on the host and copies
-to the device are kept there if they are the same in several passes. Recording leaves no trace:
-buffers (running statistics), the model's attributes and the random state of device and host are put
-back. The recorded forward and backward pass share one memory and write to the same places each
-time: gradients that the program keeps there (accumulation, `zero_grad(set_to_none=False)`, or
-simply until it calls `zero_grad()` after the model) are copied elsewhere before that. Calls that do
-not match the recording run as written: other shapes, evaluation, and a second call before the
-backward pass of the first. If weights move, or a number on the model changes (a dropout rate), the
-call is recorded again.
+to the device are kept there if they are the same in several passes. Recording leaves no trace: buffers
+(running statistics), the model's attributes and the random state of device and host are put back.
+The recorded forward and backward pass share one memory and write to the same places each time:
+gradients that the program keeps there (accumulation, `zero_grad(set_to_none=False)`, or simply
+until it calls `zero_grad()` after the model) are copied elsewhere before that. Calls that do not
+match the recording run as written: other shapes, evaluation, and a second call before the backward
+pass of the first. If weights move, or a number or tensor on the model is replaced (a dropout rate,
+a mask), the call is recorded again.
 
 ## Why it is faster
 
@@ -24,9 +24,9 @@ Python takes longer than running it. A graph launches all of them at once.
 
 - The model does not run on an NVIDIA or AMD GPU.
 - Shapes change, or a call is made before the backward pass of the previous one.
-- The model is wrapped for several GPUs, has hooks or sparse gradients, looks at values (`.item()`),
-  recomputes activations (`torch.utils.checkpoint`), or uses a weight that belongs to no module of
-  its own.
+- The model is wrapped for several GPUs, has hooks, sparse inputs or sparse gradients, looks at
+  values (`.item()`), writes to its inputs, recomputes activations (`torch.utils.checkpoint`) or
+  packs them (`saved_tensors_hooks`), or uses a weight that belongs to no module of its own.
 - The recording would take more than half of the free memory.
 - Work on the host would be recorded once and not repeated: an input is on the CPU, the forward pass
   draws numbers there (`random.random()`, a LayerDrop) or changes the model's attributes.
@@ -59,7 +59,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_launches, speedup_of_work
 from flatout_agent.speedups.graphs import captures, graphed_calls
-from flatout_agent.speedups.graphs.recordings import Graphed
+from flatout_agent.speedups.graphs.recordings import Graphed, NotRecordable
 
 if TYPE_CHECKING:
     import torch
@@ -140,9 +140,9 @@ def _cannot(model: torch.nn.Module) -> str | None:
     wrapped = wrappers & {base.__name__ for base in type(model).__mro__}
     if wrapped:
         return f"the model is wrapped in {wrapped.pop()}"
-    if isinstance(model, torch.jit.ScriptModule):
-        return "the model is a ScriptModule"
     for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            return "the model is a ScriptModule, or has one"
         if type(module).__name__ == "OptimizedModule":
             return "the script compiles the model or a part of it itself"
         hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
@@ -165,6 +165,9 @@ def _capture(whole: Any, samples: tuple[Any, ...]) -> Graphed:
 
     from flatout_agent.speedups.graphs import aliases
 
+    reason = _cannot(whole)  # it may have changed since the boost was applied
+    if reason is not None:
+        raise NotRecordable(reason)
     device = next(whole.parameters()).device
     with torch.cuda.device(device):  # the current device is used by all of this
         random, current = torch.cuda.get_rng_state(device), torch.cuda.current_stream(device)
@@ -196,9 +199,11 @@ class _Graphs:
 
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            yield
-        current.wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:  # after an error, too: what the passes have changed is put back on the current one
+            current.wait_stream(self._stream)
 
     def record(self, work: Callable[[], Result]) -> tuple[Result, Callable[[], None]]:
         import torch

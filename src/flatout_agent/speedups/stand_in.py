@@ -46,14 +46,15 @@ def is_plain(*tensors: Any) -> bool:
         return False
     plain_types = (torch.Tensor, torch.nn.Parameter)
     return (
-        all(type(tensor) in plain_types and _is_dense(tensor) for tensor in tensors)
+        all(type(tensor) in plain_types and is_dense(tensor) for tensor in tensors)
         and not torch.overrides.has_torch_function(tensors)
         and not torch._C._len_torch_dispatch_stack()
         and torch.autograd.forward_ad._current_level < 0
     )
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Neither sparse nor nested, nor wrapped by a transformation (vmap, grad)."""
     import torch
 
     return bool(

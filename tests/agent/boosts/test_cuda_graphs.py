@@ -17,6 +17,7 @@ from flatout_agent.boosts import cuda_graphs
 from flatout_agent.job import Job
 from flatout_agent.speedups import forward_state
 from flatout_agent.speedups.graphs import aliases, graphed_calls, recordings
+from flatout_agent.speedups.graphs.recordings import NotRecordable
 from flatout_agent.wire import JobFacts, ModelFacts
 from replayed import Capture
 
@@ -743,10 +744,15 @@ def cuda(monkeypatch):
     return told
 
 
-def tupled(model):
+class Tupled(nn.Module):
     """As what is recorded is: from tensors to a tuple of tensors."""
-    model.register_forward_hook(lambda module, args, output: (output,))
-    return model
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *tensors):
+        return (self.model(*tensors),)
 
 
 @pytest.mark.parametrize(("begins", "graph"), [(True, 1), (False, None)])
@@ -756,7 +762,7 @@ def test_a_recording_that_fails_leaves_the_program_as_it_was(cuda, monkeypatch, 
 
     if not begins:
         monkeypatch.setattr(Recording, "__enter__", refuse)
-    model = tupled(Failing())
+    model = Tupled(Failing())
     before = list(model.parameters())
     with pytest.raises(RuntimeError, match="previous error during capture"):
         cuda_graphs._capture(model, (torch.ones(4, 8),))
@@ -775,12 +781,89 @@ def test_all_is_recorded_on_the_models_device(cuda, monkeypatch):
             found.append((Device.current, self.settings))
 
     monkeypatch.setattr(torch.cuda, "graph", Noted)
-    cuda_graphs._capture(tupled(nn.Linear(8, 4)), (torch.ones(4, 8),))
+    cuda_graphs._capture(Tupled(nn.Linear(8, 4)), (torch.ones(4, 8),))
     assert [device for device, _ in found] == ["cpu", "cpu"], "the model's"
     streams = {settings.pop("stream") for _, settings in found}
     assert [str(stream.device) for stream in streams] == ["cpu"], "one, and its own"
     assert [settings for _, settings in found] == [{"capture_error_mode": "thread_local"}] * 2
     assert (cuda, Device.current) == ([], "cuda:0")
+
+
+def test_the_streams_are_joined_after_an_error_as_well(cuda, monkeypatch):
+    """What is put back then is on the current one: it must not overtake what the passes write."""
+    waited = []
+    monkeypatch.setattr(Stream, "wait_stream", lambda self, other: waited.append((self, other)))
+    with pytest.raises(RuntimeError, match="shapes"):
+        cuda_graphs._capture(Tupled(nn.Linear(8, 4)), (torch.ones(4, 9),))
+    (side, current), back = waited
+    assert back == (current, side)
+    assert current is torch.cuda.current_stream()
+
+
+def test_hooks_that_came_after_the_boost_are_not_recorded(cuda):
+    with pytest.raises(NotRecordable, match="hooks"):
+        cuda_graphs._capture(Tupled(hooked(Net())), (torch.ones(4, 8),))
+    assert cuda == [], "nothing had begun"
+
+
+def test_a_hook_that_is_added_later_ends_the_recording(calls):
+    for _ in range(4):
+        step(calls.model)
+    ran = []
+    calls.model.layer.register_forward_hook(lambda *_: ran.append(True))
+    step(calls.model)
+    assert ran == [True]
+    assert calls.recording is None
+
+
+class Masked(Net):
+    def __init__(self):
+        super().__init__()
+        self.mask = torch.ones(8)
+        self.register_buffer("shift", torch.zeros(8))
+
+    def forward(self, x):
+        return super().forward(x * self.mask + self.shift)
+
+
+@pytest.mark.parametrize("name", ["mask", "shift"])
+def test_tensors_set_on_the_model_are_not_baked_in(name):
+    """In the recording's memory they may even be others by then: it keeps none of them alive."""
+    calls = calls_of(Masked())
+    never = copy.deepcopy(calls.model)
+    for number in range(16):
+        if number in (5, 11):
+            for model in (calls.model, never):
+                setattr(model, name, torch.full((8,), float(number)))
+        x = torch.randn(4, 8)
+        found, expected = step(calls.model, x)[0]["out"], step(never, x)[0]["out"]
+        assert torch.equal(found, expected), number
+    assert calls.replayed == 3 + 4 + 3
+
+
+def test_a_tensor_on_the_host_counts_by_its_value():
+    model = nn.Linear(4, 4, device="meta")
+    model.rate = torch.tensor(1.0)
+    weights = graphed_calls.Weights(model)
+    first = weights.version()
+    assert weights.version() == first
+    model.rate.fill_(2.0)
+    assert weights.version() != first
+
+
+def test_a_sparse_input_runs_as_written(calls):
+    mask = torch.eye(3).to_sparse()
+    for _ in range(4):
+        assert step(calls.model, mask=mask)[0]["mask"] is mask
+    assert calls.engaged() == (False, "the model takes a sparse, nested or wrapped tensor")
+
+
+def test_a_number_that_is_another_in_each_call_takes_no_memory(calls, monkeypatch):
+    monkeypatch.setattr(graphed_calls, "KINDS", 5)
+    for number in range(20):
+        step(calls.model, flag=number + 1.0)
+        assert len(calls.call_counts) <= 5
+    assert calls.recorded == []
 
 
 def test_what_takes_most_of_the_free_memory_is_given_up(calls, monkeypatch):

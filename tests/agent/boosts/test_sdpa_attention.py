@@ -69,6 +69,18 @@ def test_transformers_are_set_to_sdpa_and_back() -> None:
     assert torch.equal(gradient(model, batch), before)
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_it_is_the_same_function_and_no_call_is_watched() -> None:
+    model, batch = bert()
+    model, batch = model.cuda(), {name: tensor.cuda() for name, tensor in batch.items()}
+    before = gradient(model, batch)
+    with Boosted(model) as applied:
+        found = gradient(model, batch)
+        assert applied.engaged() == SET
+        assert not torch.overrides._get_current_function_mode_stack()
+    assert float((found - before).norm()) <= 1e-4 * float(before.norm())
+
+
 def test_what_is_inside_of_another_model_is_set_too() -> None:
     model, _ = bert()
 

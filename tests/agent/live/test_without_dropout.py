@@ -136,6 +136,31 @@ def test_what_drops_more_is_refused_by_the_rule_for_other_draws(program: Any) ->
     assert not run.check("more").passed
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("right", [True, False])
+def test_bfloat16_is_judged_on_a_gpu_where_its_kernels_draw_otherwise(
+    program: Any, right: bool
+) -> None:
+    """As examples/bert on an H200, whose gradient seemed to be off by 14 % of the batch noise."""
+
+    def there() -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = words()
+        return x.cuda(), y.cuda()
+
+    def autocast_there(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            with torch.autocast("cuda", torch.bfloat16):
+                output = call(*args).float()
+            return output if right else output * 1.02
+
+        return run
+
+    boost = planted(autocast_there, Risk.ROUNDING)
+    run = program(Attending(dropout=RATE).cuda(), there, half=boost)
+    verdict = run.check("half")
+    assert verdict.passed is right, verdict.reason
+
+
 HEADS = nn.MultiheadAttention(8, 2, dropout=0.5)
 CALLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "F.dropout": lambda x: F.dropout(x, 0.5),

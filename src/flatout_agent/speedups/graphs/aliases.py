@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -25,6 +26,8 @@ WARM_UPS = 3
 kept."""
 AROUND = "a weight is used in another way than by its module"
 RECOMPUTES = "the model recomputes its activations (torch.utils.checkpoint)"
+PACKS = "the program packs what the backward pass needs (saved_tensors_hooks)"
+WRITES = "the model writes to its inputs, which the program may still need"
 OTHER_PARAMETERS = "the model has parameters of a kind of their own"
 
 
@@ -50,6 +53,7 @@ def record(whole: torch.nn.Module, samples: tuple[Any, ...], recorder: DeviceRec
         inputs = [*samples, *(alias_of[id(p)] for p in parameters)]
         wanted = [tensor for tensor in inputs if tensor.requires_grad]
         values = HostValues(next(whole.parameters()).device)
+        versions = [sample._version for sample in samples]
 
         def forward() -> tuple[torch.Tensor, ...]:
             with values:
@@ -62,60 +66,66 @@ def record(whole: torch.nn.Module, samples: tuple[Any, ...], recorder: DeviceRec
                 given = [torch.ones_like(o) if o.requires_grad else None for o in outputs]
                 _gradients(outputs, given, wanted)
                 del outputs
+        if versions != [sample._version for sample in samples]:
+            raise NotRecordable(WRITES)
         outputs, replay_forward = recorder.record(forward)
         found, replay_backward = recorder.record(lambda: _gradients(outputs, given, wanted))
     gradients = iter(found)
     places = [next(gradients) if tensor.requires_grad else None for tensor in inputs]
     made = [output.detach() for output in outputs]
-    node = _node(list(samples), made, given, places, replay_forward, replay_backward)
-    node.values = values  # a graph does not keep the tensors alive that it reads
+    passes = _Passes(samples, made, given, places, replay_forward, replay_backward, values)
 
     def replay(*tensors: torch.Tensor) -> Any:
-        return node.apply(*tensors, *parameters)
+        return _Recorded.apply(passes, *tensors, *parameters)  # type: ignore[no-untyped-call]
 
     return replay
 
 
-def _node(
-    inputs: list[torch.Tensor],
-    outputs: list[torch.Tensor],
-    given: list[torch.Tensor | None],
-    gradients: list[torch.Tensor | None],
-    replay_forward: Callable[[], None],
-    replay_backward: Callable[[], None],
-) -> Any:
-    """The recorded passes as one node of the program's own graph.
+@dataclass(eq=False)
+class _Passes:
+    """Both recorded passes and their places in memory, freed with the last reference."""
 
-    given: the places for the gradients of the outputs. gradients: the places where those of the
-    inputs and then of the parameters are left. A place is None if there is no gradient.
-    """
+    inputs: tuple[torch.Tensor, ...]
+    outputs: list[torch.Tensor]
+    given: list[torch.Tensor | None]
+    """Where the gradient of each output goes, or None if it has none."""
+    gradients: list[torch.Tensor | None]
+    """Where the gradient of each input, then of each parameter, is left, or None if it has none."""
+    replay_forward: Callable[[], None]
+    replay_backward: Callable[[], None]
+    values: HostValues
+    """Held here because a graph does not keep the tensors alive that it reads."""
 
-    class Recorded(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            for place, tensor in zip(inputs, tensors, strict=False):
-                if place.data_ptr() != tensor.data_ptr():
-                    place.copy_(tensor)
-            replay_forward()
-            fresh = tuple(output.detach() for output in outputs)
-            ctx.set_materialize_grads(False)
-            pairs = zip(fresh, given, strict=True)
-            ctx.mark_non_differentiable(*(output for output, place in pairs if place is None))
-            return fresh
 
-        @staticmethod
-        @torch.autograd.function.once_differentiable
-        def backward(ctx: Any, *arrived: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-            for place, gradient in zip(given, arrived, strict=True):
-                if place is not None and gradient is not None:
-                    place.copy_(gradient)
-                elif place is not None:
-                    place.zero_()
-            replay_backward()
-            # Detached, since otherwise the engine would copy each of them on its way to `.grad`.
-            return tuple(None if place is None else place.detach() for place in gradients)
+class _Recorded(torch.autograd.Function):
+    """The recorded passes as one node of the program's graph: (passes, inputs, parameters)."""
 
-    return Recorded
+    @staticmethod
+    def forward(ctx: Any, passes: _Passes, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        for place, tensor in zip(passes.inputs, tensors, strict=False):
+            if place.data_ptr() != tensor.data_ptr():
+                place.copy_(tensor)
+        passes.replay_forward()
+        fresh = tuple(output.detach() for output in passes.outputs)
+        ctx.passes = passes
+        ctx.set_materialize_grads(False)
+        pairs = zip(fresh, passes.given, strict=True)
+        ctx.mark_non_differentiable(*(output for output, place in pairs if place is None))
+        return fresh
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *arrived: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        passes: _Passes = ctx.passes
+        for place, gradient in zip(passes.given, arrived, strict=True):
+            if place is not None and gradient is not None:
+                place.copy_(gradient)
+            elif place is not None:
+                place.zero_()
+        passes.replay_backward()
+        # Detached: as they are, the engine would copy each of them on its way to `.grad`.
+        left = (None if place is None else place.detach() for place in passes.gradients)
+        return (None, *left)
 
 
 def _gradients(
@@ -203,12 +213,15 @@ def _checked(
 
 
 class _NoRecomputation(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-    """Raises NotRecordable if a part of the pass is run again in the backward pass."""
+    """Raises NotRecordable where a part of the pass is run again in the backward pass, or Python
+    moves what is saved for it: to the host, say, into memory that is free after the recording.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         hooks = _saving()
-        if hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint":
-            raise NotRecordable(RECOMPUTES)
+        if hooks is not None:
+            recomputes = getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
+            raise NotRecordable(RECOMPUTES if recomputes else PACKS)
         return func(*args, **(kwargs or {}))
 
 

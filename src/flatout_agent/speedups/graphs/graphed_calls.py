@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied
 from flatout_agent.chain import Depth
-from flatout_agent.speedups import forward_state, nests
+from flatout_agent.speedups import forward_state, nests, stand_in
 from flatout_agent.speedups.graphs import recordings
 from flatout_agent.speedups.graphs.recordings import Capture, Graphed, Key, NotRecordable, Recording
 
@@ -32,6 +32,10 @@ PATIENCE = 8
 """Steps after which no recording is expected any more, as shapes change or nothing is called."""
 MOVES, WORTH = 2, 20
 """The model may change this often; after that, each recording must have had this many replays."""
+KINDS = 1000
+"""Of so many kinds of calls it is counted how often they came: a number among the arguments may be
+another one in each."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 CHANGED = "weights or attributes of the model were changed"
 SECOND_PASS = "the loss goes back through a call more than once"
 
@@ -77,8 +81,8 @@ class PendingBackward:
 
 
 class Weights:
-    """The addresses of a model's weights, and the numbers and strings set on its modules (a dropout
-    rate, a layer's own `training`): a recording depends on all of them.
+    """The places of a model's weights, and the numbers, words and tensors that stand on its modules
+    (a rate of dropout, a layer's own `training`, a mask): a recording goes by all of them.
 
     They are checked in every call. A walk through a model of 160 tensors takes a millisecond;
     checking what the last walk saw takes a tenth of that.
@@ -95,13 +99,18 @@ class Weights:
         self._own: list[tuple[str, Any]] = []
         """... except those of the model itself: its dict would keep it alive."""
         self._places: list[tuple[Any, int, bool]] = []
-        self._marks: list[tuple[Any, Any]] = []
+        self._hooks: list[dict[int, Any]] = []
+        """Those of all modules: a recording runs none, so it is made while there is none."""
+        self._on_host: list[tuple[Any, int]] = []
+        """Tensors whose values a recording for a device has taken, with their versions."""
+        self._marks: list[Any] = []
 
     def version(self) -> int:
         """A number that stays the same while every weight is the same tensor in the same place."""
         model: Any = self._model()
         same = (
             self._places
+            and not any(self._hooks)
             and all(len(owner) == size for owner, size in self._sizes)
             and _stand(self._entries)
             and _stand([(vars(model), name, item) for name, item in self._own])
@@ -109,32 +118,52 @@ class Weights:
                 p.data_ptr() == place and p.requires_grad is requires_grad
                 for p, place, requires_grad in self._places
             )
+            and all(tensor._version == version for tensor, version in self._on_host)
         )
         if not same:
             self._walk(model)
         return self._number
 
     def _walk(self, model: torch.nn.Module) -> None:
-        owners = [
-            owner for module in model.modules() for owner in (module._parameters, module._modules)
+        modules = list(model.modules())
+        owners = [owner for m in modules for owner in (m._parameters, m._modules, m._buffers)]
+        self._hooks = [getattr(module, name) for module in modules for name in HOOKS]
+        self.parameters = list(model.parameters())
+        self.device = next((p.device for p in self.parameters), None)
+        plain = [(vars(module), *row) for module in modules for row in _plain(module)]
+        others = [*model.buffers(), *(row[2] for row in plain if nests.is_tensor(row[2]))]
+        others = [tensor for tensor in others if stand_in.is_dense(tensor)]
+        places = [(t, t.data_ptr(), t.requires_grad) for t in (*self.parameters, *others)]
+        on_host = [
+            (tensor, tensor._version)
+            for tensor in others
+            if tensor.device.type == "cpu"
+            and tensor.device != self.device
+            and not tensor.is_inference()
         ]
-        places = [(p, p.data_ptr(), p.requires_grad) for p in model.parameters()]
-        plain = [(vars(module), *row) for module in model.modules() for row in _plain(module)]
-        marks = [row[1:] for row in (*places, *plain)]
+        marks = [
+            *(len(hooks) for hooks in self._hooks),
+            *((place, requires_grad) for _, place, requires_grad in places),
+            *((name, id(item) if nests.is_tensor(item) else item) for _, name, item in plain),
+            *((id(tensor), version) for tensor, version in on_host),
+        ]
         if marks != self._marks:
             self._number += 1
         self._sizes = [(owner, len(owner)) for owner in owners]
         self._entries = [(owner, name, item) for owner in owners for name, item in owner.items()]
         self._own = _plain(model)
         self._entries += plain[len(self._own) :]
-        self._places, self._marks = places, marks
-        self.parameters = [row[0] for row in places]
-        self.device = next((p.device for p in self.parameters), None)
+        self._places, self._on_host, self._marks = places, on_host, marks
 
 
 def _plain(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    attributes = vars(module).items()
-    return [(name, value) for name, value in attributes if isinstance(value, forward_state.SIMPLE)]
+    """Numbers, words and tensors on it; of these none that would keep a pass's graph alive."""
+    return [
+        (name, value)
+        for name, value in vars(module).items()
+        if isinstance(value, forward_state.SIMPLE)
+        or (nests.is_tensor(value) and value.grad_fn is None)
+    ]
 
 
 def _stand(entries: list[Entry]) -> bool:
@@ -243,6 +272,8 @@ class GraphedCalls:
             self._record(call, leaves, spec, key)
         if self.recording is not None and self.recording.key == key and not self._busy():
             return self.recording
+        if len(self.call_counts) >= KINDS:
+            self.call_counts = {}
         self.call_counts[key] = self.call_counts.get(key, 0) + 1
         if self.recording is not None and self.recording.key != key:
             self.why_eager = "inputs or autocast differ from the recording"
@@ -251,12 +282,19 @@ class GraphedCalls:
 
     def _fits(self, leaves: list[Any]) -> bool:
         """Whether these arguments can be recorded: a recording fixes all values on the host."""
+        import torch
+
         for leaf in leaves:
             if not nests.is_tensor(leaf):
                 if leaf is not None and not isinstance(leaf, (bool, int, float, str)):
                     kind = type(leaf).__name__
                     self.given_up = f"the model takes a {kind}, which cannot be recorded"
                     return False
+            elif type(leaf) not in (torch.Tensor, torch.nn.Parameter) or not stand_in.is_dense(
+                leaf
+            ):
+                self.given_up = "the model takes a sparse, nested or wrapped tensor"
+                return False
             elif leaf.device != self.weights.device:
                 place = leaf.device.type
                 self.why_eager = f"an input is on {place}, and a recording would keep its values"

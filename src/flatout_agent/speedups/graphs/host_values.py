@@ -62,9 +62,9 @@ class HostValues(TorchFunctionMode):
         """A tensor made from Python numbers, or from a tensor that already exists."""
         source = args[1] if func in MADE_BY else (args[0] if args else None)
         device = kwargs.get("device")
-        if device is None and func in MADE_BY:
-            device = args[0].device
-        wanted = device is not None and torch.device(device).type == self.device.type
+        if device is None:
+            device = args[0].device if func in MADE_BY else torch.get_default_device()
+        wanted = torch.device(device).type == self.device.type
         there = isinstance(source, torch.Tensor) and not self._on_host(source)
         if there or not wanted:
             return func(*args, **kwargs)

@@ -87,6 +87,18 @@ def test_what_stays_where_it_is_is_left_alone() -> None:
     assert [result.dtype for result in passes(on_the_host, on_the_host)] == [torch.float64] * 2
 
 
+def test_the_default_device_counts_too() -> None:
+    torch.set_default_device(META)
+    try:
+        results = passes(*[lambda: torch.tensor(2.0)] * 2)
+        numbers = iter((2.0, 3.0))
+        with pytest.raises(NotRecordable, match=CHANGES):
+            passes(*[lambda: torch.tensor(next(numbers))] * 2)
+    finally:
+        torch.set_default_device(None)
+    assert [result.device for result in results] == [META] * 2
+
+
 def test_a_weight_on_the_host_would_no_longer_train() -> None:
     weight = torch.ones(3, requires_grad=True)
     with pytest.raises(NotRecordable, match=TRAINED):

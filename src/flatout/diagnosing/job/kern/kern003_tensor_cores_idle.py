@@ -8,12 +8,13 @@ GPU with tensor cores for bfloat16 (float16 before Ampere).
 ## Why it matters
 
 In 16 bits tensor cores give two to sixteen times the rate of float32 units, and twice that of TF32;
-activations take half the memory and half the bandwidth. The bandwidth saved in other kernels is not
-counted.
+activations take half the memory and half the bandwidth: fused attention gains as products do, and
+elementwise kernels a half at most. Autocast casts the weights in each forward pass, which the host
+must launch: where launching binds, the gain ends there.
 
 ## Evidence
 
-The float32 products with their time, lines and shapes.
+The float32 products and attention kernels with their time, lines and shapes.
 
 ## Cure
 
@@ -46,12 +47,16 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     half = _half(profile)
     if half is None or _already(profile):
         return
-    slow = operators.in_dtype(operators.products(profile), operators.FLOAT32)
+    multiplied = [*operators.products(profile), *operators.of_kind(profile, Kind.ATTENTION)]
+    slow = operators.in_dtype(multiplied, operators.FLOAT32)
+    if not slow:
+        return
     cores = [operator for operator in slow if operator.kind is Kind.TENSOR_CORES]
     plain = [operator for operator in slow if operator.kind is not Kind.TENSOR_CORES]
     gains = [
-        products.faster(profile, group, now, half)
-        for group, now in ((plain, "fp32"), (cores, "tf32"))
+        products.faster(profile, plain, "fp32", half),
+        products.faster(profile, cores, "tf32", half),
+        products.between(profile, half),
     ]
     words = "; ".join(gain.words for gain in gains if gain.words)
     saving = device_time.of_device(profile, sum(gain.saves_ms for gain in gains), words)
@@ -71,6 +76,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         boost=savings.boost(profile, "bf16-autocast", "fp16-autocast"),
         saves_ms=saving.ms,
         reason=saving.reason,
+        adds_host_ms=products.casts_host_ms(profile, slow),
     )
 
 

@@ -1,4 +1,4 @@
-"""How much faster matrix products and convolutions would run in another dtype on this machine."""
+"""How much faster products (attention's too) and what is between them run in another dtype here."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from flatout.diagnosing.job import operators, savings
 from flatout.nouns import amdahl, units
+from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Operator, Profile
 
 CAUTIOUS = {
@@ -18,6 +19,12 @@ CAUTIOUS = {
     ("tf32", "bf16"): 1.6,
 }
 """Speed-ups of large products that are common on GPUs, for where no ceiling was measured."""
+HALVED = 0.25
+"""Share of the time of kernels that move memory which 16 bits save: a half at most, nothing where
+autocast keeps float32 (losses, exponents, sums with float32). The middle is believed."""
+CASTS = 4.0
+"""Kernels that autocast adds to one product of the forward pass: casts of its weight and bias, and
+of their gradients. Other inputs are often in 16 bits already."""
 CAUTIOUS_CPU = {("fp64", "fp32"): 1.8, ("fp32", "bf16"): 1.5}
 VARIANTS = {("fp32", "bf16"): "bfloat16"}
 """In which variant products were timed again."""
@@ -51,12 +58,14 @@ def faster(profile: Profile, slow: Sequence[Operator], now: str, then: str) -> F
     and the ratio shrinks towards 1.
     """
     convolutions = [operator for operator in slow if operators.CONVOLVES.fullmatch(operator.name)]
-    matrix_products = [operator for operator in slow if operator not in convolutions]
+    fused = [operator for operator in slow if operator.kind is Kind.ATTENTION]
+    matrix_products = [o for o in slow if o not in convolutions and o not in fused]
     parts = [
         _faster(profile, group, title, prefixes, now, then)
         for group, title, prefixes in (
             (matrix_products, "matrix products", (_matmul(profile),)),
             (convolutions, "convolutions", _of_convolutions(profile)),
+            (fused, "fused attention kernels", ("attention",)),
         )
         if operators.total(profile, group) > 0
     ]
@@ -65,6 +74,29 @@ def faster(profile: Profile, slow: Sequence[Operator], now: str, then: str) -> F
         "; ".join(part.words for part in parts),
         TIMED if parts and all(part.uncertainty for part in parts) else None,
     )
+
+
+def between(profile: Profile, then: str) -> Faster:
+    """What elementwise kernels in float32 save when the products around them run in 16 bits."""
+    updating = operators.of_update(profile)
+    kernels = [o for o in operators.of_kind(profile, Kind.ELEMENTWISE) if o not in updating]
+    took = operators.total(profile, operators.in_dtype(kernels, operators.FLOAT32))
+    saved = HALVED * took
+    words = (
+        f"elementwise kernels take {units.milliseconds(took)} and halve at most: "
+        f"{units.milliseconds(saved)} less in {then} are believed"
+    )
+    return Faster(saved, words if took else "")
+
+
+def casts_host_ms(profile: Profile, slow: Sequence[Operator]) -> float:
+    """What the host takes longer where autocast casts for these: each launch as its others do."""
+    anatomy = profile.anatomy
+    launches = sum(part.launches for part in anatomy.parts)
+    if not anatomy.host_ms or not launches:
+        return 0.0
+    forward = sum(o.calls for o in slow if not o.backward and o.kind is not Kind.ATTENTION)
+    return CASTS * forward * anatomy.host_ms / launches
 
 
 def again(profile: Profile, slow: Sequence[Operator], variant: str) -> tuple[float, str] | None:
