@@ -6,8 +6,9 @@ After two calls with inputs of the same shapes, records the model's training cal
 replays it: inputs are copied into the recorded buffers, outputs are copied out. It is recorded over
 aliases of the weights (other parameters in the same memory), since the program's own may still be
 referenced by the loss of its last step. Values that the forward pass makes on the host and copies
-to the device are kept there if they are the same in several passes. Recording leaves no trace: buffers
-(running statistics), the model's attributes and the random state of device and host are put back.
+to the device are kept there if they are the same in several passes. Recording leaves no trace:
+buffers (running statistics), the model's attributes and the random state of device and host are put
+back.
 The recorded forward and backward pass share one memory and write to the same places each time:
 gradients that the program keeps there (accumulation, `zero_grad(set_to_none=False)`, or simply
 until it calls `zero_grad()` after the model) are copied elsewhere before that. Calls that do not
