@@ -14,8 +14,8 @@ import pytest
 
 import forked
 from agent_paths import INJECT
-from flatout.running import stacks
-from flatout.running.ring import Ring, rings
+from flatout.running.one.ring import Ring, rings
+from flatout.running.ranks import stacks
 from flatout_agent import wire
 from flatout_agent.wire import pulse as layout
 

@@ -14,6 +14,10 @@ import pytest
 
 PLANTED = {
     "Dependencies only go down": ("flatout/nouns/plan.py", "import flatout.commands"),
+    "Several nodes know ranks, ranks know one process, never the reverse": (
+        "flatout/running/one/foreground.py",
+        "import flatout.running.ranks.stacks",
+    ),
     "The agent is the bottom of the packages, the host the top": (
         "flatout_agent/speedups/nests.py",
         "import flatout_train.errors",

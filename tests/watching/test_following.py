@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flatout.nouns.machine_sample import GpuSample, GpuUse, MachineSample
-from flatout.running.jobs import JobEntry
+from flatout.running.one.jobs import JobEntry
 from flatout.watching.following import FollowedJob
 from flatout.watching.rules import RankHistory
 from flatout_agent.pulse import Pulse

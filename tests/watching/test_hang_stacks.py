@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent_paths import INJECT
-from flatout.running.ring import Ring, rings
+from flatout.running.one.ring import Ring, rings
 from flatout.watching import hang_stacks
 from flatout.watching.following import FollowedRank
 from flatout_agent import wire

@@ -18,8 +18,8 @@ from torch import nn
 
 import flatout
 from flatout.nouns.job_sample import PulseStep
-from flatout.running import jobs
-from flatout.running.ring import Ring, rings
+from flatout.running.one import jobs
+from flatout.running.one.ring import Ring, rings
 from flatout_agent import stack_dump
 from flatout_agent.watch import beat, library_pulse
 from flatout_agent.wire import pulse as layout
