@@ -34,7 +34,7 @@ from flatout.watching.rules import JobHistory, TreeSample, View
 from flatout.watching.steps import RankSteps
 from flatout.watching.thinned import Thinned
 from flatout_agent import wire
-from flatout_agent.pulse import Pulse
+from flatout_agent.tell.pulse import Pulse
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = """

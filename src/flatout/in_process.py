@@ -28,7 +28,8 @@ from flatout.running.one.records import Tail
 from flatout.running.one.trial_process import write_orders
 from flatout.tuning import plan_file, plan_use
 from flatout.tuning.live_run import LiveTuning
-from flatout_agent import start, wire
+from flatout_agent import wire
+from flatout_agent.process import start
 
 PLAN = Path("flatout.toml")
 

@@ -24,7 +24,7 @@ PLANTED = {
     ),
     "Within the agent dependencies only go down": (
         "flatout_agent/speedups/nests.py",
-        "import flatout_agent.booster",
+        "import flatout_agent.apply.booster",
     ),
     "Within the library dependencies only go down": (
         "flatout_train/loader/loader.py",

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.running.one.ring import Ring, rings, same_process, ticks_of
-from flatout_agent.pulse import Pulse
+from flatout_agent.tell.pulse import Pulse
 from flatout_agent.wire import pulse as layout
 
 

@@ -10,7 +10,7 @@ SOURCES = Path(flatout_agent.__file__).parents[1]
 EXCHANGE = f"""
 import json, os, signal, subprocess, sys, time, traceback
 sys.path.insert(0, {str(SOURCES)!r})
-from flatout_agent.pulse import Pulse
+from flatout_agent.tell.pulse import Pulse
 
 orders = json.load(open(os.environ["FLATOUT_ORDERS"]))
 rank, size = int(os.environ["FLATOUT_RANK"]), int(os.environ["FLATOUT_RANKS"])

@@ -77,7 +77,7 @@ KILLED_ONCE = """
 import os, signal, sys
 sys.path.insert(0, {sources!r})
 import json
-from flatout_agent.pulse import Pulse
+from flatout_agent.tell.pulse import Pulse
 orders = json.load(open(os.environ["FLATOUT_ORDERS"]))
 print(os.environ.get("FLATOUT_WARNING"), orders["ranks"], flush=True)
 Pulse(orders["pulse"]).step({step}, 1.0)

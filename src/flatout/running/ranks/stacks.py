@@ -1,7 +1,7 @@
 """The stacks of training processes: asking for them, and what they tell of a rank.
 
-A process that hangs answers too; see `flatout_agent.stack_dump`. Its stacks tell where the rank is
-and whether it waits for the others.
+A process that hangs answers too; see `flatout_agent.tell.stack_dump`. Its stacks tell where the
+rank is and whether it waits for the others.
 """
 
 from __future__ import annotations

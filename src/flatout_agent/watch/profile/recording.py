@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.replacing import Replacement, Undo
+from flatout_agent.attach.replacing import Replacement, Undo
 
 ATTEMPTS = 3
 """Times that a recording, or a count, is started again that the script's own profiler broke off."""

@@ -9,7 +9,7 @@ from flatout_agent import wire
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Switch
 from flatout_agent.boosts import BoostModule, load
 from flatout_agent.job import Job
-from flatout_agent.recorder import Recorder
+from flatout_agent.tell.recorder import Recorder
 
 
 class Booster:

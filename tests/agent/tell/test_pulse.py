@@ -191,7 +191,7 @@ def test_a_hung_program_tells_its_line_and_leaves_its_ring_when_killed(tmp_path:
 
 
 def test_where_no_ring_can_be_made_there_is_none(tmp_path: Path) -> None:
-    from flatout_agent import pulse
+    from flatout_agent.tell import pulse
 
     assert pulse.opened("") is None
     assert pulse.opened(str(tmp_path / "none")) is None

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from flatout_agent.replacing import ABSENT, Replacement, in_reverse, own_value, replaced
+from flatout_agent.attach.replacing import ABSENT, Replacement, in_reverse, own_value, replaced
 
 
 class Base:

@@ -27,12 +27,12 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Declined
-from flatout_agent.booster import Booster
 from flatout_agent.boosts import loader_pin_memory, loader_workers
-from flatout_agent.discovery import Discovery
+from flatout_agent.discover.discovery import Discovery
 from flatout_agent.job import Job
-from flatout_agent.recorder import Recorder
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.wire import BoostOrder
 

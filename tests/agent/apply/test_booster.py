@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from flatout_agent import wire
+from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Moment
-from flatout_agent.booster import Booster
 from flatout_agent.job import Job
-from flatout_agent.recorder import Recorder
+from flatout_agent.tell.recorder import Recorder
 
 
 def test_what_took_hold_before_a_switch_is_not_idle_right_after_it(tmp_path: Path) -> None:

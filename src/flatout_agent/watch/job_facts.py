@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
-from flatout_agent.chain import compiled_by_user
+from flatout_agent.attach.chain import compiled_by_user
+from flatout_agent.attach.replacing import replaced
 from flatout_agent.limits import usable_cores
-from flatout_agent.replacing import replaced
 from flatout_agent.speedups.precision import bf16_inside_float32, matmul_precision, native_bf16
 from flatout_agent.speedups.repeated_blocks import shared_blocks
 from flatout_agent.speedups.samples import batch_reads

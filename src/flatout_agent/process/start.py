@@ -11,11 +11,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent import importing, wire
-from flatout_agent.recorder import Recorder
+from flatout_agent import wire
+from flatout_agent.attach import importing
+from flatout_agent.tell.recorder import Recorder
 
 if TYPE_CHECKING:
-    from flatout_agent.session import Session
+    from flatout_agent.process.session import Session
 
 HELPERS = (
     "--multiprocessing-fork",
@@ -158,17 +159,17 @@ def _kept(orders: wire.Orders) -> tuple[str, ...]:
 
 
 def _report_crash(recorder: Recorder) -> None:
-    from flatout_agent import tracebacks
+    from flatout_agent.attach import tracebacks
 
     if (error := tracebacks.ending()) is None:
         return
     recorder.write(wire.Crashed(tracebacks.text(error)))
-    if "flatout_agent.session" in sys.modules:  # torch has been imported, and not in vain
+    if "flatout_agent.process.session" in sys.modules:  # torch has been imported, and not in vain
         recorder.safely("crash scene", _report_scene, recorder, error)
 
 
 def _report_scene(recorder: Recorder, error: BaseException) -> None:
-    from flatout_agent import crash_scene
+    from flatout_agent.process import crash_scene
 
     recorder.write(crash_scene.of(error))
 
@@ -180,7 +181,7 @@ def _safe_callback(recorder: Recorder, where: str, call: Any) -> importing.Callb
 def _torch_imported(orders: wire.Orders, recorder: Recorder) -> Session:
     import torch
 
-    from flatout_agent import session  # with all that imports torch
+    from flatout_agent.process import session  # with all that imports torch
 
     recorder.write(wire.TorchSeen(str(torch.__version__)))
     return session.begin(orders, recorder)

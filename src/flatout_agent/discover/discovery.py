@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
+from flatout_agent.apply.booster import Booster
+from flatout_agent.attach.chain import bare
+from flatout_agent.attach.replacing import in_reverse, replaced
 from flatout_agent.boost import Moment
-from flatout_agent.booster import Booster
-from flatout_agent.chain import bare
-from flatout_agent.hand_updates import HandUpdates
+from flatout_agent.discover.hand_updates import HandUpdates
 from flatout_agent.job import Job
-from flatout_agent.recorder import Recorder
-from flatout_agent.replacing import in_reverse, replaced
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 
 SEARCH_STEPS = 2

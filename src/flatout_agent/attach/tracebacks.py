@@ -9,11 +9,11 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
-from flatout_agent.replacing import Undo, in_reverse, replaced
+from flatout_agent.attach.replacing import Undo, in_reverse, replaced
 
 LAST_LETTERS = 32_000
 """Characters of a traceback's end that are kept."""
-OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
 
 
 def install() -> Undo:

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from flatout_agent.chain import compiled_by_user, model_call
+from flatout_agent.attach.chain import compiled_by_user, model_call
+from flatout_agent.attach.replacing import Undo, in_reverse
 from flatout_agent.job import Job
-from flatout_agent.replacing import Undo, in_reverse
 from flatout_agent.watch.looks import Look, look, on_cpu, place, values_of
 from flatout_agent.watch.profile import compile
 

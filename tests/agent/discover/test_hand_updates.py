@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from flatout_agent import hand_updates
-from flatout_agent.booster import Booster
-from flatout_agent.chain import Depth, model_call
-from flatout_agent.discovery import Discovery
-from flatout_agent.hand_updates import CONFIRMED
+from flatout_agent.apply.booster import Booster
+from flatout_agent.attach.chain import Depth, model_call
+from flatout_agent.discover import hand_updates
+from flatout_agent.discover.discovery import Discovery
+from flatout_agent.discover.hand_updates import CONFIRMED
 from flatout_agent.job import Job
-from flatout_agent.recorder import Recorder
 from flatout_agent.speedups import forward_state
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.watch.looks import look
 

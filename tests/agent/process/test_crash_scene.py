@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from flatout_agent import crash_scene, wire
+from flatout_agent import wire
+from flatout_agent.process import crash_scene
 
 
 def scene(fail: Callable[[], Any]) -> wire.CrashScene:

@@ -13,7 +13,8 @@ import struct
 import sys
 import time
 
-from flatout_agent import stack_dump, wire
+from flatout_agent import wire
+from flatout_agent.tell import stack_dump
 from flatout_agent.wire import pulse as layout
 from flatout_agent.wire.pulse import PulseHeader
 

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from flatout_agent import pulse, tracebacks, wire
+from flatout_agent import wire
+from flatout_agent.apply.booster import Booster
+from flatout_agent.attach import tracebacks
+from flatout_agent.attach.replacing import Undo
 from flatout_agent.boost import Moment
-from flatout_agent.booster import Booster
-from flatout_agent.discovery import Discovery
+from flatout_agent.discover.discovery import Discovery
 from flatout_agent.job import Job
-from flatout_agent.recorder import Recorder
-from flatout_agent.replacing import Undo
+from flatout_agent.tell import pulse
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher, beat
 from flatout_agent.watch.beat import Beat
 

@@ -9,8 +9,8 @@ import pytest
 
 from flatout.nouns.errors import UserError
 from flatout.tuning import plan_file
-from flatout_agent import plan
-from flatout_agent.plan import PlanError, WrittenBoost
+from flatout_agent.apply import plan
+from flatout_agent.apply.plan import PlanError, WrittenBoost
 from flatout_train import plans
 from flatout_train.errors import UsageError
 
