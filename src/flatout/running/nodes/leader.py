@@ -277,11 +277,9 @@ class NodeLeader:
                 "again": verdict.again,
             }
         )
-        if verdict.again:
-            self._gather_again()
-
-    def _gather_again(self) -> None:
-        """Nodes that are gone may come again if their engine restarts them."""
+        if not verdict.again:
+            return
+        # Nodes that are gone may come again if their engine restarts them.
         self._book.gathering, self._deadline = True, time.monotonic() + self._limits.wait_s
         for node in list(self._book.nodes.values()):
             node.ready = False

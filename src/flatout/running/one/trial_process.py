@@ -48,9 +48,12 @@ class TrialProcess:
         self._peak_bytes = 0
         self._stopped = False
         reads = standard_input or Path(os.devnull)
+        detached: dict[str, Any] = {"start_new_session": True}
+        if sys.platform == "win32":
+            detached = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         with log.open("wb") as output, reads.open("rb") as source:
             streams = {"stdin": source, "stdout": output, "stderr": subprocess.STDOUT}
-            self._process = start(argv, env, **streams, **_detached())
+            self._process = start(argv, env, **streams, **detached)
         WATCHDOG.watch(self._process.pid, self._marker, session=True)
         self._root = psutil.Process(self._process.pid)
 
@@ -194,9 +197,3 @@ def _as_shown(line: str) -> str:
     """A progress bar overwrites itself after each carriage return: keep what is seen last."""
     parts = [part for part in escapes.removed(line).split("\r") if part.strip()]
     return parts[-1].rstrip() if parts else ""
-
-
-def _detached() -> dict[str, Any]:
-    if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-    return {"start_new_session": True}
