@@ -32,7 +32,7 @@ time.sleep(600)
 QUICK_DRIVER = DRIVER.replace(
     "from flatout.__main__",
     "import functools\n"
-    "from flatout.running import ranks\n"
+    "from flatout.running.ranks import started\n"
     "started.RankLimits = functools.partial(started.RankLimits, still_s=1.0, look_s=0.5)\n"
     "from flatout.__main__",
 )

@@ -120,7 +120,7 @@ class TestWhichPython:
         assert Path(found).is_file()
 
     def test_torch_is_looked_for_without_importing_it(self) -> None:
-        text = "import sys; from flatout.running import command as c; c._torch_is_here()"
+        text = "import sys; from flatout.running.one import command as c; c._torch_is_here()"
         argv = [sys.executable, "-c", f"{text}; sys.exit('torch' in sys.modules)"]
         assert subprocess.run(argv, check=False).returncode == 0
 

@@ -62,7 +62,7 @@ def test_a_folder_that_is_not_there_is_empty(tmp_path: Path) -> None:
 
 def test_the_file_that_our_own_output_goes_to_is_no_change(tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from flatout.running import footprint\n"
+        "from pathlib import Path; from flatout.running.one import footprint\n"
         "before = footprint.take(Path.cwd()); print('told', flush=True)\n"
         "Path('other').write_text('x')\n"
         "import sys; sys.stderr.write(repr(footprint.changed(before, footprint.take(Path.cwd()))))"
