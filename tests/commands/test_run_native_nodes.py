@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import ranked
-from running import two_nodes as nodes_here
 from running.nodes import resuming
+from running.nodes import two_nodes as nodes_here
 from running.nodes.networks import network
 from running.nodes.two_nodes import ended, environ, said
 from running.waiting import until
