@@ -156,7 +156,7 @@ class Course:
         """What flatout sees of the script, which says what applies; looked at once on a machine."""
         from flatout.knowledge import jobs
         from flatout.measuring import trial
-        from flatout.running.command import resolve, script_sha256
+        from flatout.running.one.command import resolve, script_sha256
 
         which = script_sha256(self.script), version("torch"), "small" if self.small else "large"
         kept = Path(tempfile.gettempdir()) / f"race-{'-'.join(map(str, which))}.json"

@@ -132,7 +132,7 @@ def victims(mark: str) -> list[Victim]:
         if environ.get(MARK) != mark or process.status() == psutil.STATUS_ZOMBIE:
             continue
         role = "other"
-        if "flatout.running.watchdog" in words:
+        if "flatout.running.one.watchdog" in words:
             role = "watchdog"
         elif "-m" in words and "flatout" in words:
             role = "host"

@@ -49,7 +49,7 @@ for name in ("candidates", "recipe", "checks"):
     sys.modules[f"flatout_agent.live.{name}"].load = boosts.__getitem__
 for name in ("live.candidates", "live.run"):
     sys.modules[f"flatout_agent.{name}"].names = lambda: sorted(boosts)
-sys.modules["flatout_agent.booster"].load = boosts.__getitem__
+sys.modules["flatout_agent.apply.booster"].load = boosts.__getitem__
 
 class Words(torch.nn.Module):
     def __init__(self):

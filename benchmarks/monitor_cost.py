@@ -28,13 +28,13 @@ import record
 
 from flatout.nouns.job_sample import PulseStep
 from flatout.nouns.machine_sample import GpuSample, GpuUse, MachineSample
-from flatout.running.environment import INJECT
+from flatout.running.one.environment import INJECT
 from flatout.watching.alert_book import AlertBook
 from flatout.watching.rules import JobHistory, TreeSample, View
 from flatout.watching.steps import RankSteps
 from flatout.watching.thinned import Thinned
 from flatout_agent import wire
-from flatout_agent.pulse import Pulse
+from flatout_agent.tell.pulse import Pulse
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = """

@@ -18,7 +18,7 @@ import record
 from flatout.measuring import duel
 from flatout.measuring import trial as measuring
 from flatout.nouns.plan import PlannedBoost
-from flatout.running.command import resolve
+from flatout.running.one.command import resolve
 from flatout.tuning.plan_file import read
 from tuning import tune
 

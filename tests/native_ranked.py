@@ -8,8 +8,8 @@ from pathlib import Path
 import forked
 import ranked
 from agent_paths import INJECT
-from flatout.running.native_ranks import NativeStart
-from flatout.running.rank_layout import RankLayout
+from flatout.running.ranks.layout import RankLayout
+from flatout.running.ranks.native import NativeStart
 from flatout_agent import wire
 
 LIMIT_S = 150.0

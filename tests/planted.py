@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from flatout_agent.apply.booster import Booster
+from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied, Boost, Moment, Risk
-from flatout_agent.booster import Booster
-from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.live import checks, rechecks
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.state import Tick
-from flatout_agent.recorder import Recorder
+from flatout_agent.tell.recorder import Recorder
 from guarded import cross_entropy, mlp, vectors
 
 Layer = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -20,7 +20,7 @@ RUN = "PYTEST_RUN"
 TEST = "PYTEST_CURRENT_TEST"
 WORKER = "PYTEST_XDIST_WORKER"
 SHARED = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
-SHARED += ("flatout.running.watchdog", "tests/preloaded.py")
+SHARED += ("flatout.running.one.watchdog", "tests/preloaded.py")
 """In a command line: it was started for all tests to come, and ends with pytest."""
 LEFT = pytest.StashKey[list[str]]()
 

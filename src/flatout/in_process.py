@@ -22,13 +22,14 @@ from flatout.nouns.plan import Plan
 from flatout.reporting import live as report
 from flatout.reporting import terminal
 from flatout.reporting.harmless import harmless, warn
-from flatout.running import chosen, folder, summary
-from flatout.running.command import Command
-from flatout.running.process import write_orders
-from flatout.running.records import Tail
+from flatout.running.one import chosen_boosts, folder, summary
+from flatout.running.one.command import Command
+from flatout.running.one.records import Tail
+from flatout.running.one.trial_process import write_orders
 from flatout.tuning import plan_file, plan_use
 from flatout.tuning.live_run import LiveTuning
-from flatout_agent import start, wire
+from flatout_agent import wire
+from flatout_agent.process import start
 
 PLAN = Path("flatout.toml")
 
@@ -135,13 +136,13 @@ class _Run:
             self._tuning = LiveTuning(self._plan, asked.selection, None, decided)
             self._boosts = self._tuning.boosts
         else:
-            self._boosts = chosen.choose(self._plan.boosts, *asked.selection[1:])
+            self._boosts = chosen_boosts.choose(self._plan.boosts, *asked.selection[1:])
         self._command, self._pid = _command(), os.getpid()
         self._warn_of_start()
         self._folder = folder.fresh("run")
         orders = wire.Orders(
             str(self._folder / "records"),
-            chosen.orders(self._boosts),
+            chosen_boosts.orders(self._boosts),
             live=self._tuning.orders if self._tuning is not None else None,
             until_put_back=True,
         )

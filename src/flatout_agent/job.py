@@ -10,8 +10,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from flatout_agent.chain import Depth, Layer, Undo, model_call
-from flatout_agent.handover import Handover
+from flatout_agent.attach.chain import Depth, Layer, Undo, model_call
+from flatout_agent.attach.handover import Handover
 
 if TYPE_CHECKING:
     import torch

@@ -12,10 +12,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from flatout_agent import boosts
-from flatout_agent import plan as written
+from flatout_agent.apply import plan as written
+from flatout_agent.apply.plan import PlanError, WrittenPlan
 from flatout_agent.boost import Declined, Moment
 from flatout_agent.job import Job
-from flatout_agent.plan import PlanError, WrittenPlan
 from flatout_train.errors import UsageError
 
 STARTED = (

@@ -29,9 +29,12 @@ def test_starts_and_leaves_no_trace_on_the_path(run_agent, script):
     assert not seen["torch"]
     assert set(seen["modules"]) <= {
         "flatout_agent",
-        "flatout_agent.importing",
-        "flatout_agent.recorder",
-        "flatout_agent.start",
+        "flatout_agent.attach",
+        "flatout_agent.attach.importing",
+        "flatout_agent.process",
+        "flatout_agent.process.start",
+        "flatout_agent.tell",
+        "flatout_agent.tell.recorder",
         "flatout_agent.wire",
         "flatout_agent.wire.crash",
         "flatout_agent.wire.export",

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from flatout_agent import booster as boosters
 from flatout_agent import wire
+from flatout_agent.apply import booster as boosters
+from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Applied, Boost, Moment, Risk
-from flatout_agent.booster import Booster
 from flatout_agent.job import Job
-from flatout_agent.recorder import Recorder
+from flatout_agent.tell.recorder import Recorder
 
 
 @pytest.mark.parametrize("follows", [True, False])

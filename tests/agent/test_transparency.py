@@ -129,7 +129,7 @@ for i in range(4):
         ]
     )
     assert run.stdout.splitlines() == [
-        "0 False flatout_agent.discovery False",
+        "0 False flatout_agent.discover.discovery False",
         "1 True torch.autograd False",
         "2 True torch.autograd False",
         "3 True torch.autograd False",

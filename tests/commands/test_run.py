@@ -1,4 +1,4 @@
-"""What `flatout run` says and decides; how it treats the program: tests/running/test_foreground."""
+"""What `flatout run` says and decides; the program itself: running/one/test_foreground."""
 
 import json
 import subprocess

@@ -197,7 +197,7 @@ while True:
     ("script", "known"),
     [
         pytest.param(LABELS, ["Label 10 at position 5 of target", "sample 37"], id="a label"),
-        # How else labels, indices, types and shapes are told: tests/agent/test_crash_scene.py.
+        # How else labels and shapes are told: tests/agent/process/test_crash_scene.py.
         pytest.param(
             TOKENS,
             ["Index 100 at position 2, 5 of tokens", "100 rows"],

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import ranked
-from running import resuming
-from running import two_nodes as nodes_here
-from running.networks import network
-from running.two_nodes import ended, environ, said
+from running.nodes import resuming
+from running.nodes import two_nodes as nodes_here
+from running.nodes.networks import network
+from running.nodes.two_nodes import ended, environ, said
 from running.waiting import until
 
 # Each in a process of its own: frameworks read what is there when torch is imported.

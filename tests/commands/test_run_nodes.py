@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import forked
-from running import resuming
-from running.networks import network
-from running.two_nodes import ended, environ, said, start, two_nodes
+from running.nodes import resuming
+from running.nodes.networks import network
+from running.nodes.two_nodes import ended, environ, said, start, two_nodes
 from running.waiting import until
 
 pytestmark = [

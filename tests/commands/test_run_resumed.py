@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from running import resuming
-from running.two_nodes import ended, said, start, two_nodes
+from running.nodes import resuming
+from running.nodes.two_nodes import ended, said, start, two_nodes
 from running.waiting import until
 
 pytestmark = [

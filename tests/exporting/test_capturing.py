@@ -13,7 +13,7 @@ import forked
 from flatout.exporting import capturing
 from flatout.nouns.captured import Capture, CaptureRequest
 from flatout.nouns.errors import UserError
-from flatout.running.command import resolve
+from flatout.running.one.command import resolve
 
 SCRIPT = """
 import torch

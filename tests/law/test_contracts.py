@@ -14,13 +14,17 @@ import pytest
 
 PLANTED = {
     "Dependencies only go down": ("flatout/nouns/plan.py", "import flatout.commands"),
+    "Several nodes know ranks, ranks know one process, never the reverse": (
+        "flatout/running/one/foreground.py",
+        "import flatout.running.ranks.stacks",
+    ),
     "The agent is the bottom of the packages, the host the top": (
         "flatout_agent/speedups/nests.py",
         "import flatout_train.errors",
     ),
     "Within the agent dependencies only go down": (
         "flatout_agent/speedups/nests.py",
-        "import flatout_agent.booster",
+        "import flatout_agent.apply.booster",
     ),
     "Within the library dependencies only go down": (
         "flatout_train/loader/loader.py",

@@ -35,13 +35,11 @@ BUILDING = [path for path in PROGRAMS if path.parent.name in EXPORTING]
 EXPENSIVE = ["torch", "rich", "psutil", "jinja2", "tomlkit", "pynvml", "numpy"]
 WITH_TORCH = (
     "capture",
-    "crash_scene",
-    "discovery",
-    "hand_updates",
-    "job_facts",
+    "discover",
     "live",
+    "process.crash_scene",
+    "process.session",
     "ranks",
-    "session",
     "speedups.graphs.aliases",
     "speedups.graphs.host_values",
     "watch",
@@ -168,7 +166,7 @@ def test_importing_any_module_imports_no_torch() -> None:
     assert {"flatout.__main__", "flatout.commands.eject", "flatout_agent.boosts"} <= set(
         found["seen"]
     )
-    assert {"flatout_agent.start", WITHOUT_TORCH} <= set(found["seen"])
+    assert {"flatout_agent.process.start", WITHOUT_TORCH} <= set(found["seen"])
     assert "torch" not in found["loaded"]
 
 

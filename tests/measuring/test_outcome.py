@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flatout.measuring.outcome import LEAST_STEPS, Outcome, measured
-from flatout.running.processes import Process
+from flatout.running.one.records import Process
 from flatout_agent import wire
 
 

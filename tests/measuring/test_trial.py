@@ -14,7 +14,7 @@ from flatout.measuring import trial
 from flatout.measuring.outcome import Outcome
 from flatout.measuring.trial import Bench
 from flatout.nouns.plan import PlannedBoost
-from flatout.running.command import Command
+from flatout.running.one.command import Command
 from flatout_agent import wire
 from measuring.programs import PAUSED, PLAIN, at_each_step
 

@@ -17,10 +17,10 @@ from flatout.nouns.errors import INTERRUPTED, UserError
 from flatout.nouns.observer import Silent
 from flatout.profiling import recording, records
 from flatout.profiling.recording import ProfileSettings
-from flatout.running import command
-from flatout.running.command import Command
-from flatout.running.foreground import Finished
-from flatout.running.processes import Process
+from flatout.running.one import command
+from flatout.running.one.command import Command
+from flatout.running.one.foreground import Finished
+from flatout.running.one.records import Process
 from flatout_agent import wire
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ if path:
 DRIVER = """
 import sys
 from pathlib import Path
-from flatout.running import environment
+from flatout.running.one import environment
 environment.INJECT = Path(sys.argv.pop(1))
 from flatout.__main__ import main
 main()

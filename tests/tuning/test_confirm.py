@@ -12,7 +12,7 @@ from flatout.measuring.duel import Side
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Guard
 from flatout.reporting.outcome import learning_words
-from flatout.running.processes import Process
+from flatout.running.one.records import Process
 from flatout.tuning import planning
 from flatout.tuning.confirm import as_redrawn, confirmation, interval, may_be_redrawn, unclear
 from flatout_agent.wire import JobFacts, ModelFacts

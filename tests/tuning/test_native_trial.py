@@ -18,10 +18,10 @@ from flatout.nouns.nodes import NativeProgram
 from flatout.nouns.plan import Plan, PlannedRanks
 from flatout.nouns.ranks import ScalingRow
 from flatout.nouns.trial import Measurement
-from flatout.running.command import Command, script_sha256
-from flatout.running.native_ranks import NativeStart
-from flatout.running.processes import Process
-from flatout.running.rank_layout import RankLayout
+from flatout.running.one.command import Command, script_sha256
+from flatout.running.one.records import Process
+from flatout.running.ranks.layout import RankLayout
+from flatout.running.ranks.native import NativeStart
 from flatout.tuning import native_look, native_trial, plan_file, rank_run, scaling_trial
 from flatout_agent import wire
 

@@ -11,7 +11,7 @@ from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.nouns.trial import Guard, Measurement, Trial, Verdict
 from flatout.nouns.tuned import Confirmation
-from flatout.running.command import Command
+from flatout.running.one.command import Command
 from flatout.tuning import planning
 from flatout.tuning.trials import Found
 from flatout_agent import wire

@@ -13,8 +13,8 @@ from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.nouns.ranks import Scaling, ScalingRow
 from flatout.nouns.trial import Measurement
-from flatout.running.command import Command
-from flatout.running.rank_layout import RankLayout
+from flatout.running.one.command import Command
+from flatout.running.ranks.layout import RankLayout
 from flatout.tuning import plan_file, rank_run, scaling_trial
 from flatout_agent import wire
 

@@ -13,7 +13,7 @@ from flatout.measuring.trial import Bench
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Silent
 from flatout.nouns.trial import Verdict
-from flatout.running.command import Command
+from flatout.running.one.command import Command
 from flatout.tuning import trials
 from flatout.tuning.candidates import Allowance
 from flatout_agent import wire

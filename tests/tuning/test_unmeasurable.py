@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flatout.measuring.outcome import Outcome
-from flatout.running.processes import Process
+from flatout.running.one.records import Process
 from flatout.tuning import unmeasurable
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from flatout.nouns.machine_sample import GpuSample, GpuUse, MachineSample
-from flatout.running.jobs import JobEntry
+from flatout.running.one.jobs import JobEntry
 from flatout.watching.following import FollowedJob
 from flatout.watching.rules import RankHistory
-from flatout_agent.pulse import Pulse
+from flatout_agent.tell.pulse import Pulse
 
 NOBODY = 2**22 - 7
 """A process that is not there."""

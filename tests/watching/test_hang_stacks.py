@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent_paths import INJECT
-from flatout.running.ring import Ring, rings
+from flatout.running.one.ring import Ring, rings
 from flatout.watching import hang_stacks
 from flatout.watching.following import FollowedRank
 from flatout_agent import wire
@@ -72,7 +72,7 @@ def test_two_ranks(tmp_path: Path) -> None:
 
 def test_a_program_that_the_job_starts_does_not_take_its_rank(tmp_path: Path) -> None:
     from flatout.watching.following import FollowedJob
-    from flatout_agent.pulse import Pulse
+    from flatout_agent.tell.pulse import Pulse
     from flatout_agent.wire.job_list import JobEntry
 
     trains = Pulse(str(tmp_path))

@@ -39,8 +39,8 @@ from flatout.reporting.harmless import warn as warn
 if TYPE_CHECKING:
     from flatout.nouns.explained import Explained
     from flatout.nouns.machine import Machine
-    from flatout.running import foreground
-    from flatout.running.command import Command
+    from flatout.running.one import foreground
+    from flatout.running.one.command import Command
 
 INTRODUCTION = """
 Run any PyTorch training script flat out.
@@ -223,7 +223,7 @@ def entry(name: str) -> CommandEntry:
 
 def user_command(verb: str, arguments: Sequence[str], python: str | None) -> Command:
     """The user's program in what follows the options of `flatout verb`. Raises UserError."""
-    from flatout.running.command import resolve
+    from flatout.running.one.command import resolve
 
     return resolve(*program(verb, arguments), python, verb)
 
@@ -319,7 +319,7 @@ def _not_loaded() -> None:
 def look_here(python: str | None) -> Machine:
     """Quick facts of this machine and of the Python that runs the script."""
     from flatout.probing import machine
-    from flatout.running.command import chosen_python
+    from flatout.running.one.command import chosen_python
 
     return machine.look(chosen_python(python), limit_s=LOOK_S)
 
@@ -328,7 +328,7 @@ def crash_explained(
     ended: foreground.Finished, stderr: bytes, python: str | None
 ) -> Explained | None:
     """What ended the program, from its last lines; None: it did not crash, or not recognised."""
-    from flatout.running import last_words
+    from flatout.running.one import last_words
 
     texts = last_words.collected(ended.records, ended.returncode, stderr)
     if not texts:

@@ -10,7 +10,7 @@ from flatout.commands import duration, harmless, warn
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting import terminal
-from flatout.running.command import Command
+from flatout.running.one.command import Command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from flatout.nouns.identity import Identity
     from flatout.nouns.nodes import NodeLayout
     from flatout.nouns.ranks import Scaling
-    from flatout.running.rank_layout import RankLayout
-    from flatout.running.ranks import StartedRanks
-    from flatout.running.restarting import Restarts
+    from flatout.running.ranks.layout import RankLayout
+    from flatout.running.ranks.restarting import Restarts
+    from flatout.running.ranks.started import StartedRanks
 
 
 class AskedRanks(NamedTuple):
@@ -90,11 +90,11 @@ def begun(job: RankJob, asked: AskedRanks) -> Iterator[BegunRanks | None]:
     """The ranks where a trial shows that they pay and are right; None: one process is enough."""
     from flatout.probing import nodes
     from flatout.probing.identity import identity
-    from flatout.running import rank_layout
+    from flatout.running.ranks.layout import check_command
     from flatout.tuning import node_run
 
     machine = identity()
-    rank_layout.check_command(job.target)
+    check_command(job.target)
     there = nodes.layout(asked.nodes) if asked.nodes is not None else None
     if there is not None and there.count > 1:
         with _on_nodes(job, asked, there, machine) as ranks:
@@ -112,8 +112,8 @@ def _on_this_machine(
 ) -> BegunRanks:
     """After a trial, unless it is not wanted or the plan remembers one."""
     from flatout.reporting import ranks as report
-    from flatout.running.ranks import StartedRanks
-    from flatout.running.restarting import Restarts
+    from flatout.running.ranks.restarting import Restarts
+    from flatout.running.ranks.started import StartedRanks
     from flatout.tuning import rank_run, scaling_trial
 
     if not asked.trial:
@@ -141,8 +141,7 @@ def _on_this_machine(
 def _alone(job: RankJob, layout: RankLayout, restarts: int) -> BegunRanks | None:
     """One process, on an engine that could have given several."""
     from flatout.reporting import ranks as report
-    from flatout.running.lone_rank import LoneRank
-    from flatout.running.restarting import Restarts
+    from flatout.running.ranks.restarting import LoneRank, Restarts
 
     def group() -> StartedRanks:
         return LoneRank(job.target, layout)
@@ -158,9 +157,9 @@ def _on_nodes(
 ) -> Iterator[BegunRanks]:
     """On this node and others, each of which runs this same command."""
     from flatout.reporting import ranks as report
-    from flatout.running.node_book import NodeLimits
-    from flatout.running.node_group import NodeGroup
-    from flatout.running.restarting import Restarts
+    from flatout.running.nodes.connections import NodeLimits
+    from flatout.running.nodes.group import NodeGroup
+    from flatout.running.ranks.restarting import Restarts
     from flatout.tuning import native_look, node_run
 
     own = node_run.layout(asked.ranks, asked.gpus, machine, 1)

@@ -85,7 +85,7 @@ def _measured(
     from flatout.diagnosing import expectation
     from flatout.diagnosing.diagnose import diagnose_benched
     from flatout.reporting.terminal import BenchView
-    from flatout.running.command import chosen_python
+    from flatout.running.one.command import chosen_python
 
     if expect is not None:
         expectation.check_known(expect)

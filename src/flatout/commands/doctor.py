@@ -80,7 +80,7 @@ def _diagnose(deep: bool, recording: Path | None, redact: bool, python: str | No
     from flatout.diagnosing import checks
     from flatout.diagnosing.diagnose import diagnose
     from flatout.probing import machine, recorded, redacted, selftest
-    from flatout.running.command import chosen_python
+    from flatout.running.one.command import chosen_python
 
     began = time.monotonic()
     executable = chosen_python(python)

@@ -286,7 +286,7 @@ def _target(
 
 
 def _interpreter(python: str | None) -> str:
-    from flatout.running import command as running
+    from flatout.running.one import command as running
 
     return running.chosen_python(python)
 

@@ -166,7 +166,7 @@ def _show(page: Page | str, name: str, as_json: bool, asked: str | None) -> int:
 def _flight_record(words: list[str], python: str | None) -> tuple[FlightRecord | None, list[str]]:
     """What the dumps of the flight recorder among the words say, and the words that are left."""
     from flatout.probing import flight_recorder
-    from flatout.running.command import chosen_python
+    from flatout.running.one.command import chosen_python
 
     dumps, others = flight_recorder.split(words)
     if not dumps:

@@ -175,7 +175,7 @@ def _settings(options: dict[str, Any]) -> ExportSettings:
     """How to export, from the options of `command`."""
     from flatout.exporting import packages
     from flatout.nouns.exported import ExportSettings, Goal
-    from flatout.running.command import chosen_python
+    from flatout.running.one.command import chosen_python
 
     goal = options["goal"]
     if goal not in set(Goal):

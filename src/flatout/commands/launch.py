@@ -290,7 +290,7 @@ def _lock() -> str:
     with harmless("the packages of this environment are not written down"):
         from flatout.installing import answers
         from flatout.probing import packages
-        from flatout.running.command import chosen_python
+        from flatout.running.one.command import chosen_python
 
         files = answers.frozen(packages.look(chosen_python(None)))["files"]
         return "\n".join(files.values())

@@ -59,7 +59,7 @@ def command(
     Exit code: 0 if it fits, 1 if it does not, 2 if nothing could be measured.
     """
     from flatout.measuring import memory as measuring
-    from flatout.running import folder
+    from flatout.running.one import folder
 
     resolved = user_command("memory", ctx.args, python)
     limit_s = duration("--limit", limit)

@@ -17,7 +17,7 @@ from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
     from flatout.profiling.recording import ProfileSettings, Recorded
-    from flatout.running.command import Command
+    from flatout.running.one.command import Command
 
 PLACE = ("Understand", 1)
 CONTEXT = SCRIPT_CONTEXT
@@ -179,7 +179,7 @@ def _report(recorded: Recorded, most: float, as_json: bool) -> int:
     from flatout.nouns.profile import Profiled
     from flatout.reporting import terminal
     from flatout.reporting.profile import document, html
-    from flatout.running import folder
+    from flatout.running.one import folder
 
     run_folder = recorded.folder or folder.fresh("profile")
     page, notes = run_folder / "report.html", recorded.notes
@@ -201,10 +201,10 @@ def _with_plan(settings: ProfileSettings, path: Path | None) -> ProfileSettings:
     if path is None:
         return settings
     from flatout.probing.identity import identity
-    from flatout.running import chosen
+    from flatout.running.one import chosen_boosts
     from flatout.tuning import plan_file
 
     plan = plan_file.read(path)
-    boosts = chosen.choose(plan.boosts)
-    variables = chosen.environment(boosts, plan.job, identity())
-    return dataclasses.replace(settings, boosts=chosen.orders(boosts), variables=variables)
+    boosts = chosen_boosts.choose(plan.boosts)
+    variables = chosen_boosts.environment(boosts, plan.job, identity())
+    return dataclasses.replace(settings, boosts=chosen_boosts.orders(boosts), variables=variables)

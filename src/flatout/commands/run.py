@@ -22,15 +22,9 @@ from flatout.commands._several import AskedRanks, BegunRanks, RankJob, asked_ran
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting import document, explained, languages, terminal
-from flatout.running import (
-    chosen,
-    environment,
-    foreground,
-    last_words,
-    rank_summary,
-    summary,
-)
-from flatout.running.command import Command
+from flatout.running.one import chosen_boosts, environment, foreground, last_words, summary
+from flatout.running.one.command import Command
+from flatout.running.ranks import endings
 
 if TYPE_CHECKING:
     from flatout.nouns.explained import Explained
@@ -108,7 +102,7 @@ def _begin(
     """In the way that is asked for."""
     if live:
         return _run_live(request, selection, steps_left)
-    boosts = chosen.choose(request.applied.boosts, *selection[1:])
+    boosts = chosen_boosts.choose(request.applied.boosts, *selection[1:])
     if asked is None:
         return _run(request, boosts)
     return _run_ranks(request._replace(warned=asked.nodes is not None), boosts, asked)
@@ -145,7 +139,7 @@ def _run(
 ) -> int:
     variables = _variables(request, boosts)
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
-    orders, beside = chosen.orders(boosts), request.as_json
+    orders, beside = chosen_boosts.orders(boosts), request.as_json
     watch = _watch(request, boosts)
     answer = tuned = None
     try:
@@ -234,9 +228,9 @@ def _told(
         parts = group.layout.total, group.failure, ranks.scaling, native
         # That the others lost the rank that failed is no error of ours.
         faults = () if group.failure is not None else end.faults
-        together = rank_summary.ranks_end(ended.records, *parts)
+        together = endings.ranks_end(ended.records, *parts)
         if ranks.scaling is not None and ended.folder is not None:
-            rank_summary.write_trial(ranks.scaling, ended.folder)
+            endings.write_trial(ranks.scaling, ended.folder)
         end = dataclasses.replace(end, ranks=together, faults=faults)
     end = dataclasses.replace(end, interrupted=ended.interrupted)
     then = request.applied.machine.torch if request.applied.machine else None

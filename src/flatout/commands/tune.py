@@ -68,7 +68,7 @@ def command(
     Exit code: 0 if a plan was written, 1 if nothing is faster, 2 if nothing could be tried.
     """
     from flatout.reporting.terminal import TuneView
-    from flatout.running import folder
+    from flatout.running.one import folder
     from flatout.tuning import candidates, plan_file, tune
 
     resolved = user_command("tune", ctx.args, python)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from flatout.nouns.signature import Wording
-from flatout.running.processes import Processes
+from flatout.running.one.records import Processes
 from flatout_agent import wire
 
 GROWING = 1.15

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flatout.exporting import capturing
-from flatout.running.foreground import Finished
-from flatout.running.processes import Processes
+from flatout.running.one.foreground import Finished
+from flatout.running.one.records import Processes
 
 if TYPE_CHECKING:
     from flatout.nouns.exported import ExportResult

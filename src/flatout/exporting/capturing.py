@@ -14,11 +14,17 @@ from pathlib import Path
 from flatout.measuring.trial import OWN_EXIT_S, POLL_S, Bench
 from flatout.nouns.captured import Capture, CaptureRequest
 from flatout.nouns.errors import INTERRUPTED, UserError
-from flatout.running import folder as folders
-from flatout.running import foreground, standard_input
-from flatout.running.command import Command
-from flatout.running.process import GIVE_INPUT, LOG, TrialProcess, start_trial, wants_input
-from flatout.running.processes import Process, Processes
+from flatout.running.one import folder as folders
+from flatout.running.one import foreground, standard_input
+from flatout.running.one.command import Command
+from flatout.running.one.records import Process, Processes
+from flatout.running.one.trial_process import (
+    GIVE_INPUT,
+    LOG,
+    TrialProcess,
+    start_trial,
+    wants_input,
+)
 from flatout_agent import wire
 
 NO_AGENT = (

@@ -24,7 +24,7 @@ from flatout.nouns.exported import (
     ExportSettings,
     Goal,
 )
-from flatout.running import folder as run_folders
+from flatout.running.one import folder as run_folders
 from flatout_agent import limits
 
 SCHEMA = "flatout.capture/1"

@@ -118,7 +118,7 @@ def check(request: LaunchRequest, chosen: Engine) -> None:
 
 def _check_program(request: LaunchRequest) -> None:
     """The script is there, and lies where its nodes look for it."""
-    from flatout.running import command
+    from flatout.running.one import command
 
     words = request.argv
     if not words:

@@ -18,8 +18,8 @@ from flatout.measuring import trial
 from flatout.measuring.outcome import Outcome
 from flatout.measuring.trial import POLL_S, Bench
 from flatout.nouns.plan import PlannedBoost
-from flatout.running.process import TrialProcess
-from flatout.running.processes import Process, Processes
+from flatout.running.one.records import Process, Processes
+from flatout.running.one.trial_process import TrialProcess
 from flatout_agent import wire
 
 WARM_S = 3.0

@@ -17,8 +17,8 @@ from flatout.measuring.trial import (
 )
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Guard, Measurement, StepBlock, Trial, Verdict
-from flatout.running.process import LOG, TrialProcess
-from flatout.running.processes import Process, Processes
+from flatout.running.one.records import Process, Processes
+from flatout.running.one.trial_process import LOG, TrialProcess
 from flatout_agent import wire
 
 VERDICTS = {

@@ -9,10 +9,16 @@ from pathlib import Path
 from flatout.measuring.trial import OWN_EXIT_S, POLL_S, Bench, why_unmeasured
 from flatout.nouns.errors import UserError
 from flatout.nouns.memory_fit import MemoryFit, StrategyFit
-from flatout.running import standard_input
-from flatout.running.command import Command
-from flatout.running.process import GIVE_INPUT, LOG, TrialProcess, start_trial, wants_input
-from flatout.running.processes import Processes, without_steps
+from flatout.running.one import standard_input
+from flatout.running.one.command import Command
+from flatout.running.one.records import Processes, without_steps
+from flatout.running.one.trial_process import (
+    GIVE_INPUT,
+    LOG,
+    TrialProcess,
+    start_trial,
+    wants_input,
+)
 from flatout_agent import parallelism, wire
 
 VARIABLES = {"TORCHDYNAMO_DISABLE": "1"}

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from flatout.nouns.trial import Measurement
-from flatout.running.processes import Process
+from flatout.running.one.records import Process
 from flatout_agent import wire
 
 LEAST_STEPS = 3

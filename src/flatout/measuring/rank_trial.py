@@ -18,10 +18,10 @@ from flatout.measuring.outcome import measured
 from flatout.measuring.trial import OWN_EXIT_S, POLL_S, QUIET_EXIT_S, Bench, why_unmeasured
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Measurement
-from flatout.running import environment
-from flatout.running.process import LOG, TrialProcess, write_orders
-from flatout.running.processes import Process, Processes
-from flatout.running.rank_layout import RankLayout
+from flatout.running.one import environment
+from flatout.running.one.records import Process, Processes
+from flatout.running.one.trial_process import LOG, TrialProcess, write_orders
+from flatout.running.ranks.layout import RankLayout
 from flatout_agent import wire
 
 ENDLESS = 10**9

@@ -10,10 +10,9 @@ from pathlib import Path
 from flatout.knowledge import boosts as known
 from flatout.measuring.outcome import LEAST_STEPS, Outcome, measured
 from flatout.nouns.plan import PlannedBoost
-from flatout.running import native_ranks
-from flatout.running.command import Command
-from flatout.running.process import LOG, TrialProcess, start_trial
-from flatout.running.processes import Process, Processes
+from flatout.running.one.command import Command
+from flatout.running.one.records import Process, Processes
+from flatout.running.one.trial_process import LOG, TrialProcess, start_trial
 from flatout_agent import wire
 
 POLL_S = 0.02
@@ -134,7 +133,7 @@ def run(
         late=late and error is not None,
         backwards=processes.backwards,
         children=processes.children,
-        native=native_ranks.seen(processes.all),
+        native=next((seen.native for seen in processes.all if seen.native is not None), None),
     )
 
 

@@ -65,6 +65,29 @@ class NodeRound:
 
 
 @dataclass(frozen=True)
+class RankPlace:
+    """Where the ranks of this machine stand among those of all machines."""
+
+    first: int
+    """The first rank here."""
+    total: int
+    """Ranks on all machines."""
+    store: str
+    """host:port where rank 0 opens the store by which all find each other."""
+    host: str
+    """The address by which the others reach this machine."""
+    machine: int = 0
+    """The number of this machine, from 0."""
+    machines: int = 1
+
+    @property
+    def meeting(self) -> tuple[str, str]:
+        """`store` as its address, without brackets, and its port."""
+        host, _, port = self.store.rpartition(":")
+        return host.strip("[]"), port
+
+
+@dataclass(frozen=True)
 class StandStill:
     """Ranks of one node that have taken no step for long."""
 

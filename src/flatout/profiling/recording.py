@@ -23,10 +23,10 @@ from flatout.profiling import host_lines, host_parts, memory_categories, records
 from flatout.profiling.kinds_of_values import Syntax
 from flatout.profiling.records import Follower
 from flatout.profiling.trace import analysing, places, reading, sites
-from flatout.running import foreground
-from flatout.running.command import Command
-from flatout.running.process import start_trial
-from flatout.running.processes import Process
+from flatout.running.one import foreground
+from flatout.running.one.command import Command
+from flatout.running.one.records import Process
+from flatout.running.one.trial_process import start_trial
 from flatout_agent import wire
 
 ENVIRONMENT = {"KINETO_LOG_LEVEL": "99"}

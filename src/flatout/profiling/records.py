@@ -10,14 +10,14 @@ from threading import Event
 from flatout.nouns import units
 from flatout.nouns.errors import INTERRUPTED, UserError
 from flatout.nouns.observer import Observer
-from flatout.running.foreground import Finished
-from flatout.running.processes import (
+from flatout.running.one.foreground import Finished
+from flatout.running.one.records import (
     Process,
     Processes,
+    Tail,
     backwards_and_children,
     without_steps,
 )
-from flatout.running.records import Tail
 from flatout_agent import wire
 
 POLL_S = 0.1

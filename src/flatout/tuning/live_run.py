@@ -16,8 +16,8 @@ from flatout.nouns.plan import Plan
 from flatout.nouns.trial import Measurement, Trial, Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.probing.identity import identity
-from flatout.running.command import Command
-from flatout.running.records import Tail
+from flatout.running.one.command import Command
+from flatout.running.one.records import Tail
 from flatout.tuning import plan_file, planning
 from flatout.tuning.candidates import Allowance
 from flatout_agent import wire

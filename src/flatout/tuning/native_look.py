@@ -16,10 +16,11 @@ from flatout.measuring.trial import Bench
 from flatout.nouns.errors import UserError
 from flatout.nouns.nodes import NativeProgram
 from flatout.nouns.plan import Plan
-from flatout.running import folder, native_ranks, rank_layout
-from flatout.running.command import Command, script_sha256
-from flatout.running.process import end_all
-from flatout.running.rank_layout import RankLayout
+from flatout.running.one import folder
+from flatout.running.one.command import Command, script_sha256
+from flatout.running.one.trial_process import end_all
+from flatout.running.ranks.layout import RankLayout, alone
+from flatout.running.ranks.native import starts_group
 from flatout.tuning import native_trial, rank_run
 from flatout_agent import wire
 
@@ -42,7 +43,7 @@ def program(
     may_look: one process may be tried; limit_s: for it; tell: called with a line on what is done;
     warn: with what the user should know.
     """
-    tells = not may_look and native_ranks.starts_group(command.script)
+    tells = not may_look and starts_group(command.script)
     if tells or _remembered(command, plan):
         return NativeProgram(wire.OWN_DDP, scale_batch=scale_batch)
     if not may_look:
@@ -88,7 +89,7 @@ def _seen(
         window_s=0.0,
         compile_cache=run_folder / "compiled",
         ranks=orders,
-        variables=rank_layout.alone(os.environ),
+        variables=alone(os.environ),
     )
     try:
         first = trial.run(bench, trial.FIRST, (), None, limit_s, warmup_max_s=0.0)

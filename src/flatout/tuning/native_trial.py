@@ -14,7 +14,7 @@ from flatout.measuring.rank_trial import RankOutcome
 from flatout.nouns.nodes import NativeProgram
 from flatout.nouns.ranks import ScalingRow
 from flatout.nouns.trial import Measurement
-from flatout.running.native_ranks import NativeStart
+from flatout.running.ranks.native import NativeStart
 from flatout_agent import wire
 
 NAMES = {

@@ -12,15 +12,14 @@ from dataclasses import replace
 import flatout
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import Identity
-from flatout.nouns.nodes import NativeProgram, NodeLayout, NodeRound
+from flatout.nouns.nodes import NativeProgram, NodeLayout, NodeRound, RankPlace
 from flatout.nouns.plan import PlannedBoost
-from flatout.running import rank_layout, restarting
-from flatout.running.command import Command, script_sha256
-from flatout.running.node_book import NodeLimits
-from flatout.running.node_leader import NodeLeader
-from flatout.running.node_link import NodeLink
-from flatout.running.rank_layout import RankLayout
-from flatout.running.rank_place import RankPlace
+from flatout.running.nodes.connections import NodeLimits
+from flatout.running.nodes.leader import NodeLeader
+from flatout.running.nodes.link import NodeLink
+from flatout.running.one.command import Command, script_sha256
+from flatout.running.ranks import restarting
+from flatout.running.ranks.layout import RankLayout, asked_layout
 from flatout.tuning import native_trial
 from flatout_agent import wire
 
@@ -49,7 +48,7 @@ def layout(ranks: int | None, gpus: str | None, machine: Identity, least: int) -
     if ranks is None and gpus is None:
         ranks, gpus = (None, "all") if present else (1, None)
     cores = machine.cores or 1
-    return rank_layout.layout(ranks, gpus, cores, present, os.environ, least=least)
+    return asked_layout(ranks, gpus, cores, present, os.environ, least=least)
 
 
 def program(command: Command, boosts: Sequence[PlannedBoost], scale_batch: bool) -> str:

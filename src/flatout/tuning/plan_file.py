@@ -2,7 +2,7 @@
 
 `[boosts.*]` is what `flatout run` applies, in that order. The other tables say for which program
 and machine it was measured, and with what gain. What a plan may hold is decided by its one reader,
-`flatout_agent.plan`.
+`flatout_agent.apply.plan`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from flatout.knowledge import jobs
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import GpuIdentity, Identity
 from flatout.nouns.plan import Plan, PlannedBoost, PlannedRanks
-from flatout_agent import plan as plan_reader
-from flatout_agent.plan import VERSION, PlanError, PlanTable, WrittenPlan
+from flatout_agent.apply import plan as plan_reader
+from flatout_agent.apply.plan import VERSION, PlanError, PlanTable, WrittenPlan
 from flatout_agent.wire import JobFacts
 
 DIGITS = 4

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.probing.identity import identity
-from flatout.running import chosen
-from flatout.running.command import Command, script_sha256
+from flatout.running.one import chosen_boosts
+from flatout.running.one.command import Command, script_sha256
 from flatout.tuning import plan_file
 
 Warn = Callable[[str], None]
@@ -22,4 +22,4 @@ def variables(
     machine = identity()
     if differences := plan_file.differences(plan, machine, script_sha256(command.script)):
         warn(f"not what the plan was measured on: {'; '.join(differences)}")
-    return chosen.environment(boosts, plan.job, machine)
+    return chosen_boosts.environment(boosts, plan.job, machine)

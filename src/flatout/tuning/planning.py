@@ -14,7 +14,7 @@ from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Confirmation
-from flatout.running.command import Command, script_sha256
+from flatout.running.one.command import Command, script_sha256
 from flatout.tuning.trials import Found
 
 ONE_PAIR = 1.25

@@ -13,10 +13,11 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan, PlannedBoost, PlannedRanks
 from flatout.nouns.ranks import Scaling
-from flatout.running import folder, native_ranks, rank_summary
-from flatout.running.command import Command, script_sha256
-from flatout.running.native_ranks import NativeStart
-from flatout.running.rank_layout import RankLayout, fewer
+from flatout.running.one import folder
+from flatout.running.one.command import Command, script_sha256
+from flatout.running.ranks import endings
+from flatout.running.ranks.layout import RankLayout, fewer
+from flatout.running.ranks.native import NativeStart, starts_group
 from flatout.tuning import plan_file, scaling_trial
 from flatout.tuning.scaling_trial import RankMachine, TooShort
 from flatout_agent import wire
@@ -65,7 +66,7 @@ def planned(
         warn(TOO_SHORT)
         return RankPlan(replace(layout, native=measured.native))
     with suppress(OSError):
-        rank_summary.write_trial(measured, run_folder)
+        endings.write_trial(measured, run_folder)
     best = measured.chosen
     if best is None:
         return RankPlan(layout, measured)
@@ -80,7 +81,7 @@ def untried(layout: RankLayout, command: Command, scale_batch: bool) -> RankPlan
     """
     if scale_batch:
         raise UserError(NEEDS_TRIAL, "leave out --no-trial")
-    own = native_ranks.starts_group(command.script)
+    own = starts_group(command.script)
     return RankPlan(replace(layout, native=NativeStart(wire.OWN_DDP) if own else None))
 
 

@@ -22,10 +22,10 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.ranks import LossesAgree, Scaling, ScalingRow
 from flatout.nouns.trial import Measurement
-from flatout.running import rank_summary
-from flatout.running.native_ranks import NativeStart
-from flatout.running.process import end_all
-from flatout.running.rank_layout import RankLayout, fewer
+from flatout.running.one.trial_process import end_all
+from flatout.running.ranks import endings
+from flatout.running.ranks.layout import RankLayout, fewer
+from flatout.running.ranks.native import NativeStart
 from flatout.tuning import native_trial, unmeasurable
 from flatout.tuning.confirm import LEVEL, RESAMPLES
 from flatout.tuning.losses import SIGMAS, loss_sigma
@@ -241,7 +241,7 @@ def compared(
     seen, ranks = outcome.ranks, outcome.measured
     if ranks is None:
         return ScalingRow(size, error=f"{outcome.error} (log: {outcome.log})")
-    models = rank_summary.models(seen) if seen is not None else ()
+    models = endings.models(seen) if seen is not None else ()
     random_numbers = drawn or any(model.random for model in models)
     verdict, reason = losses_agree(written.losses, ranks.losses, random_numbers)
     return ScalingRow(

@@ -17,10 +17,10 @@ from flatout.nouns.observer import Observer
 from flatout.nouns.trial import Guard, Measurement, WhyUntried
 from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.probing.identity import identity
-from flatout.running import footprint, standard_input
-from flatout.running.command import Command
-from flatout.running.folder import ROOT
-from flatout.running.process import end_all
+from flatout.running.one import footprint, standard_input
+from flatout.running.one.command import Command
+from flatout.running.one.folder import ROOT
+from flatout.running.one.trial_process import end_all
 from flatout.tuning import planning, starts, trials
 from flatout.tuning.candidates import Allowance, highest_risk
 from flatout.tuning.confirm import as_redrawn, confirmation, may_be_redrawn, unclear

@@ -9,8 +9,8 @@ from flatout.measuring.live import FinishedTuning
 from flatout.measuring.outcome import Outcome
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
-from flatout.running.process import GIVE_INPUT, log_tail, wants_input
-from flatout.running.processes import without_steps
+from flatout.running.one.records import without_steps
+from flatout.running.one.trial_process import GIVE_INPUT, log_tail, wants_input
 
 LOG_LINES = 12
 FULL_BYTES = 16 * 2**20

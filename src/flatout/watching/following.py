@@ -12,7 +12,7 @@ from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample, JobState, RankSample
 from flatout.nouns.machine_sample import MachineSample
 from flatout.probing.live.trees import TreeUse, waits_for_input
-from flatout.running.ring import Ring, rings
+from flatout.running.one.ring import Ring, rings
 from flatout.watching import steps
 from flatout.watching.rules import JobHistory, TreeSample
 from flatout.watching.steps import RankSteps

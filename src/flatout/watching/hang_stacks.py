@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flatout.running import stacks
-from flatout.running.stacks import WAIT_S
-from flatout.running.stacks import write as write
+from flatout.running.ranks import stacks
+from flatout.running.ranks.stacks import WAIT_S
+from flatout.running.ranks.stacks import write as write
 from flatout.watching.following import FollowedRank
 
 

@@ -17,7 +17,7 @@ from flatout.nouns.alert import Alert
 from flatout.nouns.frame import Frame
 from flatout.nouns.machine_sample import MachineSample
 from flatout.probing.live.sampler import MachineSampler
-from flatout.running import jobs
+from flatout.running.one import jobs
 from flatout.watching import hang_stacks
 from flatout.watching.alert_book import AlertBook
 from flatout.watching.expected import steps_before

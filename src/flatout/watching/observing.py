@@ -16,7 +16,7 @@ from flatout.nouns.machine_sample import MachineSample, ProcessSample
 from flatout.probing.live.foreign import ForeignJob, ForeignJobs
 from flatout.probing.live.sampler import MachineSampler
 from flatout.probing.live.trees import TreeUse
-from flatout.running import jobs
+from flatout.running.one import jobs
 from flatout.watching import hang_stacks
 from flatout.watching.alert_book import AlertBook
 from flatout.watching.following import FollowedJob

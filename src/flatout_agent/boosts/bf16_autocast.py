@@ -42,9 +42,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import multiplies, speedup, speedup_of_work
-from flatout_agent.chain import Depth
 from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
 
 if TYPE_CHECKING:

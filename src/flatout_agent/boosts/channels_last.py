@@ -42,9 +42,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup, speedup_of_work
-from flatout_agent.chain import Depth
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.channels_last import ChannelsLast, convolutions, is_channels_last
 

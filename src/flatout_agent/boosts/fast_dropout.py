@@ -52,9 +52,9 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.attach.chain import compiled_by_user
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.boosts import speedup, speedup_of_work
-from flatout_agent.chain import compiled_by_user
 from flatout_agent.speedups.stand_in import StandIn, known_to_compilers
 
 if TYPE_CHECKING:

@@ -40,10 +40,10 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.attach.chain import Depth
+from flatout_agent.attach.replacing import replaced
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Undo
 from flatout_agent.boosts import speedup_of_work
-from flatout_agent.chain import Depth
-from flatout_agent.replacing import replaced
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
 

@@ -54,11 +54,11 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.attach.chain import compiled_by_user
+from flatout_agent.attach.tracebacks import first_line
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_work
-from flatout_agent.chain import compiled_by_user
 from flatout_agent.speedups.redirected import DTYPES, Before, RedirectedCalls, is_redirected
-from flatout_agent.tracebacks import first_line
 
 if TYPE_CHECKING:
     import torch

@@ -47,9 +47,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.attach.chain import Depth, is_compiled
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup, speedup_of_work
-from flatout_agent.chain import Depth, is_compiled
 
 if TYPE_CHECKING:
     import torch

@@ -50,9 +50,9 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.attach.chain import compiled_by_user
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.boosts import multiplies, speedup_of_work
-from flatout_agent.chain import compiled_by_user
 from flatout_agent.speedups.constant_matrices import Constants, compressed, product
 from flatout_agent.speedups.stand_in import StandIn, is_plain, known_to_compilers
 

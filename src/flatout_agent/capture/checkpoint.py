@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from flatout_agent import tracebacks
+from flatout_agent.attach import tracebacks
 from flatout_agent.capture.refusal import CannotCapture
 
 PREFIXES = ("module.", "_orig_mod.", "model.")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.export import Dim, ExportedProgram
 
-from flatout_agent import tracebacks
+from flatout_agent.attach import tracebacks
 from flatout_agent.capture import refusal, rows
 from flatout_agent.capture.flat import FlatModel
 from flatout_agent.capture.rows import Rows, Tensors

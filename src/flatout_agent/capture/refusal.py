@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
-from flatout_agent.replacing import replaced
+from flatout_agent.attach.replacing import replaced
 from flatout_agent.watch import places
 
 GENERATION = (

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from flatout_agent.attach.chain import SLOT
 from flatout_agent.capture.refusal import CannotCapture
-from flatout_agent.chain import SLOT
 
 WRAPPERS = ("DistributedDataParallel", "DataParallel")
 SHARDED = ("FullyShardedDataParallel", "FSDPModule")

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
+from flatout_agent.attach.replacing import replaced
 from flatout_agent.capture import names
 from flatout_agent.capture.calls import SeenCall, copied, size_bytes
 from flatout_agent.capture.refusal import CannotCapture
 from flatout_agent.capture.roots import Root, Roots
 from flatout_agent.job import Job
-from flatout_agent.recorder import Recorder
-from flatout_agent.replacing import replaced
 from flatout_agent.speedups import nests
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch.ending import end_process
 from flatout_agent.watch.tensors import tensors_in
 

@@ -23,7 +23,7 @@ def _load_agent(package: str) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules["flatout_agent"] = module
     spec.loader.exec_module(module)
-    from flatout_agent import start
+    from flatout_agent.process import start
 
     start.start()
 

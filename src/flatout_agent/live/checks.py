@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Declined, Moment, Risk
-from flatout_agent.booster import Booster
 from flatout_agent.boosts import load
 from flatout_agent.job import Job
 from flatout_agent.live import calls as replays

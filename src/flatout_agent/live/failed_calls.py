@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Moment
-from flatout_agent.booster import Booster
 from flatout_agent.job import Job
 
 CALLED = (Moment.MODEL, Moment.START)

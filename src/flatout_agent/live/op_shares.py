@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flatout_agent.chain import compiled_by_user
+from flatout_agent.attach.chain import compiled_by_user
 from flatout_agent.live import calls
 from flatout_agent.live.checks import Checks
 from flatout_agent.live.state import Tick

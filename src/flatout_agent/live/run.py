@@ -16,11 +16,10 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
-from flatout_agent.booster import Booster
+from flatout_agent.apply.booster import Booster
+from flatout_agent.attach.chain import Depth
 from flatout_agent.boosts import names
-from flatout_agent.chain import Depth
 from flatout_agent.job import Job
-from flatout_agent.job_facts import JobNotes
 from flatout_agent.live import checks, decide, idle, op_shares, peers, rechecks, run_length
 from flatout_agent.live.background_compile import BackgroundCompile
 from flatout_agent.live.budget import Budget
@@ -30,8 +29,9 @@ from flatout_agent.live.checks import Checked
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.recipe import Tuning
 from flatout_agent.live.state import Story, Tick
-from flatout_agent.recorder import Recorder
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch.interruptions import watch_saving
+from flatout_agent.watch.job_facts import JobNotes
 from flatout_agent.watch.run import RunWatch, compile_counters
 from flatout_agent.watch.step_calls import StepCalls
 from flatout_agent.watch.tensors import synchronize, tensors_in

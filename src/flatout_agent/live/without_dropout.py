@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from flatout_agent.chain import is_compiled
+from flatout_agent.attach.chain import is_compiled
 
 RATES = {
     "dropout": ("p", 1),

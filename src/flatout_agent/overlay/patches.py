@@ -10,13 +10,13 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
+from flatout_agent.attach.replacing import Undo, in_reverse, replaced
 from flatout_agent.overlay import views
 from flatout_agent.overlay.changes import Changes
 from flatout_agent.overlay.native import raw_io, shown, system
 from flatout_agent.overlay.opening import Opening, file_io
 from flatout_agent.overlay.overlay import Overlay
 from flatout_agent.overlay.renames import Renames
-from flatout_agent.replacing import Undo, in_reverse, replaced
 
 LOOKING = ("stat", "lstat", "access", "readlink", "statvfs", "pathconf", "getxattr", "listxattr")
 ALTERING = (

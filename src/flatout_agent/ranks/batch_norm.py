@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from flatout_agent.attach.replacing import Undo, replaced
 from flatout_agent.ranks.group import RankGroup
-from flatout_agent.replacing import Undo, replaced
 
 
 def shared(group: RankGroup, active: Callable[[], bool]) -> Undo:

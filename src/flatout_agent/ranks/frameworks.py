@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 from types import ModuleType
 
-from flatout_agent.importing import Callback
+from flatout_agent.attach.importing import Callback
 
 ACCELERATE = "accelerate.accelerator"
 TRANSFORMERS = "transformers.trainer"

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
+from flatout_agent.attach.replacing import replaced
 from flatout_agent.ranks import agreeing, going_on, reducer
 from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.refusal import Refused, guarding, losing
 from flatout_agent.ranks.regions import Regions, fingerprint
-from flatout_agent.recorder import Recorder
-from flatout_agent.replacing import replaced
+from flatout_agent.tell.recorder import Recorder
 
 CHECK_EVERY = 200
 """Backward passes between two checks that the ranks' weights are still equal."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from flatout_agent.attach.replacing import Undo, in_reverse, replaced
 from flatout_agent.ranks.rows import Split
-from flatout_agent.replacing import Undo, in_reverse, replaced
 
 
 def shared(split_under_way: Callable[[], Split | None]) -> Undo:

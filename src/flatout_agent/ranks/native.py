@@ -17,11 +17,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from flatout_agent import wire
+from flatout_agent.attach.replacing import replaced
 from flatout_agent.ranks import frameworks
 from flatout_agent.ranks.own_batches import own_loader
 from flatout_agent.ranks.refusal import Refused, guarding
-from flatout_agent.recorder import Recorder
-from flatout_agent.replacing import replaced
+from flatout_agent.tell.recorder import Recorder
 
 CHECK_AT = 2
 """Step after which a process group must exist."""

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from flatout_agent.attach.replacing import Undo, in_reverse, replaced
 from flatout_agent.ranks.buckets import BUCKET_BYTES, GradientBucket, ParameterKind
 from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.refusal import SPARSE, Refused
 from flatout_agent.ranks.rows import mean_gradient
-from flatout_agent.replacing import Undo, in_reverse, replaced
 
 MARK = "_flatout_version"
 """Attribute of a gradient that is equal in all ranks: its version then. Not its identity, as Python

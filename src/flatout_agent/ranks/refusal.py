@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from flatout_agent import wire
-from flatout_agent.recorder import Recorder
+from flatout_agent.tell.recorder import Recorder
 
 LOST_WORDS = ("Connection", "connection", "Timed out", "timed out", "timeout", "closed by peer")
 """Words in the errors of gloo and NCCL if another rank is gone or does not answer."""

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
-from flatout_agent.chain import Depth, model_call
+from flatout_agent.attach.chain import Depth, model_call
+from flatout_agent.attach.replacing import Undo, in_reverse, replaced
 from flatout_agent.ranks import batch_norm, leaves, losses
 from flatout_agent.ranks.group import RankGroup
 from flatout_agent.ranks.kept import random_states
@@ -22,7 +23,6 @@ from flatout_agent.ranks.proving import Proof, Prover
 from flatout_agent.ranks.reducer import Reducer
 from flatout_agent.ranks.refusal import Refused
 from flatout_agent.ranks.rows import Split
-from flatout_agent.replacing import Undo, in_reverse, replaced
 
 CHECKED_CALLS = 3
 """The first calls of each kind are checked for equal inputs, and one in CHECK_EVERY after them."""

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from flatout_agent.importing import Callback
+from flatout_agent.attach.importing import Callback
 
 of_the_system: list[random.Random] = []
 """The generator that replaces the system's entropy."""

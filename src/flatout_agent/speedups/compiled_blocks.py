@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.chain import Depth, Layer, Undo, model_call
+from flatout_agent.attach.chain import Depth, Layer, Undo, model_call
 
 if TYPE_CHECKING:
     import torch

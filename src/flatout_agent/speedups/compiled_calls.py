@@ -10,8 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.attach.chain import Depth, Layer
 from flatout_agent.boost import Applied
-from flatout_agent.chain import Depth, Layer
 from flatout_agent.speedups import compiled_blocks, nests
 from flatout_agent.speedups.compiling import Attempts, Code, run_module
 

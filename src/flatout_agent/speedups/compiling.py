@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.chain import is_compiled
-from flatout_agent.tracebacks import first_line
+from flatout_agent.attach.chain import is_compiled
+from flatout_agent.attach.tracebacks import first_line
 
 if TYPE_CHECKING:
     import torch

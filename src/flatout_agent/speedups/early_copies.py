@@ -10,8 +10,8 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from flatout_agent.attach.replacing import Replacement
 from flatout_agent.boost import Undo
-from flatout_agent.replacing import Replacement
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.side_stream import SideStream
 

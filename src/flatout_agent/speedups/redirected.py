@@ -15,10 +15,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.chain import SLOT
+from flatout_agent.attach.chain import SLOT
+from flatout_agent.attach.tracebacks import first_line
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.stand_in import StandIn
-from flatout_agent.tracebacks import first_line
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.replacing import Replacement
+from flatout_agent.attach.replacing import Replacement
 
 if TYPE_CHECKING:
     import torch

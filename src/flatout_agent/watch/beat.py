@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
+from flatout_agent.attach.replacing import in_reverse, replaced
 from flatout_agent.job import Job
-from flatout_agent.pulse import UNKNOWN, Pulse
-from flatout_agent.recorder import Recorder
-from flatout_agent.replacing import in_reverse, replaced
+from flatout_agent.tell.pulse import UNKNOWN, Pulse
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch.interruptions import watch_saving
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.tensors import tensors_in

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import sys
 
-from flatout_agent.recorder import Recorder
+from flatout_agent.tell.recorder import Recorder
 
 
 def children_started() -> int:

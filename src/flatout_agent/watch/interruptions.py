@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.replacing import replaced
+from flatout_agent.attach.replacing import replaced
 
 
 def watch_saving(

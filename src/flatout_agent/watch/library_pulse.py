@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from flatout_agent import pulse as rings
-from flatout_agent.pulse import UNKNOWN, Pulse
+from flatout_agent.tell import pulse as rings
+from flatout_agent.tell.pulse import UNKNOWN, Pulse
 from flatout_agent.watch import beat
 from flatout_agent.watch.beat import DeviceLoss
 from flatout_agent.watch.tensors import samples_in
@@ -185,7 +185,7 @@ def _pulse() -> Pulse | None:
 def _begun(device: str) -> ProcessPulse | None:
     """A pulse from now on, or None if the agent writes it or it is not wanted."""
     global _over, _process
-    if "flatout_agent.session" in sys.modules or os.environ.get(SWITCH) == "0":
+    if "flatout_agent.process.session" in sys.modules or os.environ.get(SWITCH) == "0":
         _over = True
         return None
     _process = ProcessPulse(device)

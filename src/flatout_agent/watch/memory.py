@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from flatout_agent import overlay, wire
-from flatout_agent.chain import Depth
+from flatout_agent.attach.chain import Depth
 from flatout_agent.job import Job
-from flatout_agent.recorder import Recorder
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.step_memory import StepMemory
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.watch.ending import children_started, end_process
 from flatout_agent.watch.profile.modes import StepMode

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
+from flatout_agent.attach.replacing import replaced
 from flatout_agent.job import Job
 from flatout_agent.ranks import frameworks
 from flatout_agent.ranks.own_batches import own_loader
 from flatout_agent.ranks.refusal import Refused
-from flatout_agent.recorder import Recorder
-from flatout_agent.replacing import replaced
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import places
 
 CLASSES = {

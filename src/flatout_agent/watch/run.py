@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from flatout_agent import tracebacks, wire
-from flatout_agent.booster import Booster
+from flatout_agent import wire
+from flatout_agent.apply.booster import Booster
+from flatout_agent.attach import tracebacks
 from flatout_agent.job import Job
-from flatout_agent.recorder import Recorder
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.watch.beat import Beat
 from flatout_agent.watch.ending import children_started

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.replacing import Replacement
+from flatout_agent.attach.replacing import Replacement
 from flatout_train.errors import UsageError
 from flatout_train.memory import drawing as memory_drawing
 from flatout_train.memory import reporting as memory_report

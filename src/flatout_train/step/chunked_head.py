@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatout_agent.chain import Depth, compiled_by_user, model_call
+from flatout_agent.attach.chain import Depth, compiled_by_user, model_call
+from flatout_agent.attach.tracebacks import first_line
 from flatout_agent.speedups import forward_state
 from flatout_agent.speedups.repeated_blocks import alike_blocks
-from flatout_agent.tracebacks import first_line
 from flatout_train.errors import UsageError
 from flatout_train.out_of_memory import is_out_of_memory
 from flatout_train.step import chunked_loss, ranks

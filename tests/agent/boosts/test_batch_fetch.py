@@ -25,8 +25,8 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from flatout_agent.boost import Applied, Declined, Switch
 from flatout_agent.boosts import batch_fetch as boost
 from flatout_agent.job import Job
-from flatout_agent.job_facts import loader_facts
 from flatout_agent.speedups.samples import batch_reads
+from flatout_agent.watch.job_facts import loader_facts
 from flatout_agent.wire import JobFacts, LoaderFacts
 
 LOADER = LoaderFacts("TensorDataset", False, 4, 100, 0, False, False, "fork", False, read_singly="")

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import bf16_autocast
-from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.wire import JobFacts, ModelFacts

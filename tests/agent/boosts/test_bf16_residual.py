@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import bf16_autocast, bf16_residual
 from flatout_agent.job import Job
-from flatout_agent.job_facts import model_facts
 from flatout_agent.speedups.precision import Bf16Support
+from flatout_agent.watch.job_facts import model_facts
 from flatout_agent.wire import JobFacts, ModelFacts
 from flatout_train import plans
 

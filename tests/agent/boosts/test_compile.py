@@ -14,11 +14,11 @@ from flatout_agent.boost import Declined
 from flatout_agent.boosts import compile
 from flatout_agent.boosts.compile import BOOST
 from flatout_agent.job import Job
-from flatout_agent.job_facts import model_facts
 from flatout_agent.live import candidates
 from flatout_agent.speedups import compiling
 from flatout_agent.speedups.compiled_calls import SEVERAL, CompiledCalls
 from flatout_agent.speedups.compiling import GRAPH_MODES
+from flatout_agent.watch.job_facts import model_facts
 from flatout_agent.wire import JobFacts, ModelFacts
 
 # Dynamo hides it from people, not from a filter that makes errors of warnings.

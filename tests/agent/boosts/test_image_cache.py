@@ -27,13 +27,13 @@ from PIL import Image, ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Applied, Declined
-from flatout_agent.booster import Booster
 from flatout_agent.boosts import image_cache as boost
 from flatout_agent.job import Job
-from flatout_agent.recorder import Recorder
 from flatout_agent.speedups.images import decoded_images, jpeg_loading
 from flatout_agent.speedups.images.decoded_images import COUNT, FULL, HITS, MISSES, OFF, USED, Log
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.wire import BoostOrder, JobFacts, LoaderFacts
 from photos import photographs
 

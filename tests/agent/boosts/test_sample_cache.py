@@ -27,14 +27,14 @@ from torch.utils.data import (
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
+from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Applied, Declined, Switch
-from flatout_agent.booster import Booster
 from flatout_agent.boosts import sample_cache as boost
 from flatout_agent.job import Job
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.run import LiveWatch
-from flatout_agent.recorder import Recorder
 from flatout_agent.speedups.samples import kept_samples, samples
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.wire import BoostOrder, Decided, JobFacts, LiveOrders, LoaderFacts
 
 LOADER = LoaderFacts("Photos", False, 4, 100, 0, False, False, "fork", False)

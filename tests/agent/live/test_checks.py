@@ -15,9 +15,9 @@ from torch.nn import functional as F
 import forked
 from agent_paths import INJECT
 from flatout_agent import wire
+from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import load as load_real
-from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.live import checks
 from guarded import conv, cross_entropy, differences, everything, images, mlp, vectors
@@ -579,7 +579,7 @@ PLANT = """
 import sys, time, types
 import torch
 from flatout_agent.boost import Applied, Boost, Moment, Risk
-from flatout_agent.chain import Depth
+from flatout_agent.attach.chain import Depth
 FAST = [0]
 def apply(job, target, params):
     FAST[0] += 1
@@ -593,7 +593,7 @@ def apply(job, target, params):
 boost = types.SimpleNamespace(BOOST=Boost("0", Risk.EXACT, Moment.MODEL), apply=apply,
     applies=lambda facts, params: None, promise=lambda facts, params: 2.0)
 for name in ("flatout_agent.live.candidates", "flatout_agent.live.recipe",
-             "flatout_agent.live.checks", "flatout_agent.booster"):
+             "flatout_agent.live.checks", "flatout_agent.apply.booster"):
     module = sys.modules.get(name)
     if module is not None:
         module.load = lambda boost_id: boost

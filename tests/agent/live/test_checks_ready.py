@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied, Boost, Moment, Risk
-from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.speedups.graphs import graphed_calls
 from planted import Program, assert_unharmed, planted

@@ -123,7 +123,7 @@ import torch.distributed as dist
 sys.path[:0] = [{tests!r}]
 import planted
 from pathlib import Path
-from flatout_agent import booster
+from flatout_agent.apply import booster
 from flatout_agent.live import checks, peers
 from planted import Program, late, planted as plant, times
 from guarded import mlp, vectors

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from flatout_agent import wire
-from flatout_agent.booster import Booster
+from flatout_agent.apply.booster import Booster
 from flatout_agent.boosts import load
 from flatout_agent.job import Job
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.run import LiveWatch
-from flatout_agent.recorder import Recorder
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch.step_calls import STEPS
 
 STEPS_TAKEN = 2 * STEPS

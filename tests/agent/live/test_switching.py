@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from flatout_agent.booster import Booster
+from flatout_agent.apply.booster import Booster
 from flatout_agent.boosts import (
     bf16_autocast,
     cpu_threads,
@@ -30,10 +30,10 @@ from flatout_agent.boosts import (
     loader_workers,
     sparse_matmul,
 )
-from flatout_agent.discovery import Discovery
+from flatout_agent.discover.discovery import Discovery
 from flatout_agent.job import Job
-from flatout_agent.recorder import Recorder
 from flatout_agent.speedups.precision import Bf16Support
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.wire import BoostOrder
 

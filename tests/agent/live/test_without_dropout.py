@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied, Boost, Moment, Risk
-from flatout_agent.chain import Depth
 from flatout_agent.live.without_dropout import WithoutDropout, can_run_without_dropout
 from guarded import Attending, Tagger, words
 from planted import planted

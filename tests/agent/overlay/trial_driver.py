@@ -7,7 +7,8 @@ import os
 import runpy
 import sys
 
-from flatout_agent import importing, overlay, wire
+from flatout_agent import overlay, wire
+from flatout_agent.attach import importing
 
 
 def main() -> None:

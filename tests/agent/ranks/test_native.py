@@ -11,7 +11,7 @@ import pytest
 
 import native_ranked
 import ranked
-from flatout.running.native_ranks import NativeStart
+from flatout.running.ranks.native import NativeStart
 from flatout_agent import wire
 
 pytestmark = pytest.mark.slow

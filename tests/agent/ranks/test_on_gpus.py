@@ -14,8 +14,8 @@ import torch
 import native_ranked
 import ranked
 from agent_paths import INJECT
-from flatout.running.native_ranks import NativeStart
-from flatout.running.rank_layout import RankLayout
+from flatout.running.ranks.layout import RankLayout
+from flatout.running.ranks.native import NativeStart
 from flatout_agent import wire
 
 pytestmark = [

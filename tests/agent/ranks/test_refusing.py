@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ranked
-from flatout.running.ring import Ring, rings
+from flatout.running.one.ring import Ring, rings
 from flatout_agent import wire
 
 pytestmark = pytest.mark.slow

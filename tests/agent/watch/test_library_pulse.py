@@ -18,9 +18,9 @@ from torch import nn
 
 import flatout
 from flatout.nouns.job_sample import PulseStep
-from flatout.running import jobs
-from flatout.running.ring import Ring, rings
-from flatout_agent import stack_dump
+from flatout.running.one import jobs
+from flatout.running.one.ring import Ring, rings
+from flatout_agent.tell import stack_dump
 from flatout_agent.watch import beat, library_pulse
 from flatout_agent.wire import pulse as layout
 
@@ -52,7 +52,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(library_pulse.job_list, "folders", lambda: [tmp_path / "flatout"])
     monkeypatch.setattr(stack_dump, "install", lambda path: 0)
     monkeypatch.delenv(library_pulse.SWITCH)
-    monkeypatch.delitem(sys.modules, "flatout_agent.session", raising=False)
+    monkeypatch.delitem(sys.modules, "flatout_agent.process.session", raising=False)
     monkeypatch.setattr(library_pulse, "_over", False)
     monkeypatch.setattr(library_pulse, "_process", None)
     monkeypatch.setattr(library_pulse, "_waited_s", math.nan)
@@ -168,7 +168,7 @@ def test_nothing_is_listed(runtime: Path, monkeypatch: pytest.MonkeyPatch, reaso
     if reason == "switched off":
         monkeypatch.setenv(library_pulse.SWITCH, "0")
     elif reason == "under the agent":
-        monkeypatch.setitem(sys.modules, "flatout_agent.session", sys)
+        monkeypatch.setitem(sys.modules, "flatout_agent.process.session", sys)
     else:
         monkeypatch.setattr(library_pulse.job_list, "folders", list)
     a_step()(a_batch())

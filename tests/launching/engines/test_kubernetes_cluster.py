@@ -14,8 +14,8 @@ import pytest
 
 import cluster_jobs
 import kubed
-from running import resuming
-from running.two_nodes import ended, said, start
+from running.nodes import resuming
+from running.nodes.two_nodes import ended, said, start
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 IMAGE = ("--image", "registry/none:1", "--yes")

@@ -327,7 +327,7 @@ def _warnings(request: LaunchRequest, partition: slurm_facts.Partition) -> Itera
 
 
 def _python() -> str:
-    from flatout.running import command
+    from flatout.running.one import command
 
     return command.default_python()
 

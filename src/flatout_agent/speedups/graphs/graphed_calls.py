@@ -14,8 +14,8 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied
-from flatout_agent.chain import Depth
 from flatout_agent.speedups import forward_state, nests, stand_in
 from flatout_agent.speedups.graphs import recordings
 from flatout_agent.speedups.graphs.recordings import Capture, Graphed, Key, NotRecordable, Recording

@@ -22,8 +22,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from flatout_agent.attach.replacing import Replacement
 from flatout_agent.limits import spare_memory
-from flatout_agent.replacing import Replacement
 from flatout_agent.speedups.images.jpeg_loading import copy_of_info, postpone
 
 SHARE = 0.25

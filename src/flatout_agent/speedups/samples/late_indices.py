@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.handover import Rest, fit_for_the_collector, free_of_circles
+from flatout_agent.attach.handover import Rest, fit_for_the_collector, free_of_circles
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from flatout_agent import wire
 from flatout_agent.job import Job
-from flatout_agent.recorder import Recorder
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import compile, flops
 from flatout_agent.watch.profile.flow.follow import Flow

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.replacing import Undo, in_reverse, replaced
+from flatout_agent.attach.replacing import Undo, in_reverse, replaced
 from flatout_agent.watch import places
 from flatout_agent.watch.calls import Calls
 

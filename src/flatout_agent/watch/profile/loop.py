@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
-from flatout_agent.chain import Depth, compiled_by_user
+from flatout_agent.attach.chain import Depth, compiled_by_user
+from flatout_agent.attach.replacing import Undo
 from flatout_agent.job import Job, WeakList
-from flatout_agent.job_facts import JobNotes
-from flatout_agent.recorder import Recorder
-from flatout_agent.replacing import Undo
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import places
 from flatout_agent.watch.calls import Calls
+from flatout_agent.watch.job_facts import JobNotes
 from flatout_agent.watch.loop_record import LoopRecord, Step
 from flatout_agent.watch.profile import compile
 from flatout_agent.watch.profile.graphs import Forwards, Losses

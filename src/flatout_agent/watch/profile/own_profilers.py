@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.replacing import Replacement, Undo, in_reverse
+from flatout_agent.attach.replacing import Replacement, Undo, in_reverse
 from flatout_agent.watch.profile import recording
 
 HELD_OFF = ("~", 0, "<held off by flatout>")

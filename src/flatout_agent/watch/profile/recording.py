@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.replacing import Replacement, Undo
+from flatout_agent.attach.replacing import Replacement, Undo
 
 ATTEMPTS = 3
 """How often a recording, or a count, is restarted after the script's own profiler interrupted

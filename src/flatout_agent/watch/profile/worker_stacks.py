@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
-from flatout_agent.replacing import Undo, replaced
+from flatout_agent.attach.replacing import Undo, replaced
 from flatout_agent.watch.profile.reports import FORKS, ForkReports
 from flatout_agent.watch.profile.stacks import NONE, StackSampler
 

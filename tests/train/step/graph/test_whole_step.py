@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from flatout.running.ring import Ring, rings
-from flatout_agent import stack_dump
+from flatout.running.one.ring import Ring, rings
 from flatout_agent.job import Job
-from flatout_agent.pulse import Pulse
-from flatout_agent.recorder import Recorder
+from flatout_agent.tell import stack_dump
+from flatout_agent.tell.pulse import Pulse
+from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import beat
 from flatout_agent.watch.beat import Beat
 from flatout_agent.watch.loop_record import Step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flatout.diagnosing.job import memory, savings
+from flatout.diagnosing.job import device_memory, savings
 from flatout.nouns import units
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.profile import Collective, Profile
@@ -66,7 +66,7 @@ def _over_ranks(profile: Profile, ceiling_id: str, ranks: int) -> float | None:
 def gradient_bytes(profile: Profile) -> int | None:
     """Of all gradients of one backward pass; None: no model was seen."""
     models = profile.job.models if profile.job is not None else ()
-    sizes = [model.parameters * memory.DTYPE_BYTES.get(model.dtype, 4) for model in models]
+    sizes = [model.parameters * device_memory.DTYPE_BYTES.get(model.dtype, 4) for model in models]
     return sum(sizes) or None
 
 

@@ -35,7 +35,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import savings
-from flatout.diagnosing.job.host import launching
+from flatout.diagnosing.job.host import launch_gaps
 from flatout.nouns import units
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.finding import Cure, Severity
@@ -54,7 +54,7 @@ IN_GRAPH_MS = 0.001
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the step."""
     anatomy = profile.anatomy
-    wait = launching.one_by_one_ms(profile)
+    wait = launch_gaps.one_by_one_ms(profile)
     kernels = sum(part.launches for part in anatomy.parts if part.kind not in WAITS)
     if not savings.accelerated(profile) or kernels < MANY or wait < LEAST_SHARE * anatomy.step_ms:
         return

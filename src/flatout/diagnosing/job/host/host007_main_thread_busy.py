@@ -33,7 +33,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import savings
-from flatout.diagnosing.job.host import launching
+from flatout.diagnosing.job.host import launch_gaps
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
@@ -47,11 +47,11 @@ EXPLAINS = 0.5
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the longest pause, or for the call that fills it."""
-    pauses = launching.pauses(profile) if savings.accelerated(profile) else []
+    pauses = launch_gaps.pauses(profile) if savings.accelerated(profile) else []
     if not pauses or not profile.trace_steps:
         return  # a window without steps holds the program's start as well
     idle = sum(gap.ms for gap in pauses)
-    saves = savings.within(profile, idle - launching.paused_ms(profile))
+    saves = savings.within(profile, idle - launch_gaps.paused_ms(profile))
     if not savings.worth(profile, saves):
         return
     busy = _busy_call(profile, saves)
@@ -77,7 +77,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         where=where,
         saves_ms=saves,
         reason=f"{units.milliseconds(idle)} in which the device waits for the next launch, "
-        f"{units.milliseconds(launching.paused_ms(profile))} of it garbage collection",
+        f"{units.milliseconds(launch_gaps.paused_ms(profile))} of it garbage collection",
     )
 
 

@@ -39,7 +39,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import host_lines, loading, savings
-from flatout.diagnosing.job.host import launching, operator_loops
+from flatout.diagnosing.job.host import launch_gaps, operator_loops
 from flatout.nouns import units
 from flatout.nouns.anatomy import CALLING, HOST_PARTS, WAITS, Kind
 from flatout.nouns.finding import Cure, Severity
@@ -104,7 +104,7 @@ def _calling_ms(profile: Profile, computing_ms: float, calls: float) -> float:
     between = profile.anatomy.part(*CALLING)
     inside = min(computing_ms, DISPATCH_MS * calls)
     if profile.host is None:
-        return max(0.0, between - launching.paused_ms(profile)) + inside
+        return max(0.0, between - launch_gaps.paused_ms(profile)) + inside
     return min(between + inside, MOST_CALL_MS * calls)
 
 

@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import savings
-from flatout.diagnosing.job.host import launching
+from flatout.diagnosing.job.host import launch_gaps
 from flatout.nouns import units
 from flatout.nouns.anatomy import HOST_PARTS, WAITS, Kind
 from flatout.nouns.finding import Cure, Severity
@@ -146,9 +146,9 @@ def _launches(profile: Profile) -> Unexplained | None:
     if not savings.accelerated(profile):
         return None
     # A window without steps has no finding about launches: all of them are described here.
-    gaps = launching.pauses(profile) if profile.trace_steps else _gaps(profile, Kind.WAIT_HOST)
+    gaps = launch_gaps.pauses(profile) if profile.trace_steps else _gaps(profile, Kind.WAIT_HOST)
     gaps = [gap for gap in gaps if gap.where is None]
-    ms = sum(gap.ms for gap in gaps) - launching.paused_ms(profile) - _seen_ms(profile)
+    ms = sum(gap.ms for gap in gaps) - launch_gaps.paused_ms(profile) - _seen_ms(profile)
     if not gaps:
         return None
     known = f"in which the host launches nothing{_described(gaps)}; no line is known"
@@ -177,7 +177,7 @@ def _between_operators(profile: Profile) -> Unexplained | None:
         return None
     computing = [part for part in anatomy.parts if part.kind not in (*HOST_PARTS, *WAITS)]
     calls = sum(part.launches for part in computing)
-    ms = anatomy.part(Kind.PYTHON) - CALL_MS * calls - launching.paused_ms(profile)
+    ms = anatomy.part(Kind.PYTHON) - CALL_MS * calls - launch_gaps.paused_ms(profile)
     known = (
         f"between operators, beyond the {units.milliseconds(CALL_MS * calls)} that calling "
         f"{calls:,.0f} of them takes at most: your Python, other packages, files or locks, which a "

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, memory, operators, savings
+from flatout.diagnosing.job import device_memory, device_time, operators, savings
 from flatout.nouns import units
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
@@ -99,7 +99,9 @@ def _saved(profile: Profile, slow: list[OptimizerFacts], took: float) -> tuple[f
             f"{units.share(share)} (a cautious constant, no bandwidth was measured)"
         )
     moved = sum(
-        optimizer.parameters * memory.DTYPE_BYTES.get(optimizer.dtype, 4) * PASSES[optimizer.kind]
+        optimizer.parameters
+        * device_memory.DTYPE_BYTES.get(optimizer.dtype, 4)
+        * PASSES[optimizer.kind]
         for optimizer in slow
     )
     needed = moved / (bandwidth * 1e9 * REACHED) * 1e3

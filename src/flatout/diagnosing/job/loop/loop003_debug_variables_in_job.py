@@ -31,7 +31,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing import causes
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, memory
+from flatout.diagnosing.job import device_memory, device_time
 from flatout.nouns import units
 from flatout.nouns.anatomy import CALLING, Kind
 from flatout.nouns.finding import Cure, Severity
@@ -73,9 +73,9 @@ def _saved(profile: Profile, names: list[str]) -> tuple[float, str]:
             f"{units.share(SAVED)} is taken to go (a cautious constant)"
         )
     if any(UNCACHED.fullmatch(name) for name in names):
-        waited = memory.waited_ms(profile)
+        waited = device_memory.waited_ms(profile)
         saved += waited
-        words.append(memory.waited_words(waited))
+        words.append(device_memory.waited_words(waited))
     if any(PYTHON.fullmatch(name) for name in names):
         python = anatomy.part(*CALLING)
         saved += python * SAVED_PYTHON

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, memory, savings
+from flatout.diagnosing.job import device_memory, device_time, savings
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
@@ -41,14 +41,14 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     watched = profile.seen
     if watched is None or watched.alloc_retries <= 0:
         return
-    waited = memory.waited_ms(profile)
-    saving = device_time.of_step(profile, waited, memory.waited_words(waited))
+    waited = device_memory.waited_ms(profile)
+    saving = device_time.of_step(profile, waited, device_memory.waited_words(waited))
     yield Diagnosis(
         title=f"the allocator ran out of memory and tried again {watched.alloc_retries} times",
-        evidence=f"in {watched.steps} steps; {memory.evidence(profile)}",
+        evidence=f"in {watched.steps} steps; {device_memory.evidence(profile)}",
         cure=Cure(
             "Use expandable segments; if that is not enough, a smaller batch.",
-            (memory.EXPANDABLE,),
+            (device_memory.EXPANDABLE,),
         ),
         boost=savings.boost(profile, "allocator"),
         saves_ms=saving.ms if saving.worth else None,

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import memory, savings
+from flatout.diagnosing.job import device_memory, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
@@ -55,8 +55,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         title=f"{units.size(reserved - peak)} reserved beyond what is ever in use",
-        evidence=memory.evidence(profile),
-        cure=Cure("Use expandable segments.", (memory.EXPANDABLE,)),
+        evidence=device_memory.evidence(profile),
+        cure=Cure("Use expandable segments.", (device_memory.EXPANDABLE,)),
         severity=Severity.WARNING if reserved > TIGHT * total else None,
         boost=savings.boost(profile, "allocator"),
     )

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import memory, savings
+from flatout.diagnosing.job import device_memory, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
@@ -40,12 +40,12 @@ FULL = 0.93
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the device."""
-    used = memory.share_used(profile)
+    used = device_memory.share_used(profile)
     if used is None or not FULL <= used <= 1.5:  # beyond that the two figures are not of one thing
         return
     yield Diagnosis(
         title=f"memory is {units.share(used)} full",
-        evidence=memory.evidence(profile),
+        evidence=device_memory.evidence(profile),
         cure=Cure(
             "Leave some room: a smaller batch, 16-bit activations or checkpointing.",
             savings.lines(

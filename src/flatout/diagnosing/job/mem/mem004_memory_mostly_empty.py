@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, memory, savings
+from flatout.diagnosing.job import device_memory, device_time, savings
 from flatout.nouns import amdahl, units
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
@@ -49,7 +49,7 @@ LARGEST = 16
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the device."""
-    used = memory.share_used(profile)
+    used = device_memory.share_used(profile)
     if used is None or used >= EMPTY or not savings.accelerated(profile):
         return
     factor = _factor(profile)
@@ -70,7 +70,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     batch_size = f"; batch size {batch}, {batch * factor} would fit" if batch else ""
     yield Diagnosis(
         title=f"memory is {units.share(used)} full: the batch could be {factor} times as large",
-        evidence=f"{memory.evidence(profile)}{batch_size}",
+        evidence=f"{device_memory.evidence(profile)}{batch_size}",
         cure=Cure(
             "Raise the batch size, as long as the model still learns as well.",
             savings.lines(

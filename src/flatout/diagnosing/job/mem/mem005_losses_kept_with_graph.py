@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import memory, savings
+from flatout.diagnosing.job import device_memory, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
@@ -42,11 +42,12 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     watched = profile.seen
     if watched is None or not watched.losses_kept:
         return
-    grown = memory.growth(watched.memory_bytes)
+    grown = device_memory.growth(watched.memory_bytes)
     growth = f"; memory grows by {units.size(grown)} a step" if grown else ""
     yield Diagnosis(
         title="losses of past steps are kept with their graphs",
-        evidence=f"losses of earlier steps are still alive{growth}; {memory.evidence(profile)}",
+        evidence="losses of earlier steps are still alive"
+        f"{growth}; {device_memory.evidence(profile)}",
         cure=Cure(
             "Keep the number, not the tensor with its graph.",
             savings.lines(watched.losses_where, "total += loss", "total += loss.detach()"),

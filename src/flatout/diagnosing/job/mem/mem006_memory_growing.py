@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import memory, savings
+from flatout.diagnosing.job import device_memory, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
@@ -46,7 +46,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     watched = profile.seen
     if watched is None:
         return
-    grown = memory.growth(watched.memory_bytes)
+    grown = device_memory.growth(watched.memory_bytes)
     if grown is None or grown < (LEAST if savings.accelerated(profile) else LEAST_CPU):
         return
     now = watched.memory_bytes[-1]

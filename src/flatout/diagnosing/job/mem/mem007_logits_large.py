@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, memory, operators, savings
+from flatout.diagnosing.job import device_memory, device_time, operators, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
@@ -67,7 +67,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     yield Diagnosis(
         title=f"logits in float32: {units.size(largest_bytes)} for each copy of them",
-        evidence=f"{operators.evidence(profile, large)}; {memory.evidence(profile)}",
+        evidence=f"{operators.evidence(profile, large)}; {device_memory.evidence(profile)}",
         cure=Cure(
             "Compute the loss in pieces, or compile it: no whole float32 copy is made then.",
             savings.lines(

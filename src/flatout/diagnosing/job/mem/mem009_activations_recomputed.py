@@ -34,7 +34,7 @@ import re
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, flow, memory, operators, savings
+from flatout.diagnosing.job import device_memory, device_time, flow, operators, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
@@ -50,7 +50,7 @@ NODE = re.compile(r"(autograd::engine::evaluate_function: )?CheckpointFunction(B
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the model."""
-    used = memory.share_used(profile)
+    used = device_memory.share_used(profile)
     if used is None or used >= EMPTY:
         return
     seen = flow.of(profile)
@@ -78,8 +78,8 @@ def _followed(profile: Profile, seen: FlowSeen, row: RecomputedSeen | None) -> I
         title="activation checkpointing computes forward passes twice, and memory is "
         f"{units.share(1 - kept / watched.memory_total_bytes)} free",
         evidence=f"in each backward pass {units.count(row.operators, 'operator')} of the forward "
-        f"pass are called again: {words}; {memory.evidence(profile)}, and without checkpoints "
-        f"{units.size(row.bytes)} more at most",
+        f"pass are called again: {words}; {device_memory.evidence(profile)}, and without "
+        f"checkpoints {units.size(row.bytes)} more at most",
         cure=Cure(
             "Remove the checkpoint and call the block itself."
             if called
@@ -118,7 +118,7 @@ def _by_lines(profile: Profile, used: float) -> Iterator[Diagnosis]:
     )
     yield Diagnosis(
         title=f"activations are computed twice, with memory {units.share(used)} full",
-        evidence=f"{operators.evidence(profile, checkpointed)}; {memory.evidence(profile)}",
+        evidence=f"{operators.evidence(profile, checkpointed)}; {device_memory.evidence(profile)}",
         cure=Cure(
             "Call the block itself; or checkpoint every second one.",
             savings.lines(

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, memory, savings
+from flatout.diagnosing.job import device_memory, device_time, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
@@ -41,11 +41,11 @@ CHECK = Check(code="MEM010", severity=Severity.WARNING, since="0.2.0")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the loop."""
-    waited = memory.waited_ms(profile)
-    saving = device_time.of_step(profile, waited, memory.waited_words(waited))
+    waited = device_memory.waited_ms(profile)
+    saving = device_time.of_step(profile, waited, device_memory.waited_words(waited))
     if not saving.worth:
         return
-    gaps = [gap for gap in profile.gaps if memory.ASKING.fullmatch(gap.doing)]
+    gaps = [gap for gap in profile.gaps if device_memory.ASKING.fullmatch(gap.doing)]
     gaps.sort(key=lambda gap: -gap.ms)
     yield Diagnosis(
         title=f"the driver is asked for memory in each step: {units.milliseconds(waited)}",
@@ -56,7 +56,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         ),
         cure=Cure(
             "Do not empty the cache in the loop, use few input shapes, and expandable segments.",
-            (*savings.lines(None, "torch.cuda.empty_cache()"), memory.EXPANDABLE),
+            (*savings.lines(None, "torch.cuda.empty_cache()"), device_memory.EXPANDABLE),
         ),
         severity=saving.severity,
         where=next((str(gap.where) for gap in gaps if gap.where is not None), None),

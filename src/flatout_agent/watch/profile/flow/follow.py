@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.replacing import Undo
+from flatout_agent.attach.replacing import Undo
 from flatout_agent.watch.profile.flow import hooks
 from flatout_agent.watch.profile.flow.births import FlowBirths
 from flatout_agent.watch.profile.flow.book import StorageBook

@@ -1,0 +1,1 @@
+"""Several machines that train one job together: each runs the same command."""

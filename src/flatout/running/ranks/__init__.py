@@ -1,0 +1,1 @@
+"""Several processes on this machine that train one job together."""

@@ -1,0 +1,1 @@
+"""The boosts that a plan names, put on and accounted for."""

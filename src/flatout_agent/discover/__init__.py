@@ -1,0 +1,1 @@
+"""What finds the model, the optimizer, the loader and the steps of the running program."""

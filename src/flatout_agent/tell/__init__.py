@@ -1,0 +1,1 @@
+"""What the process tells the host: records, the pulse, stacks."""

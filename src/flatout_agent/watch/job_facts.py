@@ -1,0 +1,245 @@
+"""Gather JobFacts: what the host needs to know about the program to decide which boosts to try."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import multiprocessing
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from flatout_agent import wire
+from flatout_agent.attach.chain import compiled_by_user
+from flatout_agent.attach.replacing import replaced
+from flatout_agent.limits import usable_cores
+from flatout_agent.speedups import compute_threads
+from flatout_agent.speedups.precision import bf16_inside_float32, matmul_precision, native_bf16
+from flatout_agent.speedups.repeated_blocks import shared_blocks
+from flatout_agent.speedups.samples import batch_reads
+from flatout_agent.speedups.workers.main_guard import main_guard
+
+MAX_SHAPES = 16
+
+
+class JobNotes:
+    """Collects facts while the untouched program trains; `facts()` returns them together."""
+
+    def __init__(self) -> None:
+        self.loaders: list[wire.LoaderFacts] = []
+        self.models: list[wire.ModelFacts] = []
+        self.optimizers: list[wire.OptimizerFacts] = []
+        self.shapes: dict[int, dict[str, None]] = {}
+        self.random_forward: set[int] = set()
+        self.autocast: str | None = None
+        self.scaler = False
+        self.by_hand = False
+        self.eval_with_grad = False
+        self.close: Callable[[], None] = lambda: None
+        """Stop collecting: torch is restored."""
+        self._watch_scalers()
+
+    def _watch_scalers(self) -> None:
+        scaler = torch.amp.GradScaler
+        scale = scaler.scale
+        notes = self
+
+        def scale_and_note(instance: Any, outputs: Any) -> Any:
+            notes.scaler = notes.scaler or instance.is_enabled()
+            return scale(instance, outputs)
+
+        self.close = replaced(scaler, "scale", scale_and_note)
+
+    def loader(self, loader: torch.utils.data.DataLoader[Any]) -> None:
+        """Before any boost touches it."""
+        self.loaders.append(loader_facts(loader))
+
+    def model(self, model: torch.nn.Module) -> None:
+        """Before any boost touches it."""
+        self.models.append(model_facts(model))
+        device = self.models[-1].device
+        if torch.is_autocast_enabled(device):
+            self.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+    def first_call(self, number: int, call: Callable[[], Any]) -> Any:
+        """Make one of the first calls of root model `number`, and record whether it draws random
+        numbers.
+        """
+        if number in self.random_forward:
+            return call()
+        before = self._random_states(number)
+        output = call()
+        after = self._random_states(number)
+        if not all(map(torch.equal, before, after)):
+            self.random_forward.add(number)
+        return output
+
+    def _random_states(self, number: int) -> list[torch.Tensor]:
+        states = [torch.get_rng_state()]
+        if self.models[number].device == "cuda":
+            states += torch.cuda.get_rng_state_all()
+        return states
+
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """After its first step, under the script's own settings when no boost is on."""
+        self.optimizers.append(optimizer_facts(optimizer))
+
+    def inputs(self, model: int, shape: tuple[int, ...]) -> None:
+        """Record the shape of the first tensor given to root model number `model`."""
+        shapes = self.shapes.setdefault(model, {})
+        if len(shapes) < MAX_SHAPES:
+            shapes["x".join(map(str, shape))] = None
+
+    def facts(
+        self,
+        micro_steps: float,
+        step_s: float | None,
+        wait_share: float | None,
+        shares: dict[str, float] | None = None,
+        idle_share: float | None = None,
+        noise: float | None = None,
+    ) -> wire.JobFacts:
+        """Everything seen so far."""
+        models = tuple(
+            dataclasses.replace(
+                model,
+                input_shapes=tuple(self.shapes.get(index, ())),
+                random_forward=index in self.random_forward,
+            )
+            for index, model in enumerate(self.models)
+        )
+        device = models[0].device if models else "cpu"
+        return wire.JobFacts(
+            **machine_facts(device),
+            device=device,
+            loaders=tuple(self.loaders),
+            models=models,
+            optimizers=tuple(self.optimizers),
+            by_hand=self.by_hand,
+            micro_steps=micro_steps,
+            autocast=self.autocast,
+            scaler=self.scaler,
+            eval_with_grad=self.eval_with_grad,
+            step_s=step_s,
+            wait_share=wait_share,
+            shares=shares or {},
+            idle_share=idle_share,
+            noise=noise,
+        )
+
+
+def loader_facts(loader: torch.utils.data.DataLoader[Any]) -> wire.LoaderFacts:
+    """The settings that a DataLoader was built with."""
+    iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+    try:
+        batches = len(loader)
+    except TypeError:
+        batches = None
+    context = loader.multiprocessing_context
+    return wire.LoaderFacts(
+        dataset=type(loader.dataset).__name__,
+        iterable=iterable,
+        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
+        batches=batches,
+        num_workers=loader.num_workers,
+        pin_memory=bool(loader.pin_memory),
+        persistent_workers=bool(loader.persistent_workers),
+        start_method=(context or multiprocessing).get_start_method(),
+        main_guard=main_guard(),
+        read_singly=batch_reads.why_not_loader(loader) or "",
+    )
+
+
+def model_facts(model: torch.nn.Module) -> wire.ModelFacts:
+    """The structure of a root model."""
+    nn = torch.nn
+    matmul = (nn.Linear, nn.MultiheadAttention, nn.RNNBase, nn.Conv1d, nn.Conv3d, nn.Bilinear)
+    parameters = list(model.parameters())
+    first = parameters[0]
+    modules = list(model.modules())
+    four = [parameter for parameter in parameters if parameter.dim() == 4]
+    last = torch.channels_last
+    parallel = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel")
+    kind = type(model).__name__
+    return wire.ModelFacts(
+        kind=kind,
+        parameters=sum(parameter.numel() for parameter in parameters),
+        dtype=str(first.dtype).removeprefix("torch."),
+        device=first.device.type,
+        conv2d=sum(isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)) for module in modules),
+        # transformers' Conv1D is a matrix multiplication that is no nn.Linear
+        matmul=sum(isinstance(m, matmul) or type(m).__name__ == "Conv1D" for m in modules),
+        compiled=compiled_by_user(model) or kind == "OptimizedModule",
+        channels_last=bool(four)
+        and all(p.is_contiguous(memory_format=last) for p in four)
+        and any(not p.is_contiguous() for p in four),
+        has_hooks=any(m._forward_hooks or m._forward_pre_hooks for m in modules),
+        wrapped=kind if kind in parallel else None,
+        searches_unused=bool(getattr(model, "find_unused_parameters", False)),
+        embeddings=sum(isinstance(module, nn.Embedding) for module in modules),
+        blocks=sum(map(len, shared_blocks(model))),
+    )
+
+
+def optimizer_facts(optimizer: torch.optim.Optimizer) -> wire.OptimizerFacts:
+    """The parameters that an optimizer steps, and how."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    group = optimizer.param_groups[0]
+    module = type(optimizer).__module__
+    return wire.OptimizerFacts(
+        kind=type(optimizer).__name__,
+        from_torch=module == "torch.optim" or module.startswith("torch.optim."),
+        parameters=sum(parameter.numel() for parameter in parameters),
+        tensors=len(parameters),
+        dtype=str(parameters[0].dtype).removeprefix("torch.") if parameters else "float32",
+        fused=group.get("fused"),
+        foreach=group.get("foreach"),
+    )
+
+
+def machine_facts(device: str) -> dict[str, Any]:
+    """The part of JobFacts that does not depend on the program."""
+    import gc
+
+    cuda = device == "cuda"
+    return {
+        "torch": str(torch.__version__),
+        "python": sys.version.split()[0],
+        "system": sys.platform,
+        "device_name": torch.cuda.get_device_name() if cuda else None,
+        "capability": torch.cuda.get_device_capability() if cuda else None,
+        "hip": torch.version.hip is not None,
+        "bf16": native_bf16(device).native,
+        "bf16_inside_float32": bf16_inside_float32(device),
+        "cores": usable_cores(),
+        "threads": torch.get_num_threads(),
+        "threads_named": compute_threads.named(),
+        "world_size": world_size(),
+        "matmul_precision": matmul_precision(),
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "deterministic": torch.are_deterministic_algorithms_enabled()
+        or bool(torch.backends.cudnn.deterministic),
+        "gc_enabled": gc.isenabled(),
+        "triton": importlib.util.find_spec("triton") is not None,
+        "compiler": has_compiler(device),
+    }
+
+
+def world_size() -> int:
+    """The number of processes that train together, from the variables of torchrun and the like."""
+    return int(os.environ.get("WORLD_SIZE", "1") or 1)
+
+
+def has_compiler(device: str) -> bool:
+    """Whether torch.compile has what it needs: Triton on a GPU, a C++ compiler on CPU."""
+    if device == "cuda":
+        return importlib.util.find_spec("triton") is not None
+    names = ("cl",) if sys.platform == "win32" else ("g++", "clang++", "c++")
+    compiler = os.environ.get("CXX") or next((name for name in names if shutil.which(name)), None)
+    header = os.path.join(sysconfig.get_paths()["include"], "Python.h")  # noqa: PTH118
+    return compiler is not None and os.path.exists(header)  # noqa: PTH110
