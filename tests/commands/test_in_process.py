@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -175,35 +174,3 @@ def test_a_program_that_flatout_has_started_has_the_agent_already(tmp_path: Path
     (line,) = done.stderr.splitlines()
     assert line.startswith("flatout: warning: this program was started by flatout")
     assert not (tmp_path / ".flatout").exists()
-
-
-def test_in_a_notebook_each_cell_that_trains_is_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("ipykernel")
-    nbformat = pytest.importorskip("nbformat")
-    nbclient = pytest.importorskip("nbclient")
-    cells = [
-        WITH_COMPILER.replace("import gc,", "import gc, glob,").split("for step in")[0],
-        f"{STATE}\nflatout.live(only=['gc-pause'])",
-        "1 + 1",
-        loop("break", '"settled":true'),
-        "print(gc.get_threshold() == before[10], 'flatout.toml' in os.listdir())",
-        loop("raise KeyboardInterrupt", '"kind":"block"'),
-        f"flatout.live(False)\nassert state() == before\n{LOOP.replace('100_000', '5')}",
-    ]
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
-    settings = {"resources": {"metadata": {"path": str(tmp_path)}}, "allow_errors": True}
-    nbclient.NotebookClient(notebook, timeout=120, **settings).execute()
-    outputs = [cell.outputs for cell in notebook.cells]
-    said = ["".join(part.get("text", "") for part in cell) for cell in outputs]
-    assert "flatout: gc-pause on, " in said[3]
-    assert "plan: flatout.toml" in said[3]
-    assert said[4] == "True True\n"
-    assert "flatout: it ran with gc-pause" in said[5], "the plan of the cell before"
-    kinds = [[part.output_type for part in cell] for cell in outputs]
-    assert "error" in kinds[5], "the interrupt is the cell's own"
-    assert (kinds[0], kinds[1], kinds[6]) == ([], ["execute_result"], []), outputs
-    assert set(kinds[3]) == {"stream"}, "plain lines"

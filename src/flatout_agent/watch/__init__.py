@@ -18,6 +18,10 @@ class Watcher:
     light = True
     reads_losses = False
     """`backward` is called for each backward pass of the whole run, also where it is light."""
+    ended = 0.0
+    """When the last step ended, by `time.perf_counter`, where the watcher notes that."""
+    leave_loop: Callable[[], None] | None = None
+    """Raises out of the program's loop, where the process must not end with it; None: it may."""
     leave: Callable[[], None]
     """Takes discovery's hooks out for good: nothing more is reported."""
 

@@ -136,7 +136,10 @@ class RunWatch(Watcher):
         self.recorder.write(self.history.seen())
 
     def end_at_once(self) -> None:
-        """End the program: it was started for an answer that is there."""
+        """End the program, or its loop: it was started for an answer that is there."""
+        if self.leave_loop is not None:
+            self.leave_loop()
+            return
         from flatout_agent.watch.ending import end_process
 
         RunWatch.program_ends(self)

@@ -1,0 +1,69 @@
+"""Wait for a program to train that may never do so. Light to import: each start of Python does.
+
+torch is not imported for it. Nothing is looked at but backward passes, and after the first one the
+next call of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flatout_agent import importing
+from flatout_agent.replacing import replaced
+
+
+def before_training(call: Callable[[], None]) -> None:
+    """Call `call` once, when this process has begun to train; it raises nothing.
+
+    That is before the first call of a model that follows a backward pass. Where there are only
+    backward passes, before the second one. torch need not be imported, and is not.
+    """
+    importing.after_import({"torch": lambda torch: _TrainingAwaited(torch, call)})
+
+
+class _TrainingAwaited:
+    """Stands before backward passes, and after the first one before the calls of models."""
+
+    def __init__(self, torch: Any, call: Callable[[], None]) -> None:
+        self._torch, self._call = torch, call
+        self._over = self._stands_before_calls = False
+        backward = torch.autograd.backward
+
+        def passed(*args: Any, **kwargs: Any) -> Any:
+            if self._over or self._inside_backward():
+                return backward(*args, **kwargs)
+            if self._stands_before_calls:
+                self._begin()
+                return torch.autograd.backward(*args, **kwargs)  # which may be another one now
+            result = backward(*args, **kwargs)
+            self._stand_before_calls()
+            return result
+
+        self._removals = [replaced(torch.autograd, "backward", passed)]
+
+    def _inside_backward(self) -> bool:
+        """Activation checkpointing has calls, and backward passes, within a backward pass."""
+        task = getattr(self._torch._C, "_current_graph_task_id", None)
+        return task is not None and task() != -1
+
+    def _stand_before_calls(self) -> None:
+        module = self._torch.nn.Module
+        original = module.__call__
+
+        # torch's profiler reads `self` in the frame of this function.
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            if awaited._over or compiling() or awaited._inside_backward():
+                return original(self, *args, **kwargs)
+            awaited._begin()
+            return module.__call__(self, *args, **kwargs)  # which may be another one now
+
+        awaited, compiling = self, self._torch.compiler.is_compiling
+        self._stands_before_calls = True
+        self._removals.append(replaced(module, "__call__", __call__))
+
+    def _begin(self) -> None:
+        self._over = True
+        for remove in self._removals:
+            remove()
+        self._call()
