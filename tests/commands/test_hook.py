@@ -122,7 +122,7 @@ def test_a_program_that_trains_is_tuned(hooked: Path, tmp_path: Path) -> None:
 def test_an_error_of_ours_costs_a_speed_up_alone(tmp_path: Path, broken: str) -> None:
     text = "import flatout.in_process.by_variable as by_variable\nby_variable.wait()\n" + TRAINS
     if broken == "agent":
-        text = f"import flatout.in_process.live as live\nlive.Run = None\n{text}"
+        text = f"import flatout.in_process.live as live\nlive.RunHere = None\n{text}"
     else:
         (tmp_path / "flatout.toml").write_text("version = 99\n")
     (tmp_path / "train.py").write_text(text)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout.commands import _options, nearest, renamed
+from flatout.commands import _options, nearest, renamed, warn
 from flatout.commands._options import one_of
 from flatout.nouns.errors import UserError
 
@@ -217,7 +217,6 @@ def hook(remove: Remove = False, as_json: _options.Json = False) -> int:
     import importlib.util
     import sysconfig
 
-    from flatout.commands import warn
     from flatout.installing import hook as file
 
     packages = Path(sysconfig.get_path("purelib"))

@@ -121,7 +121,7 @@ class LiveHere:
 
     def __init__(self, asked: Asked | None) -> None:
         self._asked = asked
-        self._run = Run(asked) if asked is not None else None
+        self._run = RunHere(asked) if asked is not None else None
         self._leave_cells = cells.follow(self._cell_changes) if asked is not None else _nothing
 
     @property
@@ -150,7 +150,7 @@ class LiveHere:
         if self._run is not None and self._asked is not None and self._run.over:
             with harmless("flatout.live() has ended"):
                 self._run.end(interrupted)
-                self._run = Run(self._asked)
+                self._run = RunHere(self._asked)
 
 
 _here: LiveHere | None = None
@@ -161,7 +161,7 @@ def _nothing() -> None:
     """There is nothing to leave."""
 
 
-class Run:
+class RunHere:
     """One run of the program: its records, its plan and what is said of it."""
 
     def __init__(self, asked: Asked) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from flatout.in_process import cells, live, trial
+from flatout.in_process import cell_tuning, cells, live
 from flatout.nouns import units
 from flatout.reporting.harmless import harmless
 
@@ -51,7 +51,7 @@ def flatout(line: str) -> None:
         case ["profile", steps] if steps.isdecimal():
             _profile(int(steps))
         case ["tune"]:
-            _tune(trial.BUDGET_S)
+            _tune(cell_tuning.BUDGET_S)
         case ["tune", time] if seconds := units.seconds(time):
             _tune(seconds)
         case _:
@@ -82,12 +82,13 @@ def _profile(known_steps: int | None) -> None:
 
 def _tune(budget_s: float) -> None:
     begin_again = live.set_aside()
-    ends_quietly = trial.ends_quietly()
-    put_back = trial.remembered(cells.shell().user_ns.values())
-    run = live.Run(live.Asked(budget_s=budget_s, leave_loop=trial.leave_loop))
+    ends_quietly = cell_tuning.ends_quietly()
+    put_back = cell_tuning.remembered(cells.shell().user_ns.values())
+    run = live.RunHere(live.Asked(budget_s=budget_s, leave_loop=cell_tuning.leave_loop))
 
     def cell_ended(result: Any) -> None:
-        run.end(cells.interrupted(result))
+        with harmless("the tuning of this cell has no result"):
+            run.end(cells.interrupted(result))
         ends_quietly(result)
         put_back()
         begin_again()

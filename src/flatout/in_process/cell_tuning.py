@@ -19,24 +19,24 @@ from flatout.reporting.harmless import harmless
 BUDGET_S = 120.0
 
 
-class Decided(BaseException):
+class AllDecided(BaseException):
     """Ends the cell: everything is decided. Not for the program to catch."""
 
 
 def leave_loop() -> NoReturn:
     """Called between two steps, when everything is decided."""
-    raise Decided
+    raise AllDecided
 
 
 def ends_quietly() -> Callable[[Any], None]:
-    """Let `Decided` end the cell as if it had come to its end; returns what is to be done then."""
+    """Let `AllDecided` end the cell as if it were its end; returns what is to be done then."""
     shell = cells.shell()
     before = shell.custom_exceptions, shell.CustomTB
-    shell.set_custom_exc((Decided,), lambda *arguments, **options: None)
+    shell.set_custom_exc((AllDecided,), lambda *arguments, **options: None)
 
     def cell_ended(result: Any) -> None:
         shell.custom_exceptions, shell.CustomTB = before
-        if isinstance(result.error_in_exec, Decided):
+        if isinstance(result.error_in_exec, AllDecided):
             result.error_in_exec = None
 
     return cell_ended
