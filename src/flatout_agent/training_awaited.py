@@ -19,15 +19,18 @@ def before_training(call: Callable[[], None]) -> None:
     That is before the first call of a model that follows a backward pass. Where there are only
     backward passes, before the second one. torch need not be imported, and is not.
     """
-    importing.after_import({"torch": lambda torch: _TrainingAwaited(torch, call)})
+    importing.after_import({"torch": _TrainingAwaited(call).stand_before_backward})
 
 
 class _TrainingAwaited:
     """Stands before backward passes, and after the first one before the calls of models."""
 
-    def __init__(self, torch: Any, call: Callable[[], None]) -> None:
-        self._torch, self._call = torch, call
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
         self._over = self._stands_before_calls = False
+
+    def stand_before_backward(self, torch: Any) -> None:
+        self._torch = torch
         backward = torch.autograd.backward
 
         def passed(*args: Any, **kwargs: Any) -> Any:

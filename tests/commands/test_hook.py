@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import json
 import os
 import subprocess
@@ -15,7 +18,7 @@ import pytest
 import forked
 from flatout.__main__ import outcome
 from flatout.in_process import by_variable
-from flatout_agent import wire
+from flatout_agent import importing, wire
 from measuring.programs import PLAIN
 
 NAME = "flatout-live.pth"
@@ -180,3 +183,16 @@ for _ in range(3):
 
 def test_a_program_that_flatout_has_started_is_known() -> None:
     assert by_variable.STARTED_BY_FLATOUT == wire.ORDERS_ENV
+
+
+def test_two_that_wait_for_one_module_are_both_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the variable is set and the program calls `live` before it imports torch."""
+    called: list[str] = []
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    for name in ("first", "second"):
+        importing.after_import({"this": lambda module, name=name: called.append(name)})
+    with contextlib.redirect_stdout(io.StringIO()):
+        importlib.import_module("this")
+    assert sorted(called) == ["first", "second"]
+    assert not [finder for finder in sys.meta_path if type(finder).__module__ == importing.__name__]

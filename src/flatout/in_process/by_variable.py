@@ -12,10 +12,14 @@ from flatout_agent import training_awaited
 STARTED_BY_FLATOUT = "FLATOUT_ORDERS"
 """As `flatout_agent.wire` has it; to import that would take most of the time of this."""
 
+_waits = False
+
 
 def wait() -> None:
     """Call `flatout.live()` once this process trains. Until then nothing is said or written."""
-    if not os.environ.get(STARTED_BY_FLATOUT):
+    global _waits
+    if not (_waits or os.environ.get(STARTED_BY_FLATOUT)):
+        _waits = True  # a folder of packages may be on the path under two names
         training_awaited.before_training(_begin)
 
 

@@ -27,7 +27,9 @@ def follow(changed: Callable[[bool], None]) -> Callable[[], None]:
 
     changed: whether the cell was interrupted by the user.
     """
-    events = getattr(shell(), "events", None)
+    events: Any = getattr(shell(), "events", None)
+    if events is None:
+        return lambda: None
 
     def ended(result: Any) -> None:
         changed(interrupted(result))
@@ -36,12 +38,12 @@ def follow(changed: Callable[[bool], None]) -> Callable[[], None]:
         changed(False)
 
     handlers = {"pre_run_cell": begins, "post_run_cell": ended}
-    for name, handler in handlers.items() if events is not None else ():
+    for name, handler in handlers.items():
         events.register(name, handler)
 
     def leave() -> None:
         for name, handler in handlers.items():
-            if events is not None and handler in events.callbacks[name]:
+            if handler in events.callbacks[name]:
                 events.unregister(name, handler)
 
     return leave
