@@ -203,7 +203,7 @@ def freeze(
 
 
 def hook(remove: Remove = False, as_json: _options.Json = False) -> int:
-    """Let FLATOUT_LIVE=1 do what flatout.live() does, in this environment.
+    """Let FLATOUT_LIVE=1 tune what trains in this environment.
 
     Writes one file among the packages of the environment that flatout is installed in. Where the
     variable FLATOUT_LIVE is 1, each program that trains in it is then tuned while it trains, also
