@@ -1,12 +1,13 @@
 """Wait for a program to train that may never do so. Light to import: each start of Python does.
 
 torch is not imported for it. Nothing is looked at but backward passes, and after the first one the
-next call of a model.
+next call of a model. What goes wrong here costs a speed-up, never the import of torch or a step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from flatout_agent import importing
@@ -14,12 +15,18 @@ from flatout_agent.replacing import replaced
 
 
 def before_training(call: Callable[[], None]) -> None:
-    """Call `call` once, when this process has begun to train; it raises nothing.
+    """Call `call` once, when this process has begun to train.
 
     That is before the first call of a model that follows a backward pass. Where there are only
     backward passes, before the second one. torch need not be imported, and is not.
     """
-    importing.after_import({"torch": _TrainingAwaited(call).stand_before_backward})
+    awaited = _TrainingAwaited(call)
+
+    def torch_imported(torch: Any) -> None:
+        with suppress(Exception):  # it may be something else of that name
+            awaited.stand_before_backward(torch)
+
+    importing.after_import({"torch": torch_imported})
 
 
 class _TrainingAwaited:
@@ -40,7 +47,8 @@ class _TrainingAwaited:
                 self._begin()
                 return torch.autograd.backward(*args, **kwargs)  # which may be another one now
             result = backward(*args, **kwargs)
-            self._stand_before_calls()
+            with suppress(Exception):
+                self._stand_before_calls()
             return result
 
         self._removals = [replaced(torch.autograd, "backward", passed)]
@@ -69,4 +77,5 @@ class _TrainingAwaited:
         self._over = True
         for remove in self._removals:
             remove()
-        self._call()
+        with suppress(Exception):
+            self._call()

@@ -110,6 +110,14 @@ def test_a_program_that_never_trains_says_and_leaves_nothing(hooked: Path, tmp_p
 
 
 @pytest.mark.slow
+def test_what_is_called_torch_and_is_not_is_imported_as_ever(hooked: Path, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("answer = 42\n")
+    text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import torch; print(torch.answer)"
+    done = run(hooked, "-c", text, **ON)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
+
+
+@pytest.mark.slow
 def test_a_program_that_trains_is_tuned(hooked: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"import os; os.chdir({str(tmp_path)!r})\n{TRAINS}")
     alone = run(hooked, str(tmp_path / "train.py"))
