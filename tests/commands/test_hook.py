@@ -23,7 +23,7 @@ from measuring.programs import PLAIN
 
 NAME = "flatout-live.pth"
 LOADED = "import sys; print([name for name in sys.modules if name.startswith('flatout')])"
-TRAINS = PLAIN.replace("100_000", "12") + "print(loss.item())\n"
+TRAINS = PLAIN.replace("100_000", "12") + "print(step)\n"
 ON = {"FLATOUT_LIVE": "1"}
 
 

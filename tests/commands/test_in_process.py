@@ -174,3 +174,31 @@ def test_a_program_that_flatout_has_started_has_the_agent_already(tmp_path: Path
     (line,) = done.stderr.splitlines()
     assert line.startswith("flatout: warning: this program was started by flatout")
     assert not (tmp_path / ".flatout").exists()
+
+
+def test_a_thread_that_trains_is_waited_for(tmp_path: Path) -> None:
+    """The cell that has started it ends at once; its run goes on."""
+    (tmp_path / "empty.toml").write_text("version = 1\n[boosts]\n")
+    text = f"""{MODEL}
+import threading
+import flatout
+from flatout_agent import start
+
+here = flatout.live(plan="empty.toml")
+assert not here._run.over, "it does not train yet"
+
+def train():
+{indented(LOOP.replace("100_000", "5"))}
+    start.QUIET_S = 1e9
+    assert here._run.over, "this thread's own"
+
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+assert not here._run.over
+start.QUIET_S = 0.0
+assert here._run.over
+"""
+    done = run(tmp_path, text)
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stderr
