@@ -1,12 +1,12 @@
-"""What watching costs with nothing on: `flatout run` without a plan, and `--live` with no boost.
+"""What watching costs with nothing on: `run` without a plan, `run --live` and `flatout.live()`.
 
 python benchmarks/transparency.py              # some fifteen minutes on two cores
 
-Processes in turn: the program by Python alone, under `run`, and under `run --live` where nothing
-applies. Each tells the median of its own steps. What flatout does in a step is the same whatever
-the model's width, so it is measured twice: at steps of some 3 ms, where the noise of two processes
-(a few percent) hides it, and at steps of a few tenths of a millisecond, where it shows; there its
-share of a step of 3 ms can be told.
+Processes in turn: the program by Python alone, under `run`, under `run --live` where nothing
+applies, and with `flatout.live()` where nothing applies. Each tells the median of its own steps.
+What flatout does in a step is the same whatever the model's width, so it is measured twice: at
+steps of some 3 ms, where the noise of two processes (a few percent) hides it, and at steps of a few
+tenths of a millisecond, where it shows; there its share of a step of 3 ms can be told.
 """
 
 from __future__ import annotations
@@ -52,12 +52,15 @@ while len(times) < steps:
 whole = sorted(times[-(steps // 3):])  # by then --live has found that nothing applies
 print(json.dumps([1000 * whole[len(whole) // 2], loss.item()]))
 """
+IN_PROCESS = 'import flatout; flatout.live(only=["channels-last"])'
 FLATOUT = [sys.executable, "-m", "flatout", "run", "--quiet"]
 ARMS = {
     "alone": [sys.executable],
     "run": [*FLATOUT, "--no-plan"],
     "live": [*FLATOUT, "--live", "--only", "channels-last"],  # there is no convolution
+    "in_process": [sys.executable],
 }
+WATCHED = ("run", "live", "in_process")
 SIZES = {"short": (32, 9000), "3 ms": (448, 2400)}
 """Width and steps."""
 
@@ -71,6 +74,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "program.py"
         program.write_text(PROGRAM)
+        program.with_name("in_process.py").write_text(IN_PROCESS + PROGRAM)
         figures: dict[str, Any] = {
             name: size(program, width, steps, rounds[name])
             for name, (width, steps) in SIZES.items()
@@ -81,26 +85,28 @@ def main() -> None:
             "cost": round(short[arm]["cost_us"] / 1000 / STEP_MS, 5),
             "at_most": round(short[arm]["interval_us"][1] / 1000 / STEP_MS, 5),
         }
-        for arm in ("run", "live")
+        for arm in WATCHED
     }
     record.write("transparency", {"of_a_step_of_3_ms": shares, "goal": GOAL, **figures})
 
 
 def size(program: Path, width: int, steps: int, rounds: int) -> dict[str, Any]:
-    """What the two ways of watching cost at this width, in microseconds a step."""
+    """What the ways of watching cost at this width, in microseconds a step."""
     times: dict[str, list[float]] = {arm: [] for arm in ARMS}
     losses: set[float] = set()
     names = list(ARMS)
     for number in range(rounds):
-        for arm in names[number % 3 :] + names[: number % 3]:
-            step_ms, loss = measure([*ARMS[arm], str(program), str(width), str(steps)])
+        turn = number % len(names)
+        for arm in names[turn:] + names[:turn]:
+            script = program.with_name("in_process.py") if arm == "in_process" else program
+            step_ms, loss = measure([*ARMS[arm], str(script), str(width), str(steps)])
             times[arm].append(step_ms)
             losses.add(loss)
     return {
         "step_ms": round(statistics.median(times["alone"]), 4),
         "rounds": rounds,
         "same_last_loss": len(losses) == 1,
-        **{arm: cost(times["alone"], times[arm]) for arm in ("run", "live")},
+        **{arm: cost(times["alone"], times[arm]) for arm in WATCHED if arm in times},
     }
 
 

@@ -161,7 +161,8 @@ def error_pages(language: str, folder: str) -> dict[str, Made]:
 
 def library_pages() -> dict[str, Made]:
     """One page for each public name, read from the source: importing it would import torch."""
-    paths = [*(ROOT / LIBRARY).rglob("*.py"), ROOT / "src/flatout/in_process.py"]
+    folders = LIBRARY, "src/flatout/in_process"
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     sources = {path: ast.parse(path.read_text("utf-8")) for path in paths}
     classes = {
         node.name: node
@@ -171,6 +172,8 @@ def library_pages() -> dict[str, Made]:
     }
     found, rows = {}, []
     for name, module in sorted(flatout._MODULES.items()):
+        if name not in flatout.__all__:
+            continue  # called by IPython
         file = ROOT / "src" / module.replace(".", "/")
         file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
         whole = sources[file]

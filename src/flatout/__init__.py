@@ -1,14 +1,16 @@
 """Run any PyTorch training script flat out.
 
-The library for those who write their own loop is reached by these names, and `live`, which does in
-a running program what `flatout run --live` does. Each is imported on first use, and for the library
-torch with it: `import flatout` itself does no work.
+The library for those who write their own loop is reached by these names, and what flatout does in
+a running program: `live` is `flatout run --live`, `explain` is `flatout explain` for the last
+exception, and `%load_ext flatout` gives notebooks `%%flatout`. Each is imported on first use, and
+for the library torch with it: `import flatout` itself does no work.
 """
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it would be work
 
 if TYPE_CHECKING:
-    from flatout.in_process import live as live
+    from flatout.in_process.explain import explain as explain
+    from flatout.in_process.live import live as live
     from flatout_train import memory as memory
     from flatout_train.checkpoint.checkpoint import Checkpoint as Checkpoint
     from flatout_train.devices import device as device
@@ -31,6 +33,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "device",
+    "explain",
     "export",
     "find_batch_size",
     "image_loader",
@@ -47,17 +50,20 @@ _MODULES = {
     "NonfiniteError": "flatout_train.errors",
     "UsageError": "flatout_train.errors",
     "device": "flatout_train.devices",
+    "explain": "flatout.in_process.explain",
     "export": "flatout_train.exporting",
     "find_batch_size": "flatout_train.step.batch_size",
     "image_loader": "flatout_train.images.image_loader",
-    "live": "flatout.in_process",
+    "live": "flatout.in_process.live",
+    "load_ipython_extension": "flatout.in_process.magics",
     "loader": "flatout_train.loader.loader",
     "memory": "flatout_train.memory",
     "parallelize": "flatout_train.parallel.parallelize",
     "to_device": "flatout_train.devices",
     "train_step": "flatout_train.step.train_step",
+    "unload_ipython_extension": "flatout.in_process.magics",
 }
-"""Public name -> its module."""
+"""Public name, or one that IPython looks for -> its module."""
 
 
 def __getattr__(name: str) -> object:

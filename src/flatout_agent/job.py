@@ -62,6 +62,8 @@ class Job:
         """Steps taken so far: calls of the leading optimizer's `step`, or the updates of a program
         that changes its weights itself.
         """
+        self.thread: int | None = None
+        """The thread that took the first step, where the agent came to a running program."""
         self.by_hand = False
         """Whether no optimizer steps and the program changes its weights itself: a step ends when
         the next training call begins, or the next backward pass if no model is called.

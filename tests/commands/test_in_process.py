@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -177,33 +176,29 @@ def test_a_program_that_flatout_has_started_has_the_agent_already(tmp_path: Path
     assert not (tmp_path / ".flatout").exists()
 
 
-def test_in_a_notebook_each_cell_that_trains_is_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("ipykernel")
-    nbformat = pytest.importorskip("nbformat")
-    nbclient = pytest.importorskip("nbclient")
-    cells = [
-        WITH_COMPILER.replace("import gc,", "import gc, glob,").split("for step in")[0],
-        f"{STATE}\nflatout.live(only=['gc-pause'])",
-        "1 + 1",
-        loop("break", '"settled":true'),
-        "print(gc.get_threshold() == before[10], 'flatout.toml' in os.listdir())",
-        loop("raise KeyboardInterrupt", '"kind":"block"'),
-        f"flatout.live(False)\nassert state() == before\n{LOOP.replace('100_000', '5')}",
-    ]
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
-    settings = {"resources": {"metadata": {"path": str(tmp_path)}}, "allow_errors": True}
-    nbclient.NotebookClient(notebook, timeout=120, **settings).execute()
-    outputs = [cell.outputs for cell in notebook.cells]
-    said = ["".join(part.get("text", "") for part in cell) for cell in outputs]
-    assert "flatout: gc-pause on, " in said[3]
-    assert "plan: flatout.toml" in said[3]
-    assert said[4] == "True True\n"
-    assert "flatout: it ran with gc-pause" in said[5], "the plan of the cell before"
-    kinds = [[part.output_type for part in cell] for cell in outputs]
-    assert "error" in kinds[5], "the interrupt is the cell's own"
-    assert (kinds[0], kinds[1], kinds[6]) == ([], ["execute_result"], []), outputs
-    assert set(kinds[3]) == {"stream"}, "plain lines"
+def test_a_thread_that_trains_is_waited_for(tmp_path: Path) -> None:
+    """The cell that has started it ends at once; its run goes on."""
+    (tmp_path / "empty.toml").write_text("version = 1\n[boosts]\n")
+    text = f"""{MODEL}
+import threading
+import flatout
+from flatout_agent.process import start
+
+here = flatout.live(plan="empty.toml")
+assert not here._run.over, "it does not train yet"
+
+def train():
+{indented(LOOP.replace("100_000", "5"))}
+    start.QUIET_S = 1e9
+    assert here._run.over, "this thread's own"
+
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+assert not here._run.over
+start.QUIET_S = 0.0
+assert here._run.over
+"""
+    done = run(tmp_path, text)
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stderr

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout.commands import _options, nearest, renamed
+from flatout.commands import _options, nearest, renamed, warn
 from flatout.commands._options import one_of
 from flatout.nouns.errors import UserError
 
@@ -82,13 +82,15 @@ Write = Annotated[
     typer.Option(metavar="FOLDER", help="Write the files to this folder instead of printing them."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
+Remove = Annotated[bool, typer.Option("--remove", help="Delete the file again.")]
 
 
 def command() -> None:
     """Print the install commands or files that fit this machine.
 
     Versions are chosen for the GPU, the driver and the Python of this machine or of one that you
-    describe, and the reasons are printed. Nothing is installed unless you add --apply.
+    describe, and the reasons are printed. Nothing is installed unless you add --apply. The command
+    hook is about FLATOUT_LIVE=1 instead, and writes one file.
 
     Examples:
       flatout env install
@@ -200,7 +202,40 @@ def freeze(
     return 0
 
 
-SUBCOMMANDS = (install, docker, conda, freeze, tensorflow)
+def hook(remove: Remove = False, as_json: _options.Json = False) -> int:
+    """Let FLATOUT_LIVE=1 tune what trains in this environment.
+
+    Writes one file among the packages of the environment that flatout is installed in. Where the
+    variable FLATOUT_LIVE is 1, each program that trains in it is then tuned while it trains, also
+    one that a platform or an editor starts. Where it is not set, nothing changes.
+
+    Examples:
+      python -m flatout env hook
+      FLATOUT_LIVE=1 python train.py
+      python -m flatout env hook --remove
+    """
+    import importlib.util
+    import sysconfig
+
+    from flatout.installing import hook as file
+
+    packages = Path(sysconfig.get_path("purelib"))
+    path = file.remove(packages) if remove else file.install(packages)
+    if as_json:
+        document = {"installed": not remove, "file": str(path) if path is not None else None}
+        typer.echo(json.dumps({**_head("hook"), **document}, indent=2))
+    elif path is None:
+        typer.echo(f"{packages} has no such file: nothing was deleted", err=True)
+    elif remove:
+        typer.echo(f"deleted {path}: FLATOUT_LIVE has no effect any more", err=True)
+    else:
+        typer.echo(f"wrote {path}: with FLATOUT_LIVE=1, what trains here is tuned", err=True)
+    if not remove and importlib.util.find_spec("torch") is None:
+        warn(f"torch is not installed beside flatout in {sys.prefix}: nothing can train there")
+    return 0
+
+
+SUBCOMMANDS = (install, docker, conda, freeze, hook, tensorflow)
 
 
 def modern(words: Sequence[str]) -> list[str]:

@@ -234,7 +234,8 @@ def _told(
         end = dataclasses.replace(end, ranks=together, faults=faults)
     end = dataclasses.replace(end, interrupted=ended.interrupted)
     then = request.applied.machine.torch if request.applied.machine else None
-    terminal.run_ended(end, then, ended.torch_versions, request.quiet)
+    terminal.other_torch(then, ended.torch_versions)
+    terminal.run_ended(end, request.quiet)
     if end.ranks is not None and end.steps and not request.quiet:
         from flatout.reporting import ranks as report
 

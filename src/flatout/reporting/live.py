@@ -6,11 +6,12 @@ The program's own output goes on meanwhile, so nothing here moves or is drawn ov
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flatout.nouns import units
+from flatout.nouns.run_end import RunEnd
 from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.reporting import outcome, plain, terminal
@@ -20,6 +21,22 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+class LiveLines:
+    """What a script that is tuned by `flatout.live()` shows of it: lines on stderr."""
+
+    def __init__(self, quiet: bool) -> None:
+        """quiet: warnings only."""
+        self._quiet, self.decision = quiet, on_decision(quiet)
+
+    def ended(self, end: RunEnd, tuned: Tuned | None, lines: Sequence[str]) -> None:
+        """Tell the result; tuned: where it was tuned. lines: what else there is to say."""
+        if tuned is not None and not self._quiet:
+            closing(tuned)
+        for line in () if self._quiet else lines:
+            terminal.say(line)
+        terminal.run_ended(end, self._quiet)
+
+
 def on_decision(quiet: bool) -> Callable[[Trial], None]:
     """What to call with each decision; quiet: it prints nothing."""
     return (lambda trial: None) if quiet else decision
@@ -27,15 +44,16 @@ def on_decision(quiet: bool) -> Callable[[Trial], None]:
 
 def decision(trial: Trial, console: Console | None = None) -> None:
     """One line for a decision; none for a boost that does not apply, or is named with others."""
-    if trial.verdict is Verdict.SKIPPED or _named_with_others(trial):
+    if not is_shown(trial):
         return
     style = "green" if trial.verdict is Verdict.KEPT else "dim"
     _print(f"flatout: {decision_words(trial)}", style, console)
 
 
-def _named_with_others(trial: Trial) -> bool:
-    """It was kept together with others: the line of all of them has the figures."""
-    return trial.tried is not None and bool(trial.pairs) and trial.gain is None
+def is_shown(trial: Trial) -> bool:
+    """Whether a decision has a line: not where several were kept together, as those have one."""
+    with_others = trial.tried is not None and bool(trial.pairs) and trial.gain is None
+    return trial.verdict is not Verdict.SKIPPED and not with_others
 
 
 def decision_words(trial: Trial) -> str:

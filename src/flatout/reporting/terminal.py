@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 __all__ = [
     "BenchView",
     "TuneView",
+    "answers",
     "bench",
     "doctor",
     "error",
     "next_step",
+    "other_torch",
     "profile",
     "run_ended",
     "run_summary",
+    "run_words",
     "say",
     "summary",
     "warn",
@@ -65,10 +68,21 @@ def errors() -> Console:
     return Console(stderr=True, force_jupyter=False)
 
 
-def run_ended(end: RunEnd, plan_torch: str | None, versions: set[str], quiet: bool) -> None:
-    """The end of `flatout run`; quiet: warnings only. plan_torch: the version in the plan."""
+def answers() -> Console:
+    """Where answers go: plain lines in a notebook, too."""
+    from rich.console import Console
+
+    return Console(force_jupyter=False)
+
+
+def other_torch(plan_torch: str | None, versions: set[str]) -> None:
+    """Warn where torch was another than the plan's; plan_torch: the version in the plan."""
     if plan_torch is not None and (others := versions - {plan_torch}):
         warn(f"torch {', '.join(sorted(others))} instead of the plan's {plan_torch}")
+
+
+def run_ended(end: RunEnd, quiet: bool) -> None:
+    """The end of `flatout run`; quiet: warnings only."""
     if end.steps and not quiet:
         run_summary(end)
         return
@@ -78,14 +92,15 @@ def run_ended(end: RunEnd, plan_torch: str | None, versions: set[str], quiet: bo
 
 def run_summary(end: RunEnd, console: Console | None = None) -> None:
     """The line that closes `flatout run`, and a line for each thing that went wrong beside it."""
-    _tell("", "", "; ".join(_run_parts(end)), console)
+    _tell("", "", run_words(end), console)
     for note in end.notes:
         _tell("note: ", "bold", note, console)
     for fault in end.faults:
         warn(f"error inside flatout, your program is not affected: {fault}", console)
 
 
-def _run_parts(end: RunEnd) -> list[str]:
+def run_words(end: RunEnd) -> str:
+    """Its figures, and which boosts took hold, in one line."""
     steps = units.count(end.steps, "step")
     figures = [f"interrupted after {steps}" if end.interrupted else steps]
     if end.samples_per_s is not None:
@@ -102,7 +117,7 @@ def _run_parts(end: RunEnd) -> list[str]:
             f"{boost} ({plain.last_line(reason)})" for boost, reason in end.not_engaged.items()
         )
         parts.append("not engaged: " + ", ".join(reasons))
-    return parts
+    return "; ".join(parts)
 
 
 def _tell(label: str, style: str, line: str, console: Console | None) -> None:

@@ -25,15 +25,22 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname not in self.waiting:
             return None
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self._finished)
-                return spec
-        return None
+        # Another one of these asks all finders too, this one as well: it is not to ask again.
+        callback = self.waiting.pop(fullname)
+        try:
+            spec = self._others_spec(fullname, path, target)
+        finally:
+            self.waiting[fullname] = callback
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._finished)
+        return spec
+
+    def _others_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+        specs = (finder.find_spec(fullname, path, target) for finder in finders)
+        return next((spec for spec in specs if spec is not None), None)
 
     def give_up(self) -> None:
         """Stop calling."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ class Session(NamedTuple):
     """The agent at work in this process."""
 
     job: Job
+    watcher: Watcher
     put_back: Undo
     """End before the program does, between two steps, and remove everything from it."""
 
@@ -69,7 +71,7 @@ def begin(orders: wire.Orders, recorder: Recorder) -> Session:
         show_our_frames()
 
     atexit.register(ends)
-    return Session(job, put_back)
+    return Session(job, watcher, put_back)
 
 
 def _begin_boosts(orders: wire.Orders, job: Job, booster: Booster) -> None:
@@ -83,6 +85,7 @@ def _begin_boosts(orders: wire.Orders, job: Job, booster: Booster) -> None:
 
     def first_step() -> None:
         trains_now()
+        job.thread = threading.get_ident()
         booster.at(Moment.START, torch)
 
     trains_now = job.after_step(first_step)

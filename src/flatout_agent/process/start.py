@@ -7,6 +7,8 @@ import os
 import random
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,8 @@ HELPERS = (
 """Words on the command line of processes that never train: loader workers, compiler workers."""
 
 
+QUIET_S = 5.0
+"""A thread that has taken no step for this long trains no more."""
 NO_SCRATCH = 73
 """Exit code of a trial that could not set up its scratch folder."""
 
@@ -75,8 +79,18 @@ class InThisProcess:
     The program may have imported torch, and may have made its models and optimizers.
     """
 
-    def __init__(self, orders: wire.Orders, heard: Callable[[wire.Record], None]) -> None:
-        """heard: called with each record, as it is written; raises nothing. Raises OSError."""
+    def __init__(
+        self,
+        orders: wire.Orders,
+        heard: Callable[[wire.Record], None] = lambda record: None,
+        leave_loop: Callable[[], None] | None = None,
+    ) -> None:
+        """heard: called with each record, as it is written; raises nothing.
+
+        leave_loop: raises out of the program's loop, where the orders are to end it at the answer.
+        Raises OSError.
+        """
+        self._leave_loop = leave_loop
         self._recorder = Recorder(orders.records, heard)
         self._recorder.write(_started())
         self._session: Session | None = None
@@ -84,11 +98,20 @@ class InThisProcess:
 
     def _begin(self, orders: wire.Orders) -> None:
         self._session = self._recorder.safely("start", _torch_imported, orders, self._recorder)
+        if self._session is not None:
+            self._session.watcher.leave_loop = self._leave_loop
 
     @property
     def steps(self) -> int:
         """Steps of training so far."""
         return self._session.job.steps if self._session is not None else 0
+
+    @property
+    def trains_elsewhere(self) -> bool:
+        """Whether another thread than this one trains: its last step is not long ago."""
+        if self._session is None or self._session.job.thread in (None, threading.get_ident()):
+            return False
+        return time.perf_counter() - self._session.watcher.ended < QUIET_S
 
     def put_back(self) -> None:
         """Remove everything from the program again; call it between two steps."""
@@ -171,9 +194,14 @@ def _report_crash(recorder: Recorder) -> None:
 
 
 def _report_scene(recorder: Recorder, error: BaseException) -> None:
+    recorder.write(scene(error))
+
+
+def scene(error: BaseException) -> wire.CrashScene:
+    """What the frames of an exception hold, once torch is imported. May raise."""
     from flatout_agent.process import crash_scene
 
-    recorder.write(crash_scene.of(error))
+    return crash_scene.of(error)
 
 
 def _safe_callback(recorder: Recorder, where: str, call: Any) -> importing.Callback:

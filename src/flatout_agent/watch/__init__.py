@@ -19,6 +19,10 @@ class Watcher:
     reads_losses = False
     """`backward` is called for each backward pass of the whole run, even if the watcher is
     light."""
+    ended = 0.0
+    """When the last step ended, by `time.perf_counter`, if the watcher notes that."""
+    leave_loop: Callable[[], None] | None = None
+    """Raises out of the program's loop if the process must not end with it, else None."""
     leave: Callable[[], None]
     """Removes discovery's hooks for good: nothing more is reported."""
 

@@ -137,7 +137,10 @@ class RunWatch(Watcher):
         self.recorder.write(self.history.seen())
 
     def end_at_once(self) -> None:
-        """End the program, as the answer that it was started for exists."""
+        """End the program, or its loop, as the answer that it was started for exists."""
+        if self.leave_loop is not None:
+            self.leave_loop()
+            return
         from flatout_agent.watch.ending import end_process
 
         RunWatch.program_ends(self)

@@ -8,17 +8,19 @@ steps: no other thread is needed, and in a notebook a line belongs to the cell t
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
 import multiprocessing
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from flatout.in_process import cells
 from flatout.nouns.plan import Plan
+from flatout.nouns.tuned import Tuned
 from flatout.reporting import live as report
 from flatout.reporting import terminal
 from flatout.reporting.harmless import harmless, warn
@@ -46,7 +48,8 @@ def live(
 
     Call it anywhere before the loop: before or after torch is imported, and the model made. Lines
     go to stderr, and what is kept to flatout.toml, which the next call begins with. Without a
-    training loop nothing happens. In a notebook each cell that trains is a run of its own.
+    training loop nothing happens. In a notebook each cell that trains is a run of its own, and its
+    result is shown under it.
 
     Everything is put back by `live(False)`, and at the end of a `with flatout.live():` block.
 
@@ -62,9 +65,34 @@ def live(
     global _here
     if _here is not None:
         _here.end()
-    asked = _Asked(Path(plan) if plan is not None else None, (exact, tuple(only), tuple(skip)))
+    asked = Asked(Path(plan) if plan is not None else None, (exact, tuple(only), tuple(skip)))
     _here = LiveHere(asked if on and _may_start() else None)
     return _here
+
+
+def was_called() -> bool:
+    """Whether the program has called `live` itself, and said there what it wants."""
+    return _here is not None
+
+
+def is_on() -> bool:
+    """Whether what `live` has begun goes on."""
+    return _here is not None and _here.asked is not None
+
+
+def set_aside() -> Callable[[], None]:
+    """Put back for now what `live` has switched on; returns the way to begin again."""
+    global _here
+    before, asked = _here, _here.asked if _here is not None else None
+    if before is not None:
+        before.end()
+
+    def begin_again() -> None:
+        global _here
+        if asked is not None and _here is before:
+            _here = LiveHere(asked)
+
+    return begin_again
 
 
 def _may_start() -> bool:
@@ -76,20 +104,31 @@ def _may_start() -> bool:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    plan: Path | None
+class Asked:
+    """What `live` was asked for."""
+
+    plan: Path | None = None
     """Apply it and tune nothing; None: tune."""
-    selection: tuple[bool, tuple[str, ...], tuple[str, ...]]
+    selection: tuple[bool, tuple[str, ...], tuple[str, ...]] = (False, (), ())
     """(exact alone, these alone, not these)"""
+    budget_s: float | None = None
+    """Tune for so long, whether or not this run repays it; None: as long as it does."""
+    leave_loop: Callable[[], None] | None = None
+    """Raises out of the loop when everything is decided; None: the loop goes on."""
 
 
 class LiveHere:
     """What `live` has begun, until `end`; a context manager that ends it."""
 
-    def __init__(self, asked: _Asked | None) -> None:
+    def __init__(self, asked: Asked | None) -> None:
         self._asked = asked
-        self._run = _Run(asked) if asked is not None else None
-        self._leave_cells = _after_each_cell(self._cell_ended) if asked is not None else _nothing
+        self._run = RunHere(asked) if asked is not None else None
+        self._leave_cells = cells.follow(self._cell_changes) if asked is not None else _nothing
+
+    @property
+    def asked(self) -> Asked | None:
+        """What it was asked for; None: nothing, or it has ended."""
+        return self._asked if self._run is not None else None
 
     def __enter__(self) -> LiveHere:
         return self
@@ -107,12 +146,12 @@ class LiveHere:
         if run is not None:
             run.end(interrupted)
 
-    def _cell_ended(self, result: Any) -> None:
-        """A cell of the notebook has ended: where it has trained, that was the run."""
-        if self._run is not None and self._asked is not None and self._run.trained:
+    def _cell_changes(self, interrupted: bool) -> None:
+        """A cell of the notebook has ended, or begins: where one has trained, that was the run."""
+        if self._run is not None and self._asked is not None and self._run.over:
             with harmless("flatout.live() has ended"):
-                self._run.end(isinstance(result.error_in_exec, KeyboardInterrupt))
-                self._run = _Run(self._asked)
+                self._run.end(interrupted)
+                self._run = RunHere(self._asked)
 
 
 _here: LiveHere | None = None
@@ -123,32 +162,35 @@ def _nothing() -> None:
     """There is nothing to leave."""
 
 
-class _Run:
+class RunHere:
     """One run of the program: its records, its plan and what is said of it."""
 
-    def __init__(self, asked: _Asked) -> None:
+    def __init__(self, asked: Asked) -> None:
         path = Path.cwd() / (asked.plan or PLAN)
         there = asked.plan is not None or path.exists()
         self._plan, self._path = plan_file.read(path) if there else Plan(boosts=()), path
         self._tuning: LiveTuning | None = None
+        self._shown = cells.output() or report.LiveLines(quiet=_is_another_rank())
+        live_orders = None
         if asked.plan is None:
-            decided = report.on_decision(quiet=False)
-            self._tuning = LiveTuning(self._plan, asked.selection, None, decided)
+            self._tuning = LiveTuning(self._plan, asked.selection, None, self._shown.decision)
             self._boosts = self._tuning.boosts
+            stop, budget_s = asked.leave_loop is not None, asked.budget_s
+            live_orders = dataclasses.replace(self._tuning.orders, stop=stop, budget_s=budget_s)
         else:
             self._boosts = chosen_boosts.choose(self._plan.boosts, *asked.selection[1:])
-        self._command, self._pid = _command(), os.getpid()
+        self._command, self._pid = command(), os.getpid()
         self._warn_of_start()
         self._folder = folder.fresh("run")
         orders = wire.Orders(
             str(self._folder / "records"),
             chosen_boosts.orders(self._boosts),
-            live=self._tuning.orders if self._tuning is not None else None,
+            live=live_orders,
             until_put_back=True,
         )
         write_orders(orders, self._folder)
         atexit.register(self._program_ends)  # before the agent does: it is to end first
-        self._agent = start.InThisProcess(orders, self._heard)
+        self._agent = start.InThisProcess(orders, self._heard, asked.leave_loop)
 
     def _warn_of_start(self) -> None:
         """Say once which variables its boosts would need, and what differs from the plan."""
@@ -166,9 +208,9 @@ class _Run:
                 self._tuning.heard([(self._pid, record)])
 
     @property
-    def trained(self) -> bool:
-        """Whether the program has taken a step of training."""
-        return self._agent.steps > 0
+    def over(self) -> bool:
+        """Whether the program has trained, and now executes something else."""
+        return self._agent.steps > 0 and not self._agent.trains_elsewhere
 
     def end(self, interrupted: bool) -> None:
         """Put everything back, and tell the result."""
@@ -188,39 +230,53 @@ class _Run:
         if not ended.steps:
             shutil.rmtree(self._folder, ignore_errors=True)
             return
+        tuned, lines = None, []
         with harmless("the plan of this run is not written"):
-            self._write_plan(interrupted)
+            tuned = self._write_plan(interrupted)
+            lines = list(_new(self._only_at_start()))
         with harmless("this run has no summary"):
             torch = {record.version for _, record in records if isinstance(record, wire.TorchSeen)}
             then = self._plan.machine.torch if self._plan.machine else None
-            terminal.run_ended(ended, then, torch, quiet=False)
+            terminal.other_torch(then, torch)
+            self._shown.ended(ended, tuned, lines)
 
-    def _write_plan(self, interrupted: bool) -> None:
-        """Write plan and report of a run that was tuned, and say what it has found."""
+    def _write_plan(self, interrupted: bool) -> Tuned | None:
+        """Write plan and report of a run that was tuned; None: nothing was measured."""
         if self._tuning is None:
-            return
+            return None
         self._tuning.interrupted = interrupted
         here = Path.cwd()
         path = self._path.relative_to(here) if self._path.is_relative_to(here) else self._path
         tuned = self._tuning.write_plan(self._command, path)
-        if tuned is not None:
-            report.close(tuned, self._folder / "report.html", quiet=False)
-        for boost, lines in self._tuning.only_at_start().items():
-            _once(
-                terminal.say,
-                f"{boost} was not tried, as only a start of Python can set it; to add it:",
-            )
-            for line in lines.splitlines():
-                _once(terminal.say, f"  {line}")
+        return report.close(tuned, self._folder / "report.html", quiet=True) if tuned else None
+
+    def _only_at_start(self) -> Iterator[str]:
+        """What was not tried, as it cannot be switched now, and the lines that would do it."""
+        waiting = self._tuning.only_at_start() if self._tuning is not None else {}
+        for boost, lines in waiting.items():
+            yield f"{boost} was not tried, as only a start of Python can set it; to add it:"
+            yield from (f"  {line}" for line in lines.splitlines())
+
+
+def _is_another_rank() -> bool:
+    """One of several processes that train together, and not the first: that one says it all."""
+    return os.environ.get("RANK", "0") not in ("", "0")
 
 
 def _once(tell: Callable[[str], None], line: str) -> None:
-    if line not in _said:
-        _said.add(line)
-        tell(line)
+    for new in _new([line]):
+        tell(new)
 
 
-def _command() -> Command:
+def _new(lines: Iterable[str]) -> Iterator[str]:
+    """Those that were not said yet in this process."""
+    for line in lines:
+        if line not in _said:
+            _said.add(line)
+            yield line
+
+
+def command() -> Command:
     """What this process runs, as the words after `flatout run`; none where that is a notebook."""
     main = sys.modules["__main__"]
     file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
@@ -229,17 +285,3 @@ def _command() -> Command:
         words = ("-m", spec.name, *sys.argv[1:]) if spec is not None else tuple(sys.argv)
     script = Path(file) if file is not None else None
     return Command(tuple(sys.orig_argv), script, sys.executable, words)
-
-
-def _after_each_cell(ended: Callable[[Any], None]) -> Callable[[], None]:
-    """Call `ended` with the result of each cell of a notebook from now on; returns the way back."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is None:
-        return _nothing
-    shell.events.register("post_run_cell", ended)
-
-    def leave() -> None:
-        if ended in shell.events.callbacks["post_run_cell"]:
-            shell.events.unregister("post_run_cell", ended)
-
-    return leave
