@@ -133,7 +133,9 @@ def _had_fair_try(row: Trial) -> bool:
 def _notes(summary: wire.LiveSummary, untried: list[str]) -> list[str]:
     notes = []
     if summary.run_basis and summary.run_steps:
-        notes.append(f"the run was taken to have {summary.run_steps:,} steps: {summary.run_basis}")
+        steps = "optimizer steps" if summary.micro_steps else "steps"
+        taken = f"{summary.run_steps:,} {steps}"
+        notes.append(f"the run was taken to have {taken}: {summary.run_basis}")
     if untried:
         notes.append(
             f"not tried, since this run was too short: {', '.join(untried)}; `flatout tune` tries"

@@ -89,7 +89,23 @@ LOOPS = {
     "    for e in range(self.epochs): self.one()\n  def one(self):\n    for x in loader: step()\n"
     "T().fit()": 39,
     "@dataclasses.dataclass\nclass C: steps: int = 8\nc = C()\nfor i in range(c.steps): step()": 7,
+    # A counter ends them
+    "i = 0\nwhile i < args.steps:\n  for x in loader:\n    step(after=5)\n    i += 1": 35,
+    "i = 0\nfor e in range(100):\n  for x in loader:\n    step()\n    i += 1\n"
+    "    if i >= args.steps: break\n  if i >= args.steps: break": 39,
+    "i = 0\nwhile True:\n  for x in loader:\n    step()\n    i += 1\n"
+    "    if i == args.steps:\n      raise_ = 0\n      break\n  if i == args.steps: break": 39,
+    "def go():\n  i = 0\n  while True:\n    for x in loader:\n      step()\n      i += 1\n"
+    "      if i >= 25: return\ngo()": 24,
+    "i = 0\nwhile i < args.steps:\n  for k, x in enumerate(loader):\n    step(micro_steps=2.0)\n"
+    "    if k % 2: i += 1": 39,
+    "for e in range(3):\n  i = 0\n  for x in loader:\n    step()\n    i += 1\n"
+    "    if i >= 7: break": 20,
+    "for f in range(2):\n  i = 0\n  while i < 6:\n    for x in loader:\n      step()\n      i += 1":
+    11,
+    "for e in range(3):\n  for i, x in enumerate(loader):\n    step()\n    if i == 4: break": 11,
     # What cannot be told
+    "for e in range(3): [step() for x in loader]": None,
     "while True: step()": None,
     "for i in itertools.count(): step()": None,
     "for x in (x for x in loader): step()": None,
