@@ -7,7 +7,7 @@ has; this file imports nothing of its own that the script could miss.
 import sys
 
 
-def run():
+def run() -> None:
     """Make `__main__` what `python SCRIPT ...` would, and run the copy's text in it."""
     from pathlib import Path
 

@@ -86,7 +86,7 @@ def _add_lines(script: ScriptText, boost: EjectedBoost, hand: ast.Module) -> Non
 
 def _optimized(script: ScriptText) -> list[tuple[ast.stmt, str]]:
     """Statements that make an optimizer, with the model whose parameters it takes."""
-    found = []
+    found: list[tuple[ast.stmt, str]] = []
     for call in script.calls():
         name = script.name(call.func)
         if not name.startswith("torch.optim.") or not call.args or ".lr_scheduler." in name:
