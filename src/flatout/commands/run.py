@@ -201,7 +201,6 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
     if not request.export:
         return
     from flatout.exporting import after_run
-
     from flatout.reporting.export.progress import ExportView
 
     try:

@@ -19,7 +19,8 @@ OUT = Path("exported")
 def export(ended: Finished, python: str, tell: Callable[[str], None]) -> ExportResult:
     """The verified builds of the model that the run's agent has captured.
 
-    python: the interpreter of the script. tell: called with each step. Raises UserError where there is no capture.
+    python: the interpreter of the script. tell: called with each step. Raises
+    UserError where there is no capture.
     """
     from flatout.exporting import export as building
     from flatout.exporting import packages
