@@ -57,9 +57,7 @@ def test_which_job_it_is_about() -> None:
 
 
 def test_a_command_is_wrapped_and_not_cut() -> None:
-    command = (
-        "nvidia-smi --query-gpu=index,temperature.gpu --format=csv --loop=5 --filename=gpu.csv"
-    )
+    command = "nvidia-smi --query-gpu=index,temperature.gpu --format=csv --loop=5 --filename=log"
     alert = replace(frames.alert(), cure=Cure("Do it.", (command,)))
     shown = " ".join(line.plain.strip() for line in alert_lines.details(alert, 60))
     assert f"$ {command}" in shown
