@@ -6,6 +6,8 @@ import ast
 import dataclasses
 import hashlib
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -111,7 +113,7 @@ def ejected_script(
     here: Path, capsys: pytest.CaptureFixture[str], script: str, *options: str
 ) -> tuple[str, str]:
     """What is printed for a plan of three boosts that was made for a script, and what is told."""
-    (here / "train.py").write_text(script)
+    (here / "train.py").write_bytes(script.encode())
     facts = dataclasses.replace(
         JOB,
         device="cpu",
@@ -166,6 +168,31 @@ def test_what_fails_in_the_changed_script_stays_a_template(
     assert "run: 3 steps went through" in head
     assert "fused=True" in diff
     assert "autocast" not in diff
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch")
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", ["", "x = 1"])
+def test_the_diff_is_one_that_patch_takes(
+    end: str, last: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = SCRIPT.replace("import sys", "# a form feed: \x0c\nimport sys") + last
+    text, _ = ejected_script(here, capsys, script.replace("\n", end), "--no-run")
+    (here / "it.diff").write_bytes(text.encode())
+    subprocess.run(["patch", "--binary", "train.py", "it.diff"], check=True, capture_output=True)
+    changed = (here / "train.py").read_bytes().decode()
+    assert f"guess = guess.float(){end}" in changed
+    assert changed.endswith(script.replace("\n", end)[-40:])
+
+
+def test_a_script_that_is_not_here_gives_templates(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan_file.write(dataclasses.replace(PLAN, command=("gone.py",)), here / "flatout.toml")
+    assert outcome(["eject"]) == 0
+    text = capsys.readouterr().out
+    assert "\n# no diff: no such script: gone.py (in " in text
+    assert "# ---- Where the model is made and called" in text
 
 
 def test_the_changed_script_need_not_be_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,8 @@ def source(ejected: Ejected) -> str:
     total_gain = f", {units.ratio(ejected.speedup)} together" if ejected.speedup else ""
     count = units.count(len(ejected.boosts), "boost")
     lines = [f"# {ejected.plan} as plain PyTorch: {count}{total_gain}"]
+    if ejected.note:
+        lines += [f"# {ejected.note}"]
     if ejected.yours:
         lines += [f"# A template: {', '.join(ejected.yours)} stand for what your script calls so."]
     place = None

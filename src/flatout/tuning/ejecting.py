@@ -37,10 +37,13 @@ def as_changes(ejected: Ejected, plan: Plan, tell: Callable[[str], None] | None)
     try:
         command = _command(plan)
         text = command.script.read_bytes().decode() if command.script else ""
-    except (UserError, OSError, UnicodeDecodeError):
-        return ejected
+    except UserError as error:
+        return replace(ejected, note=f"no diff: {error.message}" if plan.command else "")
+    except (OSError, UnicodeDecodeError) as error:
+        return replace(ejected, note=f"no diff: {error}")
     if command.script is None:
         return ejected
+    ends, text = "\r\n" if "\r\n" in text else "\n", text.replace("\r\n", "\n")
     unlike = plan.script_sha256 not in (None, script_sha256(command.script))
     ejected = replace(ejected, script=str(command.script), note=CHANGED_SINCE if unlike else "")
     ejected, steps = _changed(ejected, text, plan.job)
@@ -61,7 +64,7 @@ def as_changes(ejected: Ejected, plan: Plan, tell: Callable[[str], None] | None)
             for boost in ejected.boosts
         )
         ejected, steps = _changed(replace(ejected, boosts=boosts), text, plan.job)
-    return replace(ejected, tried=tried, diff=_diff(str(command.script), text, steps[-1]))
+    return replace(ejected, tried=tried, diff=_diff(str(command.script), text, steps[-1], ends))
 
 
 def _command(plan: Plan) -> Command:
@@ -121,13 +124,12 @@ def _guilty(
     return guilty or [boost for boost in changed if boost.risk == "rounding"] or changed
 
 
-def _diff(script: str, before: str, after: str) -> tuple[str, ...]:
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), script, script
-    )
+def _diff(script: str, before: str, after: str, ends: str) -> tuple[str, ...]:
+    """The lines of a diff; ends: with what the script's lines end."""
+    old, new = (re.split(r"(?<=\n)(?!\Z)", text.replace("\n", ends)) for text in (before, after))
     shown = []
-    for line in lines:
-        shown.append(line.rstrip("\n"))
+    for line in difflib.unified_diff(old, new, script, script):
+        shown.append(line.removesuffix("\n"))
         if not line.endswith("\n"):
             shown.append("\\ No newline at end of file")
     return tuple(shown)
