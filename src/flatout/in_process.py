@@ -132,7 +132,7 @@ class _Run:
         self._tuning: LiveTuning | None = None
         if asked.plan is None:
             decided = report.on_decision(quiet=False)
-            self._tuning = LiveTuning(self._plan, asked.selection, None, decided)
+            self._tuning = LiveTuning(self._plan, asked.selection, None, decided, terminal.say)
             self._boosts = self._tuning.boosts
         else:
             self._boosts = chosen.choose(self._plan.boosts, *asked.selection[1:])
