@@ -23,7 +23,8 @@ import flatout
 
 pytestmark = pytest.mark.slow
 
-MOST_BYTES = 3_000_000
+MOST_BYTES = 3_500_000
+"""Code and texts are 3.1 MB; a picture, a log or a build that slipped in is more than the rest."""
 PACKAGES = ("flatout", "flatout_agent", "flatout_programs", "flatout_train")
 
 
