@@ -185,6 +185,19 @@ def test_the_diff_is_one_that_patch_takes(
     assert changed.endswith(script.replace("\n", end)[-40:])
 
 
+def test_reasons_name_the_lines_of_the_users_script(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "train.py").write_text("import torch\nnet.parameters()\nout = net(image, mask)\n")
+    boosts = tuple(PlannedBoost(name, {}, 1.2, "exact") for name in ("tf32", "channels-last"))
+    plan = dataclasses.replace(PLAN, boosts=boosts, command=("train.py",))
+    plan_file.write(plan, here / "flatout.toml")
+    assert outcome(["eject", "--no-run"]) == 0
+    text = capsys.readouterr().out
+    assert "+torch.set_float32_matmul_precision" in text
+    assert "# (which arguments of line 3 are images is not clear)" in text
+
+
 def test_a_script_that_is_not_here_gives_templates(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -83,9 +83,18 @@ def _changed(ejected: Ejected, text: str, facts: JobFacts | None) -> tuple[Eject
             try:
                 texts.append(with_boost(texts[-1], boost, facts))
             except UnclearError as reason:
-                because = str(reason)
+                because = _of_the_script(text, boost, facts) or str(reason)
         boosts.append(replace(boost, template_because=because))
     return replace(ejected, boosts=tuple(boosts)), texts
+
+
+def _of_the_script(text: str, boost: EjectedBoost, facts: JobFacts | None) -> str:
+    """Why the script as it is cannot take a boost, by its own lines' numbers; "" if it could."""
+    try:
+        with_boost(text, boost, facts)
+    except UnclearError as reason:
+        return str(reason)
+    return ""
 
 
 def _run(command: Command, text: str) -> tuple[Outcome, int | None]:
