@@ -89,16 +89,9 @@ def _by_loops(frame: FrameType | None, steps_taken: int, micro_steps: float) -> 
             if frame.f_code.co_name in HIDDEN or not _tree(frame.f_code.co_filename).body:
                 raise Unknown  # a loop that no statement shows
             loops = _loops_around(frame)
-            for number, loop in enumerate(loops):
-                most = _counted_to(loop, loops[: number + 1], frame, micro_steps)
-                try:
-                    turns *= _turns(loop, frame)
-                except Unknown:
-                    if most is None:
-                        raise
-                    turns = most
-                turns = turns if most is None else min(turns, most)
-                lines.append(f"{PurePath(frame.f_code.co_filename).name}:{loop.lineno}")
+            turns *= _turns_of(loops, frame, 1.0 if lines else micro_steps)
+            name = PurePath(frame.f_code.co_filename).name
+            lines += [f"{name}:{loop.lineno}" for loop in loops]
         if frame.f_code.co_name == "<module>":
             break  # what has started the script, or the cell of a notebook, is not the run
         frame = frame.f_back
@@ -130,6 +123,21 @@ def _loops_around(frame: FrameType) -> list[ast.For | ast.While]:
             found.append(node)
         nodes = list(ast.iter_child_nodes(node))
     return found[::-1]
+
+
+def _turns_of(loops: list[ast.For | ast.While], frame: FrameType, micro_steps: float) -> int:
+    """How many turns the innermost of these loops of one frame takes in all."""
+    turns = 1
+    for number, loop in enumerate(loops):
+        most = _counted_to(loop, loops[: number + 1], frame, micro_steps)
+        try:
+            turns *= _turns(loop, frame)
+        except Unknown:
+            if most is None:
+                raise
+            turns = most
+        turns = turns if most is None else min(turns, most)
+    return turns
 
 
 def _counted_to(

@@ -103,6 +103,8 @@ LOOPS = {
     "    if i >= 7: break": 20,
     "for f in range(2):\n  i = 0\n  while i < 6:\n    for x in loader:\n      step()\n      i += 1":
     11,
+    "def one():\n  for x in loader: step()\ne = 0\nwhile e < 4:\n  one()\n  e += 1": 39,
+    "def one():\n  for x in loader: step()\nfor e in range(9):\n  one()\n  if e == 50: break": 89,
     "for e in range(3):\n  for i, x in enumerate(loader):\n    step()\n    if i == 4: break": 11,
     # What cannot be told
     "for e in range(3): [step() for x in loader]": None,
