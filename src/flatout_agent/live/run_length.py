@@ -83,7 +83,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _by_loops(frame: FrameType | None, steps_taken: int, micro_steps: float) -> RunLength | None:
-    turns, lines = 1, []
+    turns, lines = 1, list[str]()
     while frame is not None:
         if not frame.f_code.co_filename.startswith(OWN):
             if frame.f_code.co_name in HIDDEN or not _tree(frame.f_code.co_filename).body:
