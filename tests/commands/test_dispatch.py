@@ -94,8 +94,8 @@ def test_help_and_version() -> None:
 
 def test_help_keeps_lines_that_show_commands() -> None:
     assert (
-        "\n  Examples:\n    flatout eject\n    flatout eject --plan other.toml\n"
-        in flat("eject", "-h").stdout
+        "\n  Examples:\n    flatout eject\n    flatout eject | patch train.py\n"
+        "    flatout eject --plan other.toml\n" in flat("eject", "-h").stdout
     )
 
 

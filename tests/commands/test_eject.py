@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import hashlib
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting.lines import PLACES
 from flatout.tuning import plan_file
 from flatout_agent.boost import Moment
-from flatout_agent.wire import JobFacts
+from flatout_agent.wire import JobFacts, OptimizerFacts
 
 JOB = JobFacts(torch="2.13.0", python="3.12.1", system="linux", device="cuda", cores=8)
 PLAN = Plan(
@@ -87,6 +90,138 @@ def test_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     entry = found["boosts"][1]
     assert (entry["where"], entry["risk"], entry["gain"]) == ("model", "rounding", 1.9)
     assert 'with torch.autocast("cuda", dtype=torch.bfloat16):' in entry["lines"]
+
+
+SCRIPT = """\
+import sys
+import torch
+
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(50):
+    guess = net(torch.randn(8, 4))
+    loss = guess.square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+open("kept.txt", "w").write(str(sys.argv))
+"""
+
+
+def ejected_script(
+    here: Path, capsys: pytest.CaptureFixture[str], script: str, *options: str
+) -> tuple[str, str]:
+    """What is printed for a plan of three boosts that was made for a script, and what is told."""
+    (here / "train.py").write_bytes(script.encode())
+    facts = dataclasses.replace(
+        JOB,
+        device="cpu",
+        optimizers=(OptimizerFacts("SGD", True, 5, 2, "float32", fused=None, foreach=None),),
+    )
+    boosts = (*PLAN.boosts[:2], PlannedBoost("gc-pause", {}, 1.1, "exact"))
+    sha = hashlib.sha256(script.encode()).hexdigest()
+    plan = dataclasses.replace(
+        PLAN, boosts=boosts, command=("train.py", "7"), script_sha256=sha, job=facts
+    )
+    plan_file.write(plan, here / "flatout.toml")
+    assert outcome(["eject", *options]) == 0
+    told = capsys.readouterr()
+    return told.out, told.err
+
+
+def test_the_script_itself_is_changed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, told = ejected_script(here, capsys, SCRIPT)
+    assert (here / "train.py").read_text() == SCRIPT
+    assert not (here / "kept.txt").exists()
+    assert told.startswith("flatout: running the changed train.py for 3 steps, 120 s at most")
+    head, diff = text.split("--- train.py\n+++ train.py\n")
+    assert all(line.startswith("#") for line in head.splitlines() if line)
+    assert "# The changed script was run: 3 steps went through." in head
+    assert "# Left to you, gc-pause (1.10x): " in head
+    assert "\n#   gc.freeze()  # after the imports\n" in head
+    changes = [line for line in diff.splitlines() if line[0] in "+-"]
+    assert changes == [
+        "-opt = torch.optim.SGD(net.parameters(), lr=0.1)",
+        "+opt = torch.optim.SGD(net.parameters(), lr=0.1, fused=True)",
+        "-    guess = net(torch.randn(8, 4))",
+        '+    with torch.autocast("cpu", dtype=torch.bfloat16):',
+        "+        guess = net(torch.randn(8, 4))",
+        "+    guess = guess.float()",
+    ]
+
+
+def test_what_fails_in_the_changed_script_stays_a_template(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = SCRIPT.replace(
+        "net = torch.nn.Linear(4, 1)",
+        "class Alone(torch.nn.Linear):\n"
+        "    def forward(self, rows):\n"
+        "        return [super().forward(rows)]\n"
+        "net = Alone(4, 1)",
+    ).replace("guess.square()", "sum(guess).square()")
+    text, _ = ejected_script(here, capsys, script)
+    head, diff = text.split("--- train.py\n+++ train.py\n")
+    assert "# Left to you, bf16-autocast (1.90x): " in head
+    assert "'list' object has no attribute 'float'" in head
+    assert "run: 3 steps went through" in head
+    assert "fused=True" in diff
+    assert "autocast" not in diff
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch")
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", ["", "x = 1"])
+def test_the_diff_is_one_that_patch_takes(
+    end: str, last: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = SCRIPT.replace("import sys", "# a form feed: \x0c\nimport sys") + last
+    text, _ = ejected_script(here, capsys, script.replace("\n", end), "--no-run")
+    (here / "it.diff").write_bytes(text.encode())
+    subprocess.run(["patch", "--binary", "train.py", "it.diff"], check=True, capture_output=True)
+    changed = (here / "train.py").read_bytes().decode()
+    assert f"guess = guess.float(){end}" in changed
+    assert changed.endswith(script.replace("\n", end)[-40:])
+
+
+def test_reasons_name_the_lines_of_the_users_script(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "train.py").write_text("import torch\nnet.parameters()\nout = net(image, mask)\n")
+    boosts = tuple(PlannedBoost(name, {}, 1.2, "exact") for name in ("tf32", "channels-last"))
+    plan = dataclasses.replace(PLAN, boosts=boosts, command=("train.py",))
+    plan_file.write(plan, here / "flatout.toml")
+    assert outcome(["eject", "--no-run"]) == 0
+    text = capsys.readouterr().out
+    assert "+torch.set_float32_matmul_precision" in text
+    assert "# (which arguments of line 3 are images is not clear)" in text
+
+
+def test_a_script_that_is_not_here_gives_templates(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan_file.write(dataclasses.replace(PLAN, command=("gone.py",)), here / "flatout.toml")
+    assert outcome(["eject"]) == 0
+    text = capsys.readouterr().out
+    assert "\n# no diff: no such script: gone.py (in " in text
+    assert "# ---- Where the model is made and called" in text
+
+
+def test_the_changed_script_need_not_be_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, told = ejected_script(here, capsys, SCRIPT, "--no-run")
+    assert told == ""
+    assert "# The changed script was not run." in text
+    text, _ = ejected_script(here, capsys, SCRIPT, "--no-run", "--json")
+    found = json.loads(text)
+    assert (found["script"], found["tried"]) == ("train.py", "")
+    assert found["diff"][:2] == ["--- train.py", "+++ train.py"]
+    because = {entry["id"]: entry["template_because"] for entry in found["boosts"]}
+    assert because["bf16-autocast"] == ""
+    assert because["gc-pause"] == "where its lines belong cannot be told from the script"
+    (here / "train.py").write_text(f"# changed\n{SCRIPT}")
+    assert outcome(["eject", "--no-run"]) == 0
+    assert "# the script has changed since the plan was made" in capsys.readouterr().out
 
 
 def test_parameters_of_the_plan(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

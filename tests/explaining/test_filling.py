@@ -28,6 +28,9 @@ from flatout.knowledge import signatures
         ("{v!cudnn}", {"v": "7605"}, "7.6.5"),
         ("{v!cudnn}", {"v": "90100"}, "9.1.0"),
         ("{v!cudnn|another}", {}, "another"),
+        ("在容量 {total|有限} 的设备上", {}, "在容量有限的设备上"),
+        ("在容量 {total|有限} 的设备上", {"total": "8 GiB"}, "在容量 8 GiB 的设备上"),
+        ("用 {lib|NCCL} 时", {}, "用 NCCL 时"),
         ("awk '{print $1}' ${HOME}", {}, "awk '{print $1}' ${HOME}"),
     ],
 )
@@ -43,7 +46,7 @@ def test_no_text_has_a_hole_where_nothing_was_captured() -> None:
         for words in (wording.en, wording.zh)
     ]
     found = [filling.text(words, {}) for words in texts]
-    holes = re.compile(r"[^\s.]  +\S|\( | [;)]|\0")
+    holes = re.compile(r"[^\s.]  +\S|\( | [;)]|[\0\1]|[一-鿿] [一-鿿]")
     assert [words for words in found if holes.search(words)] == []
 
 

@@ -39,7 +39,7 @@ OPTIONS = {
     "bench": ["--cached", "--device", "--expect", "--json", "--only", "--python", "--quick"],
     "compare": ["--fail-above", "--json"],
     "doctor": ["--deep", "--fail-on", "--json", "--machine", "--python", "--redact"],
-    "eject": ["--json", "--plan"],
+    "eject": ["--json", "--no-run", "--plan"],
     "env": [],
     "env conda": ["--for", "--mirror", "--python", *FILES],
     "env docker": ["--for", "--mirror", "--python", *FILES],

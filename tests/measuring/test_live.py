@@ -140,3 +140,9 @@ def test_a_member_that_was_compared_alone_later_has_its_own_gain() -> None:
     assert live.measured_alone(live_run) == ("bf16-autocast",)
     rows = live.last_word(live.rows(live_run))
     assert [row.gain for row in rows if row.tried == "bf16-autocast"] == [1.9]
+
+
+def test_a_row_that_says_nothing_has_no_ratio() -> None:
+    noisy = wire.Decided("tf32", "slower", "too noisy", gain=2.97, low=0.06, high=146.0, pairs=1)
+    (row,) = live.rows(run(noisy))
+    assert (row.gain, row.interval, row.pairs) == (None, None, 1)

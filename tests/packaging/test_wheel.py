@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,8 @@ import flatout
 
 pytestmark = pytest.mark.slow
 
+MOST_BYTES = 3_500_000
+"""Code and texts are 3.1 MB; a picture, a log or a build that slipped in is more than the rest."""
 PACKAGES = ("flatout", "flatout_agent", "flatout_programs", "flatout_train")
 
 
@@ -119,6 +122,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_no_other(root: Path, whe
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == sources(root)
+    assert wheel.stat().st_size <= MOST_BYTES
     kinds = {Path(name).suffix for name in names}
     assert kinds >= {".py", ".toml", ".j2", ".css", ".js"}
 
@@ -139,6 +143,28 @@ def test_installed_it_stands_in_the_new_environment_without_torch(python: Path) 
     *places, torch = run("-c", asked, python=python).splitlines()
     assert all(Path(place).is_relative_to(python.parents[1]) for place in places)
     assert torch == "None"
+
+
+def test_every_command_of_the_readme_is_there_without_torch(root: Path, python: Path) -> None:
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    names = sorted(set(re.findall(r"\[`flatout ([a-z]+)", readme)))
+    script = program(python)
+    helped = {name for name in names if "Usage: flatout" in run(name, "--help", python=script)}
+    assert helped >= {"tune", "run", "eject", "profile", "doctor", "explain", "monitor", "export"}
+    assert names == sorted(helped)
+
+
+def test_what_needs_no_torch_works_without_it(python: Path, tmp_path: Path) -> None:
+    script = program(python)
+    (tmp_path / "hello.py").write_text("print('hello')\n")
+    assert run("run", "--no-plan", str(tmp_path / "hello.py"), python=script) == "hello\n"
+    plan = tmp_path / "flatout.toml"
+    plan.write_text("version = 1\n[boosts.tf32]\n")
+    ejected = run("eject", "--plan", str(plan), python=script)
+    assert 'torch.set_float32_matmul_precision("high")' in ejected
+    frame = json.loads(run("monitor", "--once", "--json", python=script))
+    assert frame["machines"]
+    assert "pip install" in run("env", "install", "--for", "gpu=a100,driver=550", python=script)
 
 
 def test_the_installed_doctor_sees_that_torch_is_missing(python: Path) -> None:

@@ -105,6 +105,13 @@ def test_nonsense_is_a_failed_import(stand_in: Path, code: str) -> None:
         assert told[0].message == "ZeroDivisionError: division by zero"
 
 
+def test_each_test_is_told_as_it_begins(stand_in: Path) -> None:
+    stand_in.write_text(stand_in.read_text() + "test('a')\ntest('b')\ntell(done=True)\n")
+    told: list[str] = []
+    selftest.run(str(stand_in), tell=told.append)
+    assert told == ["a", "b"]
+
+
 def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
     (told,) = selftest.run(str(tmp_path / "python"))
     assert (told.name, told.passed) == ("import torch", False)

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from flatout.nouns.observer import Observer
-from flatout.nouns.trial import Verdict
+from flatout.nouns.trial import Trial, Verdict
 from flatout.reporting.progress import TuneView
 from reporting import tuned_examples
 
@@ -49,6 +49,16 @@ def test_a_log_gets_one_plain_line_per_trial() -> None:
     assert failed and "CUDA out of memory" in failed[0]
     assert len(lines) == 1 + 11 + 1 + 5  # phase, trials, skipped together, pairs
     assert "\x1b" not in file.getvalue()
+
+
+def test_why_a_trial_failed_is_not_cut() -> None:
+    reason = "RuntimeError: " + "the compiler has found nothing to compile here, " * 4
+    trial = Trial((), "compile", verdict=Verdict.FAILED, reason=reason)
+    file = io.StringIO()
+    view = TuneView(Console(file=file, width=80))
+    view.animated = True  # as on a terminal: the columns of a table
+    view.finished(trial)
+    assert reason.strip() in " ".join(line.strip() for line in file.getvalue().splitlines())
 
 
 def test_a_log_with_forced_colours_is_not_animated() -> None:

@@ -272,5 +272,22 @@ def test_differences(changes: dict[str, Any], sha256: str | None, expected: list
     )
 
 
+@pytest.mark.parametrize(
+    ("made_for", "words", "told"),
+    [
+        (("other.py", "--fast"), ("train.py",), "it was made for other.py"),
+        (("old/train.py",), ("new/train.py",), "the script has changed"),
+        (("-m", "package.train"), ("-m", "package.other"), "it was made for package.train"),
+        (("torchrun", "other.py"), ("train.py",), "it was made for other.py"),
+        ((), ("train.py",), "the script has changed"),
+    ],
+)
+def test_a_plan_of_another_script(
+    made_for: tuple[str, ...], words: tuple[str, ...], told: str
+) -> None:
+    plan = Plan(boosts=(), command=made_for, script_sha256="cd" * 32)
+    assert plan_file.differences(plan, MACHINE, "ab" * 32, words) == [told]
+
+
 def test_a_plan_that_knows_nothing_differs_in_nothing() -> None:
     assert plan_file.differences(Plan(boosts=()), MACHINE, "ab" * 32) == []

@@ -1,11 +1,12 @@
-"""What was not tried is told with its cure: more time, or a longer program."""
+"""Notes of a search: what was not tried with its cure, and step times that are far apart."""
 
 from __future__ import annotations
 
 from flatout.knowledge import boosts as known
-from flatout.nouns.trial import Measurement, Trial, WhyUntried
+from flatout.measuring.live import AS_WRITTEN
+from flatout.nouns.trial import Measurement, Trial, Verdict, WhyUntried
 from flatout.tuning.trials import Found
-from flatout.tuning.tune import WORTH, untried_notes
+from flatout.tuning.tune import WORTH, drift_note, untried_notes
 from flatout_agent import wire
 
 FACTS = wire.JobFacts("2.13.0", "3.11", "linux", "cpu")
@@ -28,3 +29,15 @@ def test_where_time_was_short_a_longer_budget_is_asked_for() -> None:
         "there was no time to try compile: give a longer --budget"
     ]
     assert untried_notes(found(compile="needs_start")) == []
+
+
+def test_figures_of_the_program_as_written_that_are_far_apart_are_named() -> None:
+    first = Measurement(790.0, None, (), ())
+    row = Trial((), None, verdict=Verdict.KEPT, reason=AS_WRITTEN, measured=first)
+    search = Found(FACTS, Measurement(1540.0, None, (), ()), trials=(row,))
+    (note,) = drift_note(search, [4300.0, 4306.0])
+    assert note.startswith(
+        "the step as written took 790 ms at first, 1540 ms at the end of the search,"
+        " 4303 ms in the A/B runs: "
+    )
+    assert drift_note(Found(FACTS, first, trials=(row,)), [800.0]) == []

@@ -61,6 +61,9 @@ def test_several_nodes_in_one_frame(network: Path) -> None:
     assert [machine.hostname for machine in frame.machines] == ["one", "two"]
     assert {job.hostname for job in frame.jobs} == {"one", "two"}
     assert len({job.id for job in frame.jobs}) == len(frame.jobs) == 12
+    has_ended = [job.state == "ended" for job in frame.jobs]
+    assert True in has_ended
+    assert has_ended == sorted(has_ended)  # those of every node below those that run on any
     notes = "\n".join(frame.notes)
     assert "dead: ssh: connect to host dead port 22: No route to host" in notes
     assert "without: flatout is not there" in notes

@@ -74,6 +74,15 @@ LOOK_S = 0.5
 """For facts on which steps of an error's cure depend."""
 
 
+def warn_of_others() -> None:
+    """Say before long work that other programs use the cores, where they do."""
+    with harmless("the machine's load was not looked at"):
+        from flatout.probing import neighbours
+
+        if line := neighbours.told():
+            warn(line)
+
+
 class CommandEntry(NamedTuple):
     """A command as `flatout --help` lists it."""
 

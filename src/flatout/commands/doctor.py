@@ -6,13 +6,16 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from flatout.commands import _options
 from flatout.nouns.diagnosed import Diagnosed, Health
 from flatout.nouns.errors import UserError
+
+if TYPE_CHECKING:
+    from flatout.nouns.selftest import SelfTest
 
 PLACE = ("Fix", 1)
 Deep = Annotated[
@@ -80,6 +83,7 @@ def _diagnose(deep: bool, recording: Path | None, redact: bool, python: str | No
     from flatout.diagnosing import checks
     from flatout.diagnosing.diagnose import diagnose
     from flatout.probing import machine, recorded, redacted, selftest
+    from flatout.reporting.moving_line import SelfTestView
     from flatout.running.one.command import chosen_python
 
     began = time.monotonic()
@@ -88,7 +92,10 @@ def _diagnose(deep: bool, recording: Path | None, redact: bool, python: str | No
         loading = pool.submit(checks.MACHINE.every)
         facts = recorded.read(recording) if recording else machine.look(executable, deep)
         modules = loading.result()
-    tests = selftest.run(executable) if deep else ()
+    tests: tuple[SelfTest, ...] = ()
+    if deep:
+        with SelfTestView() as view:
+            tests = selftest.run(executable, tell=view.step)
     if redact:
         facts, tests = redacted.with_tests(facts, tests)
     findings = diagnose(facts, modules)

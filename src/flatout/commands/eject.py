@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Annotated
@@ -15,33 +16,44 @@ from flatout.nouns.plan import Plan
 
 PLACE = ("Speed up", 3)
 PlanToPrint = Annotated[Path, typer.Option("--plan", metavar="FILE", help="Print this plan.")]
+NoRun = Annotated[
+    bool, typer.Option("--no-run", help="Do not run the changed script for a few steps.")
+]
 
 
 def command(
     plan: PlanToPrint = Path("flatout.toml"),
+    no_run: NoRun = False,
     as_json: _options.Json = False,
 ) -> int:
-    """Print the plan as PyTorch code: a template for the script.
+    """Print the plan as plain PyTorch: a diff of the script.
 
-    The code is plain PyTorch and does not need flatout.
+    The changed script is run for a few steps; what it saves is discarded, and the script itself
+    is not touched. What cannot be told from the script is printed as a template. Neither needs
+    flatout.
 
     Examples:
       flatout eject
+      flatout eject | patch train.py
       flatout eject --plan other.toml
     """
-    from flatout.reporting import document, lines
-    from flatout.tuning import plan_file
+    from flatout.reporting import document, lines, terminal
+    from flatout.tuning import ejecting, plan_file, script_syntax
 
     contents = plan_file.read(plan)
     if not contents.boosts:
         raise UserError(f"{plan} holds no boost", "make one: flatout tune train.py", 1)
     places = list(lines.PLACES)
+    boosts = tuple(sorted(_boosts(contents), key=lambda boost: places.index(boost.where)))
+    hand = ast.parse("\n".join(line for boost in boosts for line in boost.lines))
     ejected = Ejected(
         str(plan),
         contents.speedup,
         job_known=contents.job is not None,
-        boosts=tuple(sorted(_boosts(contents), key=lambda boost: places.index(boost.where))),
+        boosts=boosts,
+        yours=tuple(script_syntax.free(hand)),
     )
+    ejected = ejecting.as_changes(ejected, contents, None if no_run else terminal.say)
     typer.echo(
         json.dumps(document.eject_document(ejected), indent=2) if as_json else lines.source(ejected)
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, user_command, warn
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, user_command, warn, warn_of_others
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
@@ -206,6 +206,7 @@ def _exported(
 ) -> ExportResult:
     """Capture where that is asked for, then export."""
     from flatout.exporting import artefact, candidates, export
+    from flatout.reporting import terminal
     from flatout.reporting.export.progress import ExportView
 
     candidates.plans(settings)  # a wrong word is told before the script runs for an hour
@@ -214,9 +215,12 @@ def _exported(
         raise UserError("export needs a script", "flatout export train.py")
     if capture is not None and words:
         raise UserError("--capture runs no script", f"flatout export --capture {capture}")
+    if capture is None:
+        terminal.say("running the script, to take its model and inputs")
+        capture = _captured(words, python, request)
+    warn_of_others()
     with ExportView() as view:
-        folder = capture if capture is not None else _captured(words, python, request)
-        return export.run(folder, settings, view.step)
+        return export.run(capture, settings, view.step)
 
 
 def _captured(words: list[str], python: str | None, request: dict[str, Any]) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +17,7 @@ from flatout.commands import (
     harmless,
     user_command,
     warn,
+    warn_of_others,
 )
 from flatout.commands._several import AskedRanks, BegunRanks, RankJob, asked_ranks, begun
 from flatout.nouns.errors import UserError
@@ -118,8 +119,15 @@ def _run_live(
     from flatout.tuning.live_run import LiveTuning
 
     decided = on_decision(request.quiet)
-    tuning = LiveTuning(request.applied, selection, steps_left, decided)
+    tuning = LiveTuning(request.applied, selection, steps_left, decided, _tell(request))
+    if not request.quiet:
+        warn_of_others()
+        terminal.say("tuning while it trains: a line for each decision, at least one a minute")
     return _run(request, tuning.boosts, tuning)
+
+
+def _tell(request: _Request) -> Callable[[str], None]:
+    return (lambda line: None) if request.quiet else terminal.say
 
 
 def _run_ranks(request: _Request, boosts: tuple[PlannedBoost, ...], asked: AskedRanks) -> int:
@@ -187,9 +195,11 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
     if not request.export:
         return
     from flatout.exporting import after_run
+    from flatout.reporting.export.progress import ExportView
 
     try:
-        result = after_run.export(ended, request.target.python)
+        with ExportView() as view:
+            result = after_run.export(ended, request.target.python, view.step)
     except UserError as error:
         warn(f"the model is not exported: {error.message}")
         if error.next_step:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, user_command
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, user_command, warn_of_others
 from flatout.nouns.errors import INTERRUPTED, UserError
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def command(
     choice = candidates.Allowance(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
     settings = tune.TuneSettings(duration("--budget", budget), steps, seed, steps_left=steps_left)
     run_folder = folder.fresh("tune")
+    warn_of_others()
     with TuneView() as observer:
         tuned = tune.tune(resolved, choice, settings, run_folder, observer)
     tuned = _with_plan(tuned, plan, run_folder, plan_file.write)

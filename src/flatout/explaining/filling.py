@@ -11,7 +11,13 @@ from flatout.nouns.signature import Wording
 
 NOTHING = "\0"
 """Where neither a captured text nor an alternative is, until the blanks around it are gone."""
-_AROUND_NOTHING = re.compile(r" ?\(\0\)| \0(?=[ ,.;:)]|$)|(?:^|(?<=\())\0 ")
+_AROUND_NOTHING = re.compile(
+    r"(?<=[一-鿿]) \0 (?=[一-鿿])| ?\(\0\)| \0(?=[ ,.;:)]|$)|(?:^|(?<=\())\0 "
+)
+INSTEAD = "\1"
+"""Around an alternative, until the blanks that only a captured text needs are gone."""
+_AROUND_INSTEAD = re.compile("(?<=[一-鿿，。：；]) \1(?=[一-鿿])|(?<=[一-鿿])\1 (?=[一-鿿])|\1")
+"""Between Chinese letters: blanks set off a number or a Latin word from them, and nothing else."""
 _PLAIN = re.compile(r"[\w.:/@%+=,-]*")
 """A captured text of these letters means nothing but itself to any shell."""
 
@@ -22,7 +28,8 @@ def wording(texts: Wording, captured: Mapping[str, str]) -> Wording:
 
 def text(template: str, captured: Mapping[str, str]) -> str:
     """`template` with its placeholders filled, by their alternative where nothing was captured."""
-    return _AROUND_NOTHING.sub("", _filled(template, captured, False, NOTHING)).replace(NOTHING, "")
+    filled = _AROUND_NOTHING.sub("", _filled(template, captured, False, NOTHING))
+    return _AROUND_INSTEAD.sub("", filled).replace(NOTHING, "")
 
 
 def command(template: str, captured: Mapping[str, str]) -> str:
@@ -48,7 +55,10 @@ def _filled(template: str, captured: Mapping[str, str], quoted: bool, nothing: s
     def fill(match: re.Match[str]) -> str:
         value = captured.get(match["name"])
         if value is None:
-            return match["name"].upper() if match["other"] is None else match["other"] or nothing
+            if match["other"] is None:
+                return match["name"].upper()
+            instead = match["other"] if quoted else f"{INSTEAD}{match['other']}{INSTEAD}"
+            return instead if match["other"] else nothing
         value = version(match["form"], value)
         return shlex.quote(value) if quoted and not _PLAIN.fullmatch(value) else value
 

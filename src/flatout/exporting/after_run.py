@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 OUT = Path("exported")
 
 
-def export(ended: Finished, python: str) -> ExportResult:
+def export(ended: Finished, python: str, tell: Callable[[str], None]) -> ExportResult:
     """The verified builds of the model that the run's agent has captured.
 
-    python: the interpreter of the script. Raises UserError where there is no capture.
+    python: the interpreter of the script. tell: called with each step. Raises
+    UserError where there is no capture.
     """
     from flatout.exporting import export as building
     from flatout.exporting import packages
@@ -26,7 +28,7 @@ def export(ended: Finished, python: str) -> ExportResult:
 
     captured = capturing.of_run(ended)
     settings = ExportSettings(python=python, out=OUT, overlay=packages.existing(python))
-    return building.run(captured.folder, settings, notes=trained_with(ended))
+    return building.run(captured.folder, settings, tell, notes=trained_with(ended))
 
 
 def trained_with(ended: Finished) -> tuple[str, ...]:

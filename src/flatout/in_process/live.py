@@ -173,7 +173,8 @@ class RunHere:
         self._shown = cells.output() or report.LiveLines(quiet=_is_another_rank())
         live_orders = None
         if asked.plan is None:
-            self._tuning = LiveTuning(self._plan, asked.selection, None, self._shown.decision)
+            decided, say = self._shown.decision, terminal.say
+            self._tuning = LiveTuning(self._plan, asked.selection, None, decided, say)
             self._boosts = self._tuning.boosts
             stop, budget_s = asked.leave_loop is not None, asked.budget_s
             live_orders = dataclasses.replace(self._tuning.orders, stop=stop, budget_s=budget_s)

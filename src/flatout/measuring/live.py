@@ -21,6 +21,10 @@ from flatout.running.one.records import Process, Processes
 from flatout.running.one.trial_process import LOG, TrialProcess
 from flatout_agent import wire
 
+TOO_WIDE = 2.0
+"""Where the ends of an interval around 1 are so many times apart, its middle says nothing."""
+AS_WRITTEN = "as written"
+"""Names the row of the program without boosts."""
 VERDICTS = {
     "kept": Verdict.KEPT,
     "slower": Verdict.SLOWER,
@@ -142,7 +146,7 @@ def trial(decision: wire.Decided, on: Sequence[str]) -> Trial:
         verdict=VERDICTS.get(decision.verdict, Verdict.SKIPPED),
         reason=decision.reason,
         measured=measured,
-        gain=None if decision.together else decision.gain,
+        gain=None if decision.together else _gain(decision),
         guard=guard,
         wall_s=decision.cost_s,
         retried=decision.again,
@@ -162,13 +166,23 @@ def whole(decision: wire.Decided, on: Sequence[str]) -> Trial:
         tried=None,
         params={},
         reason=f"{names}; {decision.reason}",
-        gain=decision.gain,
+        gain=_gain(decision),
         interval=_interval(decision),
     )
 
 
+def _gain(decision: wire.Decided) -> float | None:
+    """None where the pairs are too noisy to say: the middle of such an interval says nothing."""
+    return None if _is_too_noisy(decision) else decision.gain
+
+
+def _is_too_noisy(decision: wire.Decided) -> bool:
+    low, high = decision.low, decision.high
+    return low is not None and high is not None and low < 1 < high and high > TOO_WIDE * low
+
+
 def _interval(decision: wire.Decided) -> tuple[float, float] | None:
-    if decision.low is None or decision.high is None:
+    if decision.low is None or decision.high is None or _is_too_noisy(decision):
         return None
     return decision.low, decision.high
 
@@ -222,7 +236,7 @@ def as_written(run: LiveRun) -> Trial | None:
     measured = written(run)
     if measured is None:
         return None
-    return Trial((), None, verdict=Verdict.KEPT, reason="as written", measured=measured)
+    return Trial((), None, verdict=Verdict.KEPT, reason=AS_WRITTEN, measured=measured)
 
 
 def written(run: LiveRun) -> Measurement | None:

@@ -1,4 +1,4 @@
-"""A plan as plain PyTorch lines, ready to be printed."""
+"""A plan as plain PyTorch: changes of its script, or lines ready to be printed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class EjectedBoost:
     where: ScriptPlace
     lines: tuple[str, ...]
     """Lines of Python."""
+    template_because: str = ""
+    """Why the lines are not among the script's changes; empty if they are, or there are none."""
 
 
 @dataclass(frozen=True)
@@ -34,3 +36,13 @@ class Ejected:
     job_known: bool
     """The plan says for which program it was made, so that the lines fit it."""
     boosts: tuple[EjectedBoost, ...]
+    yours: tuple[str, ...] = ()
+    """Names in the lines that stand for what the script calls so."""
+    script: str | None = None
+    """The script that was looked at; None: there is none, and all lines are templates."""
+    note: str = ""
+    """What else is to be known of the script; empty: nothing."""
+    tried: str = ""
+    """What came of running the changed script; empty: it was not run."""
+    diff: tuple[str, ...] = ()
+    """The changes of the script as lines of a unified diff."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from flatout.nouns.decoding import decode
 from flatout.nouns.selftest import SelfTest
@@ -23,9 +23,15 @@ SLOW_S = 180.0
 
 
 def run(
-    executable: str, limit_s: float | None = None, environ: Mapping[str, str] | None = None
+    executable: str,
+    limit_s: float | None = None,
+    environ: Mapping[str, str] | None = None,
+    tell: Callable[[str], None] = lambda name: None,
 ) -> tuple[SelfTest, ...]:
-    """Every test with its outcome. limit_s: for each test; None: the default."""
+    """Every test with its outcome. limit_s: for each test; None: the default.
+
+    tell: called with the name of each test as it begins.
+    """
     base = os.environ if environ is None else environ
     tests: list[SelfTest] = []
     prefix = "flatout-selftest-"
@@ -34,7 +40,7 @@ def run(
         script = str(conversation.program("selftest"))
         while True:
             command = [executable, script, *(test.name for test in tests)]
-            new_tests, finished = _run_process(command, env, limit_s)
+            new_tests, finished = _run_process(command, env, limit_s, tell)
             tests += new_tests
             is_stuck = not new_tests or any(
                 test.name in FIRST and test.passed is not True for test in new_tests
@@ -44,7 +50,10 @@ def run(
 
 
 def _run_process(
-    command: list[str], env: Mapping[str, str], limit_s: float | None
+    command: list[str],
+    env: Mapping[str, str],
+    limit_s: float | None,
+    tell: Callable[[str], None],
 ) -> tuple[list[SelfTest], bool]:
     """The tests of one process, until it ends; and whether it ran all of them."""
     tests: list[SelfTest] = []
@@ -57,6 +66,7 @@ def _run_process(
                 if isinstance(answer.get("begin"), str):
                     running, started_at = answer["begin"], time.monotonic()
                     slow = answer.get("slow") is True
+                    tell(running)
                 elif (test := decode(SelfTest, answer)) is not None:
                     tests.append(test)
                     running, slow, started_at = "", False, time.monotonic()

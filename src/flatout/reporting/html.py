@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
+GRADIENT = "gradient error"
 STYLES = ("vendored/uPlot.css", "report.css")
 SCRIPTS = ("report.js", "vendored/uPlot.js")
 WORDS = {
@@ -216,6 +217,9 @@ def row(trial: Trial, folder: Path) -> dict[str, Any]:
     if is_untouched and reason:
         name, reason = reason[-1], []
     others = [boost for boost in trial.boosts if boost != trial.tried]
+    numbers = outcome.guard_numbers(trial.guard) if trial.guard else []
+    if reason and GRADIENT in reason[-1]:  # the guard's own words have that figure
+        numbers = [number for number in numbers if not number.startswith(GRADIENT)]
     return {
         "name": plain.one_line(trial.tried or name),
         "params": [plain.one_line(f"{key}={value}") for key, value in trial.params.items()],
@@ -225,7 +229,7 @@ def row(trial: Trial, folder: Path) -> dict[str, Any]:
         "measured": trial.measured,
         "reason": reason[-1] if reason else "",
         "more": "\n".join(reason) if len(reason) > 1 else "",
-        "guard": "; ".join(outcome.guard_numbers(trial.guard)) if trial.guard else "",
+        "guard": "; ".join(numbers),
         "engaged": [plain.one_line(f"{k}: {v}") for k, v in trial.engaged.items() if v],
         "together": [plain.one_line(boost) for boost in others],
         "log": plain.one_line(trial.log) if trial.log else "",

@@ -1,12 +1,9 @@
-"""A plan as plain PyTorch lines: Python source, so that it can be pasted or kept as a file."""
+"""A plan as plain PyTorch: changes of the script as a diff, or lines of Python as a template."""
 
 from __future__ import annotations
 
-import ast
-import builtins
-
 from flatout.nouns import units
-from flatout.nouns.ejected import Ejected, ScriptPlace
+from flatout.nouns.ejected import Ejected, EjectedBoost, ScriptPlace
 
 PLACES: dict[ScriptPlace, str] = {
     "environment": "At the very top, before `import torch`",
@@ -18,36 +15,46 @@ PLACES: dict[ScriptPlace, str] = {
 """Where lines go, in the order of a script."""
 
 
-OF_PYTHON = {"torch", *dir(builtins)}
-
-
 def source(ejected: Ejected) -> str:
-    """The text for people: a file of Python."""
+    """The text for people: a file of Python, or a diff where the script itself can be changed."""
+    if ejected.diff:
+        return "\n".join([*_above_diff(ejected), *ejected.diff])
     total_gain = f", {units.ratio(ejected.speedup)} together" if ejected.speedup else ""
     count = units.count(len(ejected.boosts), "boost")
     lines = [f"# {ejected.plan} as plain PyTorch: {count}{total_gain}"]
-    if names := _yours("\n".join(line for boost in ejected.boosts for line in boost.lines)):
-        lines += [f"# A template: {', '.join(names)} stand for what your script calls so."]
+    if ejected.note:
+        lines += [f"# {ejected.note}"]
+    if ejected.yours:
+        lines += [f"# A template: {', '.join(ejected.yours)} stand for what your script calls so."]
     place = None
     for boost in ejected.boosts:
         if boost.where != place:
             place = boost.where
             lines += ["", "", f"# ---- {PLACES[place]}"]
-        gain = f" ({units.ratio(boost.gain)})" if boost.gain else ""
-        lines += ["", f"# {boost.id}{gain}: {boost.title}", *boost.lines]
+        lines += ["", f"# {_named(boost)}: {boost.title}", *boost.lines]
     if not ejected.job_known:
         lines += ["", "# The plan does not say for which program it was made: check the device."]
     return "\n".join(lines)
 
 
-def _yours(source: str) -> list[str]:
-    """Names that the lines use and do not make."""
-    nodes = [*ast.walk(ast.parse(source))]
-    names = [node for node in nodes if isinstance(node, ast.Name)]
-    made = {name.id for name in names if isinstance(name.ctx, ast.Store)}
-    made |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    made |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-    made |= {item.asname or item.name for node in imports for item in node.names}
-    used = dict.fromkeys(name.id for name in names if isinstance(name.ctx, ast.Load))
-    return [name for name in used if name not in made and name not in OF_PYTHON]
+def _above_diff(ejected: Ejected) -> list[str]:
+    """What `patch` and `git apply` pass over: what is changed, and templates for the rest."""
+    total_gain = f", {units.ratio(ejected.speedup)} together" if ejected.speedup else ""
+    lines = [f"# {ejected.plan} as changes of {ejected.script}{total_gain}"]
+    lines += [f"#   {_named(boost)}: {boost.title}" for boost in _changes(ejected)]
+    lines += [f"# {ejected.note}"] if ejected.note else []
+    lines += [f"# The changed script was {ejected.tried or 'not run'}."]
+    lines += [f"# Apply them: flatout eject | patch {ejected.script}"]
+    for boost in ejected.boosts:
+        if boost.template_because:
+            lines += ["#", f"# Left to you, {_named(boost)}: {boost.title}"]
+            lines += [f"# ({boost.template_because})", *(f"#   {line}" for line in boost.lines)]
+    return [*lines, ""]
+
+
+def _changes(ejected: Ejected) -> list[EjectedBoost]:
+    return [boost for boost in ejected.boosts if not boost.template_because]
+
+
+def _named(boost: EjectedBoost) -> str:
+    return f"{boost.id} ({units.ratio(boost.gain)})" if boost.gain else boost.id

@@ -71,6 +71,8 @@ def decision_words(trial: Trial) -> str:
         return ", ".join([f"{name} on", *figures]) + members
     if trial.verdict is Verdict.SLOWER and trial.pairs:
         unclear = ["no clear gain"] if trial.gain is not None and trial.gain > 1 else []
+        if trial.gain is None:
+            return f"{name} off, {plain.last_line(trial.reason)}"
         return ", ".join([f"{name} off", *unclear, *figures])
     verdict = "learns differently" if trial.verdict is Verdict.DIFFERENT else str(trial.verdict)
     reason = plain.last_line(trial.reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Self
 
 from flatout.reporting import plain
@@ -10,6 +11,10 @@ from flatout.reporting.paragraphs import Line, animated, show
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
+
+
+EVERY_S = 60.0
+"""Where nothing moves, long work says a line so often."""
 
 
 class MovingLine:
@@ -48,3 +53,24 @@ class MovingLine:
     def _print(self, text: str) -> None:
         """Say this in a line of its own."""
         show(self.console, Line(plain.one_line(text)))
+
+
+class SelfTestView(MovingLine):
+    """Shows which self-test runs; where nothing moves, one line at the begin and one a minute."""
+
+    first = "trying the devices: about a minute"
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._told = time.monotonic()
+        if self._status is None:
+            self._print(self.first)
+        return self
+
+    def step(self, text: str) -> None:
+        """A test begins."""
+        if self._status is not None:
+            self._move(f"trying: {text}")
+        elif time.monotonic() - self._told >= EVERY_S:
+            self._told = time.monotonic()
+            self._print(f"trying: {text}")

@@ -5,6 +5,7 @@ bottom and each finished one stays as a row above it; elsewhere each finished tr
 from __future__ import annotations
 
 import statistics
+import textwrap
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -224,4 +225,6 @@ def _row(trial: Trial, width: int) -> list[tuple[str, str]]:
         return [(full_row, style)]
     if trial.verdict in (Verdict.KEPT, Verdict.SLOWER):  # the numbers say it; the report has more
         return [(plain.cut(line, width), style)]
-    return [(plain.cut(line, width), style), (plain.cut(f"    {reason}", width), "dim")]
+    indent = " " * 4
+    told = textwrap.wrap(reason, width, initial_indent=indent, subsequent_indent=indent)
+    return [(plain.cut(line, width), style), *((part, "dim") for part in told)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from flatout.knowledge import boosts as known
 from flatout.measuring import live
 from flatout.measuring.live import LiveRun
+from flatout.nouns import units
 from flatout.nouns.plan import Plan
 from flatout.nouns.trial import Measurement, Trial, Verdict
 from flatout.nouns.tuned import Tuned
@@ -23,6 +24,8 @@ from flatout.tuning.candidates import Allowance
 from flatout_agent import wire
 
 POLL_S = 0.2
+SILENT_S = 60.0
+"""Without a decision for so long, a line says what is being done."""
 START = "needs_start"
 INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT, 0xC000013A)
 """Exit codes after Ctrl-C: by the signal, by Python's or a shell's own way, on Windows."""
@@ -39,12 +42,14 @@ class LiveTuning:
         selection: tuple[bool, Sequence[str], Sequence[str]],
         steps_left: int | None,
         on_decision: Callable[[Trial], None],
+        tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         """plan: what it begins with. selection: (exact alone, these alone, not these).
 
-        on_decision: called with each decision, as it falls. Raises UserError for an unknown boost.
+        on_decision: called with each decision, as it falls. tell: called with a line on what is
+        being done where there was no decision for a minute. Raises UserError for an unknown boost.
         """
-        self.plan, self.on_decision = plan, on_decision
+        self.plan, self.on_decision, self.tell = plan, on_decision, tell
         exact, only, skip = selection
         choice = Allowance(exact, (), tuple(only), tuple(skip))
         allowed = [boost.id for boost in known.every() if choice.refuses(boost) is None]
@@ -53,7 +58,7 @@ class LiveTuning:
         self.run = LiveRun()
         self.interrupted = False
         """The program was ended by Ctrl-C."""
-        self._began = time.monotonic()
+        self._began = self._told = time.monotonic()
         self._reported = 0
 
     def __call__(self, records: Path, process: subprocess.Popen[bytes]) -> None:
@@ -75,6 +80,22 @@ class LiveTuning:
         reported, self._reported = self._reported, len(rows)
         for row in rows[reported:]:
             self.on_decision(row)
+            if row.verdict is not Verdict.SKIPPED:
+                self._told = time.monotonic()
+        is_settled = self.run.summary is not None and self.run.summary.settled
+        if time.monotonic() - self._told >= SILENT_S and not is_settled:
+            self._told = time.monotonic()
+            self.tell(self._under_way())
+
+    def _under_way(self) -> str:
+        """What was done last, in one line."""
+        elapsed = units.duration(time.monotonic() - self._began)
+        blocks = self.run.blocks
+        if not blocks:
+            return f"still before the first comparison, after {elapsed}"
+        last = blocks[-1]
+        on = f"with {', '.join(last.on)}" if last.on else live.AS_WRITTEN
+        return f"step {last.step + last.steps - 1:,}, {on}: still comparing, after {elapsed}"
 
     def only_at_start(self) -> dict[str, str]:
         """Boosts that only the start of a program can set, each with the lines to add for it."""
@@ -133,7 +154,9 @@ def _had_fair_try(row: Trial) -> bool:
 def _notes(summary: wire.LiveSummary, untried: list[str]) -> list[str]:
     notes = []
     if summary.run_basis and summary.run_steps:
-        notes.append(f"the run was taken to have {summary.run_steps:,} steps: {summary.run_basis}")
+        steps = "optimizer steps" if summary.micro_steps else "steps"
+        taken = f"{summary.run_steps:,} {steps}"
+        notes.append(f"the run was taken to have {taken}: {summary.run_basis}")
     if untried:
         notes.append(
             f"not tried, since this run was too short: {', '.join(untried)}; `flatout tune` tries"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from flatout.knowledge import jobs
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import GpuIdentity, Identity
 from flatout.nouns.plan import Plan, PlannedBoost, PlannedRanks
+from flatout.running.one.command import SCRIPT_SUFFIXES
 from flatout_agent.apply import plan as plan_reader
 from flatout_agent.apply.plan import VERSION, PlanError, PlanTable, WrittenPlan
 from flatout_agent.wire import JobFacts
@@ -107,11 +108,18 @@ def render(plan: Plan) -> str:
     return tomlkit.dumps(document)
 
 
-def differences(plan: Plan, machine: Identity, script_sha256: str | None) -> list[str]:
-    """What differs here from where the plan was measured; an unknown value differs from none."""
+def differences(
+    plan: Plan, machine: Identity, script_sha256: str | None, words: Sequence[str] = ()
+) -> list[str]:
+    """What differs here from where the plan was measured; an unknown value differs from none.
+
+    words: the command that is to be run, as the user gave it.
+    """
     changes = []
     if _differ(plan.script_sha256, script_sha256):
-        changes.append("the script has changed")
+        other, own = _program(plan.command), _program(words)
+        is_other = other and own and Path(other).name != Path(own).name
+        changes.append(f"it was made for {other}" if is_other else "the script has changed")
     recorded = plan.machine
     if recorded is None:
         return changes
@@ -127,6 +135,13 @@ def differences(plan: Plan, machine: Identity, script_sha256: str | None) -> lis
     if recorded.system != machine.system:
         changes.append(f"{machine.system} instead of {recorded.system}")
     return changes
+
+
+def _program(words: Sequence[str]) -> str:
+    """The script or module among the words of a command; "" where none shows."""
+    if words[:1] == ("-m",):
+        return " ".join(words[1:2])
+    return next((word for word in words if word.lower().endswith(SCRIPT_SUFFIXES)), "")
 
 
 def _differ(recorded: object, current: object) -> bool:

@@ -20,6 +20,8 @@ def variables(
     if not plan.boosts:
         return {}
     machine = identity()
-    if differences := plan_file.differences(plan, machine, script_sha256(command.script)):
+    if differences := plan_file.differences(
+        plan, machine, script_sha256(command.script), command.display
+    ):
         warn(f"not what the plan was measured on: {'; '.join(differences)}")
     return chosen_boosts.environment(boosts, plan.job, machine)

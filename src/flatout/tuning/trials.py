@@ -234,7 +234,7 @@ class _Relay:
             for row in _row_as_written(self.run):
                 self.observer.finished(row)
         elif isinstance(record, wire.BlockRun):
-            phase = " + ".join(record.on) or "as written"
+            phase = " + ".join(record.on) or live.AS_WRITTEN
             self.observer.step(record.step, phase, record.ms / 1000)
 
     def _decided(self, record: wire.Decided) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flatout.knowledge import boosts as known
-from flatout.measuring import duel, trial
+from flatout.measuring import duel, live, trial
 from flatout.measuring.outcome import measured
 from flatout.measuring.trial import Bench
+from flatout.nouns import units
 from flatout.nouns.observer import Observer
 from flatout.nouns.trial import Guard, Measurement, WhyUntried
 from flatout.nouns.tuned import Confirmation, Tuned
@@ -40,6 +43,8 @@ WORTH = 1.05
 """What promises less is not named among the boosts that had no time."""
 NOISY = 0.25
 """Noise of the program against itself above which the user is warned."""
+DRIFT = 1.25
+"""Figures of the same program that are further apart are told together."""
 CROWDED_SHARE = 0.4
 """Share of a GPU's memory: tensors of that size and the overhead of a process fill half of it."""
 UNCONFIRMED = "measured between steps, not confirmed in fresh processes"
@@ -75,6 +80,7 @@ def tune(
         end_all(bench.folder)
         raise
     search, confirmed, best = _finish(bench, search, choice, settings, observer, deadline, notes)
+    notes += drift_note(search, confirmed.untouched_ms if confirmed is not None else ())
     notes += _notes(search, settings)
     machine = identity(search.facts.torch)
     return Tuned(
@@ -269,6 +275,29 @@ def _baseline(search: Found, confirmed: Confirmation | None) -> Measurement:
     """The program as written; its losses are those of the confirmation, where there is one."""
     losses = confirmed.untouched_losses if confirmed is not None else ()
     return dataclasses.replace(search.written, losses=losses)
+
+
+def drift_note(search: Found, confirmed_ms: Sequence[float]) -> list[str]:
+    """What each step time of the program as written is, where they are far apart.
+
+    confirmed_ms: in each of the confirmation's runs.
+    """
+    first = next((row.measured for row in search.trials if row.reason == live.AS_WRITTEN), None)
+    figures = {
+        "at first": first.step_ms if first is not None else None,
+        "at the end of the search": search.written.step_ms,
+        "in the A/B runs": statistics.fmean(confirmed_ms) if confirmed_ms else None,
+    }
+    if search.micro_steps:  # the A/B runs count whole steps
+        del figures["in the A/B runs"]
+    known_ms = {when: ms for when, ms in figures.items() if ms is not None}
+    if max(known_ms.values()) <= DRIFT * min(known_ms.values()):
+        return []
+    told = ", ".join(f"{units.milliseconds(ms)} {when}" for when, ms in known_ms.items())
+    return [
+        f"the step as written took {told}: the speed of the machine changed meanwhile; every gain"
+        " is that of steps which ran at nearly the same time"
+    ]
 
 
 def _notes(search: Found, settings: TuneSettings) -> list[str]:

@@ -83,7 +83,11 @@ class Nodes:
             machines=tuple(machine for frame in shown for machine in frame.machines),
             # Ids are those of one machine; two may have the same.
             jobs=tuple(
-                replace(job, id=f"{job.hostname}:{job.id}") for frame in shown for job in frame.jobs
+                replace(job, id=f"{job.hostname}:{job.id}")
+                for job in sorted(
+                    (job for frame in shown for job in frame.jobs),
+                    key=lambda job: job.state == "ended",
+                )
             ),
             alerts=tuple(
                 replace(alert, job=alert.job and f"{alert.hostname}:{alert.job}")

@@ -100,12 +100,12 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     """The same as plain PyTorch."""
     lines = []
     for kind in dict.fromkeys(optimizer.kind for optimizer in facts.optimizers) or ("AdamW",):
-        flag = "fused" if kind in FUSED else "foreach"
-        flags = "fused=True, foreach=False" if flag == "fused" else "foreach=True"
         lines += [
-            f"# before the first step; or in torch.optim.{kind}(): {flag}=True",
-            "for group in optimizer.param_groups:",
-            f"    group.update({flags})",
+            f"optimizer = torch.optim.{kind}(",
+            "    model.parameters(),",
+            "    # what it is given now, and:",
+            f"    {'fused' if kind in FUSED else 'foreach'}=True,",
+            ")",
         ]
     return "\n".join([*lines, ""])
 

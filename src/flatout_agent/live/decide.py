@@ -151,8 +151,14 @@ WIDE = 1.2
 """An interval with ends this many times apart says little."""
 
 
+TOO_WIDE = 2.0
+"""Where the ends of an interval around 1 are so many times apart, its middle says nothing."""
+
+
 def so_far(answer: Answer) -> str:
     """The answer on a boost that needs more pairs for a decision, in one line."""
+    if _too_noisy(answer):
+        return "too noisy to say so far"
     return f"{answer.gain:.2f}x so far [{answer.low:.2f}-{answer.high:.2f}]"
 
 
@@ -161,9 +167,15 @@ def why_not(answer: Answer) -> str:
     spread = f"{answer.low:.2f}-{answer.high:.2f}"
     if answer.low < 1 < answer.high and answer.high > WIDE * answer.low:
         pairs = "1 pair" if answer.pairs == 1 else f"{answer.pairs} pairs"
+        if _too_noisy(answer):
+            return f"too noisy to say in {pairs}"
         return f"no clear answer in {pairs}: {answer.gain:.2f}x [{spread}]"
     if answer.low >= 1:
         return f"no time for more pairs: {so_far(answer)}"
     if answer.verdict == "slower" or answer.high < 1:
         return f"slower: {answer.gain:.2f}x [{spread}]"
     return f"no difference that matters: {answer.gain:.2f}x [{spread}]"
+
+
+def _too_noisy(answer: Answer) -> bool:
+    return answer.low < 1 < answer.high and answer.high > TOO_WIDE * answer.low

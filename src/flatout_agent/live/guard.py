@@ -494,7 +494,7 @@ def _by_chance(error: float, entries: int) -> float:
 def percent(ratio: float) -> str:
     """For people to read."""
     if not math.isfinite(ratio) or ratio >= 1000:
-        return "over 100000 %"
+        return "over 100000%"
     if 0.9 < ratio < 1.1:
-        return f"{100 * ratio:.1f} %"
-    return f"{100 * ratio:.2g} %" if ratio < 0.1 else f"{100 * ratio:.0f} %"
+        return f"{100 * ratio:.1f}%"
+    return f"{100 * ratio:.2g}%" if ratio < 0.1 else f"{100 * ratio:.0f}%"

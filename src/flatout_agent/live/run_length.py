@@ -80,16 +80,21 @@ TRAINERS: Mapping[str, Callable[[Any], float]] = {
 
 OWN = (str(PurePath(torch.__path__[0])), str(PurePath(__file__).parents[1]))
 """Loops of torch and of flatout do not count as loops of the program."""
+HIDDEN = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+"""Functions that Python makes of the loops inside an expression."""
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _by_loops(frame: FrameType | None, steps_taken: int, micro_steps: float) -> RunLength | None:
-    turns, lines = 1, []
+    turns, lines = 1, list[str]()
     while frame is not None:
         if not frame.f_code.co_filename.startswith(OWN):
-            for loop in _loops_around(frame):
-                turns *= _turns(loop, frame)
-                lines.append(f"{PurePath(frame.f_code.co_filename).name}:{loop.lineno}")
+            if frame.f_code.co_name in HIDDEN or not _tree(frame.f_code.co_filename).body:
+                raise Unknown  # a loop that no statement shows
+            loops = _loops_around(frame)
+            turns *= _turns_of(loops, frame, 1.0 if lines else micro_steps)
+            name = PurePath(frame.f_code.co_filename).name
+            lines += [f"{name}:{loop.lineno}" for loop in loops]
         if frame.f_code.co_name == "<module>":
             break  # whatever started the script or the notebook cell is not part of the run
         frame = frame.f_back
@@ -121,6 +126,65 @@ def _loops_around(frame: FrameType) -> list[ast.For | ast.While]:
             found.append(node)
         nodes = list(ast.iter_child_nodes(node))
     return found[::-1]
+
+
+def _turns_of(loops: list[ast.For | ast.While], frame: FrameType, micro_steps: float) -> int:
+    """How many turns the innermost of these loops of one frame takes in all."""
+    turns = 1
+    for number, loop in enumerate(loops):
+        most = _counted_to(loop, loops[: number + 1], frame, micro_steps)
+        try:
+            turns *= _turns(loop, frame)
+        except Unknown:
+            if most is None:
+                raise
+            turns = most
+        turns = turns if most is None else min(turns, most)
+    return turns
+
+
+def _counted_to(
+    loop: ast.For | ast.While,
+    within: list[ast.For | ast.While],
+    frame: FrameType,
+    micro_steps: float,
+) -> int | None:
+    """How many turns of the innermost loop a counter allows; None: no counter ends the loop.
+
+    within: the loops from the innermost to this one. The counter must grow by one in the innermost
+    (each turn, or under a condition: then with each optimizer step) and never begin anew.
+    """
+    inner, counters = within[0], dict[str, bool]()
+    for node in ast.walk(inner):
+        if isinstance(node, ast.AugAssign) and ast.unparse(node).endswith("+= 1"):
+            counters[ast.unparse(node.target)] = node in inner.body
+    match loop:
+        case ast.For(target=ast.Tuple(elts=[index, *_]), iter=ast.Call(func=called)):
+            if loop is inner and _called(called) == "enumerate":
+                counters[ast.unparse(index)] = True
+    inside = [*ast.walk(loop)]
+    for node in inside:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        for target in targets:
+            counters.pop(ast.unparse(target), None)
+    tests = [(loop.test, False)] if isinstance(loop, ast.While) else []
+    tests += [
+        (node.test, True)
+        for node in inside
+        if isinstance(node, ast.If) and isinstance(node.body[-1], (ast.Break, ast.Return))
+    ]
+    for test, ends in tests:
+        if not isinstance(test, ast.Compare) or ast.unparse(test.left) not in counters:
+            continue
+        wanted = (ast.GtE, ast.Gt, ast.Eq) if ends else (ast.Lt, ast.LtE)
+        try:
+            limit = _value(test.comparators[0], frame)
+        except Unknown:
+            continue
+        if isinstance(test.ops[0], wanted) and isinstance(limit, int):
+            every_turn = counters[ast.unparse(test.left)]
+            return limit if every_turn else math.ceil(limit * max(1.0, micro_steps))
+    return None
 
 
 def _turns(loop: ast.For | ast.While, frame: FrameType) -> int:

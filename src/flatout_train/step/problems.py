@@ -287,6 +287,11 @@ def _device(text: str, parameter: Tensor, batch: Any) -> UsageError | None:
 _SIZES = (
     "shapes cannot be multiplied",
     "expected input",
+    "Expected input",
+    "Expected 2D (unbatched) or 3D",
+    "Expected 3D (unbatched) or 4D",
+    "input.size(-1) must be equal",
+    "Sizes of tensors must match",
     "normalized_shape",
     "must match the size",
 )

@@ -152,3 +152,11 @@ def test_no_pairs_are_no_answer():
 
 def test_what_is_slower_in_its_only_pair_is_not_told_as_no_difference() -> None:
     assert decide.why_not(decide.Answer("unclear", 0.67, 0.45, 0.99, 1)).startswith("slower: 0.67x")
+
+
+def test_an_interval_that_says_nothing_has_no_ratio():
+    noisy = decide.Answer("unclear", 2.97, 0.06, 146.0, 1)
+    assert decide.why_not(noisy) == "too noisy to say in 1 pair"
+    assert decide.so_far(noisy) == "too noisy to say so far"
+    wide = decide.Answer("unclear", 1.1, 0.9, 1.4, 6)
+    assert decide.why_not(wide) == "no clear answer in 6 pairs: 1.10x [0.90-1.40]"

@@ -357,8 +357,8 @@ def test_a_second_batch_is_not_needed():
 
 @pytest.mark.parametrize(
     ("ratio", "shown"),
-    [(float("inf"), "over 100000 %"), (float("nan"), "over 100000 %"), (1.004, "100.4 %"),
-     (0.0123, "1.2 %"), (0.25, "25 %"), (12.0, "1200 %")],
+    [(float("inf"), "over 100000%"), (float("nan"), "over 100000%"), (1.004, "100.4%"),
+     (0.0123, "1.2%"), (0.25, "25%"), (12.0, "1200%")],
 )  # fmt: skip
 def test_percent(ratio, shown):
     assert guard.percent(ratio) == shown

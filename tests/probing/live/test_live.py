@@ -474,10 +474,13 @@ def test_a_job_that_flatout_did_not_start() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 def test_what_flatout_starts_itself_is_no_foreign_job(tmp_path: Path) -> None:
-    """Workers of an export have torch too."""
+    """Workers of an export have torch too, and so have the processes that compile for them."""
     worker = tmp_path / "flatout_programs" / "worker.py"
     worker.parent.mkdir()
-    worker.write_text("import os, torch, sys; print(os.getpid(), flush=True); sys.stdin.read()")
+    compiler = "import os, torch, sys; print(os.getpid(), flush=True); sys.stdin.read()"
+    worker.write_text(
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {compiler!r}])"
+    )
     other = tmp_path / "worker.py"
     other.write_text(worker.read_text())
     between = "import subprocess, sys; subprocess.run([sys.executable, sys.argv[1]])"

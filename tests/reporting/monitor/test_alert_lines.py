@@ -56,6 +56,13 @@ def test_which_job_it_is_about() -> None:
     assert told(alone, 120, 1)[0].endswith("41% of the time")
 
 
+def test_a_command_is_wrapped_and_not_cut() -> None:
+    command = "nvidia-smi --query-gpu=index,temperature.gpu --format=csv --loop=5 --filename=log"
+    alert = replace(frames.alert(), cure=Cure("Do it.", (command,)))
+    shown = " ".join(line.plain.strip() for line in alert_lines.details(alert, 60))
+    assert f"$ {command}" in shown
+
+
 def test_remarks_are_no_commands() -> None:
     cure = Cure("Do it.", ("# as root", "nvidia-smi -r"))
     shown = alert_lines.details(replace(frames.alert("FAULT001", Severity.ERROR), cure=cure), 80)

@@ -202,6 +202,7 @@ def test_a_loss_that_goes_wrong_later() -> None:
         ({"x": pair()[0], "y": pair()[1]}, "a dict with 'x', 'y'"),
         (pair()[0], r"one tensor of shape \[5, 4\]"),
         ((torch.randn(5, 7), pair()[1]), r"sizes do not fit: .*\(5x7 and 4x.*batch\[0\] \[5, 7\]"),
+        ((pair()[0], pair()[1][:3]), r"sizes do not fit: Expected input batch_size \(5\)"),
         ((*pair(), 1), "a tuple of 3"),
     ],
 )
@@ -216,6 +217,13 @@ def test_images_as_bytes() -> None:
     images = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
     with pytest.raises(UsageError, match=r"batch\[0\] \[2, 3, 8, 8\] is uint8.*float\(\) / 255"):
         step(model)((images, torch.zeros(2).long()))
+
+
+def test_images_with_a_dimension_too_many() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))
+    batch = torch.zeros(1, 2, 3, 8, 8), torch.zeros(1).long()
+    with pytest.raises(UsageError, match=r"sizes do not fit: Expected 3D .*\[1, 2, 3, 8, 8\]"):
+        step(model)(batch)
 
 
 def test_errors_come_on_any_call_with_torchs_own_behind() -> None:

@@ -39,6 +39,8 @@ class ForeignJobs:
     def __init__(self) -> None:
         self._last_s: float | None = None
         self._found: list[ForeignJob] = []
+        self._ours: set[int] = set()
+        """What flatout runs itself: what that has started, compilers of torch, is no job either."""
         self._known: dict[tuple[int, float], bool] = {}
         """Whether a process, by pid and start, has loaded torch. One that has not may yet do so."""
 
@@ -52,12 +54,14 @@ class ForeignJobs:
         return [job for job in self._found if not known & {job.pid, *job.ancestors}]
 
     def _look(self, on_gpu: set[int]) -> list[ForeignJob]:
+        self._ours = set[int]()
         torch = {process.pid: process for process in self._with_torch(on_gpu)}
         jobs = []
         for process in torch.values():
             with suppress(psutil.Error):
                 if process.ppid() not in torch:  # loader workers belong to who started them
-                    jobs.append(_job(process))
+                    job = _job(process)
+                    jobs += [job] if not job.ancestors & self._ours else []
         return sorted(jobs, key=lambda job: job.began_s)
 
     def _with_torch(self, on_gpu: set[int]) -> Iterable[psutil.Process]:
@@ -66,6 +70,7 @@ class ForeignJobs:
             name = process.info["name"] or ""
             with suppress(psutil.Error):
                 if name.startswith(NAMES) and OUR_PROGRAMS in " ".join(process.cmdline()[:4]):
+                    self._ours.add(process.pid)
                     continue
                 key = process.pid, process.create_time()
                 if process.pid in on_gpu:

@@ -65,8 +65,8 @@ def details(alert: Alert, width: int, wrap: bool = True) -> list[Text]:
     ]
     for command in (*alert.cure.commands, f"flatout explain {alert.code}"):
         prompt = "" if command.startswith("#") else "$ "
-        line = cut(f"{INDENT}{prompt}{plain.one_line(command)}", width)
-        shown.append(Text(line, style="cyan"))
+        told = _lines(f"{prompt}{plain.one_line(command)}", width, wrap)
+        shown += [Text(line, style="cyan") for line in told]
     return shown
 
 

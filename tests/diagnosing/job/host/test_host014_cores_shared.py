@@ -45,5 +45,11 @@ def test_little_unknown_or_crowded_by_its_own_threads() -> None:
     assert made.findings(CHECK, profile(queued_s=0.0001)) == ()
     assert made.findings(CHECK, profile()) == ()
     assert made.findings(CHECK, made.cpu_profile()) == ()
+    alone = profile(queued_s=0.1, others_cores=0.0)
+    assert made.findings(CHECK, made.changed(alone, job__threads=8, job__loaders=())) == ()
+    assert (
+        "Use fewer loader workers"
+        in made.only(CHECK, made.changed(alone, job__threads=8)).cure.text
+    )
     crowded = made.changed(profile(queued_s=0.1), job__threads=24)
     assert made.findings(CHECK, crowded) == ()

@@ -52,6 +52,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     if profile.job is not None and profile.job.threads > cores.cores:
         return  # its own threads crowd it out: HOST004
+    if _nobody_else(profile, cores):
+        return
     queued_ms, throttled_ms = 1000 * (cores.queued_s or 0.0), 1000 * (cores.throttled_s or 0.0)
     lost_ms = savings.within(profile, max(queued_ms, throttled_ms))
     if lost_ms < LEAST_SHARE * profile.anatomy.step_ms:
@@ -66,6 +68,17 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         reason=f"the {units.milliseconds(lost_ms)} in which a thread was ready and had no core; "
         "threads that wait for it lose more",
     )
+
+
+def _nobody_else(profile: Profile, cores: CoresSeen) -> bool:
+    """Whether the figures name nobody who could take the cores: nothing could be ended or made
+    smaller.
+    """
+    if cores.throttled_s or cores.others_cores is None or cores.others_cores >= LEAST_OTHERS:
+        return False
+    job = profile.job
+    workers = sum(loader.num_workers for loader in job.loaders) if job is not None else 0
+    return job is not None and job.threads + workers <= cores.cores
 
 
 def _by_cause(cores: CoresSeen, throttled: bool) -> tuple[str, str, tuple[str, ...]]:

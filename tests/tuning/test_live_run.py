@@ -1,0 +1,56 @@
+"""A run that is tuned while it trains says once a minute what it does."""
+
+from __future__ import annotations
+
+import pytest
+
+from flatout.nouns.plan import Plan
+from flatout.nouns.trial import Trial
+from flatout.tuning import live_run
+from flatout.tuning.live_run import SILENT_S, LiveTuning
+from flatout_agent import wire
+
+
+class Clock:
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(live_run, "time", clock)
+    return clock
+
+
+def test_a_minute_without_a_decision_is_not_silent(clock: Clock) -> None:
+    decided: list[Trial] = []
+    told: list[str] = []
+    tuning = LiveTuning(Plan(()), (False, (), ()), None, decided.append, told.append)
+    clock.now_s += SILENT_S - 1
+    tuning.heard([])
+    assert told == []
+    clock.now_s += 1
+    tuning.heard([])
+    assert told == ["still before the first comparison, after 1 min 00 s"]
+    clock.now_s += SILENT_S / 2
+    tuning.heard([(7, wire.BlockRun(120, 10, 5.0, ("tf32",)))])
+    slower = wire.Decided("gc-pause", "slower", "slower", gain=0.9, low=0.8, high=0.99, pairs=5)
+    tuning.heard([(7, slower)])
+    clock.now_s += SILENT_S - 1
+    tuning.heard([])
+    assert (len(decided), len(told)) == (1, 1)
+    clock.now_s += 1
+    tuning.heard([])
+    assert told[1:] == ["step 129, with tf32: still comparing, after 2 min 30 s"]
+
+
+def test_when_all_is_decided_nothing_more_is_said(clock: Clock) -> None:
+    told: list[str] = []
+    tuning = LiveTuning(Plan(()), (False, (), ()), None, lambda row: None, told.append)
+    tuning.heard([(7, wire.LiveSummary((), True, 100))])
+    clock.now_s += 10 * SILENT_S
+    tuning.heard([])
+    assert told == []
