@@ -130,7 +130,6 @@ def test_a_crash_costs_its_row_and_the_rest_is_measured(stand_in: Path) -> None:
 
 def test_what_hangs_costs_its_row(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ceiling_run.LATE_S, True, 0.5)
-    began = time.monotonic()
     measurements = run(
         stand_in,
         "hello(('hang', 'cpu'), ('last', 'cpu'))\n"
@@ -140,7 +139,6 @@ def test_what_hangs_costs_its_row(stand_in: Path, monkeypatch: pytest.MonkeyPatc
     found = by_id(measurements)
     assert (found["hang"].value, found["hang"].note) == (None, "did not end")
     assert found["last"].value == 2.0
-    assert time.monotonic() - began < 10
 
 
 def test_a_device_that_hangs_again_and_again_is_left(

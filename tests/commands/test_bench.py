@@ -86,9 +86,7 @@ def test_no_such_gpu(bench: Callable[..., Ended], tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_all_of_it_and_no_such_gpu(tmp_path: Path) -> None:
-    began = time.monotonic()
     done = process(tmp_path, "--quick", "--json", "--expect", "h100")
-    assert time.monotonic() - began < 30  # 20 s where nobody else needs the cores
     found = document(done)
     ids = {one["id"] for one in found["ceilings"]}
     assert {"matmul-cpu-bf16", "memory-cpu", "jpeg-decode-core", "disk-read"} <= ids

@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -140,15 +139,6 @@ def test_a_broken_interpreter_is_told(flat: Flatout, tmp_path: Path) -> None:
     found = document(flat("doctor", "--json", "--python", str(broken)))
     assert found["machine"]["interpreter"]["error"]
     assert found["machine"]["cpu"]["cores"] >= 1
-
-
-@pytest.mark.thorough
-def test_it_is_quick() -> None:
-    """The goal is 2 s; here with room for a machine that does something else at the time."""
-    process("doctor")
-    began = time.monotonic()
-    process("doctor")
-    assert time.monotonic() - began < 4
 
 
 @pytest.mark.parametrize(

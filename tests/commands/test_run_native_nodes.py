@@ -192,8 +192,6 @@ def test_the_rank_that_hangs_is_named_with_its_node(tmp_path: Path) -> None:
     line = next(line for line in errors[0].splitlines() if " hangs: " in line)
     assert "rank 1 of 2 (node gpu-01) hangs: it has taken no step for" in line
     assert re.search(r"after step 6, train.py:\d+$", line)
-    still_s = float(re.findall(r"no step for (\d+) s", line)[0])
-    assert still_s < 12  # at the first look, of which the next would come 10 s later
     assert len(list(tmp_path.glob(".flatout/runs/*/stacks.txt"))) == 1
 
 

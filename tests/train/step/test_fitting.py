@@ -418,20 +418,6 @@ def test_unsplit_raises_and_learns_nothing() -> None:
     assert loop.tries == [[16], [16], [8, 8], [4, 4, 4, 4]]
 
 
-def test_a_step_that_fits_costs_microseconds() -> None:
-    import timeit
-
-    fit = Fit(nn.Linear(1, 1), CPU, "auto")
-    batch, loss = batch_of(4), torch.zeros(())
-    calls = 2000
-
-    def own() -> None:
-        fit.run(batch, lambda parts: loss, lambda: None)
-
-    seconds = min(timeit.repeat(own, number=calls, repeat=5)) / calls
-    assert seconds < 100e-6, seconds
-
-
 REAL = """
 import resource, sys
 import torch

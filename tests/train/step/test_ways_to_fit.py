@@ -76,7 +76,7 @@ def test_the_cpu_s_clock() -> None:
     time.sleep(0.01)
     seconds = end()
     assert seconds() == seconds()
-    assert 0.01 <= (seconds() or 0.0) < 5.0
+    assert (seconds() or 0.0) >= 0.01
 
 
 def test_events_of_a_device_are_read_when_they_are_done(monkeypatch: pytest.MonkeyPatch) -> None:

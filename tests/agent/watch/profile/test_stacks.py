@@ -105,7 +105,7 @@ def test_waiting_is_told_from_running() -> None:
         for host in (waiting, running)
     }
     assert idle[waiting] > 0.5
-    assert idle[running] < 0.9 * idle[waiting]  # a busy machine takes cores away as well
+    assert idle[running] < idle[waiting]  # a busy machine takes cores away as well
     assert waiting.idle_known
 
 
