@@ -117,7 +117,6 @@ def test_the_waterfall_adds_up() -> None:
     assert chart.place(last.begin, last.end) == "left: 0.00%; width: 27.21%"
 
 
-@settings(deadline=None, max_examples=60)
 @given(TUNED)
 def test_no_bar_is_longer_than_the_axis(tuned: Tuned) -> None:
     for chart in charts.charts(tuned).values():
@@ -137,7 +136,6 @@ def test_every_chart_says_what_it_shows_and_in_what_unit() -> None:
                 assert chart.y.unit or chart.y.name == "loss"
 
 
-@settings(deadline=None, max_examples=60)
 @given(TUNED)
 def test_any_tuned_can_be_drawn(tuned: Tuned) -> None:
     json.loads(html.script_json(charts.charts(tuned)), parse_constant=pytest.fail)

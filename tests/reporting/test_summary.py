@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from rich.console import Console
 
 from flatout.nouns.tuned import Tuned
@@ -133,7 +133,6 @@ def test_faults_and_leaked_files_are_told_without_a_flood() -> None:
     assert "files changed while trials ran: out/result-0.csv" in text and "and 3 more" in text
 
 
-@settings(deadline=None, max_examples=60)
 @given(TUNED)
 def test_any_tuned_can_be_told(tuned: Tuned) -> None:
     assert printed(tuned)

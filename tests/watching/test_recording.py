@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.nouns import frame_json
@@ -108,7 +108,6 @@ jobs = st.builds(
 )
 
 
-@settings(max_examples=60)
 @given(st.lists(jobs, max_size=3), floats, st.booleans())
 def test_any_frame_comes_back_from_json(some: list[JobSample], time_s: float, lean: bool) -> None:
     shown = Frame(time_s, (), tuple(some))

@@ -145,7 +145,6 @@ def test_whatever_the_sampler(options: dict[str, Any]) -> None:
     _assert_same(make)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     shapes=st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=3),
     dtype=st.sampled_from(DTYPES),

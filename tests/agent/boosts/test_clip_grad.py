@@ -26,9 +26,7 @@ from flatout_agent.wire import JobFacts
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu")
 WRITTEN = imported_by_name.__wrapped__  # type: ignore[attr-defined]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-quick = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def body() -> Any:

@@ -27,9 +27,7 @@ from flatout_agent.wire import JobFacts
 
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu")
 ORIGINAL = torch._C._nn.cross_entropy_loss
-quick = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def boosted(model: nn.Module | None = None) -> Applied:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import (
     ConcatDataset,
@@ -219,7 +219,6 @@ def test_reads_each_sample_once_and_some_twice() -> None:
 SWITCHES = ["on", "off", "on", "off", "step", "step", "other", "change", "forget"]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     switches=st.lists(st.sampled_from(SWITCHES), max_size=40),
     batch_size=st.integers(1, 5),

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.nouns.gpu import Vendor
@@ -96,7 +96,6 @@ def test_other_systems() -> None:
     assert other_host.levels()["memory_bytes"] > 0
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     name=st.sampled_from(["stat", "vmstat", "diskstats", "net/dev", "meminfo", "loadavg"]),
     text=st.one_of(st.text(max_size=80), st.just(STAT.format(busy="x", idle=1, steal=-5))),

@@ -213,9 +213,7 @@ WORK = st.tuples(
 )
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(works=st.lists(WORK, min_size=1, max_size=12))
 def test_against_a_count_of_every_microsecond(works, tmp_path):
     trace = Trace().steps(0, 400)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
@@ -88,7 +88,6 @@ jobs = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.lists(jobs, max_size=9), st.integers(20, 220), st.integers(3, 60))
 def test_any_frame_fits(some: list[JobSample], width: int, height: int) -> None:
     lines = drawn(Frame(0.0, (frames.machine(gpus=2),), tuple(some)), width, height)

@@ -175,7 +175,6 @@ def test_truncated_pictures_of_other_formats_fail_when_decoded() -> None:
 
 
 @given(cut=st.integers(0, len(JPEG)), noise=st.binary(max_size=40), at=st.integers(0, len(JPEG)))
-@settings(max_examples=300, deadline=None)
 def test_the_header_of_any_bytes_is_read_without_an_error(cut: int, noise: bytes, at: int) -> None:
     jpeg_header.read(noise)
     broken = JPEG[:at] + noise + JPEG[at + len(noise) :]
