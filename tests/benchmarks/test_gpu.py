@@ -63,6 +63,7 @@ def harness(root: Path, *words: str, **more: Any) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
@@ -181,6 +182,7 @@ def test_without_time_nothing_is_begun(
     assert "no time left; call again" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_failures_of_a_module_are_seen_as_they_come(root: Path, tmp_path: Path) -> None:
     module = tmp_path / "test_it.py"

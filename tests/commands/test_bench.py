@@ -75,6 +75,7 @@ def test_one_ceiling_of_this_cpu_and_the_same_from_the_cache(
     assert "\x1b" not in shown.stdout
 
 
+@pytest.mark.thorough
 def test_no_such_gpu(bench: Callable[..., Ended], tmp_path: Path) -> None:
     done = bench("--quick", "--only", "disk-read", "--json", "--expect", "h100")
     found = document(done)
@@ -97,6 +98,7 @@ def test_all_of_it_and_no_such_gpu(tmp_path: Path) -> None:
     assert "HW041" in [finding["code"] for finding in found["findings"]]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flatout", "bench", "--python", sys.executable, "--json"]
@@ -120,6 +122,7 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     assert [one["id"] for one in found["ceilings"]] == ["matmul-cpu-fp32"]
 
 
+@pytest.mark.thorough
 def test_without_torch_the_cure_is_told(bench: Callable[..., Ended], tmp_path: Path) -> None:
     done = bench("--quick", "--python", bare(tmp_path / "python"))
     assert done.returncode == 2
@@ -133,8 +136,14 @@ def test_without_torch_the_cure_is_told(bench: Callable[..., Ended], tmp_path: P
     [
         (["--expect", "h1000"], "did you mean h100"),
         (["--cached", "--quick"], "--cached measures nothing"),
-        (["--cached"], "nothing has been measured on this machine yet"),
-        (["--python", "/no/python"], "no Python interpreter"),
+        pytest.param(
+            ["--cached"],
+            "nothing has been measured on this machine yet",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            ["--python", "/no/python"], "no Python interpreter", marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_wrong_usage(bench: Callable[..., Ended], arguments: list[str], message: str) -> None:

@@ -92,6 +92,7 @@ def test_json_findings_files_and_exit_code(flat: Flatout, tmp_path: Path) -> Non
     assert f"this is now written: flatout compare {folder}" in same.stderr
 
 
+@pytest.mark.thorough
 def test_stop_says_so_and_a_high_bar_passes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(COLLECTS.format(steps=5000))
     done = run(tmp_path, "--no-bench", "--stop", "--steps", "2", "--fail-above", "100%",
@@ -102,6 +103,7 @@ def test_stop_says_so_and_a_high_bar_passes(tmp_path: Path) -> None:
     assert "report" in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_ctrl_c_reports_what_there_is(tmp_path: Path) -> None:
     """The terminal sends it to both: to the whole process group."""
@@ -154,10 +156,10 @@ def test_a_trace_is_known_by_what_it_holds(flat: Flatout, tmp_path: Path) -> Non
     ("threshold", "code"),
     [
         (["--fail-above", "1%"], 1),
-        (["--fail-above", "0.01"], 1),
+        pytest.param(["--fail-above", "0.01"], 1, marks=pytest.mark.thorough),
         (["--fail-above", "50%"], 0),
         (["--fail-over", "1"], 1),
-        (["--fail-over", "50"], 0),
+        pytest.param(["--fail-over", "50"], 0, marks=pytest.mark.thorough),
     ],
 )
 def test_threshold(flat: Flatout, tmp_path: Path, threshold: list[str], code: int) -> None:
@@ -178,15 +180,35 @@ def test_its_guide_shows_what_it_prints(flat: Flatout, tmp_path: Path, root: Pat
     [
         (["--compare", "a.json"], "Missing argument 'AFTER'"),
         (["absent.json.gz"], "there is no trace absent.json.gz"),
-        ([str(TRACES / "a100_train.json.gz"), "train.py"], "is a trace, train.py is not"),
-        ([str(TRACES / "a100_train.json.gz"), "--stop"], "--stop needs a script"),
-        (["--steps", "3", str(TRACES / "a100_train.json.gz")], "--steps needs a script"),
-        ([str(TRACES / "a100_train.json.gz"), "--jsn"], "No such option: --jsn"),
+        pytest.param(
+            [str(TRACES / "a100_train.json.gz"), "train.py"],
+            "is a trace, train.py is not",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            [str(TRACES / "a100_train.json.gz"), "--stop"],
+            "--stop needs a script",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            ["--steps", "3", str(TRACES / "a100_train.json.gz")],
+            "--steps needs a script",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            [str(TRACES / "a100_train.json.gz"), "--jsn"],
+            "No such option: --jsn",
+            marks=pytest.mark.thorough,
+        ),
         (["--fail-above", "10", "train.py"], "is neither a percentage nor a ratio below 1"),
-        (["--skip", "soon", "train.py"], "is not a time"),
-        (["--fail-over", "much", "train.py"], "is neither a percentage nor a ratio"),
-        (["missing.py"], "no such script"),
-        ([], "nothing to profile"),
+        pytest.param(["--skip", "soon", "train.py"], "is not a time", marks=pytest.mark.thorough),
+        pytest.param(
+            ["--fail-over", "much", "train.py"],
+            "is neither a percentage nor a ratio",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(["missing.py"], "no such script", marks=pytest.mark.thorough),
+        pytest.param([], "nothing to profile", marks=pytest.mark.thorough),
     ],
 )
 def test_wrong_usage(flat: Flatout, tmp_path: Path, words: list[str], says: str) -> None:

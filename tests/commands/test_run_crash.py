@@ -86,7 +86,13 @@ def run(folder: Path, script: str, *before: str) -> subprocess.CompletedProcess[
             id="out of memory in a loader worker",
             marks=pytest.mark.thorough,
         ),
-        pytest.param(KILLED, "killed by signal: Killed", "RAM", id="a killed loader worker"),
+        pytest.param(
+            KILLED,
+            "killed by signal: Killed",
+            "RAM",
+            id="a killed loader worker",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             LABEL,
             "out of bounds",
@@ -129,12 +135,14 @@ def test_a_signal_is_explained_in_a_line_and_passed_on(tmp_path: Path) -> None:
     assert "egmentation" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_program_that_ends_well_or_says_no_is_not_explained(tmp_path: Path) -> None:
     for script in ("print('well')", "raise SystemExit(3)", "raise SystemExit('no data')"):
         done = run(tmp_path, script)
         assert "error     " not in done.stderr
 
 
+@pytest.mark.thorough
 def test_quiet_says_nothing_of_ours(flat: Flatout, tmp_path: Path) -> None:
     script = "raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed.')"
     done = run(tmp_path, script, "--quiet")
@@ -207,7 +215,12 @@ while True:
         pytest.param(
             DOUBLE, ["features float64 [16, 8]"], id="a data type", marks=pytest.mark.thorough
         ),
-        pytest.param(SHAPES, ["images float32 [2, 144]", "self.weight"], id="a shape"),
+        pytest.param(
+            SHAPES,
+            ["images float32 [2, 144]", "self.weight"],
+            id="a shape",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             LEAK,
             ["Memory in use grew with the steps"],

@@ -115,6 +115,7 @@ def test_ddp_of_its_own_is_warned_goes_on_and_is_started_again(tmp_path: Path) -
     assert len(figures(alone.stdout)) == 40
 
 
+@pytest.mark.thorough
 def test_accelerate_trains_on_the_batches_of_one_process(root: Path, tmp_path: Path) -> None:
     """Node 0 looks first; with addresses of their own where the system lets us make some."""
     words = [str(root / "tests" / "jobs" / "accelerate_loop.py"), "--steps", "20"]
@@ -173,6 +174,7 @@ for (x,) in loader:
     assert [line.split()[0] for line in said(tmp_path).splitlines()] == ["1"] * 9
 
 
+@pytest.mark.thorough
 def test_the_rank_that_fails_is_named_with_its_node(tmp_path: Path) -> None:
     fails = """if number == 5 and rank == 1:
         raise ValueError("no such label")"""
@@ -184,6 +186,7 @@ def test_the_rank_that_fails_is_named_with_its_node(tmp_path: Path) -> None:
     assert errors[1] == ""
 
 
+@pytest.mark.thorough
 def test_the_rank_that_hangs_is_named_with_its_node(tmp_path: Path) -> None:
     hangs = "if number == 5 and rank == 1: time.sleep(600)"
     (tmp_path / "train.py").write_text(ddp(None, hangs))

@@ -96,9 +96,15 @@ def test_a_checkpoint_that_is_not_there(folder: Path) -> None:
     ("code", "says"),
     [
         ("print(1)", "never imported torch"),
-        ("import torch", "called no model"),
-        ("import os, torch; os._exit(0)", "before its model could be taken"),
-        ("import sys; sys.exit(3)", "ended with exit code 3"),
+        pytest.param("import torch", "called no model", marks=pytest.mark.thorough),
+        pytest.param(
+            "import os, torch; os._exit(0)",
+            "before its model could be taken",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            "import sys; sys.exit(3)", "ended with exit code 3", marks=pytest.mark.thorough
+        ),
     ],
 )
 @pytest.mark.slow

@@ -75,6 +75,7 @@ def ran(folder: Path, **options: object) -> tuple[nn.Module, ExportResult]:
     return model, export.run(captured, settings(folder, **options))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_eager_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -146,6 +147,7 @@ def test_a_model_that_draws_random_numbers_is_refused(
     assert not (tmp_path / "artefact").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_capture_whose_outputs_are_another_models_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

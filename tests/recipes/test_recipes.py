@@ -107,6 +107,7 @@ def test_bert_learns(recipes: Path) -> None:
     assert accuracy > 0.1
 
 
+@pytest.mark.thorough
 def test_gpt_learns_and_goes_on_where_it_was(recipes: Path) -> None:
     (first, printed), (again, nothing) = train_again(recipes, "gpt3_small", 100, times=2)
     assert list(losses(printed)) == [50, 100]

@@ -703,6 +703,7 @@ def test_blocks_that_are_computed_again_in_the_backward_pass():
     assert applied.engaged() == (True, "4 x Block, 1 graphs, 0 recompilations, 0 graph breaks")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_real_compiler_draws_the_same_masks_in_blocks_on_a_cpu():
     class Dropping(Block):

@@ -363,6 +363,7 @@ def test_with_a_guard_workers_are_spawned_for_what_can_be_pickled(tmp_path: Path
     assert "dataset cannot be pickled" in declined
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_spawned_workers_without_a_guard_are_declined(tmp_path: Path) -> None:
     declined, _ = _script(tmp_path, "main()\n")

@@ -98,6 +98,7 @@ def test_products_are_rounded_on_the_gpu():
     assert 1e-5 < error < 1e-2
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_nothing_is_said_on_the_users_stderr():
     """torch warns where its older names are read, once in a process."""

@@ -181,6 +181,7 @@ print(counters["fxgraph_cache_hit"], counters["fxgraph_cache_miss"])
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_what_a_copy_compiles_the_program_finds(tmp_path: Path) -> None:
     done = program(tmp_path, COMPILES)

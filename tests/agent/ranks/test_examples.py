@@ -51,7 +51,12 @@ def equal(folder: Path, words: list[str], rel: float = 2e-4, count: int | None =
 
 
 @pytest.mark.parametrize(
-    "name", ["bert", "text", pytest.param("images", marks=pytest.mark.thorough)]
+    "name",
+    [
+        pytest.param("bert", marks=pytest.mark.thorough),
+        "text",
+        pytest.param("images", marks=pytest.mark.thorough),
+    ],
 )
 def test_an_example(name: str, root: Path, tmp_path: Path) -> None:
     words = EXAMPLES[name].format(folder=tmp_path).split()
@@ -62,6 +67,7 @@ def test_an_example(name: str, root: Path, tmp_path: Path) -> None:
     equal(tmp_path, program, **settings)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [

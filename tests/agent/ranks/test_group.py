@@ -48,7 +48,7 @@ group.agreed(True)
 """
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.thorough)])
 def test_sums_and_joins(size: int, tmp_path: Path) -> None:
     assert ranked.exchanging(tmp_path, PROGRAM, size) == [{"wrong": []}] * size
 

@@ -220,6 +220,7 @@ def started(program: str, tmp_path: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_fork_that_trains_is_a_job_of_its_own(tmp_path: Path) -> None:
     program = started(FORK, tmp_path)

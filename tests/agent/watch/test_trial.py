@@ -44,16 +44,24 @@ def test_baseline_and_twin_agree_to_the_last_bit(run_agent):
     [
         ("accumulation", lambda f: f.micro_steps > 1),
         ("gan", lambda f: len(f.models) == 2 and len(f.optimizers) == 2),
-        ("custom_optimizer", lambda f: not f.optimizers[0].from_torch),
-        ("no_loader", lambda f: not f.loaders),
-        ("dynamic_shapes", lambda f: len(f.models[0].input_shapes) > 1),
-        ("scaler", lambda f: f.scaler or f.autocast),
-        ("methods", lambda f: len(f.models) > 1),
-        ("eval_with_grad", lambda f: f.eval_with_grad),
-        ("iterable", lambda f: f.loaders[0].iterable),
+        pytest.param(
+            "custom_optimizer", lambda f: not f.optimizers[0].from_torch, marks=pytest.mark.thorough
+        ),
+        pytest.param("no_loader", lambda f: not f.loaders, marks=pytest.mark.thorough),
+        pytest.param(
+            "dynamic_shapes",
+            lambda f: len(f.models[0].input_shapes) > 1,
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param("scaler", lambda f: f.scaler or f.autocast, marks=pytest.mark.thorough),
+        pytest.param("methods", lambda f: len(f.models) > 1, marks=pytest.mark.thorough),
+        pytest.param("eval_with_grad", lambda f: f.eval_with_grad, marks=pytest.mark.thorough),
+        pytest.param("iterable", lambda f: f.loaders[0].iterable, marks=pytest.mark.thorough),
         ("workers", lambda f: f.loaders[0].num_workers == 2),
-        ("float64", lambda f: f.models[0].dtype == "float64"),
-        ("dropout", lambda f: f.models[0].random_forward),
+        pytest.param(
+            "float64", lambda f: f.models[0].dtype == "float64", marks=pytest.mark.thorough
+        ),
+        pytest.param("dropout", lambda f: f.models[0].random_forward, marks=pytest.mark.thorough),
     ],
 )
 def test_what_is_seen_of_each_style(run_agent, name, expected):
@@ -64,6 +72,7 @@ def test_what_is_seen_of_each_style(run_agent, name, expected):
     assert run.of(wire.Fault) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [
@@ -153,6 +162,7 @@ def test_a_window_waits_until_a_cache_is_filled(lockstep: bool, expected_s: floa
     assert first_window(500.0) == pytest.approx(20.0 if not lockstep else 1.0, abs=0.3)
 
 
+@pytest.mark.thorough
 def test_processes_that_the_program_starts_itself_are_counted(run_agent, tmp_path):
     path = tmp_path / "hogwild.py"
     path.write_text(

@@ -470,6 +470,7 @@ def test_a_job_that_flatout_did_not_start() -> None:
         process.communicate("")  # the end of its input ends both
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 def test_what_flatout_starts_itself_is_no_foreign_job(tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ def test_lbfgs_computes_products_in_every_closure(tmp_path: Path) -> None:
     assert launches(found, Kind.OPTIMIZER) > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_lightnings_closure(tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning.pytorch")

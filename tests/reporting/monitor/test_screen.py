@@ -166,7 +166,14 @@ except ValueError:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
-@pytest.mark.parametrize(("ends", "code"), [(b"q", 0), (b"\x03", 130), (b"source", 7)])
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        (b"q", 0),
+        pytest.param(b"\x03", 130, marks=pytest.mark.thorough),
+        pytest.param(b"source", 7, marks=pytest.mark.thorough),
+    ],
+)
 def test_on_a_terminal(ends: bytes, code: int) -> None:
     import pty
 

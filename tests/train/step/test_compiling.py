@@ -364,7 +364,12 @@ def test_a_word_that_is_not_known() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "asked", [pytest.param("whole", marks=pytest.mark.thorough), "blocks", "tuned"]
+    "asked",
+    [
+        pytest.param("whole", marks=pytest.mark.thorough),
+        "blocks",
+        pytest.param("tuned", marks=pytest.mark.thorough),
+    ],
 )
 def test_the_real_compiler(asked: str) -> None:
     model, plain = network(), network()
