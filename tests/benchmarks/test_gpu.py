@@ -66,14 +66,11 @@ def harness(root: Path, *words: str, **more: Any) -> subprocess.CompletedProcess
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "group",
     # Their parts are the benchmarks themselves, which take minutes.
-    [
-        "tests",
-        "race --only table_mlp gan table_mlp_alone_1",
-        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("rates", "commands", "race")),
-    ],
+    ["tests", "race --only table_mlp gan table_mlp_alone_1", *("rates", "commands", "race")],
 )
 def test_a_dry_run_walks_every_part(root: Path, tmp_path: Path, group: str) -> None:
     group, *only = group.split()

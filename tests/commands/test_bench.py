@@ -131,19 +131,14 @@ def test_without_torch_the_cure_is_told(bench: Callable[..., Ended], tmp_path: P
     assert done.stdout == ""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--expect", "h1000"], "did you mean h100"),
         (["--cached", "--quick"], "--cached measures nothing"),
-        pytest.param(
-            ["--cached"],
-            "nothing has been measured on this machine yet",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            ["--python", "/no/python"], "no Python interpreter", marks=pytest.mark.thorough
-        ),
+        (["--cached"], "nothing has been measured on this machine yet"),
+        (["--python", "/no/python"], "no Python interpreter"),
     ],
 )
 def test_wrong_usage(bench: Callable[..., Ended], arguments: list[str], message: str) -> None:
@@ -152,15 +147,12 @@ def test_wrong_usage(bench: Callable[..., Ended], arguments: list[str], message:
     assert message in done.stderr
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--only", "matmul-fp3"], "there is no ceiling 'matmul-fp3'"),
-        pytest.param(
-            ["--device", "cuda:7", "--only", "matmul-bf16"],
-            "nothing to measure on 'cuda:7'",
-            marks=pytest.mark.thorough,
-        ),
+        (["--device", "cuda:7", "--only", "matmul-bf16"], "nothing to measure on 'cuda:7'"),
     ],
 )
 def test_what_is_not_here_is_named(

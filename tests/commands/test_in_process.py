@@ -83,7 +83,8 @@ def test_before_torch_and_until_the_program_ends(tmp_path: Path) -> None:
     assert "plan: flatout.toml" in errors
 
 
-@pytest.mark.parametrize("where", [pytest.param("between", marks=pytest.mark.thorough), "within"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("where", ["within", "between"])
 def test_an_interrupt_leaves_everything_as_written(tmp_path: Path, where: str) -> None:
     """Between two steps, and in the model's call."""
     interrupt = "raise KeyboardInterrupt"
@@ -121,7 +122,8 @@ def test_a_second_training_begins_with_the_plan(tmp_path: Path) -> None:
     assert "inside flatout" not in done.stderr
 
 
-@pytest.mark.parametrize("where", [pytest.param("before", marks=pytest.mark.thorough), "after"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("where", ["after", "before"])
 def test_under_an_empty_plan_the_losses_are_those_of_the_program(
     tmp_path: Path, where: str
 ) -> None:

@@ -152,14 +152,15 @@ def test_a_trace_is_known_by_what_it_holds(flat: Flatout, tmp_path: Path) -> Non
     assert steps[0] == steps[1] > 0
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("threshold", "code"),
     [
         (["--fail-above", "1%"], 1),
-        pytest.param(["--fail-above", "0.01"], 1, marks=pytest.mark.thorough),
         (["--fail-above", "50%"], 0),
         (["--fail-over", "1"], 1),
-        pytest.param(["--fail-over", "50"], 0, marks=pytest.mark.thorough),
+        (["--fail-above", "0.01"], 1),
+        (["--fail-over", "50"], 0),
     ],
 )
 def test_threshold(flat: Flatout, tmp_path: Path, threshold: list[str], code: int) -> None:
@@ -175,40 +176,21 @@ def test_its_guide_shows_what_it_prints(flat: Flatout, tmp_path: Path, root: Pat
     assert f"```\n{screen}\n```" in (root / "docs/guide-profile.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["--compare", "a.json"], "Missing argument 'AFTER'"),
         (["absent.json.gz"], "there is no trace absent.json.gz"),
-        pytest.param(
-            [str(TRACES / "a100_train.json.gz"), "train.py"],
-            "is a trace, train.py is not",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            [str(TRACES / "a100_train.json.gz"), "--stop"],
-            "--stop needs a script",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            ["--steps", "3", str(TRACES / "a100_train.json.gz")],
-            "--steps needs a script",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            [str(TRACES / "a100_train.json.gz"), "--jsn"],
-            "No such option: --jsn",
-            marks=pytest.mark.thorough,
-        ),
         (["--fail-above", "10", "train.py"], "is neither a percentage nor a ratio below 1"),
-        pytest.param(["--skip", "soon", "train.py"], "is not a time", marks=pytest.mark.thorough),
-        pytest.param(
-            ["--fail-over", "much", "train.py"],
-            "is neither a percentage nor a ratio",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(["missing.py"], "no such script", marks=pytest.mark.thorough),
-        pytest.param([], "nothing to profile", marks=pytest.mark.thorough),
+        ([str(TRACES / "a100_train.json.gz"), "train.py"], "is a trace, train.py is not"),
+        ([str(TRACES / "a100_train.json.gz"), "--stop"], "--stop needs a script"),
+        (["--steps", "3", str(TRACES / "a100_train.json.gz")], "--steps needs a script"),
+        ([str(TRACES / "a100_train.json.gz"), "--jsn"], "No such option: --jsn"),
+        (["--skip", "soon", "train.py"], "is not a time"),
+        (["--fail-over", "much", "train.py"], "is neither a percentage nor a ratio"),
+        (["missing.py"], "no such script"),
+        ([], "nothing to profile"),
     ],
 )
 def test_wrong_usage(flat: Flatout, tmp_path: Path, words: list[str], says: str) -> None:

@@ -76,37 +76,14 @@ def run(folder: Path, script: str, *before: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("script", "own", "title"),
     [
-        pytest.param(
-            OUT_OF_MEMORY,
-            "alloc",
-            "memory",
-            id="out of memory in a loader worker",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            KILLED,
-            "killed by signal: Killed",
-            "RAM",
-            id="a killed loader worker",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            LABEL,
-            "out of bounds",
-            "label",
-            id="a label out of range",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            MISSING_FILE,
-            "No such file",
-            "does not exist",
-            id="a missing file",
-            marks=pytest.mark.thorough,
-        ),
+        pytest.param(OUT_OF_MEMORY, "alloc", "memory", id="out of memory in a loader worker"),
+        pytest.param(KILLED, "killed by signal: Killed", "RAM", id="a killed loader worker"),
+        pytest.param(LABEL, "out of bounds", "label", id="a label out of range"),
+        pytest.param(MISSING_FILE, "No such file", "does not exist", id="a missing file"),
     ],
 )
 def test_a_crash_is_explained(tmp_path: Path, script: str, own: str, title: str) -> None:

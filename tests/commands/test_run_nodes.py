@@ -82,7 +82,8 @@ def test_a_killed_rank_is_started_again_on_all_nodes(tmp_path: Path, alone: dict
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("cut", [False, True])
 def test_machines_with_addresses_of_their_own(
     tmp_path: Path, alone: dict[int, str], cut: bool
 ) -> None:

@@ -95,55 +95,22 @@ def files(folder: Path) -> set[str]:
 # Wrong usage ------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("arguments", "told", "cure"),
     [
         (["none.py"], "no such script: none.py", "next: "),
-        pytest.param([], "nothing to tune", "flatout tune train.py", marks=pytest.mark.thorough),
         (["--only", "bf16-autocas", "train.py"], "no boost 'bf16-autocas'", "bf16-autocast"),
-        pytest.param(
-            ["--skip", "tf-32", "train.py"], "no boost 'tf-32'", "tf32", marks=pytest.mark.thorough
-        ),
-        pytest.param(
-            ["--allow", "batchsize", "train.py"],
-            "no boost 'batchsize'",
-            "batch-size",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            ["--only", "tf32", "--skip", "tf32", "train.py"],
-            "tf32 is named by",
-            "once",
-            marks=pytest.mark.thorough,
-        ),
         (["--budget", "10x", "train.py"], "'10x' is not a time", "10m"),
-        pytest.param(
-            ["--budget", "0", "train.py"], "'0' is not a time", "10m", marks=pytest.mark.thorough
-        ),
-        pytest.param(
-            ["--steps", "1", "train.py"],
-            "--steps",
-            "flatout tune --help",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            ["--python", "none/python", "train.py"],
-            "none/python",
-            "next: ",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            ["--plan", "none/plan.toml", "train.py"],
-            "no folder none",
-            "next: ",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            ["--plan", ".", "train.py"],
-            "is a folder",
-            "--plan plan.toml",
-            marks=pytest.mark.thorough,
-        ),
+        ([], "nothing to tune", "flatout tune train.py"),
+        (["--skip", "tf-32", "train.py"], "no boost 'tf-32'", "tf32"),
+        (["--allow", "batchsize", "train.py"], "no boost 'batchsize'", "batch-size"),
+        (["--only", "tf32", "--skip", "tf32", "train.py"], "tf32 is named by", "once"),
+        (["--budget", "0", "train.py"], "'0' is not a time", "10m"),
+        (["--steps", "1", "train.py"], "--steps", "flatout tune --help"),
+        (["--python", "none/python", "train.py"], "none/python", "next: "),
+        (["--plan", "none/plan.toml", "train.py"], "no folder none", "next: "),
+        (["--plan", ".", "train.py"], "is a folder", "--plan plan.toml"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_runs(
@@ -161,25 +128,15 @@ def test_wrong_usage_is_told_before_anything_runs(
 # A program that cannot be measured --------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("script", "options", "told"),
     [
         ("raises", ["--after", "4"], ["ValueError: step 4 went wrong (exit code 1)", "line 31"]),
-        pytest.param(
-            "eager_exit",
-            ["--after", "4"],
-            ["(exit code 3)", "| enough"],
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            "few_steps", [], ["after 2 steps: too few", "| step 2"], marks=pytest.mark.thorough
-        ),
-        pytest.param(
-            "no_torch", [], ["never imported torch", "| sum 1.64"], marks=pytest.mark.thorough
-        ),
-        pytest.param(
-            "no_train", [], ["took no optimizer step", "| sum"], marks=pytest.mark.thorough
-        ),
+        ("eager_exit", ["--after", "4"], ["(exit code 3)", "| enough"]),
+        ("few_steps", [], ["after 2 steps: too few", "| step 2"]),
+        ("no_torch", [], ["never imported torch", "| sum 1.64"]),
+        ("no_train", [], ["took no optimizer step", "| sum"]),
     ],
 )
 def test_a_program_that_gives_no_measurement(
@@ -333,9 +290,8 @@ def test_a_module_by_its_name_where_nothing_can_be_written(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-@pytest.mark.parametrize(
-    "after", ["switching", pytest.param("as written:", marks=pytest.mark.thorough)]
-)
+@pytest.mark.few(1)
+@pytest.mark.parametrize("after", ["switching", "as written:"])
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
     (tmp_path / "train.py").write_text(PLAIN)
     with subprocess.Popen(

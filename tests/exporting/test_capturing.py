@@ -92,19 +92,14 @@ def test_a_checkpoint_that_is_not_there(folder: Path) -> None:
     assert not (folder / ".flatout").exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("code", "says"),
     [
         ("print(1)", "never imported torch"),
-        pytest.param("import torch", "called no model", marks=pytest.mark.thorough),
-        pytest.param(
-            "import os, torch; os._exit(0)",
-            "before its model could be taken",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            "import sys; sys.exit(3)", "ended with exit code 3", marks=pytest.mark.thorough
-        ),
+        ("import torch", "called no model"),
+        ("import os, torch; os._exit(0)", "before its model could be taken"),
+        ("import sys; sys.exit(3)", "ended with exit code 3"),
     ],
 )
 @pytest.mark.slow

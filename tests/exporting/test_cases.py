@@ -252,13 +252,10 @@ def halved_weights(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "damage",
-    [
-        never_right,
-        pytest.param(wrong_bias, marks=pytest.mark.thorough),
-        pytest.param(halved_weights, marks=pytest.mark.thorough),
-    ],
+    [never_right, wrong_bias, halved_weights],
 )
 def test_a_damaged_build_is_refused(built: BuiltOnce, damage: Callable[[Path], None]) -> None:
     row = built.damaged("onnxruntime", damage)

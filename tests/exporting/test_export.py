@@ -102,14 +102,10 @@ def test_eager_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "backend",
-    [
-        pytest.param("aoti", marks=pytest.mark.thorough),
-        pytest.param("compile", marks=pytest.mark.thorough),
-        "onnxruntime",
-        pytest.param("openvino", marks=pytest.mark.thorough),
-    ],
+    ["onnxruntime", "aoti", "compile", "openvino"],
 )
 def test_every_backend_gives_an_artefact_that_stands_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str

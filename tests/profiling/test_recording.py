@@ -141,14 +141,13 @@ def test_a_short_program_is_run_again_with_what_it_saves_kept_apart(work: Path) 
     assert (work / "runs.txt").read_text() == "run\n", "the second run wrote over a file"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        pytest.param("few_steps", "ended after 2 steps: too few", marks=pytest.mark.thorough),
-        pytest.param(
-            "no_train", "imported torch but took no optimizer step", marks=pytest.mark.thorough
-        ),
-        pytest.param("no_torch", "never imported torch", marks=pytest.mark.thorough),
+        ("few_steps", "ended after 2 steps: too few"),
+        ("no_train", "imported torch but took no optimizer step"),
+        ("no_torch", "never imported torch"),
     ],
 )
 def test_what_is_said_without_a_window(work: Path, name: str, says: str) -> None:

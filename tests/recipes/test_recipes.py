@@ -83,9 +83,8 @@ def test_recipe_is_short(root: Path, name: str) -> None:
     assert len(text.splitlines()) <= LINES
 
 
-@pytest.mark.parametrize(
-    "name", ["resnet50", *(pytest.param(name, marks=pytest.mark.thorough) for name in TRANSFORMERS)]
-)
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", ["resnet50", *TRANSFORMERS])
 def test_recipe_tells_its_options(recipes: Path, name: str) -> None:
     command = [sys.executable, f"{name}.py", "--help"]
     done = subprocess.run(command, cwd=recipes, capture_output=True, text=True)

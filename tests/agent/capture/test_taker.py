@@ -128,9 +128,10 @@ def test_ways_to_end_and_to_evaluate(
     assert (run.stdout, run.returncode) == (plain.stdout, plain.returncode)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("end", "code"),
-    [("1 / 0", 1), pytest.param("raise KeyboardInterrupt", 130, marks=pytest.mark.thorough)],
+    [("1 / 0", 1), ("raise KeyboardInterrupt", 130)],
 )
 def test_nothing_is_taken_of_a_script_that_fails(end: str, code: int, exported: Any) -> None:
     run = exported(f"\ntrain(m := Net()); evaluate(m)\n{end}")
@@ -252,9 +253,10 @@ ALIKE = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
-    ["plain", *(pytest.param(name, marks=pytest.mark.thorough) for name in ["rnn", *ALIKE])],
+    ["plain", "rnn", *ALIKE],
 )
 def test_every_style_of_training(run_agent: Any, name: str) -> None:
     argv = [str(JOBS / f"{name}.py"), "--steps", "12"]

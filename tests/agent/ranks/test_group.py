@@ -48,7 +48,8 @@ group.agreed(True)
 """
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.thorough)])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("size", [2, 3])
 def test_sums_and_joins(size: int, tmp_path: Path) -> None:
     assert ranked.exchanging(tmp_path, PROGRAM, size) == [{"wrong": []}] * size
 

@@ -80,12 +80,10 @@ def both(
     return alone, together
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "framework"),
-    [
-        ("accelerate_loop", "accelerate"),
-        pytest.param("fabric_loop", "fabric", marks=pytest.mark.thorough),
-    ],
+    [("accelerate_loop", "accelerate"), ("fabric_loop", "fabric")],
 )
 def test_a_loop_prints_what_one_process_prints(
     name: str, framework: str, job: list[str], tmp_path: Path

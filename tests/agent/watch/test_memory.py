@@ -43,14 +43,10 @@ def seen(run_agent: Any, name: str, cut: bool = True) -> wire.MemorySeen:
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
-    [
-        "plain",
-        pytest.param("accumulation", marks=pytest.mark.thorough),
-        pytest.param("workers", marks=pytest.mark.thorough),
-        pytest.param("rnn", marks=pytest.mark.thorough),
-    ],
+    ["plain", "accumulation", "workers", "rnn"],
 )
 def test_styles_of_loops(run_agent: Any, name: str) -> None:
     found = seen(run_agent, name)
@@ -61,14 +57,10 @@ def test_styles_of_loops(run_agent: Any, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "cut"),
-    [
-        pytest.param("plain", False, marks=pytest.mark.thorough),
-        ("no_loader", True),
-        pytest.param("gan", True, marks=pytest.mark.thorough),
-        pytest.param("scaler", True, marks=pytest.mark.thorough),
-    ],
+    [("no_loader", True), ("plain", False), ("gan", True), ("scaler", True)],
 )
 def test_a_batch_that_is_not_cut(run_agent: Any, name: str, cut: bool) -> None:
     """As ordered, or because there is no loader that gives it."""

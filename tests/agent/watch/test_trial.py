@@ -39,29 +39,22 @@ def test_baseline_and_twin_agree_to_the_last_bit(run_agent):
     assert 4 <= phases.count("window") <= 6
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
         ("accumulation", lambda f: f.micro_steps > 1),
         ("gan", lambda f: len(f.models) == 2 and len(f.optimizers) == 2),
-        pytest.param(
-            "custom_optimizer", lambda f: not f.optimizers[0].from_torch, marks=pytest.mark.thorough
-        ),
-        pytest.param("no_loader", lambda f: not f.loaders, marks=pytest.mark.thorough),
-        pytest.param(
-            "dynamic_shapes",
-            lambda f: len(f.models[0].input_shapes) > 1,
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param("scaler", lambda f: f.scaler or f.autocast, marks=pytest.mark.thorough),
-        pytest.param("methods", lambda f: len(f.models) > 1, marks=pytest.mark.thorough),
-        pytest.param("eval_with_grad", lambda f: f.eval_with_grad, marks=pytest.mark.thorough),
-        pytest.param("iterable", lambda f: f.loaders[0].iterable, marks=pytest.mark.thorough),
         ("workers", lambda f: f.loaders[0].num_workers == 2),
-        pytest.param(
-            "float64", lambda f: f.models[0].dtype == "float64", marks=pytest.mark.thorough
-        ),
-        pytest.param("dropout", lambda f: f.models[0].random_forward, marks=pytest.mark.thorough),
+        ("custom_optimizer", lambda f: not f.optimizers[0].from_torch),
+        ("no_loader", lambda f: not f.loaders),
+        ("dynamic_shapes", lambda f: len(f.models[0].input_shapes) > 1),
+        ("scaler", lambda f: f.scaler or f.autocast),
+        ("methods", lambda f: len(f.models) > 1),
+        ("eval_with_grad", lambda f: f.eval_with_grad),
+        ("iterable", lambda f: f.loaders[0].iterable),
+        ("float64", lambda f: f.models[0].dtype == "float64"),
+        ("dropout", lambda f: f.models[0].random_forward),
     ],
 )
 def test_what_is_seen_of_each_style(run_agent, name, expected):
@@ -73,14 +66,10 @@ def test_what_is_seen_of_each_style(run_agent, name, expected):
 
 
 @pytest.mark.thorough
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "name",
-    [
-        "hf_trainer",
-        pytest.param("lightning_fit", marks=pytest.mark.thorough),
-        pytest.param("accelerate_loop", marks=pytest.mark.thorough),
-        "own_compile",
-    ],
+    ["hf_trainer", "own_compile", "lightning_fit", "accelerate_loop"],
 )
 def test_frameworks_are_understood(run_agent, tmp_path, name):
     run = run_agent(job(name), trial=trial(), cwd=tmp_path, light=True)

@@ -166,13 +166,10 @@ except ValueError:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("ends", "code"),
-    [
-        (b"q", 0),
-        pytest.param(b"\x03", 130, marks=pytest.mark.thorough),
-        pytest.param(b"source", 7, marks=pytest.mark.thorough),
-    ],
+    [(b"q", 0), (b"\x03", 130), (b"source", 7)],
 )
 def test_on_a_terminal(ends: bytes, code: int) -> None:
     import pty

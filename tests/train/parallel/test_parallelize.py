@@ -18,17 +18,16 @@ pytestmark = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("ranks", "nodes", "cases"),
     [
         (2, 1, ["mlp-dp", "text-dp+recompute"]),
-        pytest.param(
-            2, 1, ["mlp-fsdp", "text-fsdp", "text-fsdp+recompute"], marks=pytest.mark.thorough
-        ),
-        pytest.param(2, 1, ["tp", "llama-tp"], marks=pytest.mark.thorough),
-        pytest.param(2, 1, ["pp"], marks=pytest.mark.thorough),
-        pytest.param(2, 1, ["auto", "refused"], marks=pytest.mark.thorough),
-        pytest.param(4, 2, ["text-hsdp", "tp"], marks=pytest.mark.thorough),
+        (2, 1, ["mlp-fsdp", "text-fsdp", "text-fsdp+recompute"]),
+        (2, 1, ["tp", "llama-tp"]),
+        (2, 1, ["pp"]),
+        (2, 1, ["auto", "refused"]),
+        (4, 2, ["text-hsdp", "tp"]),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, list) else str(value),
 )

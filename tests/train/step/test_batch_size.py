@@ -102,15 +102,16 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("fits", "start", "limit", "largest"),
     [
         (37, 2, None, 37),
-        pytest.param(16, 2, None, 16, marks=pytest.mark.thorough),
-        pytest.param(37, 50, None, 37, marks=pytest.mark.thorough),
         (37, 2, 20, 20),
-        pytest.param(37, 2, 37, 37, marks=pytest.mark.thorough),
-        pytest.param(3, 5, 9, 3, marks=pytest.mark.thorough),
+        (16, 2, None, 16),
+        (37, 50, None, 37),
+        (37, 2, 37, 37),
+        (3, 5, 9, 3),
     ],
 )
 def test_the_largest_that_fits_is_found(
@@ -128,7 +129,8 @@ def test_the_largest_that_fits_is_found(
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("before", [pytest.param(0, marks=pytest.mark.thorough), 3])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("before", [3, 0])
 def test_nothing_is_left_behind(before: int) -> None:
     memory = Memory(16 * 37)
     step = make_step(memory, accumulate=2)
@@ -166,7 +168,8 @@ def test_training_goes_on_as_if_nothing_had_been() -> None:
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("where", [pytest.param("make_batch", marks=pytest.mark.thorough), "model"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("where", ["model", "make_batch"])
 def test_nothing_is_left_behind_when_the_user_s_code_raises(where: str) -> None:
     memory = Memory(16 * 37)
     step = make_step(memory)

@@ -363,13 +363,10 @@ def test_a_word_that_is_not_known() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "asked",
-    [
-        pytest.param("whole", marks=pytest.mark.thorough),
-        "blocks",
-        pytest.param("tuned", marks=pytest.mark.thorough),
-    ],
+    ["blocks", "whole", "tuned"],
 )
 def test_the_real_compiler(asked: str) -> None:
     model, plain = network(), network()

@@ -82,14 +82,10 @@ def sequence(memory: Memory) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 8), Held(memory), nn.Tanh(), nn.Linear(8, 3)).double()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "rows",
-    [
-        pytest.param(2, marks=pytest.mark.thorough),
-        pytest.param(7, marks=pytest.mark.thorough),
-        16,
-        pytest.param(33, marks=pytest.mark.thorough),
-    ],
+    [16, 2, 7, 33],
 )
 def test_the_gradient_of_a_split_step_is_that_of_the_whole(rows: int) -> None:
     memory = Memory(float("inf"))

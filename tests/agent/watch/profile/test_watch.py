@@ -308,15 +308,10 @@ def test_the_scripts_own_profiler_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
-    [
-        "gan",
-        *(
-            pytest.param(name, marks=pytest.mark.thorough)
-            for name in ("accumulation", "scaler", "rnn", "methods", "ema_copy")
-        ),
-    ],
+    ["gan", *("accumulation", "scaler", "rnn", "methods", "ema_copy")],
 )
 def test_the_same_losses_in_loops_of_every_style(name: str, tmp_path: Path) -> None:
     argv = [str(JOBS / f"{name}.py"), "--steps", "160"]

@@ -38,7 +38,8 @@ def text(browser: Any, part: str) -> str:  # noqa: F811
     return str(browser.execute_script(f"return document.getElementById('{part}').innerText"))
 
 
-@pytest.mark.parametrize("width", [1200, pytest.param(400, marks=pytest.mark.thorough)])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("width", [1200, 400])
 def test_what_it_shows(browser: Any, width: int) -> None:  # noqa: F811
     publisher = Publisher()
     for number in range(30):
