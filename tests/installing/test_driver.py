@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from every import for_every
-from flatout.installing import description, driver, shell
+from flatout.installing import description, driver
 from flatout.installing.target import Target
 from installing import grammar
 
@@ -125,10 +125,6 @@ def test_the_container_toolkit_ends_with_its_proof() -> None:
         assert found[-1] == "sudo docker run --rm --gpus all ubuntu nvidia-smi"
     inside = driver.container_toolkit_commands(Target(container=True))
     assert all(line.startswith("# ") for line in inside)
-
-
-def test_remarks_are_one_line() -> None:
-    assert shell.remark("two\n lines") == "# two lines"
 
 
 @pytest.mark.parametrize("name", ["NVIDIA A40-24Q", "GRID T4-16Q", "GRID A100-4-20C"])

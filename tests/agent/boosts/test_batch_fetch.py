@@ -22,7 +22,7 @@ from torch.utils.data import (
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from flatout_agent.boost import Applied, Declined, Switch
+from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import batch_fetch as boost
 from flatout_agent.job import Job
 from flatout_agent.job_facts import loader_facts
@@ -197,10 +197,6 @@ def test_switched_on_and_off_in_the_middle_of_an_epoch(switches: list[bool], ear
         found.append(_bits(next(batches)))
     assert list(batches) == []
     assert found == expected
-
-
-def test_it_can_be_switched_between_steps() -> None:
-    assert boost.BOOST.switch is Switch.STEP
 
 
 def test_undo_restores_iterators_under_way_and_those_to_come() -> None:
@@ -466,18 +462,6 @@ def test_holds_neither_loader_nor_dataset() -> None:
 def test_applies(changes: dict[str, Any], reason: str | None) -> None:
     facts = JobFacts("2.13.0", "3.11", "linux", "cpu", **{"loaders": (LOADER,), **changes})
     assert boost.applies(facts, {}) == reason
-
-
-def test_promises_more_the_longer_the_wait() -> None:
-    def promised(wait: float | None) -> float:
-        return boost.promise(
-            JobFacts("2.13.0", "3.11", "linux", "cpu", loaders=(LOADER,), wait_share=wait), {}
-        )
-
-    assert promised(None) == pytest.approx(1.1)
-    assert promised(0.8) > 4
-    assert promised(0.8) > promised(0.5) > 1.9
-    assert promised(0.001) >= 1.0
 
 
 def test_by_hand_gives_the_same_batches() -> None:

@@ -106,15 +106,3 @@ def test_applies(changes: dict[str, Any], loader: dict[str, Any] | None, reason:
         facts = dataclasses.replace(facts, loaders=(dataclasses.replace(LOADER, **loader),))
     said = boost.applies(facts, {"factor": 2})
     assert said is None if reason is None else reason in (said or "")
-
-
-def test_promise_grows_with_the_factor() -> None:
-    gpu = dataclasses.replace(FACTS, device="cuda")
-    assert 1 < boost.promise(FACTS, {"factor": 2}) < boost.promise(FACTS, {"factor": 4})
-    assert boost.promise(gpu, {"factor": 2}) > boost.promise(FACTS, {"factor": 2})
-
-
-def test_by_hand_is_python() -> None:
-    lines = boost.by_hand(FACTS, {"factor": 4})
-    compile(lines, "by_hand", "exec")
-    assert "batch_size=32," in lines

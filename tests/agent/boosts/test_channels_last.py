@@ -104,16 +104,6 @@ def test_a_model_that_needs_the_usual_format_runs_as_if_nothing_had_been_tried()
     assert model.seen[-1] == 81
 
 
-def test_the_models_own_errors_pass():
-    def broken(x):
-        raise RuntimeError("mine")
-
-    model = Net(flatten=broken)
-    boosted(model)
-    with pytest.raises(RuntimeError, match="mine"):
-        model(torch.randn(1, 3, 9, 9))
-
-
 def test_inputs_that_already_are_channels_last_did_not_engage():
     model = Net(flatten=flatten)
     applied = boosted(model)

@@ -125,15 +125,3 @@ def test_a_model_on_an_accelerator_is_declined() -> None:
 def test_applies(changes: dict[str, Any], wanted: Any, reason: str | None) -> None:
     said = boost.applies(dataclasses.replace(FACTS, **changes), {"threads": wanted})
     assert said is None if reason is None else reason in (said or "")
-
-
-def test_promise() -> None:
-    crowded = dataclasses.replace(FACTS, threads=64)
-    idle = dataclasses.replace(FACTS, threads=4)
-    assert boost.promise(crowded, {}) == 1.5
-    assert boost.promise(idle, {}) == 2.0
-    assert boost.promise(FACTS, {"threads": 0.5}) == 1.02
-
-
-def test_by_hand_is_python() -> None:
-    assert boost.by_hand(FACTS, {"threads": 0.5}).startswith("torch.set_num_threads(4)")

@@ -528,12 +528,6 @@ def test_arguments_that_may_change_unseen_are_not_recorded(calls):
     assert calls.engaged() == (False, "the model takes a object, which cannot be recorded")
 
 
-def test_nothing_is_claimed_before_the_first_call(calls):
-    assert calls.engaged() is None
-    step(calls.model)
-    assert calls.engaged()[0] is False
-
-
 def hooked(model):
     model.layer.register_forward_hook(lambda *_: None)
     return model

@@ -39,11 +39,6 @@ def test_applies(facts: JobFacts, reason: str | None) -> None:
     assert said is None if reason is None else reason in (said or "")
 
 
-def test_by_hand_is_python() -> None:
-    compile(boost.by_hand(FACTS, {}), "by_hand", "exec")
-    assert boost.promise(FACTS, {}) > 1
-
-
 @pytest.mark.gpu
 def test_values_are_right_on_a_gpu() -> None:
     if not torch.cuda.is_available():

@@ -208,8 +208,3 @@ def test_only_gpus_with_tensor_cores_and_without_bfloat16(monkeypatch, native, c
 def test_applies(change, word):
     reason = fp16_autocast.applies(JobFacts(**{**vars(FACTS), **change}), {})
     assert reason is None if word is None else word in reason
-
-
-def test_promise_and_by_hand():
-    assert fp16_autocast.promise(FACTS, {}) > 1.0
-    compile(fp16_autocast.by_hand(FACTS, {}), "by_hand", "exec")

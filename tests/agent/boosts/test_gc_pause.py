@@ -140,7 +140,3 @@ def test_applies_and_promise() -> None:
     assert boost.applies(off, {}) == "the script has switched the garbage collector off"
     short = dataclasses.replace(FACTS, step_s=0.005)
     assert boost.promise(short, {}) > boost.promise(FACTS, {}) > 1
-
-
-def test_by_hand_is_python() -> None:
-    compile(boost.by_hand(FACTS, {}), "by_hand", "exec")

@@ -55,15 +55,6 @@ def test_applies(device: str, loaders: list[Any], reason: str | None) -> None:
     assert said is None if reason is None else reason in (said or "")
 
 
-def test_promise_is_larger_beside_workers() -> None:
-    workers = dataclasses.replace(FACTS, loaders=(dataclasses.replace(LOADER, num_workers=2),))
-    assert boost.promise(workers, {}) > boost.promise(FACTS, {}) > 1
-
-
-def test_by_hand_is_python() -> None:
-    compile(boost.by_hand(FACTS, {}), "by_hand", "exec")
-
-
 @pytest.mark.gpu
 def test_batches_are_pinned_on_a_gpu() -> None:
     if not torch.cuda.is_available():

@@ -400,18 +400,3 @@ def test_counts_worth_trying() -> None:
     said = {count: boost.applies(FACTS, {"workers": count}) for count in (1, 2, 4, 8)}
     assert said == {1: "the same as auto here (1)", 2: None, 4: None,
                     8: "8 workers on 4 usable cores"}  # fmt: skip
-
-
-def test_promise_grows_with_the_wait() -> None:
-    waits = [boost.promise(dataclasses.replace(FACTS, wait_share=w), {}) for w in (0.0, 0.3, 0.6)]
-    assert waits[0] == 1.0
-    assert waits == sorted(waits)
-    gpu = dataclasses.replace(FACTS, wait_share=0.6, device="cuda")
-    assert boost.promise(gpu, {}) > waits[2]
-
-
-def test_by_hand_is_python() -> None:
-    lines = boost.by_hand(FACTS, {"workers": "auto", "prefetch_factor": 4})
-    compile(lines, "by_hand", "exec")
-    assert "num_workers=1," in lines
-    assert "prefetch_factor=4," in lines

@@ -27,7 +27,7 @@ from torch.utils.data import (
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from flatout_agent.boost import Applied, Declined, Switch
+from flatout_agent.boost import Applied, Declined
 from flatout_agent.booster import Booster
 from flatout_agent.boosts import sample_cache as boost
 from flatout_agent.job import Job
@@ -256,10 +256,6 @@ def test_switched_on_and_off_at_any_step(
         return [*seen, torch.rand(1).tolist()]
 
     assert run(boosted=True) == run(boosted=False)
-
-
-def test_it_can_be_switched_between_steps() -> None:
-    assert boost.BOOST.switch is Switch.STEP
 
 
 def test_undo_in_the_middle_of_an_epoch_restores_all() -> None:
@@ -915,11 +911,3 @@ def test_copies_are_the_same_and_independent(value: Any, other: Any) -> None:
 def test_applies(changes: dict[str, Any], reason: str | None) -> None:
     facts = JobFacts("2.13.0", "3.11", "linux", "cpu", **{"loaders": (LOADER,), **changes})
     assert boost.applies(facts, {}) == reason
-
-
-def test_promises_half_of_the_wait() -> None:
-    def promised(wait: float | None) -> float:
-        facts = JobFacts("2.13.0", "3.11", "linux", "cpu", loaders=(LOADER,), wait_share=wait)
-        return boost.promise(facts, {})
-
-    assert [promised(wait) for wait in (None, 0.5, 1.0)] == pytest.approx([1.05, 4 / 3, 2.0])

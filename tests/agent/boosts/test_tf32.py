@@ -81,13 +81,6 @@ def test_applies(change, word):
     assert reason is None if word is None else word in reason
 
 
-def test_promise_and_by_hand():
-    assert tf32.promise(FACTS, {}) > tf32.promise(
-        JobFacts(**{**vars(FACTS), "wait_share": 0.5}), {}
-    )
-    assert tf32.by_hand(FACTS, {}) == 'torch.set_float32_matmul_precision("high")\n'
-
-
 @pytest.mark.gpu
 def test_products_are_rounded_on_the_gpu():
     x = torch.randn(512, 512, device="cuda")
