@@ -115,6 +115,7 @@ def test_a_library_that_is_not_loaded_is_declined() -> None:
         boost.apply(Job(), torch, {"malloc": "jemalloc"})
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None or sys.platform != "linux", reason="needs cc")
 def test_a_preloaded_library_is_seen(tmp_path: Path) -> None:
     library = tmp_path / "libjemalloc.so.2"

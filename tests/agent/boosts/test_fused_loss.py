@@ -529,6 +529,7 @@ def test_fifty_steps_of_training(half: bool) -> None:
     assert losses[1] == pytest.approx(losses[0], rel=0.02 if half else 1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_of_transformers() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(vocab_size=97, n_positions=16, n_embd=16, n_layer=1, n_head=2)

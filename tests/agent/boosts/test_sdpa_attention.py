@@ -97,6 +97,7 @@ def test_they_stay_eager_where_attentions_are_asked_for() -> None:
     assert len(model(**batch).attentions) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_they_are_compiled_with_the_attention_that_they_are_set_to(
     monkeypatch: pytest.MonkeyPatch,

@@ -317,6 +317,7 @@ def test_a_generator_can_be_tracked(tmp_path):
     assert torch.equal(torch.rand(3, generator=generator), drawn)
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_without_close_still_has_its_last_checkpoint(tmp_path):
     (tmp_path / "program.py").write_text(
         "import sys, time, torch; from flatout_train.checkpoint import files\n"

@@ -154,6 +154,7 @@ def ends(tmp_path_factory):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_training_saves_and_ends_with_143(ends):
     end = ends["plain"]
     assert end["code"] == 143
@@ -162,31 +163,37 @@ def test_a_training_saves_and_ends_with_143(ends):
     assert "finally" in end["said"]
 
 
+@pytest.mark.slow
 def test_no_further_step_ends_it_after_the_grace_time_as_before(ends):
     end = ends["deaf"]
     assert end["signal"] == signal.SIGTERM
     assert end["seconds"] >= 0.4
 
 
+@pytest.mark.slow
 def test_a_call_that_sees_no_signals_is_ended_too(ends):
     assert ends["stuck"]["code"] == 143
 
 
+@pytest.mark.slow
 def test_a_save_that_takes_longer_than_the_grace_time_is_not_cut_short(ends):
     assert ends["slow"]["code"] == 143
     assert ends["slow"]["saved"] == [ends["slow"]["steps"]]
     assert ends["slow"]["seconds"] > 1
 
 
+@pytest.mark.slow
 def test_training_in_another_thread_ends_the_process(ends):
     assert ends["thread"]["signal"] == signal.SIGTERM
     assert ends["thread"]["saved"] == [ends["thread"]["steps"]]
 
 
+@pytest.mark.slow
 def test_a_forked_child_dies_by_the_signal(ends):
     assert f"child {signal.SIGTERM}" in ends["child"]["said"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_left_alone(ends):
     assert "KeyboardInterrupt" in ends["interrupt"]["said"]
     assert ends["interrupt"]["saved"] == []

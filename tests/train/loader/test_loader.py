@@ -366,6 +366,7 @@ def test_an_error_of_the_data_set_passes_with_the_index(workers: int) -> None:
     assert loader.state_dict()["mark"]["position"] == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_end_of_an_iterator_in_the_data_set_is_not_the_end_of_the_epoch(workers: int) -> None:
     class Exhausted(Augmented):
@@ -378,6 +379,7 @@ def test_the_end_of_an_iterator_in_the_data_set_is_not_the_end_of_the_epoch(work
         next(batches)
 
 
+@pytest.mark.slow
 def test_a_plan_chooses_where_the_arguments_do_not() -> None:
     plan = plans.StepPlan(loader={"workers": 0, "prefetch_factor": 3, "pin_memory": True})
     for more, chosen in (({}, (0, None)), ({"workers": 1}, (1, 3)), ({"prefetch": 5}, (0, None))):

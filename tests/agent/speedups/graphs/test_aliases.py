@@ -198,6 +198,7 @@ def test_after_an_error_too() -> None:
     assert all(map(lambda one, two: one is two, before, model.parameters()))
 
 
+@pytest.mark.slow
 def test_what_came_from_the_host_lives_as_long_as_the_recording(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

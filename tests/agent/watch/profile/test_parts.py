@@ -235,6 +235,7 @@ def test_a_recording_and_its_marks(tmp_path: Path) -> None:
     assert not other_profiler()
 
 
+@pytest.mark.slow
 def test_garbage_collections_are_counted() -> None:
     seen = Collections()
     gc.collect()
