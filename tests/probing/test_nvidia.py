@@ -209,13 +209,6 @@ def test_modinfo_is_asked_on_linux_alone(places: NvidiaPaths) -> None:
     assert programs.asked == []
 
 
-def test_here() -> None:
-    found = nvidia.nvidia()
-    assert isinstance(found.gpus, tuple | None)
-    assert (found.driver is None) <= (found.gpus == ())
-    assert nvidia.trace() or found.driver is None
-
-
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     found = nvidia.nvidia()

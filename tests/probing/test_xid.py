@@ -176,7 +176,3 @@ def test_slow_programs_leave_no_time_for_others(tmp_path: Path) -> None:
 
     assert xid.xids(True, slow, tmp_path / "none", limit_s=0.1) is None
     assert asked == ["dmesg"]
-
-
-def test_here() -> None:
-    assert isinstance(xid.xids(True), tuple | None)
