@@ -31,9 +31,8 @@ from flatout_agent.wire import JobFacts, LoaderFacts
 
 LOADER = LoaderFacts("TensorDataset", False, 4, 100, 0, False, False, "fork", False, read_singly="")
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu", loaders=(LOADER,))
-PHOTOS = LoaderFacts(
-    "Photos", False, 4, 9, 0, False, False, "fork", True, read_singly="it opens files"
-)
+
+
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool,
           torch.complex64]  # fmt: skip
 
@@ -446,22 +445,6 @@ def test_holds_neither_loader_nor_dataset() -> None:
         gc.enable()
     assert applied.engaged()[0]  # type: ignore[index]
     applied.undo()
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({}, None),
-        ({"wait_share": 0.4}, None),
-        ({"wait_share": 0.004}, "only 0.4% of the step is waiting for data"),
-        ({"loaders": ()}, "no DataLoader was seen"),
-        ({"loaders": (PHOTOS,)}, "it opens files"),
-        ({"loaders": (PHOTOS, LOADER)}, None),
-    ],
-)  # fmt: skip
-def test_applies(changes: dict[str, Any], reason: str | None) -> None:
-    facts = JobFacts("2.13.0", "3.11", "linux", "cpu", **{"loaders": (LOADER,), **changes})
-    assert boost.applies(facts, {}) == reason
 
 
 def test_by_hand_gives_the_same_batches() -> None:

@@ -141,24 +141,6 @@ def test_declined_where_it_would_be_emulated(monkeypatch):
         boosted(Net())
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"bf16": False}, "emulated"),
-        ({"autocast": "bfloat16"}, "own autocast"),
-        ({"scaler": True}, "scales its loss"),
-        ({"models": (ModelFacts("Net", 9, "float64", "cpu", matmul=1),)}, "float64"),
-        ({"models": (ModelFacts("Net", 9, "float32", "cpu"),)}, "multiplies"),
-        ({"bf16": None}, None),
-        ({}, None),
-    ],
-)
-def test_applies(change, word):
-    facts = JobFacts(**{**vars(FACTS), **change})
-    reason = bf16_autocast.applies(facts, {})
-    assert reason is None if word is None else word in reason
-
-
 def test_by_hand_runs_and_gives_the_same_result():
     torch.manual_seed(0)
     model = nn.Linear(16, 4)

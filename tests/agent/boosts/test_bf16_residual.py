@@ -218,25 +218,6 @@ def test_declined(target: nn.Module, word: str) -> None:
     assert functional.embedding is ORIGINAL
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({}, None),
-        ({"models": ()}, None),
-        ({"autocast": "bfloat16", "bf16": False}, None),
-        ({"autocast": "float16"}, "float16"),
-        ({"scaler": True}, "scales"),
-        ({"bf16": False}, "emulated"),
-        ({"models": (ModelFacts("N", 9, "bfloat16", "cuda", 0, 1, embeddings=1),)}, "bfloat16"),
-        ({"models": (ModelFacts("N", 9, "float32", "cuda", matmul=1),)}, "no embedding"),
-        ({"models": (ModelFacts("N", 9, "float32", "cuda", embeddings=1),)}, "no embedding"),
-    ],
-)
-def test_applies(change: dict[str, Any], word: str | None) -> None:
-    reason = bf16_residual.applies(JobFacts(**{**FACTS, **change}), {})
-    assert reason is None if word is None else word in (reason or "")
-
-
 def test_embeddings_are_counted(model: GPT) -> None:
     assert model_facts(model).embeddings == 2
 

@@ -119,20 +119,6 @@ def test_declined_without_2d_convolutions_or_where_the_script_did_it():
         boosted(Net().to(memory_format=torch.channels_last))
 
 
-@pytest.mark.parametrize(
-    ("model", "word"),
-    [
-        (ModelFacts("Net", 9, "float32", "cpu"), "no 2-d"),
-        (ModelFacts("Net", 9, "float32", "cpu", conv2d=1, channels_last=True), "already"),
-        (ModelFacts("Net", 9, "float32", "cpu", conv2d=1, input_shapes=("8x128",)), "no 4-d"),
-        (FACTS.models[0], None),
-    ],
-)
-def test_applies(model, word):
-    reason = channels_last.applies(JobFacts(**{**vars(FACTS), "models": (model,)}), {})
-    assert reason is None if word is None else word in reason
-
-
 def test_promise_and_by_hand():
     assert 1.0 < channels_last.promise(FACTS, {}) < 2.0
     scope = {"torch": torch, "model": Net(), "images": torch.randn(2, 3, 9, 9)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import io
 import math
 import pickle
@@ -302,12 +301,6 @@ def test_fifty_steps_of_training() -> None:
             assert calls(applied) == f"left alone in {left} of 50 calls"
             applied.undo()
     assert ends[0] == ends[1]
-
-
-def test_applies() -> None:
-    assert boost.applies(FACTS, {}) is None
-    assert "on cuda" in (boost.applies(dataclasses.replace(FACTS, device="cuda"), {}) or "")
-    assert boost.promise(FACTS, {}) > 1.0
 
 
 @pytest.mark.parametrize("limit", [0.1, 1e3])

@@ -313,62 +313,6 @@ def test_the_settings_of_older_torch(name, fails, monkeypatch):
     assert not compiling.fails_at_limit(SimpleNamespace())
 
 
-SHAPES = tuple(f"8x{n}" for n in range(9))
-ONCE = ModelFacts("N", 1, "f", "cuda")
-
-
-@pytest.mark.parametrize(
-    ("change", "mode", "word"),
-    [
-        ({}, "default", None),
-        ({"compiler": False}, "default", "C++ compiler"),
-        ({"compiler": False, "device": "cuda"}, "default", "Triton"),
-        ({}, "reduce-overhead", "CUDA graphs"),
-        ({"device": "cuda"}, "reduce-overhead", None),
-        (
-            {"device": "cuda", "models": (ModelFacts("N", 1, "f", "cuda", input_shapes=SHAPES),)},
-            "reduce-overhead",
-            "9 input shapes",
-        ),
-        ({"device": "cuda", "models": (ONCE, ONCE)}, "reduce-overhead", "several models"),
-        ({"device": "cuda", "models": (ONCE, ONCE)}, "max-autotune", "several models"),
-        ({"device": "cuda", "models": (ONCE, ONCE)}, "max-autotune-no-cudagraphs", None),
-        ({"device": "cuda", "models": (ONCE, ONCE)}, "default", None),
-        ({"models": (MODEL, MODEL)}, "max-autotune", None),
-        ({"device": "cuda", "micro_steps": 4.0}, "reduce-overhead", None),
-        ({"device": "cuda", "micro_steps": 4.0}, "default", None),
-        ({"micro_steps": 4.0}, "max-autotune", None),
-        ({"models": (ModelFacts("N", 1, "f", "cpu", compiled=True),)}, "default", "itself"),
-        (
-            {"models": (ModelFacts("N", 1, "f", "cpu", wrapped="DataParallel"),)},
-            "default",
-            "DataParallel",
-        ),
-    ],
-)
-def test_applies(change, mode, word):
-    reason = compile.applies(JobFacts(**{**vars(FACTS), **change}), {"mode": mode})
-    assert reason is None if word is None else word in reason
-
-
-@pytest.mark.parametrize(
-    ("change", "mode", "word"),
-    [
-        ({}, "default", None),
-        ({}, "max-autotune", "for the whole model"),
-        ({"models": ()}, "default", None),
-        ({"models": (MODEL,)}, "default", "mostly made of"),
-        ({"models": (MODEL, DEEP)}, "default", None),
-        ({"torch": "2.4.1"}, "default", "each block anew"),
-        ({"compiler": False}, "default", "C++ compiler"),
-    ],
-)
-def test_blocks_apply(change, mode, word):
-    facts = JobFacts(**{**vars(FACTS), "models": (DEEP,), **change})
-    reason = compile.applies(facts, {"scope": "blocks", "mode": mode})
-    assert reason is None if word is None else word in reason
-
-
 @pytest.mark.parametrize(
     ("device", "model", "wanted"),
     [

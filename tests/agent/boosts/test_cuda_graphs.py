@@ -568,26 +568,6 @@ def facts(**change):
     return JobFacts(**{**vars(FACTS), **change})
 
 
-def model_facts(**change):
-    return facts(models=(ModelFacts(**{**vars(MODEL), **change}),))
-
-
-@pytest.mark.parametrize(
-    ("seen", "word"),
-    [
-        (FACTS, None),
-        (facts(device="cpu"), "need a GPU"),
-        (model_facts(compiled=True), "itself"),
-        (model_facts(wrapped="DistributedDataParallel"), "Distributed"),
-        (model_facts(has_hooks=True), "hooks"),
-        (model_facts(input_shapes=("4x8", "5x8")), "2 input shapes"),
-    ],
-)
-def test_applies(seen, word):
-    reason = cuda_graphs.applies(seen, {})
-    assert reason is None if word is None else word in reason
-
-
 def test_promise_and_by_hand():
     assert cuda_graphs.promise(FACTS, {}) > 1.2 > cuda_graphs.promise(facts(step_s=0.5), {})
     compile(cuda_graphs.by_hand(FACTS, {}), "by_hand", "exec")

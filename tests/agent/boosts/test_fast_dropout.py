@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import io
 import math
@@ -363,21 +362,6 @@ def test_declined() -> None:
     with pytest.raises(Declined, match="compiled"):
         boosted(model)
     assert functional.dropout is ORIGINALS[0]
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({}, None),
-        ({"models": ()}, None),
-        ({"device": "cuda"}, "on cuda"),
-        ({"models": (dataclasses.replace(MODEL, random_forward=False),)}, "no random numbers"),
-        ({"models": (dataclasses.replace(MODEL, compiled=True),)}, "compiled"),
-    ],
-)
-def test_applies(change: dict[str, Any], word: str | None) -> None:
-    reason = boost.applies(dataclasses.replace(FACTS, **change), {})
-    assert reason is None if word is None else word in (reason or "")
 
 
 def test_by_hand_drops_out() -> None:

@@ -589,12 +589,6 @@ def test_it_declines_where_torch_computes_something_else(
     assert "does not work" in (boost.Loss().why_not or "")
 
 
-def test_applies() -> None:
-    assert boost.applies(FACTS, {}) is None
-    assert "on cuda" in (boost.applies(dataclasses.replace(FACTS, device="cuda"), {}) or "")
-    assert boost.promise(FACTS, {}) > 1.0
-
-
 def test_by_hand_is_cross_entropy() -> None:
     names: dict[str, Any] = {"torch": torch}
     logits, target = torch.randn(150, 9, requires_grad=True), torch.randint(9, (150,))

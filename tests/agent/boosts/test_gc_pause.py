@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import gc
 import os
 import sys
@@ -13,9 +12,6 @@ import torch
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import gc_pause as boost
 from flatout_agent.job import Job
-from flatout_agent.wire import JobFacts
-
-FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu")
 
 
 class Node:
@@ -132,11 +128,3 @@ def test_forked_children_collect_as_usual(paused: tuple[Job, Applied]) -> None:
             os._exit(0 if gc.get_threshold()[0] == 700 and gc.get_freeze_count() == 0 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert gc.get_threshold()[0] == boost.PAUSED[0]
-
-
-def test_applies_and_promise() -> None:
-    assert boost.applies(FACTS, {}) is None
-    off = dataclasses.replace(FACTS, gc_enabled=False)
-    assert boost.applies(off, {}) == "the script has switched the garbage collector off"
-    short = dataclasses.replace(FACTS, step_s=0.005)
-    assert boost.promise(short, {}) > boost.promise(FACTS, {}) > 1

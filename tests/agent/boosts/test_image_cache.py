@@ -721,23 +721,6 @@ def test_workers_that_another_boost_keeps_are_started_anew(photo: Path) -> None:
 # Where it is declined -------------------------------------------------------------------------
 
 
-def test_applies() -> None:
-    assert boost.applies(FACTS, {}) is None
-    few = JobFacts("2.13.0", "3.11.7", "linux", "cpu", loaders=(LOADER,), wait_share=0.01)
-    assert "waiting" in (boost.applies(few, {}) or "")
-    mac = JobFacts("2.13.0", "3.11.7", "darwin", "mps", loaders=(LOADER,))
-    assert "Linux" in (boost.applies(mac, {}) or "")
-    assert "no DataLoader" in (boost.applies(JobFacts("2", "3", "linux", "cpu"), {}) or "")
-    spawned = LoaderFacts("Photos", False, 4, 100, 2, False, False, "spawn", True)
-    for loader, reason in (
-        (spawned, "not forked"),
-        (LoaderFacts("TensorDataset", False, 4, 9, 0, False, False, "fork", True), "in memory"),
-    ):
-        facts = JobFacts("2.13.0", "3.11.7", "linux", "cpu", loaders=(loader,))
-        assert reason in (boost.applies(facts, {}) or "")
-    assert boost.promise(FACTS, {}) > 1
-
-
 def test_spawned_and_kept_workers_are_declined(photo: Path) -> None:
     spawned = loader_of([photo], num_workers=1, multiprocessing_context="spawn")
     with pytest.raises(Declined, match="not forked"):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import gc
 import io
 import json
@@ -17,7 +16,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from flatout_agent.boost import Applied, Declined
-from flatout_agent.boosts import load
 from flatout_agent.boosts import loader_workers as boost
 from flatout_agent.job import Job
 from flatout_agent.speedups.workers import worker_safety
@@ -368,32 +366,6 @@ def test_with_a_guard_workers_are_spawned_for_what_can_be_pickled(tmp_path: Path
 def test_spawned_workers_without_a_guard_are_declined(tmp_path: Path) -> None:
     declined, _ = _script(tmp_path, "main()\n")
     assert "outside of `if __name__" in declined
-
-
-def _facts(**loader: Any) -> JobFacts:
-    return dataclasses.replace(FACTS, loaders=(dataclasses.replace(LOADER, **loader),))
-
-
-@pytest.mark.parametrize(
-    ("facts", "reason"),
-    [
-        (FACTS, None),
-        (dataclasses.replace(FACTS, loaders=()), "no DataLoader"),
-        (dataclasses.replace(FACTS, cores=1), "1 usable core"),
-        (dataclasses.replace(FACTS, world_size=4), "1 usable core"),
-        (_facts(num_workers=3), "already has 3 workers"),
-        (_facts(iterable=True), "IterableDataset"),
-        (_facts(batches=7), "only 7 batches"),
-        (_facts(batches=None), None),
-        (_facts(batch_on_device=True), "on an accelerator already"),
-        (_facts(start_method="spawn", main_guard=None), "not a script file"),
-        (_facts(start_method="forkserver"), "outside of"),
-        (_facts(start_method="spawn", main_guard=True), None),
-    ],
-)
-def test_applies(facts: JobFacts, reason: str | None) -> None:
-    said = load("loader-workers").applies(facts, {"workers": "auto", "prefetch_factor": 2})
-    assert said is None if reason is None else reason in (said or "")
 
 
 def test_counts_worth_trying() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -167,22 +166,6 @@ def restore(before: list[str]) -> None:
     parts: list[Any] = [torch.backends.mkldnn, torch.backends.cuda]
     for part, value in zip(parts, before[1:], strict=True):
         part.matmul.fp32_precision = value
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({}, None),
-        ({"device": "cuda"}, "not on the CPU"),
-        ({"matmul_precision": "medium"}, "itself"),
-        ({"autocast": "bfloat16"}, "autocast"),
-        ({"models": (dataclasses.replace(MODEL, dtype="float64"),)}, "float64"),
-        ({"models": (dataclasses.replace(MODEL, matmul=0),)}, "multiplies"),
-    ],
-)
-def test_applies(change: dict[str, Any], word: str | None) -> None:
-    reason = boost.applies(dataclasses.replace(FACTS, **change), {})
-    assert reason is None if word is None else word in (reason or "")
 
 
 def test_by_hand_does_the_same(here: None) -> None:

@@ -35,9 +35,8 @@ from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.run import LiveWatch
 from flatout_agent.recorder import Recorder
 from flatout_agent.speedups.samples import kept_samples, samples
-from flatout_agent.wire import BoostOrder, Decided, JobFacts, LiveOrders, LoaderFacts
+from flatout_agent.wire import BoostOrder, Decided, LiveOrders
 
-LOADER = LoaderFacts("Photos", False, 4, 100, 0, False, False, "fork", False)
 Pair = collections.namedtuple("Pair", "x y")
 OWN = random.Random(5)
 OWN_NUMPY = np.random.default_rng(5)
@@ -889,25 +888,3 @@ def test_copies_are_the_same_and_independent(value: Any, other: Any) -> None:
     lie = [set(samples.places(item)) - {0} for item in (value, copy)]
     assert not lie[0] & lie[1]
     assert samples.same(value, other) == (_seen(value) == _seen(other))
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({}, None),
-        ({"wait_share": 0.4}, None),
-        ({"wait_share": 0.05}, "only 5.0% of the step is waiting for data"),
-        ({"loaders": ()}, "no DataLoader was seen"),
-        ({"loaders": (LoaderFacts("TensorDataset", False, 4, 9, 0, False, False, "fork", True),)},
-         MEMORY),
-        ({"loaders": (LoaderFacts("Stream", True, 4, 9, 0, False, False, "fork", True),)},
-         "an IterableDataset: its samples have no index"),
-        ({"loaders": (LoaderFacts("Photos", False, 4, 9, 2, False, False, "fork", True),)},
-         "the loader has 2 workers, each with memory of its own"),
-        ({"loaders": (LoaderFacts("Photos", False, 4, 9, 2, False, False, "fork", True), LOADER)},
-         None),
-    ],
-)  # fmt: skip
-def test_applies(changes: dict[str, Any], reason: str | None) -> None:
-    facts = JobFacts("2.13.0", "3.11", "linux", "cpu", **{"loaders": (LOADER,), **changes})
-    assert boost.applies(facts, {}) == reason

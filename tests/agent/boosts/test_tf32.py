@@ -9,16 +9,6 @@ import torch
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import tf32
 from flatout_agent.job import Job
-from flatout_agent.wire import JobFacts, ModelFacts
-
-FACTS = JobFacts(
-    torch="2.13.0",
-    python="3.11",
-    system="linux",
-    device="cuda",
-    capability=(8, 0),
-    models=(ModelFacts("Net", 9, "float32", "cuda", matmul=1),),
-)
 
 
 def settings():
@@ -62,23 +52,6 @@ def test_declined_without_cuda_or_when_set_already(applied, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(Declined, match="without CUDA"):
         tf32.apply(Job(), torch, {})
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({}, None),
-        ({"device": "cpu"}, "NVIDIA"),
-        ({"hip": True}, "NVIDIA"),
-        ({"capability": (7, 5)}, "7.5"),
-        ({"matmul_precision": "high"}, "itself"),
-        ({"models": (ModelFacts("N", 9, "bfloat16", "cuda", matmul=1),)}, "bfloat16"),
-        ({"models": (ModelFacts("N", 9, "float32", "cuda", conv2d=1),)}, "by default"),
-    ],
-)
-def test_applies(change, word):
-    reason = tf32.applies(JobFacts(**{**vars(FACTS), **change}), {})
-    assert reason is None if word is None else word in reason
 
 
 @pytest.mark.gpu
