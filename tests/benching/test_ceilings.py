@@ -141,6 +141,7 @@ def test_what_hangs_costs_its_row(stand_in: Path, monkeypatch: pytest.MonkeyPatc
     assert found["last"].value == 2.0
 
 
+@pytest.mark.slow
 def test_a_device_that_hangs_again_and_again_is_left(
     stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +188,7 @@ def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
         ceiling_run.run(str(tmp_path / "python"), CeilingOrders())
 
 
+@pytest.mark.slow
 def test_an_interruption_keeps_what_was_measured(stand_in: Path) -> None:
     code = "hello(('one', 'cpu'), ('two', 'cpu')); kernel('one'); begin('two'); time.sleep(300)"
     threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a script for Linux")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="a script for Linux"),
+]
 
 
 @pytest.fixture

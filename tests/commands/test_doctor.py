@@ -35,6 +35,7 @@ def document(done: Ended | subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_this_machine() -> None:
     """What it says here is compared with what Python and torch say themselves."""
     options = ["--json", "--python", sys.executable]
@@ -77,6 +78,7 @@ def test_deep_tries_the_devices() -> None:
     assert str(Path(sys.executable).parent) not in json.dumps(found)
 
 
+@pytest.mark.slow
 def test_a_recording_is_read_again(flat: Flatout, tmp_path: Path) -> None:
     recording = tmp_path / "machine.json"
     here = document(flat("doctor", "--json"))
@@ -86,6 +88,7 @@ def test_a_recording_is_read_again(flat: Flatout, tmp_path: Path) -> None:
     assert again["findings"] == here["findings"]
 
 
+@pytest.mark.slow
 def test_redacted(flat: Flatout) -> None:
     environment = {"LD_LIBRARY_PATH": "/data/of-mine/lib", "MASTER_ADDR": "secret.example"}
     text = json.dumps(document(flat("doctor", "--json", "--redact", variables=environment)))

@@ -31,6 +31,7 @@ def run_folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_once(tmp_path: Path) -> None:
     done = flatout("monitor", "--once", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -38,6 +39,7 @@ def test_once(tmp_path: Path) -> None:
     assert "cores" in done.stdout
 
 
+@pytest.mark.slow
 def test_json(tmp_path: Path) -> None:
     done = flatout("monitor", "--json", folder=tmp_path)
     document = json.loads(done.stdout)
@@ -56,6 +58,7 @@ def test_a_replay(run_folder: Path, tmp_path: Path) -> None:
     assert [json.loads(line)["jobs"][0]["step"] for line in lines] == list(range(5))
 
 
+@pytest.mark.slow
 def test_a_report(run_folder: Path, tmp_path: Path) -> None:
     done = flatout("report", folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -174,6 +174,7 @@ def test_a_capture_of_another_version(tmp_path: Path) -> None:
         export.read(tmp_path)
 
 
+@pytest.mark.slow
 def test_files_of_the_user_are_left_alone(tmp_path: Path) -> None:
     model = exported.small_cnn()
     captured = exported.capture(tmp_path / "capture", model, exported.images(4))

@@ -51,6 +51,7 @@ def test_no_shell_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         apply.run(Target(shell="powershell"), ["true"], lambda line: None)
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_the_line_may_tidy_up(tmp_path: Path) -> None:
     done, ready = tmp_path / "tidied", tmp_path / "ready"
     tidy = f"sleep 0.5; touch {done}; kill $child; exit 1"

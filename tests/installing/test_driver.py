@@ -25,6 +25,7 @@ def lines(text: str, at_least: str | None = None, **facts: object) -> tuple[str,
     return driver.commands(replace(description.read(text), **facts), at_least)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @for_every(SYSTEMS)
 def test_a_shell_reads_every_line(system: str) -> None:
     every: list[str] = []

@@ -48,6 +48,7 @@ def broken(python: str, code: str) -> Torch:
     return told
 
 
+@pytest.mark.slow
 def test_the_real_torch_here() -> None:
     import torch
 

@@ -89,6 +89,7 @@ def test_a_source_that_fails_is_told_and_hurts_no_other(
     assert found.interpreter.version == sys.version.split()[0]
 
 
+@pytest.mark.slow
 def test_a_source_that_hangs_is_not_awaited(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "disks", lambda: time.sleep(300))
     began = time.monotonic()
@@ -97,6 +98,7 @@ def test_a_source_that_hangs_is_not_awaited(python: str, monkeypatch: pytest.Mon
     assert "disks: no answer in time" in found.unread
 
 
+@pytest.mark.slow
 def test_a_hanging_source_does_not_keep_the_program_from_ending(python: str) -> None:
     code = (
         "import sys, time; from flatout.probing import disk, machine;"
@@ -128,6 +130,7 @@ def test_a_late_driver_is_told(python: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert found.gpu_pairs is None
 
 
+@pytest.mark.slow
 def test_without_a_limit_of_the_callers_it_has_its_own(
     python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def test_a_file_that_is_no_program(tmp_path: Path) -> None:
     assert (answer.problem or "").startswith("cannot be started")
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_ended_with_its_children() -> None:
     child = "import time; time.sleep(600)"
     start = time.monotonic()

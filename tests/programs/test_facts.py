@@ -44,6 +44,7 @@ def python(tmp_path: Path) -> str:
     return bare(tmp_path / "venv")
 
 
+@pytest.mark.slow
 def test_the_real_torch_here() -> None:
     import torch
 

@@ -99,6 +99,7 @@ def grads(model):
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_results_are_the_same_and_undo_restores():
     logger = logging.getLogger(CompiledCalls.LOGGER)
@@ -140,6 +141,7 @@ def test_changing_shapes_recompile_once_and_are_counted():
     assert applied.engaged() == (True, "2 graphs, 1 recompilations, 0 graph breaks")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_hitting_the_recompilation_limit_is_not_engaged(caplog):
     model = Vary()
@@ -537,6 +539,7 @@ def test_one_graph_serves_all_blocks():
     assert torch.equal(gradients(model, x), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("scope", ["blocks", "whole"])
 def test_on_again_nothing_is_compiled_anew_until_it_is_forgotten(scope):

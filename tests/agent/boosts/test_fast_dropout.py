@@ -312,6 +312,7 @@ def test_transforms_tracing_and_subclasses_stay(applied: Applied) -> None:
     assert not took_hold(applied)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_compilers_see_the_original(applied: Applied) -> None:
     model, x = Net(), torch.randn(100, 32)

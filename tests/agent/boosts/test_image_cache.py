@@ -570,6 +570,7 @@ def test_nothing_is_left(photo: Path) -> None:
 # With loaders ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_from_the_second_epoch_on_nothing_is_decoded(tmp_path: Path, workers: int) -> None:
     loader = loader_of(photos(tmp_path, 12), num_workers=workers, shuffle=True)
@@ -607,6 +608,7 @@ def test_a_file_that_changes_between_epochs_comes_out_new(tmp_path: Path) -> Non
     assert not torch.equal(new[1], old[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_switched_in_the_middle_of_an_epoch(tmp_path: Path, workers: int) -> None:
     loader = loader_of(photos(tmp_path, 24), num_workers=workers, whole=True)

@@ -145,6 +145,7 @@ def test_a_change_of_the_dataset_reaches_the_workers() -> None:
     assert applied.engaged() == (True, "2 workers, started 2 times")
 
 
+@pytest.mark.slow
 @needs_fork
 def test_undo_restores_the_loader() -> None:
     loader = _loader()
@@ -239,6 +240,7 @@ def test_loaders_of_accelerate() -> None:
     assert os.getpid() not in {int(pid) for batch in batches for pid in batch["pid"]}
 
 
+@pytest.mark.slow
 @needs_fork
 def test_a_program_may_keep_many_loaders() -> None:
     loaders = [_loader() for _ in range(boost.PERSISTENT_LOADERS + 1)]

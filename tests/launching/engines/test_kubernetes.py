@@ -85,6 +85,7 @@ def lost(value: Any, again: Any, path: str = "") -> list[str]:
 # Files --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_engines_own_models_know_every_field(kind: str) -> None:
     models = pytest.importorskip("kubeflow_trainer_api.models")
@@ -445,6 +446,7 @@ def test_what_the_cluster_has_forgotten_was_cancelled_here_or_is_unknown(
     assert kubernetes.state(job(tmp_path)).state == "unknown"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the fake is a shell script")
 def test_a_broken_connection_repeats_no_line_and_loses_none(table: Path, tmp_path: Path) -> None:
     one = [RUNNING]

@@ -413,6 +413,7 @@ def test_a_program_in_a_terminal_that_waits_for_its_user(code: str) -> None:
     os.close(main)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 def test_a_process_that_waits_for_its_user() -> None:
     waits = [sys.executable, "-c", "input()"]

@@ -83,6 +83,7 @@ def test_the_device(name, device, capability):
     assert (found.device_name, found.capability) == (device, capability)
 
 
+@pytest.mark.slow
 def test_what_these_traces_show():
     """Read off by eye: what a person would say of them."""
     v100, a100, mi250 = (

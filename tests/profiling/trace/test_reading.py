@@ -39,6 +39,7 @@ def equal(one, other) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_reads_what_json_reads(name):
     (found,) = read([real(name)])

@@ -27,6 +27,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(serving.run_delay_s() is None, reason="this system does not tell")
 def test_how_long_others_had_the_core() -> None:
     done = subprocess.run(

@@ -75,6 +75,7 @@ def test_a_rank_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert time.monotonic() - began < 120  # and not 600
 
 
+@pytest.mark.slow
 def test_ranks_that_never_end_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "PROGRAM", program(tmp_path, "time.sleep(600)"))
     monkeypatch.setitem(ranks.START_S, False, 0.5)

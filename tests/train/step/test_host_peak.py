@@ -25,6 +25,7 @@ def peak_after(before_mib: int, within_mib: int) -> int:
     return peak.bytes
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets the peak back")
 def test_the_peak_within_and_not_the_one_before() -> None:
     # Resident bytes are the whole process's: another thread's memory, or a page of a library that

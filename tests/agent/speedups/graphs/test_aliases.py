@@ -139,6 +139,7 @@ def train(
     return losses, model, engaged()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("make", MODELS)
 def test_trains_as_without_a_recording(make: Callable[[], nn.Module], accumulate: int) -> None:

@@ -18,6 +18,7 @@ from reporting.monitor.frames import alert, job
 from reporting.monitor.frames import eight_gpus as frame
 
 pytest.importorskip("textual")
+pytestmark = pytest.mark.slow
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
