@@ -67,7 +67,6 @@ def harness(root: Path, *words: str, **more: Any) -> subprocess.CompletedProcess
 
 
 @pytest.mark.thorough
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
@@ -183,7 +182,6 @@ def test_without_time_nothing_is_begun(
 
 
 @pytest.mark.thorough
-@pytest.mark.slow
 def test_failures_of_a_module_are_seen_as_they_come(root: Path, tmp_path: Path) -> None:
     module = tmp_path / "test_it.py"
     module.write_text(

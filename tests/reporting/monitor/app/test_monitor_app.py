@@ -18,7 +18,6 @@ from reporting.monitor.frames import alert, job
 from reporting.monitor.frames import eight_gpus as frame
 
 pytest.importorskip("textual")
-pytestmark = pytest.mark.slow
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
@@ -28,6 +27,7 @@ from flatout.reporting.monitor.app.live_table import LiveTable
 from flatout.reporting.monitor.app.monitor_app import HelpScreen, MonitorApp
 from flatout.reporting.monitor.feed import FrameFeed
 
+pytestmark = pytest.mark.slow
 TRIES = 600
 """Of 50 ms each: no test depends on how fast the machine is."""
 Work = Callable[[Pilot[None], MonitorApp, "queue.Queue[Frame | None]"], Coroutine[Any, Any, None]]
