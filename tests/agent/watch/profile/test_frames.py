@@ -7,6 +7,8 @@ import sys
 import threading
 from collections.abc import Callable
 
+import pytest
+
 from flatout_agent.watch.profile import frames
 
 LOOKS = 2000
