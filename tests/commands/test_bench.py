@@ -115,7 +115,7 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
         if "[1/2]" in line:
             break
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=120)
     assert process.returncode == 130
     found = json.loads(out)
     assert found["interrupted"] is True

@@ -533,7 +533,7 @@ def test_a_process_forked_while_a_thread_adds_is_not_held_up() -> None:
     log.put(b"1" * 16, b"first")
 
     def add() -> None:
-        signal.alarm(10)
+        signal.alarm(120)
         log.put(b"2" * 16, b"second")
 
     with log.thread_lock:

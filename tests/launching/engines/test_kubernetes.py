@@ -229,7 +229,7 @@ def test_the_script_hands_sigterm_on(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.terminate()
-        assert process.communicate(timeout=30)[0] == "saved\n"
+        assert process.communicate(timeout=120)[0] == "saved\n"
     assert process.returncode == 75
 
 

@@ -408,7 +408,7 @@ def test_workers_leave_the_programs_threads_alone(tmp_path: Path) -> None:
     try:
         passed(loader(folder(tmp_path), workers=2))
         # While a worker of the loader begins, a new thread may inherit that worker's number.
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while threads_of_a_new_thread() != 3 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert threads_of_a_new_thread() == 3
