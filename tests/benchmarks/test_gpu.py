@@ -135,7 +135,8 @@ def run(gpu: ModuleType, folder: Path, *parts: Any, end_s: float = 500.0, **more
     return failed, json.loads(results.path.read_text())["parts"] if results.path.exists() else {}
 
 
-@pytest.mark.parametrize("side_by_side", [1, 3])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("side_by_side", [3, 1])
 def test_a_part_that_fails_does_not_stop_the_others(
     gpu: ModuleType, tmp_path: Path, side_by_side: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

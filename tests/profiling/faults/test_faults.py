@@ -71,13 +71,8 @@ def of_these(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize(
-    "faults",
-    [
-        name if name == "no-workers" else pytest.param(name, marks=pytest.mark.thorough)
-        for name in CASES
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("faults", CASES)
 def test_faults_are_named_with_their_lines(faults: str, tmp_path: Path) -> None:
     found = of_these(profiled.run(SCRIPT, tmp_path, "--fault", faults))
     for fault, code in CASES[faults].items():
