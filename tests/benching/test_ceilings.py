@@ -128,6 +128,7 @@ def test_a_crash_costs_its_row_and_the_rest_is_measured(stand_in: Path) -> None:
     assert found["last"].value == 2.0
 
 
+@pytest.mark.slow
 def test_what_hangs_costs_its_row(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ceiling_run.LATE_S, True, 0.5)
     measurements = run(

@@ -47,6 +47,7 @@ def test_json(tmp_path: Path) -> None:
     assert document["machines"][0]["cpu_cores"] is not None
 
 
+@pytest.mark.slow
 def test_a_replay(run_folder: Path, tmp_path: Path) -> None:
     done = flatout("monitor", "--replay", str(run_folder), folder=tmp_path)
     assert done.returncode == 0
@@ -73,6 +74,7 @@ def test_a_report(run_folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "here.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

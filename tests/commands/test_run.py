@@ -48,6 +48,7 @@ def test_the_run_ends_with_one_line(flatout: Flatout) -> None:
     assert done.stdout == b""
 
 
+@pytest.mark.slow
 def test_without_a_plan_it_says_how_to_make_one(flatout: Flatout) -> None:
     flatout.script(TRAINED)
     first, *_ = lines(flatout.run("run", "train.py", "--lr", "0.1"))
@@ -158,6 +159,7 @@ def test_quiet_says_nothing_but_warnings(flatout: Flatout) -> None:
     assert "hook: KeyError" in line
 
 
+@pytest.mark.slow
 def test_json_is_the_only_thing_on_stdout(flatout: Flatout) -> None:
     flatout.script(f"{TRAINED}\nprint('of the script'); sys.exit(3)")
     done = flatout.run("run", "--json", "--no-plan", "train.py", "--json")

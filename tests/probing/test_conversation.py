@@ -50,6 +50,7 @@ def test_a_deadline() -> None:
     assert not program.running
 
 
+@pytest.mark.slow
 def test_a_child_that_holds_the_pipe_keeps_nobody_waiting() -> None:
     began = time.monotonic()
     with talk(HOLDS_THE_PIPE) as program:

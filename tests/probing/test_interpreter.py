@@ -81,6 +81,7 @@ def test_packages_are_nouns(python: str) -> None:
     assert told.torch.import_error == "ModuleNotFoundError: No module named 'torch'"
 
 
+@pytest.mark.slow
 def test_an_import_that_hangs_is_ended_with_its_children(python: str, tmp_path: Path) -> None:
     code = f"""
 import subprocess, sys, time

@@ -182,6 +182,7 @@ def asleep(library: str) -> Nvml:
     return Nvml([consumer()], {library: lambda *_: time.sleep(2)})
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_slow_is_not_called_broken(places: NvidiaPaths) -> None:
     places.kernel.write_text(CLOSED)
     programs = Programs(ProgramAnswer(RTX_4090, 0))
@@ -194,6 +195,7 @@ def test_a_driver_that_is_slow_is_not_called_broken(places: NvidiaPaths) -> None
     assert "nvidia-smi" not in programs.asked
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_is_told(places: NvidiaPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia, "HANGS_AFTER_S", 0.2)
     library = asleep("nvmlDeviceGetHandleByIndex")

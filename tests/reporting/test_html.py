@@ -93,6 +93,7 @@ def test_the_waterfall_adds_up() -> None:
     assert chart.place(last.begin, last.end) == "left: 0.00%; width: 27.21%"
 
 
+@pytest.mark.slow
 @given(TUNED)
 def test_no_bar_is_longer_than_the_axis(tuned: Tuned) -> None:
     for chart in charts.charts(tuned).values():
@@ -106,6 +107,7 @@ def test_any_tuned_can_be_drawn(tuned: Tuned) -> None:
     json.loads(html.script_json(charts.charts(tuned)), parse_constant=pytest.fail)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=8)
 @given(TUNED)
 def test_any_tuned_gives_a_page(tuned: Tuned) -> None:

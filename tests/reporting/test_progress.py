@@ -131,6 +131,7 @@ class Terminal:
         return self.seen.decode(), output.decode(), self.process.returncode
 
 
+@pytest.mark.slow
 @UNIX
 @pytest.mark.parametrize("width", [80, 120])
 def test_rows_stay_and_the_running_trial_moves(width: int) -> None:
@@ -146,6 +147,7 @@ def test_rows_stay_and_the_running_trial_moves(width: int) -> None:
     assert screen.count("\x1b[?25h") >= 1
 
 
+@pytest.mark.slow
 @UNIX
 def test_no_color_has_no_colours_and_still_moves() -> None:
     screen, _, _ = Terminal(80, 0.2, NO_COLOR="1").close()
@@ -160,6 +162,7 @@ def test_a_dumb_terminal_gets_plain_lines() -> None:
     assert "bf16-autocast: kept, 1.92x, 786 ms/step" in screen.splitlines()
 
 
+@pytest.mark.slow
 @UNIX
 def test_ctrl_c_gives_the_terminal_back() -> None:
     terminal = Terminal(80, 60)

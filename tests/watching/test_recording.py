@@ -44,6 +44,7 @@ def test_what_is_recorded_is_replayed(tmp_path: Path) -> None:
     assert [f.time_s for f in Replay(tmp_path / NAME).frames()] == [1.0, 2.0]
 
 
+@pytest.mark.slow
 def test_it_stays_within_its_bound_and_keeps_begin_and_end(tmp_path: Path) -> None:
     recording = HistoryRecording(tmp_path, most_bytes=40_000)
     for second in range(3000):

@@ -101,6 +101,7 @@ def test_a_model_without_products_did_not_engage():
     assert applied.engaged() == (False, "no operation of the model ran in bfloat16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointing_recomputes_in_the_same_precision(reentrant):
     model = Net(reentrant)

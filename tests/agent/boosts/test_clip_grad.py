@@ -218,6 +218,7 @@ def test_torch_clips_no_sparse_gradients(applied: Applied) -> None:
             clip(table.parameters(), 1.0)
 
 
+@pytest.mark.slow
 def test_compilers_see_the_original(applied: Applied) -> None:
     made, other = parameters([(3, 4), (5,)]), parameters([(3, 4), (5,)])
 

@@ -131,6 +131,7 @@ def test_evaluation_runs_as_written():
     assert compiling.counters() == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_changing_shapes_recompile_once_and_are_counted():
     model = Net()
@@ -192,6 +193,7 @@ def test_an_error_that_cannot_be_suppressed_gives_up_for_good(monkeypatch):
     assert applied.engaged() == (False, "the compiler failed: hopeless")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_the_models_own_exception_passes_untouched():
     class Mine(Exception):  # noqa: N818
@@ -558,6 +560,7 @@ def test_on_again_nothing_is_compiled_anew_until_it_is_forgotten(scope):
     assert graphs() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("scope", ["blocks", "whole"])
 def test_a_model_that_the_program_drops_is_freed(scope):
@@ -572,6 +575,7 @@ def test_a_model_that_the_program_drops_is_freed(scope):
     applied.undo()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize(
     ("model", "count"),

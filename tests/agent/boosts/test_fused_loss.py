@@ -443,6 +443,7 @@ class Net(nn.Module):
         return loss
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_compilers_see_the_original(applied: Applied) -> None:
     model, x, y = Net(), torch.randn(6, 8), torch.randint(11, (6,))

@@ -108,6 +108,7 @@ def test_thresholds_that_the_script_set_stay() -> None:
         boost.apply(Job(), torch, {})
 
 
+@pytest.mark.slow
 def test_a_script_that_takes_over_later_is_left_alone(paused: tuple[Job, Applied]) -> None:
     job, applied = paused
     gc.set_threshold(5000, 10, 10)
@@ -119,6 +120,7 @@ def test_a_script_that_takes_over_later_is_left_alone(paused: tuple[Job, Applied
     assert gc.get_threshold()[0] == 5000
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 def test_forked_children_collect_as_usual(paused: tuple[Job, Applied]) -> None:

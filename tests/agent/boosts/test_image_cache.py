@@ -550,6 +550,7 @@ def memories() -> int:
         return found + sum("memfd:flatout" in line for line in maps)
 
 
+@pytest.mark.slow
 def test_nothing_is_left(photo: Path) -> None:
     """With the last reference, where garbage collection pauses as well."""
     gc.collect()
@@ -596,6 +597,7 @@ def test_from_the_second_epoch_on_nothing_is_decoded(tmp_path: Path, workers: in
     assert not torch.equal(plain[1], plain[2])  # random crops
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_between_epochs_comes_out_new(tmp_path: Path) -> None:
     paths = photos(tmp_path, 4)
     loader = loader_of(paths, num_workers=2, whole=True)

@@ -370,6 +370,7 @@ def test_an_error_of_the_program_reaches_it(liger: Any) -> None:
         model.model.layers[0].mlp(torch.randn(3, 7))
 
 
+@pytest.mark.slow
 def test_undo_keeps_no_model_alive(liger: Any) -> None:
     model = qwen()
     applied = boosted(model)

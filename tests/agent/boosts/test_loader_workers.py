@@ -177,6 +177,7 @@ def test_a_dropped_loader_takes_its_workers_along() -> None:
     applied.undo()
 
 
+@pytest.mark.slow
 @needs_fork
 def test_more_files_may_be_open_until_undone() -> None:
     if sys.platform == "linux":

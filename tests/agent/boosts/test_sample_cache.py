@@ -218,6 +218,7 @@ def test_reads_each_sample_once_and_some_twice() -> None:
 SWITCHES = ["on", "off", "on", "off", "step", "step", "other", "change", "forget"]
 
 
+@pytest.mark.slow
 @given(
     switches=st.lists(st.sampled_from(SWITCHES), max_size=40),
     batch_size=st.integers(1, 5),

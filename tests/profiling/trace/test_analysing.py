@@ -23,6 +23,7 @@ def profile(request):
     return request.param, analyse(recording)
 
 
+@pytest.mark.slow
 def test_tables_tell_the_same_as_the_anatomy(profile):
     _, found = profile
     anatomy = found.anatomy

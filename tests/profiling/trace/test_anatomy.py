@@ -24,6 +24,7 @@ def parts(found) -> dict[Kind, float]:
     return {part.kind: round(part.ms, 6) for part in found.parts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_parts_add_up_to_the_step(name):
     (recording,) = read([real(name)])

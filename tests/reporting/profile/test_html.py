@@ -63,6 +63,7 @@ def test_hostile_text_is_text() -> None:
     assert json.loads(document.scripts[0])["timeline"]["names"] == [examples.XSS]
 
 
+@pytest.mark.slow
 def test_the_bar_of_the_anatomy_adds_up() -> None:
     for name in examples.ALL:
         styles = [a.get("style") or "" for tag, a in page(name).tags if tag == "i"]

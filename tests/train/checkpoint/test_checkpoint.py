@@ -82,6 +82,7 @@ def test_saving_changes_nothing(tmp_path, undisturbed):
     assert sorted(os.listdir(tmp_path / "run")) == [f"step-{n:08d}" for n in (18, 19, 20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [3, 9])
 def test_train_step_and_loader_with_workers_go_on_bit_for_bit(tmp_path, stop):
     generator = torch.Generator().manual_seed(3)

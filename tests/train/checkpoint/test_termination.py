@@ -303,6 +303,7 @@ if __name__ == "__main__":
     main(sys.argv[1])
 
 
+@pytest.mark.slow
 def test_a_clusters_warning_saves_and_ends_with_a_code_of_its_own(handlers, monkeypatch):
     monkeypatch.setenv("FLATOUT_WARNING", "SIGUSR1")
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as the agent leaves it

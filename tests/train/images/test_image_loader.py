@@ -114,6 +114,7 @@ def test_from_the_second_epoch_on_nothing_is_read(tmp_path: Path) -> None:
             path.rename(path.with_suffix(".jpg"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", [False, "host", "files", "auto"])
 @pytest.mark.parametrize("after", [1, 4, 5])
 def test_a_resumed_run_goes_on_at_the_exact_picture(tmp_path: Path, cache: Any, after: int) -> None:

@@ -210,6 +210,7 @@ def test_the_state_loads_with_weights_only(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "state.pt", weights_only=True) == loader.state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_an_iterable_data_set_is_resumed_by_reading_again(workers: int) -> None:
     whole = passes(flatout.loader(Stream(), 4, workers=workers), 2)

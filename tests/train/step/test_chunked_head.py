@@ -408,6 +408,7 @@ def test_a_penalty_on_the_gradient_has_its_own_gradient() -> None:
     assert of_both(words(), loss_fn, tokens()).notes["logits"].startswith("chunked")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 def test_checkpoints_and_hooks_around_the_model_work_as_with_stored_logits() -> None:
     def loss_fn(model: Any, batch: Any) -> Tensor:

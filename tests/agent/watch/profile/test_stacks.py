@@ -160,6 +160,7 @@ def reporting() -> int:
     return sum(range(5000))
 
 
+@pytest.mark.slow
 def test_the_garbage_collector_is_in_no_stack() -> None:
     def collecting(sampler: StackSampler) -> None:
         gc.collect()
