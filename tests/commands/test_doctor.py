@@ -52,6 +52,7 @@ def test_this_machine() -> None:
         assert machine["memory"]["total_bytes"] > 2**28
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_deep_tries_the_devices() -> None:
     """All that --deep does in the user's Python, on this machine's own torch, and once.

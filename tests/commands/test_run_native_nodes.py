@@ -77,6 +77,7 @@ def figures(output: str) -> list[float]:
     return [float(by_step[step]) for step in range(1, len(by_step) + 1)]
 
 
+@pytest.mark.thorough
 def test_ddp_of_its_own_is_warned_goes_on_and_is_started_again(tmp_path: Path) -> None:
     """Warned: 75 on both; started once more, killed, started again by itself; then at the end."""
     kills = """if number == 30 and rank == 1 and not os.path.exists("died"):
@@ -174,7 +175,6 @@ for (x,) in loader:
     assert [line.split()[0] for line in said(tmp_path).splitlines()] == ["1"] * 9
 
 
-@pytest.mark.thorough
 def test_the_rank_that_fails_is_named_with_its_node(tmp_path: Path) -> None:
     fails = """if number == 5 and rank == 1:
         raise ValueError("no such label")"""

@@ -29,6 +29,16 @@ def collector_as_found() -> Iterator[None]:
 
 
 @pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """As in a script that has frozen nothing: the tests' own freeze would stand."""
+    frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    yield
+    if frozen:
+        gc.freeze()
+
+
+@pytest.fixture
 def paused() -> Iterator[tuple[Job, Applied]]:
     job = Job()
     applied = boost.apply(job, torch, {})
@@ -74,6 +84,7 @@ def test_old_cycles_are_freed_by_the_seldom_full_collection(paused: tuple[Job, A
     assert garbage() is None
 
 
+@pytest.mark.usefixtures("unfrozen")
 def test_undo_restores_thresholds_and_frozen_objects() -> None:
     before = gc.get_threshold(), gc.get_freeze_count()
     job = Job()
@@ -121,6 +132,7 @@ def test_a_script_that_takes_over_later_is_left_alone(paused: tuple[Job, Applied
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unfrozen")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 def test_forked_children_collect_as_usual(paused: tuple[Job, Applied]) -> None:
