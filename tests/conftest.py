@@ -65,7 +65,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _leave_most_of_many(items: list[pytest.Item]) -> None:
-    """Of a test with `few(n)` all cases but the first n are thorough."""
+    """All cases but the first n of a test with `few(n)` are thorough."""
     seen: Counter[str] = Counter()
     for item in items:
         few = item.get_closest_marker("few")
