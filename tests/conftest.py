@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,7 +49,9 @@ def root() -> Path:
     return ROOT
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _leave_most_of_many(items)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_gpu():
         for item in marked:
@@ -59,6 +62,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """What was collected stays: a collection of garbage, which many tests ask for, passes it by."""
     gc.collect()
     gc.freeze()
+
+
+def _leave_most_of_many(items: list[pytest.Item]) -> None:
+    """All cases but the first n of a test with `few(n)` are thorough."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        few = item.get_closest_marker("few")
+        if few is not None:
+            name = item.nodeid.partition("[")[0]
+            seen[name] += 1
+            if seen[name] > few.args[0]:
+                item.add_marker(pytest.mark.thorough)
 
 
 def _has_gpu() -> bool:

@@ -22,6 +22,7 @@ SMALL = ProductCalls("aten::mm", ((2, 2), (2, 2)), ("float", "float"), ("", ""),
 UNKNOWN = ProductCalls("aten::unheard_of", ((2, 2),), ("float",), ("",), 1.0, 1.0)
 
 
+@pytest.mark.slow
 def test_the_costly_ones_are_timed_and_the_others_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product_times, "BUDGET_S", 0.1)
     timed = product_times.measured((ADDMM, SMALL, UNKNOWN), sys.executable, threads=1)

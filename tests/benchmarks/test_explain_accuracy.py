@@ -29,6 +29,7 @@ def test_real_cases(accuracy: ModuleType) -> None:
         assert found["confident_wrong"] == 0, mangle
 
 
+@pytest.mark.slow
 def test_what_counts_as_right(accuracy: ModuleType) -> None:
     killed = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
     match = explaining.explain_text(killed).matches[0]
@@ -38,6 +39,7 @@ def test_what_counts_as_right(accuracy: ModuleType) -> None:
     assert accuracy.judged(None, ["memory"]) == ("not_recognised", [])
 
 
+@pytest.mark.slow
 def test_for_a_text_of_no_known_error_silence_is_right(accuracy: ModuleType) -> None:
     own = {"id": "N1", "family": "none", "text": "ValueError: no such cohort: 'west'"}
     known = {"id": "N2", "family": "none", "text": "ImportError: No module named 'triton'"}

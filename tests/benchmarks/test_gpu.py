@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a script for Linux")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="a script for Linux"),
+]
 
 
 @pytest.fixture
@@ -63,16 +66,13 @@ def harness(root: Path, *words: str, **more: Any) -> subprocess.CompletedProcess
     )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "group",
     # Their parts are the benchmarks themselves, which take minutes.
-    [
-        "tests",
-        "race --only table_mlp gan table_mlp_alone_1",
-        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("rates", "commands", "race")),
-    ],
+    ["tests", "race --only table_mlp gan table_mlp_alone_1", *("rates", "commands", "race")],
 )
 def test_a_dry_run_walks_every_part(root: Path, tmp_path: Path, group: str) -> None:
     group, *only = group.split()
@@ -135,7 +135,8 @@ def run(gpu: ModuleType, folder: Path, *parts: Any, end_s: float = 500.0, **more
     return failed, json.loads(results.path.read_text())["parts"] if results.path.exists() else {}
 
 
-@pytest.mark.parametrize("side_by_side", [1, 3])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("side_by_side", [3, 1])
 def test_a_part_that_fails_does_not_stop_the_others(
     gpu: ModuleType, tmp_path: Path, side_by_side: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,7 +182,7 @@ def test_without_time_nothing_is_begun(
     assert "no time left; call again" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_failures_of_a_module_are_seen_as_they_come(root: Path, tmp_path: Path) -> None:
     module = tmp_path / "test_it.py"
     module.write_text(

@@ -70,6 +70,7 @@ def test_all_loops_learn_the_same_from_the_same_batches(benchmarks: Path) -> Non
         assert losses == pytest.approx(naive, rel=1e-4 if exact else 5e-3), loop
 
 
+@pytest.mark.thorough
 def test_the_expert_hides_words_as_the_recipe_does(benchmarks: Path) -> None:
     from loops import expert, jobs
 
@@ -97,6 +98,7 @@ def for_ever(loader: Any) -> Iterator[Any]:
         yield from loader
 
 
+@pytest.mark.thorough
 def test_all_loops_see_alike_pictures(benchmarks: Path, tmp_path: Path) -> None:
     import torch
     from loops import expert, flatout_loop, jobs
@@ -119,6 +121,7 @@ def test_all_loops_see_alike_pictures(benchmarks: Path, tmp_path: Path) -> None:
         assert moments[name] == pytest.approx(moments["naive"], rel=0.1, abs=0.1), name
 
 
+@pytest.mark.thorough
 def test_a_contender_runs_in_its_turns_only(benchmarks: Path, tmp_path: Path) -> None:
     from loops import arena
 

@@ -48,6 +48,7 @@ def losses(name: str) -> tuple[float, ...]:
     return tuple(map(float, re.findall(r"^step \d+ loss (\S+)", done.stdout, re.MULTILINE)))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_by_hand_begins_where_the_plain_script_begins(name: str) -> None:

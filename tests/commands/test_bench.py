@@ -75,6 +75,7 @@ def test_one_ceiling_of_this_cpu_and_the_same_from_the_cache(
     assert "\x1b" not in shown.stdout
 
 
+@pytest.mark.thorough
 def test_no_such_gpu(bench: Callable[..., Ended], tmp_path: Path) -> None:
     done = bench("--quick", "--only", "disk-read", "--json", "--expect", "h100")
     found = document(done)
@@ -86,9 +87,7 @@ def test_no_such_gpu(bench: Callable[..., Ended], tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_all_of_it_and_no_such_gpu(tmp_path: Path) -> None:
-    began = time.monotonic()
     done = process(tmp_path, "--quick", "--json", "--expect", "h100")
-    assert time.monotonic() - began < 30  # 20 s where nobody else needs the cores
     found = document(done)
     ids = {one["id"] for one in found["ceilings"]}
     assert {"matmul-cpu-bf16", "memory-cpu", "jpeg-decode-core", "disk-read"} <= ids
@@ -99,6 +98,7 @@ def test_all_of_it_and_no_such_gpu(tmp_path: Path) -> None:
     assert "HW041" in [finding["code"] for finding in found["findings"]]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flatout", "bench", "--python", sys.executable, "--json"]
@@ -115,13 +115,14 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
         if "[1/2]" in line:
             break
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=120)
     assert process.returncode == 130
     found = json.loads(out)
     assert found["interrupted"] is True
     assert [one["id"] for one in found["ceilings"]] == ["matmul-cpu-fp32"]
 
 
+@pytest.mark.thorough
 def test_without_torch_the_cure_is_told(bench: Callable[..., Ended], tmp_path: Path) -> None:
     done = bench("--quick", "--python", bare(tmp_path / "python"))
     assert done.returncode == 2
@@ -130,6 +131,7 @@ def test_without_torch_the_cure_is_told(bench: Callable[..., Ended], tmp_path: P
     assert done.stdout == ""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -145,15 +147,12 @@ def test_wrong_usage(bench: Callable[..., Ended], arguments: list[str], message:
     assert message in done.stderr
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--only", "matmul-fp3"], "there is no ceiling 'matmul-fp3'"),
-        pytest.param(
-            ["--device", "cuda:7", "--only", "matmul-bf16"],
-            "nothing to measure on 'cuda:7'",
-            marks=pytest.mark.thorough,
-        ),
+        (["--device", "cuda:7", "--only", "matmul-bf16"], "nothing to measure on 'cuda:7'"),
     ],
 )
 def test_what_is_not_here_is_named(

@@ -53,6 +53,7 @@ def test_the_old_spelling(profiles: Path, capsys: pytest.CaptureFixture[str]) ->
     assert told.err == f"flatout: this is now written: {new}\n"
 
 
+@pytest.mark.slow
 def test_traces_are_analysed_first(capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(TRACES / f"{name}.json.gz") for name in ("v100_train", "a100_train")]
     assert outcome(["compare", *paths, "--json"]) == 0

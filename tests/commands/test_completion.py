@@ -76,6 +76,7 @@ def test_all_codes_and_signatures(completed: Completed) -> None:
     assert "env002" in completed("flatout explain env00")
 
 
+@pytest.mark.slow
 def test_it_loads_nothing_expensive() -> None:
     code = (
         "import sys\nfrom flatout.commands import call\n"
@@ -99,6 +100,7 @@ def test_it_loads_nothing_expensive() -> None:
     assert done.stderr.strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell asks")
 def test_the_script_is_shown_and_installed(tmp_path: Path) -> None:
     command = f"{sys.executable} -m flatout --show-completion; true"

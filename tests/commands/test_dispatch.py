@@ -194,7 +194,7 @@ def test_interrupt(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == INTERRUPTED
     assert errors == "flatout: interrupted\n"
 

@@ -67,15 +67,6 @@ def test_the_old_order_of_words(
     assert told.err == f"flatout: this is now written: flatout env {' '.join(new)}\n"
 
 
-@pytest.mark.parametrize("what", ["install", "docker", "conda", "freeze", "tensorflow"])
-def test_each_has_its_own_help(what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["env", what, "--help"]) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith(f"Usage: flatout env {what} [OPTIONS]\n")
-    assert f"    flatout env {what}" in told.out
-    assert told.err == ""
-
-
 def test_for_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert outcome(["env", "install", "--for", THERE, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

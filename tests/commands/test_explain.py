@@ -59,6 +59,7 @@ def test_a_folder_and_a_pipe(flat: Flatout, tmp_path: Path) -> None:
     assert piped[0]["where"] == "line 2"
 
 
+@pytest.mark.slow
 def test_a_pipe_into_a_process_that_prints_chinese() -> None:
     command = [sys.executable, "-m", "flatout", "explain", "--lang", "zh"]
     done = subprocess.run(

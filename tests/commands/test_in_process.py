@@ -69,6 +69,7 @@ def test_what_is_faster_is_told_kept_written_and_put_back(tmp_path: Path) -> Non
     assert "While it trained" in report.read_text()
 
 
+@pytest.mark.thorough
 def test_before_torch_and_until_the_program_ends(tmp_path: Path) -> None:
     text = WITH_COMPILER.replace("import gc,", "import gc, glob,").split("for step in")[0]
     live = "import flatout\nflatout.live(only=['gc-pause'])\n"
@@ -81,7 +82,8 @@ def test_before_torch_and_until_the_program_ends(tmp_path: Path) -> None:
     assert "plan: flatout.toml" in errors
 
 
-@pytest.mark.parametrize("where", ["between", "within"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("where", ["within", "between"])
 def test_an_interrupt_leaves_everything_as_written(tmp_path: Path, where: str) -> None:
     """Between two steps, and in the model's call."""
     interrupt = "raise KeyboardInterrupt"
@@ -107,6 +109,7 @@ print("trained on")
     assert "[boosts.gc-pause]" in (tmp_path / "flatout.toml").read_text()
 
 
+@pytest.mark.thorough
 def test_a_second_training_begins_with_the_plan(tmp_path: Path) -> None:
     block = f"with flatout.live(only=['gc-pause']):\n{indented(loop('break', '{}'))}"
     again = "model = nn.Linear(64, 4)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
@@ -118,7 +121,8 @@ def test_a_second_training_begins_with_the_plan(tmp_path: Path) -> None:
     assert "inside flatout" not in done.stderr
 
 
-@pytest.mark.parametrize("where", ["before", "after"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("where", ["after", "before"])
 def test_under_an_empty_plan_the_losses_are_those_of_the_program(
     tmp_path: Path, where: str
 ) -> None:
@@ -139,6 +143,7 @@ def test_under_an_empty_plan_the_losses_are_those_of_the_program(
     assert line.startswith(f"flatout: {80 if where == 'before' else 77} steps")
 
 
+@pytest.mark.thorough
 def test_a_plan_is_applied_and_put_back(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("version = 1\n[boosts.gc-pause]\n")
     text = f"""{MODEL}{STATE}
@@ -167,6 +172,7 @@ def test_a_boost_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].endswith("there is no boost 'gc-paus'")
 
 
+@pytest.mark.thorough
 def test_a_program_that_flatout_has_started_has_the_agent_already(tmp_path: Path) -> None:
     text = "import flatout, torch\nwith flatout.live(): pass\n"
     done = run(tmp_path, text, FLATOUT_ORDERS=str(tmp_path / "orders.json"))

@@ -90,6 +90,7 @@ def test_nothing_is_submitted_where_nobody_can_agree(
     assert not (code / ".flatout").exists()
 
 
+@pytest.mark.slow
 def test_a_job_is_followed_to_its_end_with_its_exit_code(
     flat: Flatout, code: Path, cluster: list[str]
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_job_is_followed_to_its_end_with_its_exit_code(
     assert cluster == ["submit", "cancel"]
 
 
+@pytest.mark.slow
 def test_json_has_stdout_to_itself(flat: Flatout, cluster: list[str]) -> None:
     ended = flat("launch", "slurm", "--yes", "--json", "train.py")
     told = json.loads(ended.stdout)

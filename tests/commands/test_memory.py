@@ -49,6 +49,7 @@ def test_a_script_that_fits_and_one_that_does_not(flat: Flatout, tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {"train.py", ".flatout"}
 
 
+@pytest.mark.thorough
 def test_a_script_that_needs_its_whole_batch(flat: Flatout, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FIXED, encoding="utf-8")
     words = ["--python", forked.python(), "--gpus", "1", "--memory", "1GB", "--json", "train.py"]
@@ -73,6 +74,7 @@ def test_wrong_words(flat: Flatout, tmp_path: Path, words: list[str], message: s
     assert message in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_script_that_does_not_train(flat: Flatout, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\n", encoding="utf-8")
     done = flat("memory", "--gpus", "1", "--memory", "1GB", "train.py", folder=tmp_path)
@@ -80,6 +82,7 @@ def test_a_script_that_does_not_train(flat: Flatout, tmp_path: Path) -> None:
     assert "imported torch but took no optimizer step" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_script_that_asks_for_input_gets_it_from_a_file(tmp_path: Path) -> None:
     """Without one the next step says so; that it must train by itself would help nobody."""
     (tmp_path / "train.py").write_text(f"print(input('epochs? '))\n{FIXED}", encoding="utf-8")

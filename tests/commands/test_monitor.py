@@ -31,6 +31,7 @@ def run_folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_once(tmp_path: Path) -> None:
     done = flatout("monitor", "--once", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -38,6 +39,7 @@ def test_once(tmp_path: Path) -> None:
     assert "cores" in done.stdout
 
 
+@pytest.mark.slow
 def test_json(tmp_path: Path) -> None:
     done = flatout("monitor", "--json", folder=tmp_path)
     document = json.loads(done.stdout)
@@ -45,6 +47,7 @@ def test_json(tmp_path: Path) -> None:
     assert document["machines"][0]["cpu_cores"] is not None
 
 
+@pytest.mark.slow
 def test_a_replay(run_folder: Path, tmp_path: Path) -> None:
     done = flatout("monitor", "--replay", str(run_folder), folder=tmp_path)
     assert done.returncode == 0
@@ -56,6 +59,7 @@ def test_a_replay(run_folder: Path, tmp_path: Path) -> None:
     assert [json.loads(line)["jobs"][0]["step"] for line in lines] == list(range(5))
 
 
+@pytest.mark.slow
 def test_a_report(run_folder: Path, tmp_path: Path) -> None:
     done = flatout("report", folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -70,6 +74,7 @@ def test_a_report(run_folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "here.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

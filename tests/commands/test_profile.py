@@ -92,6 +92,7 @@ def test_json_findings_files_and_exit_code(flat: Flatout, tmp_path: Path) -> Non
     assert f"this is now written: flatout compare {folder}" in same.stderr
 
 
+@pytest.mark.thorough
 def test_stop_says_so_and_a_high_bar_passes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(COLLECTS.format(steps=5000))
     done = run(tmp_path, "--no-bench", "--stop", "--steps", "2", "--fail-above", "100%",
@@ -102,6 +103,7 @@ def test_stop_says_so_and_a_high_bar_passes(tmp_path: Path) -> None:
     assert "report" in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_ctrl_c_reports_what_there_is(tmp_path: Path) -> None:
     """The terminal sends it to both: to the whole process group."""
@@ -150,13 +152,14 @@ def test_a_trace_is_known_by_what_it_holds(flat: Flatout, tmp_path: Path) -> Non
     assert steps[0] == steps[1] > 0
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("threshold", "code"),
     [
         (["--fail-above", "1%"], 1),
-        (["--fail-above", "0.01"], 1),
         (["--fail-above", "50%"], 0),
         (["--fail-over", "1"], 1),
+        (["--fail-above", "0.01"], 1),
         (["--fail-over", "50"], 0),
     ],
 )
@@ -173,16 +176,17 @@ def test_its_guide_shows_what_it_prints(flat: Flatout, tmp_path: Path, root: Pat
     assert f"```\n{screen}\n```" in (root / "docs/guide-profile.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["--compare", "a.json"], "Missing argument 'AFTER'"),
         (["absent.json.gz"], "there is no trace absent.json.gz"),
+        (["--fail-above", "10", "train.py"], "is neither a percentage nor a ratio below 1"),
         ([str(TRACES / "a100_train.json.gz"), "train.py"], "is a trace, train.py is not"),
         ([str(TRACES / "a100_train.json.gz"), "--stop"], "--stop needs a script"),
         (["--steps", "3", str(TRACES / "a100_train.json.gz")], "--steps needs a script"),
         ([str(TRACES / "a100_train.json.gz"), "--jsn"], "No such option: --jsn"),
-        (["--fail-above", "10", "train.py"], "is neither a percentage nor a ratio below 1"),
         (["--skip", "soon", "train.py"], "is not a time"),
         (["--fail-over", "much", "train.py"], "is neither a percentage nor a ratio"),
         (["missing.py"], "no such script"),

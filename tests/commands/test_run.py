@@ -48,6 +48,7 @@ def test_the_run_ends_with_one_line(flatout: Flatout) -> None:
     assert done.stdout == b""
 
 
+@pytest.mark.slow
 def test_without_a_plan_it_says_how_to_make_one(flatout: Flatout) -> None:
     flatout.script(TRAINED)
     first, *_ = lines(flatout.run("run", "train.py", "--lr", "0.1"))
@@ -56,6 +57,7 @@ def test_without_a_plan_it_says_how_to_make_one(flatout: Flatout) -> None:
     assert boosts_ordered(flatout) == []
 
 
+@pytest.mark.slow
 def test_the_plan_here_is_applied(flatout: Flatout) -> None:
     flatout.script(
         TRAINED + "sys.flatout_record(kind='boost', id='channels-last', state='engaged')"
@@ -68,6 +70,7 @@ def test_the_plan_here_is_applied(flatout: Flatout) -> None:
     assert "loader-workers (the agent did not get to it)" in line
 
 
+@pytest.mark.slow
 def test_another_plan_or_none(flatout: Flatout) -> None:
     flatout.script(TRAINED)
     (flatout.folder / "flatout.toml").write_text(PLAN)
@@ -132,6 +135,7 @@ def test_wrong_usage_is_told_with_the_next_step(
     assert not any("Traceback" in line for line in told)
 
 
+@pytest.mark.slow
 def test_a_plan_for_something_else_is_told_in_one_line(flatout: Flatout) -> None:
     flatout.script(TRAINED)
     (flatout.folder / "flatout.toml").write_text(
@@ -146,6 +150,7 @@ def test_a_plan_for_something_else_is_told_in_one_line(flatout: Flatout) -> None
     assert len(told) == 3
 
 
+@pytest.mark.slow
 def test_quiet_says_nothing_but_warnings(flatout: Flatout) -> None:
     flatout.script(TRAINED)
     assert lines(flatout.run("run", "--quiet", "train.py")) == []
@@ -154,6 +159,7 @@ def test_quiet_says_nothing_but_warnings(flatout: Flatout) -> None:
     assert "hook: KeyError" in line
 
 
+@pytest.mark.slow
 def test_json_is_the_only_thing_on_stdout(flatout: Flatout) -> None:
     flatout.script(f"{TRAINED}\nprint('of the script'); sys.exit(3)")
     done = flatout.run("run", "--json", "--no-plan", "train.py", "--json")
@@ -165,6 +171,7 @@ def test_json_is_the_only_thing_on_stdout(flatout: Flatout) -> None:
     assert (document["steps"], document["samples_per_s"]) == (40, 200.0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_json_is_told_of_a_program_that_was_killed(flatout: Flatout) -> None:
     flatout.script("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")

@@ -76,31 +76,14 @@ def run(folder: Path, script: str, *before: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("script", "own", "title"),
     [
-        pytest.param(
-            OUT_OF_MEMORY,
-            "alloc",
-            "memory",
-            id="out of memory in a loader worker",
-            marks=pytest.mark.thorough,
-        ),
+        pytest.param(OUT_OF_MEMORY, "alloc", "memory", id="out of memory in a loader worker"),
         pytest.param(KILLED, "killed by signal: Killed", "RAM", id="a killed loader worker"),
-        pytest.param(
-            LABEL,
-            "out of bounds",
-            "label",
-            id="a label out of range",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            MISSING_FILE,
-            "No such file",
-            "does not exist",
-            id="a missing file",
-            marks=pytest.mark.thorough,
-        ),
+        pytest.param(LABEL, "out of bounds", "label", id="a label out of range"),
+        pytest.param(MISSING_FILE, "No such file", "does not exist", id="a missing file"),
     ],
 )
 def test_a_crash_is_explained(tmp_path: Path, script: str, own: str, title: str) -> None:
@@ -129,12 +112,14 @@ def test_a_signal_is_explained_in_a_line_and_passed_on(tmp_path: Path) -> None:
     assert "egmentation" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_program_that_ends_well_or_says_no_is_not_explained(tmp_path: Path) -> None:
     for script in ("print('well')", "raise SystemExit(3)", "raise SystemExit('no data')"):
         done = run(tmp_path, script)
         assert "error     " not in done.stderr
 
 
+@pytest.mark.thorough
 def test_quiet_says_nothing_of_ours(flat: Flatout, tmp_path: Path) -> None:
     script = "raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed.')"
     done = run(tmp_path, script, "--quiet")
@@ -207,7 +192,12 @@ while True:
         pytest.param(
             DOUBLE, ["features float64 [16, 8]"], id="a data type", marks=pytest.mark.thorough
         ),
-        pytest.param(SHAPES, ["images float32 [2, 144]", "self.weight"], id="a shape"),
+        pytest.param(
+            SHAPES,
+            ["images float32 [2, 144]", "self.weight"],
+            id="a shape",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             LEAK,
             ["Memory in use grew with the steps"],

@@ -76,6 +76,7 @@ def ends_when(record: str, ending: str) -> str:
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ENDINGS)
 def test_however_it_ends_what_is_kept_is_told(tmp_path: Path, name: str) -> None:
     """In a first run once it is kept; in the next one, which has a plan, before it is measured."""
@@ -107,6 +108,7 @@ def test_the_program_s_own_results_are_the_same_to_the_last_bit(tmp_path: Path) 
     assert len(plain.stdout.splitlines()) == 701
 
 
+@pytest.mark.thorough
 def test_the_program_s_own_error_is_its_own(tmp_path: Path) -> None:
     script = WITH_COMPILER.replace("# at each step", "assert step < 30, 'enough'")
     (tmp_path / "train.py").write_text(script)
@@ -117,6 +119,7 @@ def test_the_program_s_own_error_is_its_own(tmp_path: Path) -> None:
     assert "inside flatout" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_program_that_never_trains_runs_as_ever(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\nprint('hello')\n")
     done = live(tmp_path, "train.py")

@@ -65,6 +65,7 @@ def test_two_nodes_save_when_one_is_warned_and_one_machine_goes_on(
     assert resuming.losses(output) == alone
 
 
+@pytest.mark.thorough
 def test_a_killed_rank_is_started_again_on_all_nodes(tmp_path: Path, alone: dict[int, str]) -> None:
     dies = """if number == 20 and not os.path.exists("died") and os.environ["FLATOUT_RANK"] == "0":
         open("died", "w").close(); checkpoint.wait(); os.kill(os.getpid(), signal.SIGKILL)"""
@@ -80,7 +81,9 @@ def test_a_killed_rank_is_started_again_on_all_nodes(tmp_path: Path, alone: dict
     assert resuming.losses(output) == alone
 
 
-@pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.few(1)
+@pytest.mark.parametrize("cut", [False, True])
 def test_machines_with_addresses_of_their_own(
     tmp_path: Path, alone: dict[int, str], cut: bool
 ) -> None:

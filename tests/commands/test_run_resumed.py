@@ -69,6 +69,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     return losses
 
 
+@pytest.mark.thorough
 def test_dropout_on_ranks_goes_on_to_the_last_digit(
     tmp_path: Path, undisturbed: dict[int, str]
 ) -> None:

@@ -95,16 +95,17 @@ def files(folder: Path) -> set[str]:
 # Wrong usage ------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("arguments", "told", "cure"),
     [
         (["none.py"], "no such script: none.py", "next: "),
-        ([], "nothing to tune", "flatout tune train.py"),
         (["--only", "bf16-autocas", "train.py"], "no boost 'bf16-autocas'", "bf16-autocast"),
+        (["--budget", "10x", "train.py"], "'10x' is not a time", "10m"),
+        ([], "nothing to tune", "flatout tune train.py"),
         (["--skip", "tf-32", "train.py"], "no boost 'tf-32'", "tf32"),
         (["--allow", "batchsize", "train.py"], "no boost 'batchsize'", "batch-size"),
         (["--only", "tf32", "--skip", "tf32", "train.py"], "tf32 is named by", "once"),
-        (["--budget", "10x", "train.py"], "'10x' is not a time", "10m"),
         (["--budget", "0", "train.py"], "'0' is not a time", "10m"),
         (["--steps", "1", "train.py"], "--steps", "flatout tune --help"),
         (["--python", "none/python", "train.py"], "none/python", "next: "),
@@ -127,23 +128,15 @@ def test_wrong_usage_is_told_before_anything_runs(
 # A program that cannot be measured --------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("script", "options", "told"),
     [
         ("raises", ["--after", "4"], ["ValueError: step 4 went wrong (exit code 1)", "line 31"]),
-        pytest.param(
-            "eager_exit",
-            ["--after", "4"],
-            ["(exit code 3)", "| enough"],
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            "few_steps", [], ["after 2 steps: too few", "| step 2"], marks=pytest.mark.thorough
-        ),
+        ("eager_exit", ["--after", "4"], ["(exit code 3)", "| enough"]),
+        ("few_steps", [], ["after 2 steps: too few", "| step 2"]),
         ("no_torch", [], ["never imported torch", "| sum 1.64"]),
-        pytest.param(
-            "no_train", [], ["took no optimizer step", "| sum"], marks=pytest.mark.thorough
-        ),
+        ("no_train", [], ["took no optimizer step", "| sum"]),
     ],
 )
 def test_a_program_that_gives_no_measurement(
@@ -162,6 +155,7 @@ def test_a_program_that_gives_no_measurement(
     assert not (tmp_path / "flatout.toml").exists()
 
 
+@pytest.mark.thorough
 def test_a_program_that_hangs_is_ended_with_the_budget(tmp_path: Path) -> None:
     """On a loaded machine it may not have come to its first steps by then."""
     done = tune(tmp_path, "--budget", "6s", job("hangs"))
@@ -171,6 +165,7 @@ def test_a_program_that_hangs_is_ended_with_the_budget(tmp_path: Path) -> None:
     assert trial_processes(tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_an_interpreter_that_ignores_the_agent(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('trained')")
     done = tune(tmp_path, "--", sys.executable, "-I", "train.py")
@@ -269,6 +264,7 @@ def test_what_the_program_saves_is_listed_and_not_left_behind(tmp_path: Path) ->
     assert (tmp_path / "out" / "log.txt").read_text() == "of an earlier run"
 
 
+@pytest.mark.thorough
 def test_a_module_by_its_name_where_nothing_can_be_written(tmp_path: Path) -> None:
     """As root a read-only folder cannot be had: a file stands where flatout's folder would be."""
     work, temporary, package = (tmp_path / name for name in ("work", "temporary", "package"))
@@ -294,6 +290,7 @@ def test_a_module_by_its_name_where_nothing_can_be_written(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.few(1)
 @pytest.mark.parametrize("after", ["switching", "as written:"])
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
     (tmp_path / "train.py").write_text(PLAIN)
@@ -325,6 +322,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
         assert (process.returncode, document["plan"]) == (130, None)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_ctrl_c_keeps_the_best_plan_so_far(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW_UNLESS_PAUSED)

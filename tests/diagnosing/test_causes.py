@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from flatout.diagnosing import causes
-from flatout.nouns import throttles
 from machines.healthy import gpu
 
 CARD = gpu()
@@ -22,14 +21,6 @@ def test_a_limit_is_lowered_by_a_twentieth_or_more(
 ) -> None:
     card = dataclasses.replace(CARD, power_limit_w=limit, power_limit_default_w=default)
     assert causes.lowered_limit(card) is lowered
-
-
-def test_reasons_are_the_drivers_own_words() -> None:
-    card = dataclasses.replace(CARD, throttles=("hw_thermal_slowdown", "sw_power_cap"))
-    assert causes.reasons(card, throttles.HEAT) == ("hw_thermal_slowdown",)
-    assert causes.reasons(card, throttles.BRAKE) == ()
-    assert causes.reasons(dataclasses.replace(CARD, throttles=None), throttles.HEAT) == ()
-    assert causes.reasons(None, throttles.HEAT) == ()
 
 
 def test_a_clock_is_told_where_both_are_known() -> None:

@@ -24,11 +24,6 @@ def test_a_gpu_without_number_is_called_by_its_place() -> None:
     assert devices.label(changed(lost, index=None, pci_address=None)) == "L4 (GPU)"
 
 
-def test_a_long_name_fits_into_a_title() -> None:
-    long = gpu(name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition and much more")
-    assert len(devices.label(long)) < 60
-
-
 def test_several_are_told_in_ranges() -> None:
     several = [gpu(index) for index in (0, 1, 2, 5, 7, 6, 9)]
     assert devices.subject(several) == "7 GPUs (0-2, 5-7, 9)"
@@ -46,15 +41,10 @@ def test_alike_gpus_are_told_together() -> None:
     "name",
     [
         "Tesla V100-SXM2-32GB",
-        "Tesla T4",
         "NVIDIA A100-SXM4-80GB",
-        "NVIDIA A10G",
         "NVIDIA A2",
-        "NVIDIA L4",
         "NVIDIA L40S",
-        "NVIDIA H200",
         "NVIDIA B200",
-        "NVIDIA GH200 480GB",
         "AMD Instinct MI300X",
     ],
 )
@@ -69,7 +59,6 @@ def test_data_center(name: str) -> None:
         "NVIDIA RTX A6000",
         "NVIDIA RTX 6000 Ada Generation",
         "Quadro RTX 8000",
-        "NVIDIA TITAN RTX",
         "NVIDIA T1000",
         "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
     ],

@@ -3,25 +3,18 @@ from __future__ import annotations
 import pytest
 
 from flatout.diagnosing import driver_state
-from flatout.nouns.machine import Xid
 from machines import broken_driver, healthy
 from machines.breaking import bus_only
-from machines.healthy import changed, driver
+from machines.healthy import driver
 
 
 @pytest.mark.parametrize(
     ("number", "capability"),
     [
-        ("10de:102d", (3, 0)),  # Tesla K80
-        ("10de:10c3", None),  # GeForce 8400 GS: older than any driver that runs torch
-        ("10de:17c2", (5, 0)),  # GTX TITAN X
-        ("10de:15f8", (6, 0)),  # Tesla P100
-        ("10de:1b80", (6, 0)),  # GTX 1080
-        ("10de:1db1", (7, 0)),  # Tesla V100
-        ("10de:1eb8", None),  # T4
-        ("10de:2684", None),  # RTX 4090
+        ("10de:102d", (3, 0)),
+        ("10de:17c2", (5, 0)),
+        ("10de:1db1", (7, 0)),
         ("1002:1b80", None),
-        ("10de:?", None),
         (None, None),
     ],
 )
@@ -65,21 +58,3 @@ def test_repair_takes_the_packages_that_are_installed() -> None:
     assert "container" not in first
     windows = driver_state.place(healthy.windows())
     assert not any("apt" in line for line in driver_state.repair(windows))
-
-
-def test_evidence_is_short_and_on_one_line() -> None:
-    said = driver("580.95.05", nvml_error="a\nb" * 200, smi_error=None)
-    told = driver_state.errors(said)
-    assert "\n" not in told
-    assert len(told) < 170
-    assert driver_state.errors(None) == ""
-    assert driver_state.counted([Xid(79), Xid(31, count=3)]) == (
-        "kernel log: Xid 79, Xid 31 3 times"
-    )
-
-
-def test_names() -> None:
-    card = bus_only()
-    assert driver_state.names([card]) == "NVIDIA GPU 10de:2684 at 0000:21:00.0"
-    bare = changed(card, pci_address=None, pci_id=None)
-    assert driver_state.names([bare]) == "the NVIDIA GPU"

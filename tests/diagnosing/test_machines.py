@@ -56,6 +56,7 @@ def test_findings_can_be_believed_and_followed(path: Path) -> None:
             assert item.cure.commands, item
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_commands_are_lines_that_a_shell_can_read() -> None:
     scripts = []

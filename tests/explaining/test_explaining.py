@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.explaining import explaining
@@ -129,7 +129,6 @@ def test_a_message_cut_by_prefixes_is_put_together() -> None:
 
 
 @given(st.lists(st.sampled_from(list(LOGS.values())), max_size=3), st.data())
-@settings(deadline=None, max_examples=60)
 def test_any_pieces_of_logs_are_answered(logs: list[bytes], data: st.DataObject) -> None:
     pieces = []
     for text in logs:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from flatout.explaining.explaining import explain_text
 from flatout.knowledge import signatures
 from flatout.nouns.signature import Confidence
@@ -17,6 +19,7 @@ ROWS = Path(__file__).with_name("second_facts.jsonl").read_text(encoding="utf-8"
 CASES: list[dict[str, str | None]] = [json.loads(row) for row in ROWS]
 
 
+@pytest.mark.slow
 def test_the_fact_decides() -> None:
     offenders = []
     for case in CASES:

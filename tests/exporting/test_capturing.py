@@ -86,12 +86,14 @@ def test_trained_as_written_then_the_weights_of_its_checkpoint(
     assert "model, epoch" in refused.value.next_step
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_not_there(folder: Path) -> None:
     with pytest.raises(UserError, match=r"there is no checkpoint gone\.pt"):
         captured(CaptureRequest(weights="gone.pt"))
     assert not (folder / ".flatout").exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("code", "says"),
     [

@@ -252,7 +252,11 @@ def halved_weights(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [never_right, wrong_bias, halved_weights])
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "damage",
+    [never_right, wrong_bias, halved_weights],
+)
 def test_a_damaged_build_is_refused(built: BuiltOnce, damage: Callable[[Path], None]) -> None:
     row = built.damaged("onnxruntime", damage)
     assert row.state is BuildState.REFUSED, row.reason
@@ -261,6 +265,7 @@ def test_a_damaged_build_is_refused(built: BuiltOnce, damage: Callable[[Path], N
     assert not row.guard.passed
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_batch_1_baked_in_is_no_build(built: BuiltOnce) -> None:
     def baked_in(folder: Path) -> None:
@@ -273,6 +278,7 @@ def test_batch_1_baked_in_is_no_build(built: BuiltOnce) -> None:
     assert "imensions" in row.reason, row.reason  # ONNX Runtime's own words
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_openvino_keeps_float32_where_exact_was_promised(built: BuiltOnce) -> None:
     import openvino
@@ -301,6 +307,7 @@ def test_builds_share_no_process_and_torch_is_not_in_theirs(built: BuiltOnce) ->
         assert answer["torch"] == (attempt.plan.id == "eager")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_build_that_does_not_end_or_takes_too_much_is_a_row(built: BuiltOnce) -> None:
     run = built.run

@@ -75,6 +75,7 @@ def ran(folder: Path, **options: object) -> tuple[nn.Module, ExportResult]:
     return model, export.run(captured, settings(folder, **options))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_eager_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -101,14 +102,10 @@ def test_eager_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "backend",
-    [
-        pytest.param("aoti", marks=pytest.mark.thorough),
-        pytest.param("compile", marks=pytest.mark.thorough),
-        "onnxruntime",
-        pytest.param("openvino", marks=pytest.mark.thorough),
-    ],
+    ["onnxruntime", "aoti", "compile", "openvino"],
 )
 def test_every_backend_gives_an_artefact_that_stands_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
@@ -146,6 +143,7 @@ def test_a_model_that_draws_random_numbers_is_refused(
     assert not (tmp_path / "artefact").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_capture_whose_outputs_are_another_models_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -176,6 +174,7 @@ def test_a_capture_of_another_version(tmp_path: Path) -> None:
         export.read(tmp_path)
 
 
+@pytest.mark.slow
 def test_files_of_the_user_are_left_alone(tmp_path: Path) -> None:
     model = exported.small_cnn()
     captured = exported.capture(tmp_path / "capture", model, exported.images(4))

@@ -93,6 +93,7 @@ def wheel(folder: Path, name: str, version: str, *needs: str) -> None:
         file.writestr(f"{info}/RECORD", "")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_pip_itself_installs_into_the_folder_and_nowhere_else(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -32,9 +32,3 @@ from flatout.exporting import reasons
 def test_reasons(error: str, message: str, words: str) -> None:
     found = reasons.plain({"error": error, "message": message, "last": message})
     assert words in found
-
-
-def test_one_short_line() -> None:
-    found = reasons.plain({"error": "ValueError", "message": "long " * 100, "last": ""})
-    assert len(found) <= reasons.MOST
-    assert "\n" not in found

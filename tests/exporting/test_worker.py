@@ -58,6 +58,7 @@ def test_an_end_without_an_answer(planted: Any) -> None:
         once(planted("raise SystemExit(3)"))
 
 
+@pytest.mark.slow
 def test_it_takes_too_long(planted: Any) -> None:
     with pytest.raises(Broken, match="it took longer than 1 s"):
         once(planted("import time; time.sleep(60)"), limit_s=1.0)

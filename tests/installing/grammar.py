@@ -21,7 +21,7 @@ BASH = shutil.which("bash") or "sh"
 def bash(lines: Iterable[str]) -> None:
     """bash reads every line, each complete in itself (they are run one by one)."""
     for line in lines:
-        read = subprocess.run([BASH, "-n", "-c", line], capture_output=True, text=True, timeout=10)
+        read = subprocess.run([BASH, "-n", "-c", line], capture_output=True, text=True, timeout=120)
         assert read.returncode == 0, f"{line}: {read.stderr}"
 
 

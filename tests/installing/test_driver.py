@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from every import for_every
-from flatout.installing import description, driver, shell
+from flatout.installing import description, driver
 from flatout.installing.target import Target
 from installing import grammar
 
@@ -25,6 +25,7 @@ def lines(text: str, at_least: str | None = None, **facts: object) -> tuple[str,
     return driver.commands(replace(description.read(text), **facts), at_least)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @for_every(SYSTEMS)
 def test_a_shell_reads_every_line(system: str) -> None:
     every: list[str] = []
@@ -125,10 +126,6 @@ def test_the_container_toolkit_ends_with_its_proof() -> None:
         assert found[-1] == "sudo docker run --rm --gpus all ubuntu nvidia-smi"
     inside = driver.container_toolkit_commands(Target(container=True))
     assert all(line.startswith("# ") for line in inside)
-
-
-def test_remarks_are_one_line() -> None:
-    assert shell.remark("two\n lines") == "# two lines"
 
 
 @pytest.mark.parametrize("name", ["NVIDIA A40-24Q", "GRID T4-16Q", "GRID A100-4-20C"])

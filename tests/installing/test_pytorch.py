@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -227,7 +227,6 @@ ANY_VERSION = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     gpu=st.sampled_from([None, "nvidia", "amd", "intel", *(model.id for model in gpus.models())]),
     driver=ANY_VERSION,

@@ -31,8 +31,3 @@ def test_variables_only_where_the_build_needs_them() -> None:
     for gpu in ("gfx1030", "mi300x", "rtx4090", "none"):
         here = description.read(f"gpu={gpu},os=ubuntu22.04,python=3.12")
         assert not any("export" in line for line in script.pytorch_script(here).commands)
-
-
-def test_restarts_are_known() -> None:
-    assert script.is_restart("sudo reboot") and script.is_restart("Restart-Computer -Confirm")
-    assert not script.is_restart("# after the restart: nvidia-smi")

@@ -45,6 +45,7 @@ def run(arguments: list[str], folder: Path) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.mark.thorough
 def test_prints_trains(tmp_path: Path) -> None:
     code, out, err = run([str(HERE / "prints.py"), "--steps", "3"], tmp_path)
     assert code == 0, err
@@ -93,6 +94,7 @@ def test_shell_script_starts_training(tmp_path: Path) -> None:
     assert done.stdout.endswith("done\n")
 
 
+@pytest.mark.thorough
 def test_closure_also_with_sgd(tmp_path: Path) -> None:
     script = str(HERE / "closure.py")
     _, lbfgs, _ = run([script, "--steps", "4"], tmp_path)
@@ -102,6 +104,7 @@ def test_closure_also_with_sgd(tmp_path: Path) -> None:
     assert STEP.findall(sgd)[1] != STEP.findall(lbfgs)[1]
 
 
+@pytest.mark.thorough
 def test_seed_decides_and_without_one_each_run_differs(tmp_path: Path) -> None:
     script = str(HERE / "plain.py")
     losses = {
@@ -111,6 +114,7 @@ def test_seed_decides_and_without_one_each_run_differs(tmp_path: Path) -> None:
     assert len(losses) == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "code", "steps", "says"),
     [("eager_exit", 3, 4, "enough"), ("raises", 1, 4, "ValueError: step 4 went wrong")],
@@ -123,6 +127,7 @@ def test_ends_early(name: str, code: int, steps: int, says: str, tmp_path: Path)
     assert_steps(out, steps)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "steps"), [("few_steps", 2), ("no_train", 0), ("no_torch", 0)])
 def test_takes_few_steps_or_none(name: str, steps: int, tmp_path: Path) -> None:
     code, out, err = run([str(HERE / f"{name}.py")], tmp_path)
@@ -144,6 +149,7 @@ def test_hangs_after_five_steps(tmp_path: Path) -> None:
     assert out == ""
 
 
+@pytest.mark.thorough
 def test_saves_keeps_two_checkpoints(tmp_path: Path) -> None:
     script = str(HERE / "saves.py")
     code, out, _ = run([script, "--steps", "8", "--save-every", "2"], tmp_path)
@@ -154,11 +160,13 @@ def test_saves_keeps_two_checkpoints(tmp_path: Path) -> None:
     assert len((tmp_path / "out" / "log.txt").read_text().splitlines()) == 8
 
 
+@pytest.mark.thorough
 def test_copy_of_the_model_can_be_loaded_whole(tmp_path: Path) -> None:
     _, out, _ = run([str(HERE / "ema_copy.py"), "--steps", "3"], tmp_path)
     assert out.endswith("same True\n")
 
 
+@pytest.mark.thorough
 def test_scaler_skips_steps_when_asked(tmp_path: Path) -> None:
     script = str(HERE / "scaler.py")
     _, out, _ = run([script, "--steps", "4", "--init-scale", "2e38"], tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.launching import yaml_text
@@ -19,7 +19,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60)
 @given(st.dictionaries(TEXT, VALUES, min_size=1, max_size=3))
 def test_it_is_read_back(document: dict[str, object]) -> None:
     assert yaml.safe_load(yaml_text.documents([("", document)])) == document

@@ -39,6 +39,7 @@ def test_fails_not():
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX sessions")
 def test_what_tests_start_can_be_interrupted_and_ends_with_them(tmp_path: Path, root: Path) -> None:

@@ -84,6 +84,7 @@ def test_each_pair_is_one_window_of_each(fought: Fought) -> None:
     assert untouched.losses[:shared] == plan.losses[:shared]
 
 
+@pytest.mark.thorough
 def test_each_duel_of_a_tuning_is_measured_anew(fought: Fought) -> None:
     """Boosts of the start have theirs one after the other."""
     other, _ = duel.fight(fought.table, PLAN, None, 2, LIMIT_S, name="start-gc-pause")
@@ -93,6 +94,7 @@ def test_each_duel_of_a_tuning_is_measured_anew(fought: Fought) -> None:
         duel.fight(fought.table, PLAN, None, 2, LIMIT_S)
 
 
+@pytest.mark.thorough
 def test_on_a_crowded_device_only_one_of_them_is_there_at_a_time(tmp_path: Path) -> None:
     text = at_each_step("print('at', time.monotonic(), flush=True); time.sleep(0.02)")
     table = dataclasses.replace(bench(tmp_path, text), crowded=True)
@@ -128,7 +130,9 @@ def test_while_one_runs_the_other_stands_still(fought: Fought) -> None:
     ("line", "limit_s", "error"),
     [
         (f"if {PAUSED} and step == 9: raise KeyError('weights')", LIMIT_S, "KeyError: 'weights'"),
-        ("if step == 9: break", LIMIT_S, "the program ended early"),
+        pytest.param(
+            "if step == 9: break", LIMIT_S, "the program ended early", marks=pytest.mark.thorough
+        ),
         pytest.param(
             "if step == 9: time.sleep(600)",
             8.0,
@@ -145,14 +149,15 @@ def test_a_duel_without_a_result_says_why_and_leaves_nothing(
     assert none_left(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_program_that_never_trains_is_no_side(tmp_path: Path) -> None:
     with pytest.raises(DuelFailedError, match="ended early: done"):
         fight(tmp_path, "print('done')")
 
 
-@pytest.mark.parametrize(
-    ("enough", "expected"), [pytest.param(3, 3, marks=pytest.mark.thorough), (99, 6)]
-)
+@pytest.mark.thorough
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("enough", "expected"), [(99, 6), (3, 3)])
 def test_more_pairs_are_taken_while_it_is_unclear(
     tmp_path: Path, enough: int, expected: int
 ) -> None:
@@ -170,6 +175,7 @@ def test_more_pairs_are_taken_while_it_is_unclear(
     assert none_left(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_program_that_ends_while_more_are_taken_gives_what_it_has(tmp_path: Path) -> None:
     table = bench(tmp_path, at_each_step("time.sleep(0.02)\n    if step == 40: break"))
     untouched, plan = duel.fight(
@@ -191,6 +197,7 @@ for _ in range(200):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rate", [0.0, 0.5])
 def test_of_whole_runs_those_as_written_draw_other_numbers_from_the_second_on(
     tmp_path: Path, rate: float

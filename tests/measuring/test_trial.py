@@ -104,8 +104,16 @@ def test_a_boost_is_on_and_says_so(tmp_path: Path) -> None:
     [
         ("if step == 4: raise KeyError('weights')", "KeyError: 'weights' (exit code 1)"),
         pytest.param("if step == 4: sys.exit(3)", "exit code 3", marks=pytest.mark.thorough),
-        ("if step == 4: sys.exit('no more data')", "no more data (exit code 1)"),
-        ("if step == 4: break", "the program ended by itself after 4 steps: too few to measure"),
+        pytest.param(
+            "if step == 4: sys.exit('no more data')",
+            "no more data (exit code 1)",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            "if step == 4: break",
+            "the program ended by itself after 4 steps: too few to measure",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             "if step == 4: os.kill(os.getpid(), signal.SIGKILL)",
             "killed by signal 9",
@@ -137,6 +145,7 @@ def test_a_hang_ends_at_the_limit_with_all_that_was_started(
     assert not runs(int(Path(outcome.log).read_text()))
 
 
+@pytest.mark.thorough
 def test_a_program_without_torch(tmp_path: Path) -> None:
     table = bench(tmp_path, "print('done')", sys.executable)
     outcome = trial.run(table, trial.FIRST, (), None, LIMIT_S)
@@ -145,6 +154,7 @@ def test_a_program_without_torch(tmp_path: Path) -> None:
     assert Path(outcome.log).read_text() == "done\n"
 
 
+@pytest.mark.thorough
 def test_the_first_trial_prepares_the_files_of_the_others(tmp_path: Path) -> None:
     table = bench(tmp_path, PLAIN)
     first = table.trial_orders(table.reference)

@@ -137,6 +137,7 @@ def test_the_sdist_holds_what_the_wheel_is_made_from_and_no_tests(root: Path, bu
     assert {f"src/{name}" for name in sources(root)} <= names
 
 
+@pytest.mark.thorough
 def test_installed_it_stands_in_the_new_environment_without_torch(python: Path) -> None:
     asked = "import flatout, flatout_agent, importlib.util as u; "
     asked += "print(flatout.__file__, flatout_agent.__file__, u.find_spec('torch'), sep='\\n')"
@@ -167,6 +168,7 @@ def test_what_needs_no_torch_works_without_it(python: Path, tmp_path: Path) -> N
     assert "pip install" in run("env", "install", "--for", "gpu=a100,driver=550", python=script)
 
 
+@pytest.mark.thorough
 def test_the_installed_doctor_sees_that_torch_is_missing(python: Path) -> None:
     script = program(python)
     assert "ENV020: " in run("doctor", python=script, codes=(1,))
@@ -175,6 +177,7 @@ def test_the_installed_doctor_sees_that_torch_is_missing(python: Path) -> None:
     assert Path(document["machine"]["interpreter"]["executable"]).is_relative_to(python.parents[1])
 
 
+@pytest.mark.thorough
 def test_the_installed_explain_has_its_signatures_and_pages(python: Path) -> None:
     script = program(python)
     assert "CUDA" in run("explain", "RuntimeError: CUDA error: out of memory", python=script)

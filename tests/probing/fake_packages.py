@@ -49,7 +49,7 @@ def site(python: str) -> Path:
 
 def gone(pid: int) -> bool:
     """The process has ended, or does within moments."""
-    until = time.monotonic() + 5
+    until = time.monotonic() + 120
     while time.monotonic() < until:
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from hypothesis import given
@@ -86,11 +85,3 @@ VALUES = st.recursive(
 def test_garbage_is_no_fact(profiler: str, brand: str, memory: str) -> None:
     assert apple.from_profiler(profiler) in (None, ())
     assert apple.from_sysctl(brand, memory) == ()
-
-
-def test_here() -> None:
-    found = apple.gpus()
-    if sys.platform == "darwin":
-        assert found
-    else:
-        assert (found, apple.driver(found)) == (None, None)

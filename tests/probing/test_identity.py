@@ -25,11 +25,3 @@ def test_from_all_sources(monkeypatch: pytest.MonkeyPatch) -> None:
         python="3.12.1",
         torch="2.13.0",
     )
-
-
-def test_here() -> None:
-    found = identity()
-    assert found.torch is None
-    assert found.python == platform.python_version()
-    assert found.memory_bytes is not None
-    assert found.memory_bytes > 2**28

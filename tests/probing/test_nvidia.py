@@ -182,12 +182,11 @@ def asleep(library: str) -> Nvml:
     return Nvml([consumer()], {library: lambda *_: time.sleep(2)})
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_slow_is_not_called_broken(places: NvidiaPaths) -> None:
     places.kernel.write_text(CLOSED)
     programs = Programs(ProgramAnswer(RTX_4090, 0))
-    start = time.monotonic()
     found = nvidia.nvidia(asleep("nvmlInit"), programs, with_smi(places), limit_s=0.4)
-    assert time.monotonic() - start < 1.5
     assert (found.gpus, found.pairs) == (None, None)
     assert found.late == "NVML did not answer within 0.3 s"
     assert found.driver is not None
@@ -196,6 +195,7 @@ def test_a_driver_that_is_slow_is_not_called_broken(places: NvidiaPaths) -> None
     assert "nvidia-smi" not in programs.asked
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_is_told(places: NvidiaPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia, "HANGS_AFTER_S", 0.2)
     library = asleep("nvmlDeviceGetHandleByIndex")
@@ -209,13 +209,6 @@ def test_modinfo_is_asked_on_linux_alone(places: NvidiaPaths) -> None:
     programs = Programs()
     nvidia.nvidia(workstation(), programs, dataclasses.replace(places, linux=False))
     assert programs.asked == []
-
-
-def test_here() -> None:
-    found = nvidia.nvidia()
-    assert isinstance(found.gpus, tuple | None)
-    assert (found.driver is None) <= (found.gpus == ())
-    assert nvidia.trace() or found.driver is None
 
 
 @pytest.mark.gpu

@@ -71,6 +71,7 @@ def test_conda_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="scripts as programs")
 @pytest.mark.parametrize(
     ("body", "said"),

@@ -43,9 +43,10 @@ def test_a_file_that_is_no_program(tmp_path: Path) -> None:
     assert (answer.problem or "").startswith("cannot be started")
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_ended_with_its_children() -> None:
-    child = "import time; time.sleep(60)"
+    child = "import time; time.sleep(600)"
     start = time.monotonic()
     answer = python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{child}'])", 1)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 120
     assert answer == ProgramAnswer("", None, "did not answer within 1 s")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -121,9 +120,7 @@ def test_nothing(tmp_path: Path) -> None:
 
 
 def test_the_real_ones_here() -> None:
-    began = time.monotonic()
     told = pythons.pythons()
-    assert time.monotonic() - began < 1  # the budget, and a slow machine
     assert all(Path(item.executable).exists() for item in told)
     own = Path(sys.prefix)
     mine = [item for item in told if own in Path(item.executable).parents]

@@ -35,7 +35,7 @@ def busy(pid: int, bus: int = 1, **more: Any) -> dict[str, Any]:
 def sampled(library: Any, pids: list[int], environ: dict[str, str]) -> tuple[DeviceSample, ...]:
     with Sampler(library, every_s=0.01) as sampler:
         sampler.on.set()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while len(sampler._snapshots) < 2 and time.monotonic() < deadline and library.gpus:
             time.sleep(0.01)
         sampler.on.clear()

@@ -99,8 +99,3 @@ def test_credentials_in_an_address() -> None:
 @given(st.dictionaries(st.text(), st.text()))
 def test_nothing_is_invented(environ: dict[str, str]) -> None:
     assert variables.environment(environ).keys() <= environ.keys()
-
-
-def test_the_real_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    assert variables.environment()["CUDA_VISIBLE_DEVICES"] == "2,3"

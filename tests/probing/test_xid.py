@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -163,9 +162,7 @@ def test_nothing_is_read_without_a_trace(tmp_path: Path) -> None:
 
 @LINUX
 def test_a_log_without_end_is_given_up(tmp_path: Path) -> None:
-    start = time.monotonic()
     assert xid.xids(True, Log(), Path("/dev/zero"), limit_s=0.1) is None
-    assert time.monotonic() - start < 1
 
 
 @LINUX
@@ -179,10 +176,3 @@ def test_slow_programs_leave_no_time_for_others(tmp_path: Path) -> None:
 
     assert xid.xids(True, slow, tmp_path / "none", limit_s=0.1) is None
     assert asked == ["dmesg"]
-
-
-def test_here() -> None:
-    start = time.monotonic()
-    found = xid.xids(True)
-    assert time.monotonic() - start < 2
-    assert isinstance(found, tuple | None)

@@ -99,6 +99,7 @@ def test_a_program_that_goes_on_is_told_of_before_it_ends(work: Path) -> None:
     assert any("continues" in phase for phase in heard.phases)
 
 
+@pytest.mark.thorough
 def test_a_program_that_is_stopped(work: Path) -> None:
     (work / "train.py").write_text(SLOW_DATA.replace("== 300", "== 6000"))
     profile = recording.profile(
@@ -140,10 +141,11 @@ def test_a_short_program_is_run_again_with_what_it_saves_kept_apart(work: Path) 
     assert (work / "runs.txt").read_text() == "run\n", "the second run wrote over a file"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        pytest.param("few_steps", "ended after 2 steps: too few", marks=pytest.mark.thorough),
+        ("few_steps", "ended after 2 steps: too few"),
         ("no_train", "imported torch but took no optimizer step"),
         ("no_torch", "never imported torch"),
     ],
@@ -157,6 +159,7 @@ def test_what_is_said_without_a_window(work: Path, name: str, says: str) -> None
     assert raised.value.next_step
 
 
+@pytest.mark.thorough
 def test_a_program_that_fails_before_a_window(work: Path) -> None:
     (work / "train.py").write_text("import torch\nraise SystemExit(3)\n")
     with pytest.raises(UserError, match=r"failed before its first step \(exit code 3\)"):

@@ -44,6 +44,7 @@ def python(tmp_path: Path) -> str:
     return bare(tmp_path / "venv")
 
 
+@pytest.mark.slow
 def test_the_real_torch_here() -> None:
     import torch
 
@@ -141,12 +142,12 @@ def test_what_imports_print_is_no_line_of_ours(python: str) -> None:
 
 
 def test_what_files_tell_comes_before_a_hanging_import(python: str) -> None:
-    install(site(python), "torch", "2.7.1", __init__="import time; time.sleep(60)")
+    install(site(python), "torch", "2.7.1", __init__="import time; time.sleep(600)")
     process = subprocess.Popen([python, str(PROGRAM)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     began = time.monotonic()
     line = process.stdout.readline()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 120  # and not 600
     process.kill()
     process.communicate()
     assert json.loads(line[len(MARK) :])["torch"]["version"] == "2.7.1"

@@ -86,6 +86,7 @@ def test_the_convolution_is_the_recorded_one() -> None:
     assert half.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.slow
 def test_everything_that_a_trace_records_of_a_training_can_be_made_again() -> None:
     """The names and words are those of the torch that is installed."""
     model = torch.nn.Sequential(

@@ -50,6 +50,7 @@ def test_the_others_pass_on_the_cpu(test: Any, monkeypatch: pytest.MonkeyPatch) 
     assert said["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_allocate() -> None:
     assert selftest.allocate("cpu") == "1 GiB"
 
@@ -145,6 +146,7 @@ def test_torch_cannot_be_imported(tmp_path: Path) -> None:
     assert done == {"done": True}
 
 
+@pytest.mark.slow
 def test_what_was_tried_already_is_left_out() -> None:
     names = [name for name, _ in selftest.tests()]
     first = ["import torch", "find devices"]

@@ -114,14 +114,10 @@ OWN = ("data:", "blob:", "chrome://", "chrome-untrusted://")
 """What the page holds itself, and the browser's own first tab."""
 
 
-EACH_CHART = ("good", "nothing", "refuted", "interrupted", "hostile")
-"""Examples that hold every chart together, in each combination: others are like one of them."""
-
-
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in EACH_CHART else pytest.param(name, marks=pytest.mark.thorough)
+        name if name == "good" else pytest.param(name, marks=pytest.mark.thorough)
         for name in tuned_examples.ALL
     ],
 )
@@ -147,6 +143,7 @@ def test_every_page_is_drawn_without_an_error_or_a_request(
             assert colours[-1] in drawn(browser, chart.id, colours)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_curve_of_an_export_and_of_a_run_is_drawn(
     browser: Any, tmp_path: Path, scheme: str
@@ -169,6 +166,7 @@ def test_every_curve_of_an_export_and_of_a_run_is_drawn(
             assert drawn(browser, chart.id, colours) == set(colours)
 
 
+@pytest.mark.thorough
 def test_the_policy_stops_what_escaping_might_miss(browser: Any, folder: Path) -> None:
     """A second lock behind the first: a script that did get into the page would not run."""
     opened(browser, folder, "good")
@@ -200,6 +198,7 @@ def test_hostile_text_is_shown_and_never_run(browser: Any, folder: Path) -> None
     assert all(link.startswith("file:") for link in links)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "width",
     [
@@ -230,6 +229,7 @@ def contrast(one: list[float], other: list[float]) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_can_be_read_and_charts_follow(browser: Any, folder: Path, scheme: str) -> None:
     opened(browser, folder, "good", scheme=scheme)
@@ -258,6 +258,7 @@ def pointed(browser: Any, chart: str, share: float) -> list[str]:
     return [row.strip() for row in browser.execute_script(rows)]
 
 
+@pytest.mark.thorough
 def test_a_curve_tells_its_numbers_and_zooms(browser: Any, folder: Path) -> None:
     opened(browser, folder, "good")
     whole = ["step: 27", "as written: 0.962", "with the plan: 0.946"]
@@ -271,6 +272,7 @@ def test_a_curve_tells_its_numbers_and_zooms(browser: Any, folder: Path) -> None
     assert pointed(browser, "losses", 0.999)[:3] == whole
 
 
+@pytest.mark.thorough
 def test_where_a_curve_has_ended_it_tells_nothing(browser: Any, tmp_path: Path) -> None:
     first, second, *others = test_export.RESULT.candidates
     short = replace(second, batches=second.batches[:2])
@@ -282,6 +284,7 @@ def test_where_a_curve_has_ended_it_tells_nothing(browser: Any, tmp_path: Path) 
     assert len(pointed(browser, "batches", 0.5)) == 3
 
 
+@pytest.mark.thorough
 def test_the_table_keeps_its_meaning_on_a_narrow_page(browser: Any, folder: Path) -> None:
     """Shown as cards there; to a screen reader it must still be a table."""
     opened(browser, folder, "good", 400)
@@ -292,6 +295,7 @@ def test_the_table_keeps_its_meaning_on_a_narrow_page(browser: Any, folder: Path
     assert roles.count("rowheader") == rows
 
 
+@pytest.mark.thorough
 def test_it_prints_in_light_colours(browser: Any, folder: Path) -> None:
     opened(browser, folder, "good", scheme="dark")
     browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")

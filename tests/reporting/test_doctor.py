@@ -13,11 +13,9 @@ from rich.console import Console
 
 from flatout.nouns.diagnosed import Diagnosed, Health
 from flatout.nouns.finding import Cure, Finding, Sentence, Severity
-from flatout.nouns.interpreter import Jax, Tensorflow
 from flatout.nouns.machine import Machine
 from flatout.nouns.selftest import SelfTest
 from flatout.reporting import document, terminal
-from flatout.reporting.paragraphs import LABEL
 from machines.healthy import HEALTHY, changed, workstation
 
 COMMAND = "sudo apt-get install --yes a-package-with-a-very-long-name another-package-of-that-kind"
@@ -115,45 +113,12 @@ def test_lines_fit(name: str, width: int) -> None:
         assert len(line) <= width or line.strip() == COMMAND or one_word, line
 
 
-@pytest.mark.parametrize("name", HEALTHY)
-def test_nothing_reads_none(name: str) -> None:
-    assert "None" not in drawn(diagnosed(machine=HEALTHY[name]()))
-
-
 def test_of_an_unknown_machine() -> None:
     text = drawn(diagnosed(machine=Machine(unread=("disks: OSError: stale file handle",))))
     assert "gpu       could not be read\n" in text
     assert "python    none found\n" in text
     assert "unread    disks: OSError: stale file handle\n" in text
     assert "None" not in text
-
-
-def test_other_frameworks() -> None:
-    machine = changed(
-        workstation(),
-        interpreter__tensorflow=Tensorflow(version="2.20.0"),
-        interpreter__jax=Jax(version="0.8.1"),
-    )
-    assert "\nalso      TensorFlow 2.20.0, JAX 0.8.1\n" in drawn(diagnosed(machine=machine))
-
-
-def test_eight_equal_gpus_are_one_line() -> None:
-    text = drawn(diagnosed(machine=HEALTHY["h100-node"]()))
-    assert text.count("\ngpu ") == 1
-    assert "8 x NVIDIA H100 80GB HBM3, 80 GiB" in text
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"imported": None}, "not imported in time"),
-        ({"imported": False}, "cannot be imported"),
-        ({"cuda_available": False, "device_count": 0}, "sees no GPU"),
-    ],
-)
-def test_what_torch_says(changes: dict[str, object], text: str) -> None:
-    paths = {f"interpreter__torch__{name}": value for name, value in changes.items()}
-    assert text in drawn(diagnosed(machine=changed(workstation(), **paths)))
 
 
 @given(st.text(max_size=60))
@@ -193,7 +158,3 @@ def test_sentences_are_wrapped_and_commands_are_not() -> None:
     remarks = [line for line in lines if line.startswith("# ") and COMMAND not in line]
     assert len(remarks) == 2
     assert " ".join(line.removeprefix("# ") for line in remarks) == remark.strip()[2:]
-
-
-def test_column() -> None:
-    assert all(len(severity.value) < LABEL for severity in Severity)

@@ -23,7 +23,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-@settings(deadline=None, max_examples=60)
+@pytest.mark.slow
 @given(TUNED)
 def test_any_tuned_is_valid_json_and_comes_back_as_it_went(tuned: Tuned) -> None:
     published = document.tune_document(tuned)

@@ -69,11 +69,6 @@ def test_the_root_is_whole_and_the_rest_in_a_line() -> None:
     assert "2. (does not apply to this machine) Elsewhere." in text
 
 
-def test_what_was_given_without_a_file_has_its_line() -> None:
-    text = shown(Explained((match("root", evidence=Evidence("it", 4)),)))
-    assert "line 4: it" in text
-
-
 def test_not_recognised_says_how_to_get_a_better_log() -> None:
     better = BetterLog("any", Wording("Try again.", "再试一次。"), ("flatout doctor",), ())
     answer = Explained((match("calm", Role.HARMLESS),), (better,), bytes_read=9)
@@ -83,10 +78,6 @@ def test_not_recognised_says_how_to_get_a_better_log() -> None:
     assert "          flatout doctor" in text
     assert "harmless  Title of calm" in text
     assert "未识别" in shown(answer, "zh")
-
-
-def test_nothing_at_all() -> None:
-    assert "no text" in shown(Explained((), (), bytes_read=0))
 
 
 def test_a_crash_is_explained_without_lines_that_nobody_has() -> None:

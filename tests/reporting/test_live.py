@@ -102,19 +102,6 @@ def test_the_closing_lines_tell_gain_time_saved_and_files() -> None:
     assert "plan: flatout.toml (the next `flatout run` starts with it)" in lines
 
 
-def test_a_run_that_won_nothing_says_so() -> None:
-    costly = live.closing_lines(tuned(saved_s=-4.0))[0][0]
-    assert "finding that cost about 4.0 s more than this run has gained" in costly
-    nothing = live.closing_lines(tuned(best=None, plan=None))[0][0]
-    assert nothing == "no boost made this program faster; it runs as written"
-    stopped = live.closing_lines(tuned(best=None, plan=None, tried=False, interrupted=True))[0][0]
-    assert stopped == "stopped before anything faster was found"
-    early = live.closing_lines(tuned(best=None, unmeasured=("tf32", "gc-pause")))[0][0]
-    assert early == "it ran with tf32, gc-pause; the program ended before that was measured"
-    short = live.closing_lines(tuned(best=None, plan=None, trials=(), tried=False))[0][0]
-    assert short == "nothing could be tried: the program ended too soon"
-
-
 def test_the_report_shows_the_run_with_its_switches() -> None:
     chart = charts.charts(tuned())["run"]
     assert isinstance(chart, CurveChart)

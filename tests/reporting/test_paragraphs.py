@@ -29,10 +29,6 @@ def test_what_is_folded_fits_and_has_no_empty_row(words: list[str], width: int) 
     assert "".join(rows).replace(" ", "") == "".join(words)
 
 
-def test_a_space_that_does_not_break() -> None:
-    assert paragraphs.wrapped("one two\xa0three", 8) == ["one", "two\xa0three"]
-
-
 def test_the_label_is_padded_by_cells_and_stands_once() -> None:
     lines = list(paragraphs.paragraph("依据", "this is longer than it", 22, "bold", "1. "))
     assert [line.text for line in lines] == [
@@ -41,13 +37,6 @@ def test_the_label_is_padded_by_cells_and_stands_once() -> None:
         "             than it",
     ]
     assert lines[0].styles == ((0, 2, "bold"),)
-
-
-def test_a_label_without_text_and_a_long_label() -> None:
-    (line,) = paragraphs.paragraph("why", "", 80)
-    assert line.text == "why       "
-    (line,) = paragraphs.paragraph("a long label", "text", 80)
-    assert line.text == "a long label text"
 
 
 def test_what_is_shown_is_neither_wrapped_nor_markup() -> None:

@@ -69,13 +69,6 @@ def test_a_log_with_forced_colours_is_not_animated() -> None:
     assert "\r" not in file.getvalue() and "\x1b[2K" not in file.getvalue()
 
 
-def test_a_skipped_boost_is_told_even_if_nothing_comes_after() -> None:
-    file = io.StringIO()
-    with TuneView(Console(file=file)) as view:
-        view.finished(tuned_examples.good().trials[-1])
-    assert file.getvalue() == "skipped: cpu-threads\n"
-
-
 def test_what_each_process_skips_is_told_once() -> None:
     file = io.StringIO()
     with TuneView(Console(file=file)) as view:
@@ -148,6 +141,7 @@ class Terminal:
         return self.seen.decode(), output.decode(), self.process.returncode
 
 
+@pytest.mark.slow
 @UNIX
 @pytest.mark.parametrize("width", [80, 120])
 def test_rows_stay_and_the_running_trial_moves(width: int) -> None:
@@ -163,13 +157,7 @@ def test_rows_stay_and_the_running_trial_moves(width: int) -> None:
     assert screen.count("\x1b[?25h") >= 1
 
 
-@UNIX
-def test_a_narrow_terminal_wraps_no_row() -> None:
-    screen, _, _ = Terminal(80, 0.2).close()
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
-    assert max(len(part) for part in re.split(r"[\r\n]+", plain)) <= 80
-
-
+@pytest.mark.slow
 @UNIX
 def test_no_color_has_no_colours_and_still_moves() -> None:
     screen, _, _ = Terminal(80, 0.2, NO_COLOR="1").close()
@@ -184,6 +172,7 @@ def test_a_dumb_terminal_gets_plain_lines() -> None:
     assert "bf16-autocast: kept, 1.92x, 786 ms/step" in screen.splitlines()
 
 
+@pytest.mark.slow
 @UNIX
 def test_ctrl_c_gives_the_terminal_back() -> None:
     terminal = Terminal(80, 60)
@@ -194,13 +183,3 @@ def test_ctrl_c_gives_the_terminal_back() -> None:
     assert "KeyboardInterrupt" in screen and code != 0 and output == ""
     hidden, shown = screen.rindex("\x1b[?25l"), screen.rindex("\x1b[?25h")
     assert hidden < shown < screen.index("KeyboardInterrupt")
-
-
-def test_what_is_slower_is_said_once() -> None:
-    file = io.StringIO()
-    slower = tuned_examples.trial(
-        "cpu-threads", Verdict.SLOWER, gain=0.72, reason="slower: 0.72x [0.65-0.81]"
-    )
-    with TuneView(Console(file=file)) as view:
-        view.finished(slower)
-    assert file.getvalue() == "cpu-threads: slower: 0.72x [0.65-0.81]\n"

@@ -42,15 +42,6 @@ def test_run_summary_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -
     )
 
 
-def test_run_summary_leaves_out_what_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.run_summary(RunEnd(steps=1, faults=("watch.wait: boom",), notes=("no loader",)))
-    assert capsys.readouterr().err.splitlines() == [
-        "flatout: 1 step",
-        "flatout: note: no loader",
-        "flatout: warning: error inside flatout, your program is not affected: watch.wait: boom",
-    ]
-
-
 def test_importing_the_reports_draws_in_nothing_heavy() -> None:
     code = (
         "import sys, flatout.reporting.terminal, flatout.reporting.document\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from flatout_agent.wire import JobFacts, ModelFacts
 RATIOS = st.lists(st.floats(0.2, 5.0), min_size=1, max_size=11).map(tuple)
 
 
+@pytest.mark.slow
 @given(RATIOS)
 def test_it_holds_the_median_and_is_always_the_same(ratios: tuple[float, ...]) -> None:
     found = interval(ratios)

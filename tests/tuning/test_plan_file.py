@@ -110,6 +110,7 @@ PLANS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(PLANS)
 def test_what_is_written_reads_back(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> None:
     path = tmp_path_factory.getbasetemp() / "flatout.toml"

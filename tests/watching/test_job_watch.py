@@ -129,6 +129,7 @@ def test_a_failure_is_in_the_history_with_its_code(folder: Path) -> None:
     assert "exit code 1" in alert.evidence
 
 
+@pytest.mark.thorough
 def test_ctrl_c_raises_no_alert_whatever_the_programs_own_code_is(folder: Path) -> None:
     body = textwrap.indent(SCRIPT, "    ")
     (folder / "train.py").write_text(f"try:{body}except KeyboardInterrupt:\n    sys.exit(1)\n")
@@ -166,6 +167,7 @@ def test_a_monitor_sees_it_train_and_end(folder: Path) -> None:
         process.communicate()
 
 
+@pytest.mark.thorough
 def test_a_killed_monitor_harms_nothing(folder: Path) -> None:
     process = started("150", "0.05", "0")
     command = [sys.executable, "-m", "flatout", "monitor", "--json", "--follow"]
@@ -179,6 +181,7 @@ def test_a_killed_monitor_harms_nothing(folder: Path) -> None:
     assert (process.returncode, out) == (0, "trained\n")
 
 
+@pytest.mark.thorough
 def test_where_no_list_can_be_kept_it_runs_unwatched(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +200,7 @@ def test_where_no_list_can_be_kept_it_runs_unwatched(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.thorough
 def test_a_monitor_that_is_opened_later_shows_how_a_job_ended(folder: Path) -> None:
     process = started("30", "0.02", "0", "CUDA error: out of memory")
     process.communicate(timeout=LIMIT_S)
@@ -218,6 +222,7 @@ def test_the_time_that_is_left_is_known_from_the_run_before(folder: Path) -> Non
     assert [job.steps_expected for job in jobs] == [None, 40]
 
 
+@pytest.mark.thorough
 def test_a_driver_that_blocks_delays_nobody_at_the_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +247,7 @@ def test_a_driver_that_blocks_delays_nobody_at_the_end(
     assert [frame.jobs[0].exit_code for frame in frames] == [3]
 
 
+@pytest.mark.thorough
 def test_stacks_under_way_leave_no_rings_behind(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def processes(folder: Path) -> list[tuple[str, int]]:
     return [(host, int(pid)) for host, pid in (line.split() for line in lines)]
 
 
+@pytest.mark.slow
 def test_several_nodes_in_one_frame(network: Path) -> None:
     frame = Nodes(["one", "two", "dead", "without", "newer"]).once(limit_s=120)
     assert [machine.hostname for machine in frame.machines] == ["one", "two"]
@@ -81,6 +82,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_node_that_ends_is_tried_again(network: Path) -> None:
     nodes = Nodes(["ends"])
     source = nodes.frames(0.2)

@@ -85,7 +85,7 @@ def hook() -> Iterator[tuple[str, list[Any], list[int]]]:
         def log_message(self, *arguments: Any) -> None: ...
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/services/SECRET", posted, codes
     server.shutdown()

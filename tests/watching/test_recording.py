@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.nouns import frame_json
@@ -44,6 +44,7 @@ def test_what_is_recorded_is_replayed(tmp_path: Path) -> None:
     assert [f.time_s for f in Replay(tmp_path / NAME).frames()] == [1.0, 2.0]
 
 
+@pytest.mark.slow
 def test_it_stays_within_its_bound_and_keeps_begin_and_end(tmp_path: Path) -> None:
     recording = HistoryRecording(tmp_path, most_bytes=40_000)
     for second in range(3000):
@@ -108,7 +109,6 @@ jobs = st.builds(
 )
 
 
-@settings(max_examples=60)
 @given(st.lists(jobs, max_size=3), floats, st.booleans())
 def test_any_frame_comes_back_from_json(some: list[JobSample], time_s: float, lean: bool) -> None:
     shown = Frame(time_s, (), tuple(some))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from flatout.watching.rules import Pause, TreeSample
 from flatout.watching.steps import MOST_STEPS, RankSteps, samples_per_s, step_s, wait_share
 from flatout.watching.thinned import KEPT, RECENT, Thinned
@@ -26,6 +28,7 @@ def test_recent_steps_and_their_figures() -> None:
     assert step_s([]) is wait_share([]) is samples_per_s([]) is None
 
 
+@pytest.mark.slow
 def test_bounds() -> None:
     rank = RankSteps(0, 1)
     rank.add(steps(900, 0.01))

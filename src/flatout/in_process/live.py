@@ -170,10 +170,12 @@ class RunHere:
         there = asked.plan is not None or path.exists()
         self._plan, self._path = plan_file.read(path) if there else Plan(boosts=()), path
         self._tuning: LiveTuning | None = None
-        self._shown = cells.output() or report.LiveLines(quiet=_is_another_rank())
+        cell = cells.output()
+        self._shown = cell or report.LiveLines(quiet=_is_another_rank())
         live_orders = None
         if asked.plan is None:
-            decided, say = self._shown.decision, terminal.say
+            say = terminal.say if cell is None else lambda line: None  # a cell has one line
+            decided = self._shown.decision
             self._tuning = LiveTuning(self._plan, asked.selection, None, decided, say)
             self._boosts = self._tuning.boosts
             stop, budget_s = asked.leave_loop is not None, asked.budget_s

@@ -15,7 +15,7 @@ import torch
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import allocator as boost
 from flatout_agent.job import Job
-from flatout_agent.wire import JobFacts, ModelFacts
+from flatout_agent.wire import JobFacts
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
 CPU = JobFacts("2.13.0", "3.11", "linux", "cpu")
@@ -115,6 +115,7 @@ def test_a_library_that_is_not_loaded_is_declined() -> None:
         boost.apply(Job(), torch, {"malloc": "jemalloc"})
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None or sys.platform != "linux", reason="needs cc")
 def test_a_preloaded_library_is_seen(tmp_path: Path) -> None:
     library = tmp_path / "libjemalloc.so.2"
@@ -192,18 +193,6 @@ def test_missing_libraries_are_declined(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(boost, "find_library", lambda malloc: None)
     reason = boost.applies(CPU, {"malloc": "tcmalloc"})
     assert reason == "tcmalloc is not installed on this machine"
-
-
-def test_promise_is_larger_for_images_and_changing_shapes() -> None:
-    images = dataclasses.replace(CPU, models=(ModelFacts("Net", 1, "float32", "cpu", conv2d=3),))
-    changing = ModelFacts("Net", 1, "float32", "cuda", input_shapes=("8x1", "8x2", "8x3"))
-    assert boost.promise(images, KEEP) > boost.promise(CPU, KEEP) > 1
-    assert boost.promise(dataclasses.replace(CUDA, models=(changing,)), KEEP) > 1.01
-
-
-@pytest.mark.parametrize("facts", [CPU, CUDA])
-def test_by_hand_is_python(facts: JobFacts) -> None:
-    compile(boost.by_hand(facts, KEEP), "by_hand", "exec")
 
 
 @pytest.mark.gpu

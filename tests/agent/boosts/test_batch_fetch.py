@@ -22,7 +22,7 @@ from torch.utils.data import (
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from flatout_agent.boost import Applied, Declined, Switch
+from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import batch_fetch as boost
 from flatout_agent.job import Job
 from flatout_agent.speedups.samples import batch_reads
@@ -31,9 +31,8 @@ from flatout_agent.wire import JobFacts, LoaderFacts
 
 LOADER = LoaderFacts("TensorDataset", False, 4, 100, 0, False, False, "fork", False, read_singly="")
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu", loaders=(LOADER,))
-PHOTOS = LoaderFacts(
-    "Photos", False, 4, 9, 0, False, False, "fork", True, read_singly="it opens files"
-)
+
+
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool,
           torch.complex64]  # fmt: skip
 
@@ -145,7 +144,6 @@ def test_whatever_the_sampler(options: dict[str, Any]) -> None:
     _assert_same(make)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     shapes=st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=3),
     dtype=st.sampled_from(DTYPES),
@@ -198,10 +196,6 @@ def test_switched_on_and_off_in_the_middle_of_an_epoch(switches: list[bool], ear
         found.append(_bits(next(batches)))
     assert list(batches) == []
     assert found == expected
-
-
-def test_it_can_be_switched_between_steps() -> None:
-    assert boost.BOOST.switch is Switch.STEP
 
 
 def test_undo_restores_iterators_under_way_and_those_to_come() -> None:
@@ -451,34 +445,6 @@ def test_holds_neither_loader_nor_dataset() -> None:
         gc.enable()
     assert applied.engaged()[0]  # type: ignore[index]
     applied.undo()
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({}, None),
-        ({"wait_share": 0.4}, None),
-        ({"wait_share": 0.004}, "only 0.4% of the step is waiting for data"),
-        ({"loaders": ()}, "no DataLoader was seen"),
-        ({"loaders": (PHOTOS,)}, "it opens files"),
-        ({"loaders": (PHOTOS, LOADER)}, None),
-    ],
-)  # fmt: skip
-def test_applies(changes: dict[str, Any], reason: str | None) -> None:
-    facts = JobFacts("2.13.0", "3.11", "linux", "cpu", **{"loaders": (LOADER,), **changes})
-    assert boost.applies(facts, {}) == reason
-
-
-def test_promises_more_the_longer_the_wait() -> None:
-    def promised(wait: float | None) -> float:
-        return boost.promise(
-            JobFacts("2.13.0", "3.11", "linux", "cpu", loaders=(LOADER,), wait_share=wait), {}
-        )
-
-    assert promised(None) == pytest.approx(1.1)
-    assert promised(0.8) > 4
-    assert promised(0.8) > promised(0.5) > 1.9
-    assert promised(0.001) >= 1.0
 
 
 def test_by_hand_gives_the_same_batches() -> None:

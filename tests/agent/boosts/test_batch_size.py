@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -17,10 +16,7 @@ from torch.utils.data import (
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import batch_size as boost
 from flatout_agent.job import Job
-from flatout_agent.wire import JobFacts, LoaderFacts
 
-LOADER = LoaderFacts("Data", False, 8, 100, 0, False, False, "fork", False)
-FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu", loaders=(LOADER,))
 DATA: Any = list(range(50))
 
 
@@ -87,34 +83,3 @@ def test_a_shuffling_distributed_sampler_is_kept() -> None:
 def test_what_stands_against_it(loader: Any, reason: str) -> None:
     with pytest.raises(Declined, match=reason):
         boost.apply(Job(), loader(), {"factor": 2})
-
-
-@pytest.mark.parametrize(
-    ("changes", "loader", "reason"),
-    [
-        ({}, {}, None),
-        ({"micro_steps": 4.0}, {}, "accumulates 4 batches a step"),
-        ({"loaders": ()}, None, "no DataLoader"),
-        ({}, {"iterable": True}, "IterableDataset"),
-        ({}, {"batch_size": None}, "batch sampler of the script's own"),
-        ({}, {"batches": 7}, "only 7 batches: an epoch would have 4 steps"),
-    ],
-)
-def test_applies(changes: dict[str, Any], loader: dict[str, Any] | None, reason: str) -> None:
-    facts = dataclasses.replace(FACTS, **changes)
-    if loader is not None:
-        facts = dataclasses.replace(facts, loaders=(dataclasses.replace(LOADER, **loader),))
-    said = boost.applies(facts, {"factor": 2})
-    assert said is None if reason is None else reason in (said or "")
-
-
-def test_promise_grows_with_the_factor() -> None:
-    gpu = dataclasses.replace(FACTS, device="cuda")
-    assert 1 < boost.promise(FACTS, {"factor": 2}) < boost.promise(FACTS, {"factor": 4})
-    assert boost.promise(gpu, {"factor": 2}) > boost.promise(FACTS, {"factor": 2})
-
-
-def test_by_hand_is_python() -> None:
-    lines = boost.by_hand(FACTS, {"factor": 4})
-    compile(lines, "by_hand", "exec")
-    assert "batch_size=32," in lines

@@ -78,19 +78,6 @@ def test_evaluation_runs_in_bfloat16_too():
     assert model.seen == [torch.bfloat16]
 
 
-def test_undo_gives_the_very_same_results_back():
-    model, x = Net(), torch.randn(8, 16)
-    before = model(x)["logits"]
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    names = set(model.__dict__)
-    applied = boosted(model)
-    assert not torch.equal(model(x)["logits"], before)
-    assert list(model.state_dict()) == list(state)
-    applied.undo()
-    assert torch.equal(model(x)["logits"], before)
-    assert set(model.__dict__) == names
-
-
 def test_the_scripts_own_autocast_is_left_alone():
     model = Net()
     applied = boosted(model)
@@ -114,10 +101,7 @@ def test_a_model_without_products_did_not_engage():
     assert applied.engaged() == (False, "no operation of the model ran in bfloat16")
 
 
-def test_nothing_is_claimed_before_the_first_call():
-    assert boosted(Net()).engaged() is None
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointing_recomputes_in_the_same_precision(reentrant):
     model = Net(reentrant)
@@ -156,35 +140,6 @@ def test_declined_where_it_would_be_emulated(monkeypatch):
     monkeypatch.setattr(bf16_autocast, "native_bf16", lambda *_: emulated)
     with pytest.raises(Declined, match="emulate"):
         boosted(Net())
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_declined_for_models_in_another_precision(dtype):
-    with pytest.raises(Declined):
-        boosted(Net().to(dtype))
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"bf16": False}, "emulated"),
-        ({"autocast": "bfloat16"}, "own autocast"),
-        ({"scaler": True}, "scales its loss"),
-        ({"models": (ModelFacts("Net", 9, "float64", "cpu", matmul=1),)}, "float64"),
-        ({"models": (ModelFacts("Net", 9, "float32", "cpu"),)}, "multiplies"),
-        ({"bf16": None}, None),
-        ({}, None),
-    ],
-)
-def test_applies(change, word):
-    facts = JobFacts(**{**vars(FACTS), **change})
-    reason = bf16_autocast.applies(facts, {})
-    assert reason is None if word is None else word in reason
-
-
-def test_promise_is_bounded_by_the_wait_for_data():
-    waiting = JobFacts(**{**vars(FACTS), "wait_share": 0.9})
-    assert 1.0 < bf16_autocast.promise(waiting, {}) < 1.1 < bf16_autocast.promise(FACTS, {})
 
 
 def test_by_hand_runs_and_gives_the_same_result():

@@ -130,16 +130,6 @@ def test_outside_of_bfloat16_autocast_every_bit_stays(
     assert torch.equal(on, logits())
 
 
-def test_switched_again_and_again_it_leaves_nothing(model: GPT) -> None:
-    plain = gradients(model)
-    for _ in range(3):
-        applied = bf16_residual.apply(Job(), model, {})
-        assert not torch.equal(gradients(model), plain)
-        applied.undo()
-        assert torch.equal(gradients(model), plain)
-    assert functional.embedding is ORIGINAL
-
-
 def test_two_models_share_it_and_the_last_one_puts_it_back(model: GPT) -> None:
     first, second = (bf16_residual.apply(Job(), model, {}) for _ in range(2))
     first.undo()
@@ -226,25 +216,6 @@ def test_declined(target: nn.Module, word: str) -> None:
     with pytest.raises(Declined, match=word):
         bf16_residual.apply(Job(), target, {})
     assert functional.embedding is ORIGINAL
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({}, None),
-        ({"models": ()}, None),
-        ({"autocast": "bfloat16", "bf16": False}, None),
-        ({"autocast": "float16"}, "float16"),
-        ({"scaler": True}, "scales"),
-        ({"bf16": False}, "emulated"),
-        ({"models": (ModelFacts("N", 9, "bfloat16", "cuda", 0, 1, embeddings=1),)}, "bfloat16"),
-        ({"models": (ModelFacts("N", 9, "float32", "cuda", matmul=1),)}, "no embedding"),
-        ({"models": (ModelFacts("N", 9, "float32", "cuda", embeddings=1),)}, "no embedding"),
-    ],
-)
-def test_applies(change: dict[str, Any], word: str | None) -> None:
-    reason = bf16_residual.applies(JobFacts(**{**FACTS, **change}), {})
-    assert reason is None if word is None else word in (reason or "")
 
 
 def test_embeddings_are_counted(model: GPT) -> None:

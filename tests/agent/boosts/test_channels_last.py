@@ -104,16 +104,6 @@ def test_a_model_that_needs_the_usual_format_runs_as_if_nothing_had_been_tried()
     assert model.seen[-1] == 81
 
 
-def test_the_models_own_errors_pass():
-    def broken(x):
-        raise RuntimeError("mine")
-
-    model = Net(flatten=broken)
-    boosted(model)
-    with pytest.raises(RuntimeError, match="mine"):
-        model(torch.randn(1, 3, 9, 9))
-
-
 def test_inputs_that_already_are_channels_last_did_not_engage():
     model = Net(flatten=flatten)
     applied = boosted(model)
@@ -127,20 +117,6 @@ def test_declined_without_2d_convolutions_or_where_the_script_did_it():
         boosted(nn.Sequential(nn.Linear(2, 2), nn.Conv3d(1, 1, 1)))
     with pytest.raises(Declined, match="already"):
         boosted(Net().to(memory_format=torch.channels_last))
-
-
-@pytest.mark.parametrize(
-    ("model", "word"),
-    [
-        (ModelFacts("Net", 9, "float32", "cpu"), "no 2-d"),
-        (ModelFacts("Net", 9, "float32", "cpu", conv2d=1, channels_last=True), "already"),
-        (ModelFacts("Net", 9, "float32", "cpu", conv2d=1, input_shapes=("8x128",)), "no 4-d"),
-        (FACTS.models[0], None),
-    ],
-)
-def test_applies(model, word):
-    reason = channels_last.applies(JobFacts(**{**vars(FACTS), "models": (model,)}), {})
-    assert reason is None if word is None else word in reason
 
 
 def test_promise_and_by_hand():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import io
 import math
 import pickle
@@ -26,9 +25,7 @@ from flatout_agent.wire import JobFacts
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu")
 WRITTEN = imported_by_name.__wrapped__  # type: ignore[attr-defined]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-quick = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def body() -> Any:
@@ -221,6 +218,7 @@ def test_torch_clips_no_sparse_gradients(applied: Applied) -> None:
             clip(table.parameters(), 1.0)
 
 
+@pytest.mark.slow
 def test_compilers_see_the_original(applied: Applied) -> None:
     made, other = parameters([(3, 4), (5,)]), parameters([(3, 4), (5,)])
 
@@ -304,12 +302,6 @@ def test_fifty_steps_of_training() -> None:
             assert calls(applied) == f"left alone in {left} of 50 calls"
             applied.undo()
     assert ends[0] == ends[1]
-
-
-def test_applies() -> None:
-    assert boost.applies(FACTS, {}) is None
-    assert "on cuda" in (boost.applies(dataclasses.replace(FACTS, device="cuda"), {}) or "")
-    assert boost.promise(FACTS, {}) > 1.0
 
 
 @pytest.mark.parametrize("limit", [0.1, 1e3])

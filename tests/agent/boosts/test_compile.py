@@ -99,6 +99,7 @@ def grads(model):
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_results_are_the_same_and_undo_restores():
     logger = logging.getLogger(CompiledCalls.LOGGER)
@@ -130,6 +131,7 @@ def test_evaluation_runs_as_written():
     assert compiling.counters() == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_changing_shapes_recompile_once_and_are_counted():
     model = Net()
@@ -140,6 +142,7 @@ def test_changing_shapes_recompile_once_and_are_counted():
     assert applied.engaged() == (True, "2 graphs, 1 recompilations, 0 graph breaks")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_hitting_the_recompilation_limit_is_not_engaged(caplog):
     model = Vary()
@@ -190,6 +193,7 @@ def test_an_error_that_cannot_be_suppressed_gives_up_for_good(monkeypatch):
     assert applied.engaged() == (False, "the compiler failed: hopeless")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_the_models_own_exception_passes_untouched():
     class Mine(Exception):  # noqa: N818
@@ -311,62 +315,6 @@ def test_the_settings_of_older_torch(name, fails, monkeypatch):
     assert seen == [not fails]
     assert config.suppress_errors is False
     assert not compiling.fails_at_limit(SimpleNamespace())
-
-
-SHAPES = tuple(f"8x{n}" for n in range(9))
-ONCE = ModelFacts("N", 1, "f", "cuda")
-
-
-@pytest.mark.parametrize(
-    ("change", "mode", "word"),
-    [
-        ({}, "default", None),
-        ({"compiler": False}, "default", "C++ compiler"),
-        ({"compiler": False, "device": "cuda"}, "default", "Triton"),
-        ({}, "reduce-overhead", "CUDA graphs"),
-        ({"device": "cuda"}, "reduce-overhead", None),
-        (
-            {"device": "cuda", "models": (ModelFacts("N", 1, "f", "cuda", input_shapes=SHAPES),)},
-            "reduce-overhead",
-            "9 input shapes",
-        ),
-        ({"device": "cuda", "models": (ONCE, ONCE)}, "reduce-overhead", "several models"),
-        ({"device": "cuda", "models": (ONCE, ONCE)}, "max-autotune", "several models"),
-        ({"device": "cuda", "models": (ONCE, ONCE)}, "max-autotune-no-cudagraphs", None),
-        ({"device": "cuda", "models": (ONCE, ONCE)}, "default", None),
-        ({"models": (MODEL, MODEL)}, "max-autotune", None),
-        ({"device": "cuda", "micro_steps": 4.0}, "reduce-overhead", None),
-        ({"device": "cuda", "micro_steps": 4.0}, "default", None),
-        ({"micro_steps": 4.0}, "max-autotune", None),
-        ({"models": (ModelFacts("N", 1, "f", "cpu", compiled=True),)}, "default", "itself"),
-        (
-            {"models": (ModelFacts("N", 1, "f", "cpu", wrapped="DataParallel"),)},
-            "default",
-            "DataParallel",
-        ),
-    ],
-)
-def test_applies(change, mode, word):
-    reason = compile.applies(JobFacts(**{**vars(FACTS), **change}), {"mode": mode})
-    assert reason is None if word is None else word in reason
-
-
-@pytest.mark.parametrize(
-    ("change", "mode", "word"),
-    [
-        ({}, "default", None),
-        ({}, "max-autotune", "for the whole model"),
-        ({"models": ()}, "default", None),
-        ({"models": (MODEL,)}, "default", "mostly made of"),
-        ({"models": (MODEL, DEEP)}, "default", None),
-        ({"torch": "2.4.1"}, "default", "each block anew"),
-        ({"compiler": False}, "default", "C++ compiler"),
-    ],
-)
-def test_blocks_apply(change, mode, word):
-    facts = JobFacts(**{**vars(FACTS), "models": (DEEP,), **change})
-    reason = compile.applies(facts, {"scope": "blocks", "mode": mode})
-    assert reason is None if word is None else word in reason
 
 
 @pytest.mark.parametrize(
@@ -593,6 +541,7 @@ def test_one_graph_serves_all_blocks():
     assert torch.equal(gradients(model, x), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("scope", ["blocks", "whole"])
 def test_on_again_nothing_is_compiled_anew_until_it_is_forgotten(scope):
@@ -611,6 +560,7 @@ def test_on_again_nothing_is_compiled_anew_until_it_is_forgotten(scope):
     assert graphs() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("scope", ["blocks", "whole"])
 def test_a_model_that_the_program_drops_is_freed(scope):
@@ -625,6 +575,7 @@ def test_a_model_that_the_program_drops_is_freed(scope):
     applied.undo()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize(
     ("model", "count"),
@@ -703,6 +654,7 @@ def test_blocks_that_are_computed_again_in_the_backward_pass():
     assert applied.engaged() == (True, "4 x Block, 1 graphs, 0 recompilations, 0 graph breaks")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_real_compiler_draws_the_same_masks_in_blocks_on_a_cpu():
     class Dropping(Block):

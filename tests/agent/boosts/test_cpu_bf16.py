@@ -78,23 +78,6 @@ def test_declined_when_the_precision_is_set_already(applied):
         cpu_bf16.apply(Job(), torch, {})
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({}, None),
-        ({"device": "cuda"}, "not on the CPU"),
-        ({"bf16": False}, "emulated"),
-        ({"matmul_precision": "medium"}, "itself"),
-        ({"autocast": "bfloat16"}, "autocast"),
-        ({"models": (ModelFacts("N", 9, "float64", "cpu", matmul=1),)}, "float64"),
-        ({"models": (ModelFacts("N", 9, "float32", "cpu"),)}, "multiplies"),
-    ],
-)
-def test_applies(change, word):
-    reason = cpu_bf16.applies(JobFacts(**{**vars(FACTS), **change}), {})
-    assert reason is None if word is None else word in reason
-
-
 def test_promise_and_by_hand(amx):
     assert cpu_bf16.promise(FACTS, {}) > 1.0
     undo = cpu_bf16.apply(Job(), torch, {}).undo

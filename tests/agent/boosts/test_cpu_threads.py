@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +9,6 @@ import torch
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import cpu_threads as boost
 from flatout_agent.job import Job
-from flatout_agent.wire import JobFacts, LoaderFacts
-
-FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu", cores=8, threads=8)
-LOADER = LoaderFacts("Data", False, 4, 100, 2, False, False, "fork", False)
 
 
 @pytest.fixture(autouse=True)
@@ -104,36 +99,3 @@ def test_a_model_on_an_accelerator_is_declined() -> None:
     job, _ = _job()
     with pytest.raises(Declined, match="the model is on meta"):
         boost.apply(job, torch.nn.Linear(2, 2, device="meta"), {"threads": 0.5})
-
-
-@pytest.mark.parametrize(
-    ("changes", "wanted", "reason"),
-    [
-        ({}, "auto", "8 threads already, on 8 usable cores"),
-        ({}, 0.5, None),
-        ({"threads": 64}, "auto", None),
-        ({"threads": 4}, 0.5, "4 threads already"),
-        ({"threads": 4}, "auto", None),
-        ({"threads": 3}, 0.5, "chose 3 threads"),
-        ({"threads": 1, "world_size": 4}, "auto", None),
-        ({"threads": 64, "cores": 1}, 0.5, "the same as auto here (1)"),
-        ({"loaders": (LOADER,)}, "auto", None),
-        ({"loaders": (LOADER,)}, 0.75, "the same as auto here (6)"),
-        ({"device": "cuda"}, "auto", "the model is on cuda"),
-    ],
-)
-def test_applies(changes: dict[str, Any], wanted: Any, reason: str | None) -> None:
-    said = boost.applies(dataclasses.replace(FACTS, **changes), {"threads": wanted})
-    assert said is None if reason is None else reason in (said or "")
-
-
-def test_promise() -> None:
-    crowded = dataclasses.replace(FACTS, threads=64)
-    idle = dataclasses.replace(FACTS, threads=4)
-    assert boost.promise(crowded, {}) == 1.5
-    assert boost.promise(idle, {}) == 2.0
-    assert boost.promise(FACTS, {"threads": 0.5}) == 1.02
-
-
-def test_by_hand_is_python() -> None:
-    assert boost.by_hand(FACTS, {"threads": 0.5}).startswith("torch.set_num_threads(4)")

@@ -529,12 +529,6 @@ def test_arguments_that_may_change_unseen_are_not_recorded(calls):
     assert calls.engaged() == (False, "the model takes a object, which cannot be recorded")
 
 
-def test_nothing_is_claimed_before_the_first_call(calls):
-    assert calls.engaged() is None
-    step(calls.model)
-    assert calls.engaged()[0] is False
-
-
 def hooked(model):
     model.layer.register_forward_hook(lambda *_: None)
     return model
@@ -573,26 +567,6 @@ def test_declined_on_the_cpu():
 
 def facts(**change):
     return JobFacts(**{**vars(FACTS), **change})
-
-
-def model_facts(**change):
-    return facts(models=(ModelFacts(**{**vars(MODEL), **change}),))
-
-
-@pytest.mark.parametrize(
-    ("seen", "word"),
-    [
-        (FACTS, None),
-        (facts(device="cpu"), "need a GPU"),
-        (model_facts(compiled=True), "itself"),
-        (model_facts(wrapped="DistributedDataParallel"), "Distributed"),
-        (model_facts(has_hooks=True), "hooks"),
-        (model_facts(input_shapes=("4x8", "5x8")), "2 input shapes"),
-    ],
-)
-def test_applies(seen, word):
-    reason = cuda_graphs.applies(seen, {})
-    assert reason is None if word is None else word in reason
 
 
 def test_promise_and_by_hand():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -12,14 +11,8 @@ from torch.nn.attention import SDPBackend
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import cudnn_attention
 from flatout_agent.job import Job
-from flatout_agent.wire import JobFacts, ModelFacts
 
 CUDNN = int(SDPBackend.CUDNN_ATTENTION)
-MODEL = ModelFacts("GPT", 9, "float32", "cuda", matmul=4)
-FACTS: dict[str, Any] = {
-    "torch": "2.13.0", "python": "3.11", "system": "linux", "device": "cuda",
-    "capability": (9, 0), "models": (MODEL,),
-}  # fmt: skip
 
 
 def order() -> list[int]:
@@ -67,21 +60,6 @@ def test_declined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch._C, "_set_sdp_priority_order")
     with pytest.raises(Declined, match=r"2\.6 or newer"):
         cudnn_attention.apply(Job(), torch, {})
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({}, None),
-        ({"device": "cpu"}, "NVIDIA"),
-        ({"hip": True}, "NVIDIA"),
-        ({"capability": (8, 6)}, "before Hopper"),
-        ({"models": (ModelFacts("N", 9, "float32", "cuda", conv2d=1),)}, "multiplies"),
-    ],
-)
-def test_applies(change: dict[str, Any], word: str | None) -> None:
-    reason = cudnn_attention.applies(JobFacts(**{**FACTS, **change}), {})
-    assert reason is None if word is None else word in (reason or "")
 
 
 @pytest.mark.gpu

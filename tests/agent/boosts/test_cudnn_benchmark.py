@@ -11,7 +11,6 @@ from flatout_agent.wire import JobFacts, ModelFacts
 
 MODEL = ModelFacts("Net", 9, "float32", "cuda", conv2d=1)
 FACTS = JobFacts(torch="2.13.0", python="3.11", system="linux", device="cuda", models=(MODEL,))
-SHAPES = tuple(f"8x3x{n}x{n}" for n in range(5))
 
 
 @pytest.fixture
@@ -58,25 +57,6 @@ def test_declined(monkeypatch):
     with pytest.raises(Declined, match="deterministic"):
         cudnn_benchmark.apply(Job(), torch, {})
     assert torch.backends.cudnn.benchmark is False
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({}, None),
-        ({"device": "cpu"}, "needs a GPU"),
-        ({"deterministic": True}, "deterministic"),
-        ({"cudnn_benchmark": True}, "itself"),
-        ({"models": (ModelFacts("N", 9, "float32", "cuda"),)}, "no 2-d"),
-        (
-            {"models": (ModelFacts("N", 9, "float32", "cuda", conv2d=1, input_shapes=SHAPES),)},
-            "5 input shapes",
-        ),
-    ],
-)
-def test_applies(change, word):
-    reason = cudnn_benchmark.applies(JobFacts(**{**vars(FACTS), **change}), {})
-    assert reason is None if word is None else word in reason
 
 
 def test_promise_and_by_hand(monkeypatch):

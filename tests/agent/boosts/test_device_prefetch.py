@@ -1,47 +1,17 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import device_prefetch as boost
 from flatout_agent.job import Job
-from flatout_agent.wire import JobFacts, LoaderFacts
-
-LOADER = LoaderFacts("Data", False, 4, 100, 2, True, False, "fork", False)
-FACTS = JobFacts("2.13.0", "3.11", "linux", "cuda", loaders=(LOADER,))
 
 
 def test_without_cuda_it_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(Declined, match="no CUDA device"):
         boost.apply(Job(), torch.utils.data.DataLoader([1]), {})
-
-
-@pytest.mark.parametrize(
-    ("facts", "reason"),
-    [
-        (FACTS, None),
-        (dataclasses.replace(FACTS, device="cpu"), "the model is on cpu"),
-        (dataclasses.replace(FACTS, loaders=()), "no DataLoader"),
-        (
-            dataclasses.replace(
-                FACTS, loaders=(dataclasses.replace(LOADER, batch_on_device=True),)
-            ),
-            "on the device already",
-        ),
-    ],
-)
-def test_applies(facts: JobFacts, reason: str | None) -> None:
-    said = boost.applies(facts, {})
-    assert said is None if reason is None else reason in (said or "")
-
-
-def test_by_hand_is_python() -> None:
-    compile(boost.by_hand(FACTS, {}), "by_hand", "exec")
-    assert boost.promise(FACTS, {}) > 1
 
 
 @pytest.mark.gpu

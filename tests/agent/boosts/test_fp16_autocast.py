@@ -8,17 +8,6 @@ from flatout_agent.boost import Declined
 from flatout_agent.boosts import fp16_autocast
 from flatout_agent.job import Job
 from flatout_agent.speedups.precision import Bf16Support
-from flatout_agent.wire import JobFacts, ModelFacts
-
-FACTS = JobFacts(
-    torch="2.13.0",
-    python="3.11",
-    system="linux",
-    device="cuda",
-    capability=(7, 5),
-    bf16=False,
-    models=(ModelFacts("Net", 9, "float32", "cuda", matmul=1),),
-)
 
 
 @pytest.fixture(autouse=True)
@@ -191,25 +180,3 @@ def test_only_gpus_with_tensor_cores_and_without_bfloat16(monkeypatch, native, c
     reason = fp16_autocast._no_use("cuda")
     assert reason is None if word is None else word in reason
     assert "needs a GPU" in fp16_autocast._no_use("cpu")
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({}, None),
-        ({"device": "cpu"}, "needs a GPU"),
-        ({"bf16": True}, "native bfloat16"),
-        ({"capability": (6, 1)}, "Tensor Cores"),
-        ({"autocast": "float16"}, "own autocast"),
-        ({"scaler": True}, "itself"),
-        ({"models": (ModelFacts("N", 9, "float16", "cuda"),)}, "float16"),
-    ],
-)
-def test_applies(change, word):
-    reason = fp16_autocast.applies(JobFacts(**{**vars(FACTS), **change}), {})
-    assert reason is None if word is None else word in reason
-
-
-def test_promise_and_by_hand():
-    assert fp16_autocast.promise(FACTS, {}) > 1.0
-    compile(fp16_autocast.by_hand(FACTS, {}), "by_hand", "exec")

@@ -235,28 +235,6 @@ def facts(device, *optimizers):
     )
 
 
-@pytest.mark.parametrize(
-    ("device", "optimizer", "word"),
-    [
-        ("cpu", optimizer_facts(), None),
-        ("cuda", optimizer_facts(), None),
-        ("cpu", optimizer_facts("RMSprop"), None),
-        ("cuda", optimizer_facts("RMSprop"), "default"),
-        ("cpu", optimizer_facts("LBFGS"), "neither"),
-        ("cpu", optimizer_facts(fused=True), "itself"),
-        ("cpu", optimizer_facts(from_torch=False), "not one of"),
-    ],
-)
-def test_applies(device, optimizer, word):
-    reason = fused_optimizer.applies(facts(device, optimizer), {})
-    assert reason is None if word is None else word in reason
-
-
-def test_one_that_can_is_enough():
-    both = facts("cpu", optimizer_facts("LBFGS"), optimizer_facts())
-    assert fused_optimizer.applies(both, {}) is None
-
-
 def test_promise_and_by_hand():
     seen = facts("cpu", optimizer_facts(), optimizer_facts("RMSprop"))
     assert fused_optimizer.promise(seen, {}) > 1.0

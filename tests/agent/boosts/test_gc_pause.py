@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import gc
 import os
 import sys
@@ -13,9 +12,6 @@ import torch
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import gc_pause as boost
 from flatout_agent.job import Job
-from flatout_agent.wire import JobFacts
-
-FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu")
 
 
 class Node:
@@ -30,6 +26,16 @@ def collector_as_found() -> Iterator[None]:
     yield
     gc.set_threshold(*thresholds)
     (gc.enable if enabled else gc.disable)()
+
+
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """As in a script that has frozen nothing: the tests' own freeze would stand."""
+    frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    yield
+    if frozen:
+        gc.freeze()
 
 
 @pytest.fixture
@@ -78,6 +84,7 @@ def test_old_cycles_are_freed_by_the_seldom_full_collection(paused: tuple[Job, A
     assert garbage() is None
 
 
+@pytest.mark.usefixtures("unfrozen")
 def test_undo_restores_thresholds_and_frozen_objects() -> None:
     before = gc.get_threshold(), gc.get_freeze_count()
     job = Job()
@@ -112,6 +119,7 @@ def test_thresholds_that_the_script_set_stay() -> None:
         boost.apply(Job(), torch, {})
 
 
+@pytest.mark.slow
 def test_a_script_that_takes_over_later_is_left_alone(paused: tuple[Job, Applied]) -> None:
     job, applied = paused
     gc.set_threshold(5000, 10, 10)
@@ -123,6 +131,8 @@ def test_a_script_that_takes_over_later_is_left_alone(paused: tuple[Job, Applied
     assert gc.get_threshold()[0] == 5000
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("unfrozen")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 def test_forked_children_collect_as_usual(paused: tuple[Job, Applied]) -> None:
@@ -132,15 +142,3 @@ def test_forked_children_collect_as_usual(paused: tuple[Job, Applied]) -> None:
             os._exit(0 if gc.get_threshold()[0] == 700 and gc.get_freeze_count() == 0 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert gc.get_threshold()[0] == boost.PAUSED[0]
-
-
-def test_applies_and_promise() -> None:
-    assert boost.applies(FACTS, {}) is None
-    off = dataclasses.replace(FACTS, gc_enabled=False)
-    assert boost.applies(off, {}) == "the script has switched the garbage collector off"
-    short = dataclasses.replace(FACTS, step_s=0.005)
-    assert boost.promise(short, {}) > boost.promise(FACTS, {}) > 1
-
-
-def test_by_hand_is_python() -> None:
-    compile(boost.by_hand(FACTS, {}), "by_hand", "exec")

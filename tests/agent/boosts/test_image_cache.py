@@ -533,7 +533,7 @@ def test_a_process_forked_while_a_thread_adds_is_not_held_up() -> None:
     log.put(b"1" * 16, b"first")
 
     def add() -> None:
-        signal.alarm(10)
+        signal.alarm(120)
         log.put(b"2" * 16, b"second")
 
     with log.thread_lock:
@@ -550,6 +550,7 @@ def memories() -> int:
         return found + sum("memfd:flatout" in line for line in maps)
 
 
+@pytest.mark.slow
 def test_nothing_is_left(photo: Path) -> None:
     """With the last reference, where garbage collection pauses as well."""
     gc.collect()
@@ -570,6 +571,7 @@ def test_nothing_is_left(photo: Path) -> None:
 # With loaders ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_from_the_second_epoch_on_nothing_is_decoded(tmp_path: Path, workers: int) -> None:
     loader = loader_of(photos(tmp_path, 12), num_workers=workers, shuffle=True)
@@ -595,6 +597,7 @@ def test_from_the_second_epoch_on_nothing_is_decoded(tmp_path: Path, workers: in
     assert not torch.equal(plain[1], plain[2])  # random crops
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_between_epochs_comes_out_new(tmp_path: Path) -> None:
     paths = photos(tmp_path, 4)
     loader = loader_of(paths, num_workers=2, whole=True)
@@ -607,6 +610,7 @@ def test_a_file_that_changes_between_epochs_comes_out_new(tmp_path: Path) -> Non
     assert not torch.equal(new[1], old[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_switched_in_the_middle_of_an_epoch(tmp_path: Path, workers: int) -> None:
     loader = loader_of(photos(tmp_path, 24), num_workers=workers, whole=True)
@@ -719,23 +723,6 @@ def test_workers_that_another_boost_keeps_are_started_anew(photo: Path) -> None:
 
 
 # Where it is declined -------------------------------------------------------------------------
-
-
-def test_applies() -> None:
-    assert boost.applies(FACTS, {}) is None
-    few = JobFacts("2.13.0", "3.11.7", "linux", "cpu", loaders=(LOADER,), wait_share=0.01)
-    assert "waiting" in (boost.applies(few, {}) or "")
-    mac = JobFacts("2.13.0", "3.11.7", "darwin", "mps", loaders=(LOADER,))
-    assert "Linux" in (boost.applies(mac, {}) or "")
-    assert "no DataLoader" in (boost.applies(JobFacts("2", "3", "linux", "cpu"), {}) or "")
-    spawned = LoaderFacts("Photos", False, 4, 100, 2, False, False, "spawn", True)
-    for loader, reason in (
-        (spawned, "not forked"),
-        (LoaderFacts("TensorDataset", False, 4, 9, 0, False, False, "fork", True), "in memory"),
-    ):
-        facts = JobFacts("2.13.0", "3.11.7", "linux", "cpu", loaders=(loader,))
-        assert reason in (boost.applies(facts, {}) or "")
-    assert boost.promise(FACTS, {}) > 1
 
 
 def test_spawned_and_kept_workers_are_declined(photo: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -10,10 +9,6 @@ from torch.utils.data import DataLoader
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import loader_pin_memory as boost
 from flatout_agent.job import Job
-from flatout_agent.wire import JobFacts, LoaderFacts
-
-LOADER = LoaderFacts("Data", False, 4, 100, 0, False, False, "fork", False)
-FACTS = JobFacts("2.13.0", "3.11", "linux", "cuda", loaders=(LOADER,))
 
 
 def test_the_loader_pins_until_undone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,32 +31,6 @@ def test_without_cuda_it_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(Declined, match="no CUDA device"):
         boost.apply(Job(), DataLoader([1]), {})
-
-
-@pytest.mark.parametrize(
-    ("device", "loaders", "reason"),
-    [
-        ("cuda", [{}], None),
-        ("cuda", [{"pin_memory": True}, {}], None),
-        ("cuda", [{"pin_memory": True}], "pins its batches already"),
-        ("cuda", [{"batch_on_device": True}], "on the device already"),
-        ("cuda", [], "no DataLoader"),
-        ("cpu", [{}], "the model is on cpu"),
-    ],
-)
-def test_applies(device: str, loaders: list[Any], reason: str | None) -> None:
-    changed = tuple(dataclasses.replace(LOADER, **loader) for loader in loaders)
-    said = boost.applies(dataclasses.replace(FACTS, device=device, loaders=changed), {})
-    assert said is None if reason is None else reason in (said or "")
-
-
-def test_promise_is_larger_beside_workers() -> None:
-    workers = dataclasses.replace(FACTS, loaders=(dataclasses.replace(LOADER, num_workers=2),))
-    assert boost.promise(workers, {}) > boost.promise(FACTS, {}) > 1
-
-
-def test_by_hand_is_python() -> None:
-    compile(boost.by_hand(FACTS, {}), "by_hand", "exec")
 
 
 @pytest.mark.gpu

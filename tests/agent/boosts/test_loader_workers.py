@@ -18,7 +18,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from flatout_agent.boost import Applied, Declined
-from flatout_agent.boosts import load
 from flatout_agent.boosts import loader_workers as boost
 from flatout_agent.job import Job
 from flatout_agent.speedups.workers import worker_safety
@@ -148,6 +147,7 @@ def test_a_change_of_the_dataset_reaches_the_workers() -> None:
     assert applied.engaged() == (True, "2 workers, started 2 times")
 
 
+@pytest.mark.slow
 @needs_fork
 def test_undo_restores_the_loader() -> None:
     loader = _loader()
@@ -179,6 +179,7 @@ def test_a_dropped_loader_takes_its_workers_along() -> None:
     applied.undo()
 
 
+@pytest.mark.slow
 @needs_fork
 def test_more_files_may_be_open_until_undone() -> None:
     if sys.platform == "linux":
@@ -242,6 +243,7 @@ def test_loaders_of_accelerate() -> None:
     assert os.getpid() not in {int(pid) for batch in batches for pid in batch["pid"]}
 
 
+@pytest.mark.slow
 @needs_fork
 def test_a_program_may_keep_many_loaders() -> None:
     loaders = [_loader() for _ in range(boost.PERSISTENT_LOADERS + 1)]
@@ -364,50 +366,17 @@ def test_with_a_guard_workers_are_spawned_for_what_can_be_pickled(tmp_path: Path
     assert "dataset cannot be pickled" in declined
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_spawned_workers_without_a_guard_are_declined(tmp_path: Path) -> None:
     declined, _ = _script(tmp_path, "main()\n")
     assert "outside of `if __name__" in declined
 
 
-def _facts(**loader: Any) -> JobFacts:
-    return dataclasses.replace(FACTS, loaders=(dataclasses.replace(LOADER, **loader),))
-
-
-@pytest.mark.parametrize(
-    ("facts", "reason"),
-    [
-        (FACTS, None),
-        (dataclasses.replace(FACTS, loaders=()), "no DataLoader"),
-        (dataclasses.replace(FACTS, cores=1), "1 usable core"),
-        (dataclasses.replace(FACTS, world_size=4), "1 usable core"),
-        (_facts(num_workers=3), "already has 3 workers"),
-        (_facts(iterable=True), "IterableDataset"),
-        (_facts(batches=7), "only 7 batches"),
-        (_facts(batches=None), None),
-        (_facts(batch_on_device=True), "on an accelerator already"),
-        (_facts(start_method="spawn", main_guard=None), "not a script file"),
-        (_facts(start_method="forkserver"), "outside of"),
-        (_facts(start_method="spawn", main_guard=True), None),
-    ],
-)
-def test_applies(facts: JobFacts, reason: str | None) -> None:
-    said = load("loader-workers").applies(facts, {"workers": "auto", "prefetch_factor": 2})
-    assert said is None if reason is None else reason in (said or "")
-
-
 def test_counts_worth_trying() -> None:
     said = {count: boost.applies(FACTS, {"workers": count}) for count in (1, 2, 4, 8)}
     assert said == {1: "the same as auto here (1)", 2: None, 4: None,
                     8: "8 workers on 4 usable cores"}  # fmt: skip
-
-
-def test_promise_grows_with_the_wait() -> None:
-    waits = [boost.promise(dataclasses.replace(FACTS, wait_share=w), {}) for w in (0.0, 0.3, 0.6)]
-    assert waits[0] == 1.0
-    assert waits == sorted(waits)
-    gpu = dataclasses.replace(FACTS, wait_share=0.6, device="cuda")
-    assert boost.promise(gpu, {}) > waits[2]
 
 
 def test_on_two_cores_loading_must_take_most_of_the_step() -> None:
@@ -447,11 +416,3 @@ def test_a_number_of_threads_that_the_user_named_stays(
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     _apply(_loader())
     assert torch.get_num_threads() == 4
-
-
-def test_by_hand_is_python() -> None:
-    lines = boost.by_hand(FACTS, {"workers": "auto", "prefetch_factor": 4})
-    compile(lines, "by_hand", "exec")
-    assert "num_workers=1," in lines
-    assert "torch.set_num_threads(3)" in lines
-    assert "prefetch_factor=4," in lines

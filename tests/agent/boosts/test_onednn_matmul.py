@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -102,15 +101,6 @@ def test_outputs_and_gradients_stay_float32s_own() -> None:
         assert (one.grad - exact.grad).norm() / exact.grad.norm() < 1e-5
 
 
-def test_switching_between_two_steps_leaves_no_trace(here: None) -> None:
-    model, x = net(), torch.randn(64, 300)
-    before = model(x)
-    applied = boosted(model)
-    model(x).sum().backward()
-    applied.undo()
-    assert torch.equal(model(x), before)
-
-
 def test_declined_where_the_results_speak_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boost, "_why_not_here", lambda: None)
     monkeypatch.setattr(float_math, "_why_not_kept", lambda usual, now: "rounds")
@@ -176,27 +166,6 @@ def restore(before: list[str]) -> None:
     parts: list[Any] = [torch.backends.mkldnn, torch.backends.cuda]
     for part, value in zip(parts, before[1:], strict=True):
         part.matmul.fp32_precision = value
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({}, None),
-        ({"device": "cuda"}, "not on the CPU"),
-        ({"matmul_precision": "medium"}, "itself"),
-        ({"autocast": "bfloat16"}, "autocast"),
-        ({"models": (dataclasses.replace(MODEL, dtype="float64"),)}, "float64"),
-        ({"models": (dataclasses.replace(MODEL, matmul=0),)}, "multiplies"),
-    ],
-)
-def test_applies(change: dict[str, Any], word: str | None) -> None:
-    reason = boost.applies(dataclasses.replace(FACTS, **change), {})
-    assert reason is None if word is None else word in (reason or "")
-
-
-def test_promise() -> None:
-    small = dataclasses.replace(FACTS, models=(dataclasses.replace(MODEL, parameters=9_000),))
-    assert boost.promise(FACTS, {}) > boost.promise(small, {}) > 1.0
 
 
 def test_by_hand_does_the_same(here: None) -> None:

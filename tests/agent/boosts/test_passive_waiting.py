@@ -78,6 +78,7 @@ def _child(switch: str, **environ: str) -> tuple[float, str]:
     return float(spent), told
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2,
     reason="GNU's OpenMP turns in a loop where there is a core for each thread",

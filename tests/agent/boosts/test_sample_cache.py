@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import (
     ConcatDataset,
@@ -28,16 +28,15 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from flatout_agent.apply.booster import Booster
-from flatout_agent.boost import Applied, Declined, Switch
+from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import sample_cache as boost
 from flatout_agent.job import Job
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.run import LiveWatch
 from flatout_agent.speedups.samples import kept_samples, samples
 from flatout_agent.tell.recorder import Recorder
-from flatout_agent.wire import BoostOrder, Decided, JobFacts, LiveOrders, LoaderFacts
+from flatout_agent.wire import BoostOrder, Decided, LiveOrders
 
-LOADER = LoaderFacts("Photos", False, 4, 100, 0, False, False, "fork", False)
 Pair = collections.namedtuple("Pair", "x y")
 OWN = random.Random(5)
 OWN_NUMPY = np.random.default_rng(5)
@@ -225,7 +224,7 @@ def test_reads_each_sample_once_and_some_twice() -> None:
 SWITCHES = ["on", "off", "on", "off", "step", "step", "other", "change", "forget"]
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
 @given(
     switches=st.lists(st.sampled_from(SWITCHES), max_size=40),
     batch_size=st.integers(1, 5),
@@ -263,10 +262,6 @@ def test_switched_on_and_off_at_any_step(
         return [*seen, torch.rand(1).tolist()]
 
     assert run(boosted=True) == run(boosted=False)
-
-
-def test_it_can_be_switched_between_steps() -> None:
-    assert boost.BOOST.switch is Switch.STEP
 
 
 def test_undo_in_the_middle_of_an_epoch_restores_all() -> None:
@@ -918,33 +913,3 @@ def test_copies_are_the_same_and_independent(value: Any, other: Any) -> None:
     lie = [set(samples.places(item)) - {0} for item in (value, copy)]
     assert not lie[0] & lie[1]
     assert samples.same(value, other) == (_seen(value) == _seen(other))
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({}, None),
-        ({"wait_share": 0.4}, None),
-        ({"wait_share": 0.05}, "only 5.0% of the step is waiting for data"),
-        ({"loaders": ()}, "no DataLoader was seen"),
-        ({"loaders": (LoaderFacts("TensorDataset", False, 4, 9, 0, False, False, "fork", True),)},
-         MEMORY),
-        ({"loaders": (LoaderFacts("Stream", True, 4, 9, 0, False, False, "fork", True),)},
-         "an IterableDataset: its samples have no index"),
-        ({"loaders": (LoaderFacts("Photos", False, 4, 9, 2, False, False, "fork", True),)},
-         "the loader has 2 workers, each with memory of its own"),
-        ({"loaders": (LoaderFacts("Photos", False, 4, 9, 2, False, False, "fork", True), LOADER)},
-         None),
-    ],
-)  # fmt: skip
-def test_applies(changes: dict[str, Any], reason: str | None) -> None:
-    facts = JobFacts("2.13.0", "3.11", "linux", "cpu", **{"loaders": (LOADER,), **changes})
-    assert boost.applies(facts, {}) == reason
-
-
-def test_promises_half_of_the_wait() -> None:
-    def promised(wait: float | None) -> float:
-        facts = JobFacts("2.13.0", "3.11", "linux", "cpu", loaders=(LOADER,), wait_share=wait)
-        return boost.promise(facts, {})
-
-    assert [promised(wait) for wait in (None, 0.5, 1.0)] == pytest.approx([1.05, 4 / 3, 2.0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -13,10 +12,7 @@ from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import compile
 from flatout_agent.boosts import sdpa_attention as boost
 from flatout_agent.job import Job
-from flatout_agent.wire import JobFacts, ModelFacts
 
-MODEL = ModelFacts("Net", 1_000_000, "float32", "cpu", matmul=2)
-FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu", models=(MODEL,))
 SET = (True, "configurations of Transformers set to sdpa: 1")
 
 
@@ -109,6 +105,7 @@ def test_they_stay_eager_where_attentions_are_asked_for() -> None:
     assert len(model(**batch).attentions) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_they_are_compiled_with_the_attention_that_they_are_set_to(
     monkeypatch: pytest.MonkeyPatch,
@@ -175,19 +172,3 @@ def test_what_cannot_be_set_is_declined(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(Declined, match="does not support sdpa"):
         Boosted(model)
     assert model.config._attn_implementation == "eager"
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({}, None),
-        ({"models": ()}, None),
-        ({"device": "mps"}, "on mps"),
-        ({"device": "cuda", "deterministic": True}, "deterministic"),
-        ({"models": (dataclasses.replace(MODEL, compiled=True),)}, "compiles"),
-    ],
-)
-def test_applies(change: dict[str, Any], word: str | None) -> None:
-    reason = boost.applies(dataclasses.replace(FACTS, **change), {})
-    assert reason is None if word is None else word in (reason or "")
-    assert boost.promise(FACTS, {}) > 1.0

@@ -15,9 +15,7 @@ from torch.nn import functional
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import sparse_matmul as boost
 from flatout_agent.job import Job
-from flatout_agent.wire import JobFacts, ModelFacts
 
-FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu")
 ORIGINALS = (torch.mm, torch.matmul, functional.linear)
 LARGEST_DIFFERENCE = 1e-5
 
@@ -281,14 +279,6 @@ def test_a_graph_network_learns_the_same() -> None:
     assert taken(applied) == 3 * 20 - 2, "all but the first with each of the two matrices"
     applied.undo()
     assert found == pytest.approx(written, rel=1e-4)
-
-
-def test_where_it_does_not_apply() -> None:
-    assert "not on the CPU" in str(boost.applies(JobFacts("2.13.0", "3.11", "linux", "cuda"), {}))
-    compiled = ModelFacts("Net", 9, "float32", "cpu", compiled=True)
-    facts = JobFacts("2.13.0", "3.11", "linux", "cpu", models=(compiled,))
-    assert boost.applies(facts, {}) == "the model is compiled"
-    assert boost.applies(FACTS, {}) is None
 
 
 def test_a_torch_without_sparse_products_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,16 +9,6 @@ import torch
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import tf32
 from flatout_agent.job import Job
-from flatout_agent.wire import JobFacts, ModelFacts
-
-FACTS = JobFacts(
-    torch="2.13.0",
-    python="3.11",
-    system="linux",
-    device="cuda",
-    capability=(8, 0),
-    models=(ModelFacts("Net", 9, "float32", "cuda", matmul=1),),
-)
 
 
 def settings():
@@ -64,30 +54,6 @@ def test_declined_without_cuda_or_when_set_already(applied, monkeypatch):
         tf32.apply(Job(), torch, {})
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({}, None),
-        ({"device": "cpu"}, "NVIDIA"),
-        ({"hip": True}, "NVIDIA"),
-        ({"capability": (7, 5)}, "7.5"),
-        ({"matmul_precision": "high"}, "itself"),
-        ({"models": (ModelFacts("N", 9, "bfloat16", "cuda", matmul=1),)}, "bfloat16"),
-        ({"models": (ModelFacts("N", 9, "float32", "cuda", conv2d=1),)}, "by default"),
-    ],
-)
-def test_applies(change, word):
-    reason = tf32.applies(JobFacts(**{**vars(FACTS), **change}), {})
-    assert reason is None if word is None else word in reason
-
-
-def test_promise_and_by_hand():
-    assert tf32.promise(FACTS, {}) > tf32.promise(
-        JobFacts(**{**vars(FACTS), "wait_share": 0.5}), {}
-    )
-    assert tf32.by_hand(FACTS, {}) == 'torch.set_float32_matmul_precision("high")\n'
-
-
 @pytest.mark.gpu
 def test_products_are_rounded_on_the_gpu():
     x = torch.randn(512, 512, device="cuda")
@@ -98,6 +64,7 @@ def test_products_are_rounded_on_the_gpu():
     assert 1e-5 < error < 1e-2
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_nothing_is_said_on_the_users_stderr():
     """torch warns where its older names are read, once in a process."""

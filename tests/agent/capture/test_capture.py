@@ -165,6 +165,7 @@ def test_samples_that_depend_on_each_other(tmp_path: Path) -> None:
     assert "depend on each other" in facts["notes"][0]
 
 
+@pytest.mark.slow
 def test_time_first_and_state(tmp_path: Path) -> None:
     x = torch.randn(5, 3, 4)
     state = (torch.zeros(1, 3, 6), torch.zeros(1, 3, 6))
@@ -178,6 +179,7 @@ def test_time_first_and_state(tmp_path: Path) -> None:
     assert "samples are not counted in the first dimension" in facts["notes"][0]
 
 
+@pytest.mark.slow
 def test_sequences_of_several_lengths_need_one_length_in_a_recurrent_layer(tmp_path: Path) -> None:
     calls = [call(torch.randn(length, 3, 4)) for length in (5, 5, 7)]
     facts = taken(models.Recurrent(), calls, tmp_path)

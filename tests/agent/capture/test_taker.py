@@ -111,13 +111,10 @@ WAYS = {
 }
 
 
-OFTEN = ("sys.exit(0)", "traced by torch.fx")
-
-
 @pytest.mark.parametrize(
     "code",
     [
-        pytest.param(code, id=way, marks=() if way in OFTEN else pytest.mark.thorough)
+        pytest.param(code, id=way, marks=() if way == "sys.exit(0)" else pytest.mark.thorough)
         for way, code in WAYS.items()
     ],
 )
@@ -131,7 +128,11 @@ def test_ways_to_end_and_to_evaluate(
     assert (run.stdout, run.returncode) == (plain.stdout, plain.returncode)
 
 
-@pytest.mark.parametrize(("end", "code"), [("1 / 0", 1), ("raise KeyboardInterrupt", 130)])
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("1 / 0", 1), ("raise KeyboardInterrupt", 130)],
+)
 def test_nothing_is_taken_of_a_script_that_fails(end: str, code: int, exported: Any) -> None:
     run = exported(f"\ntrain(m := Net()); evaluate(m)\n{end}")
     assert run.returncode in (code, -2)
@@ -139,6 +140,7 @@ def test_nothing_is_taken_of_a_script_that_fails(end: str, code: int, exported: 
     assert not list(run.folder.parent.glob("capture*"))
 
 
+@pytest.mark.thorough
 def test_training_in_evaluation_mode_is_no_evaluation(exported: Any) -> None:
     facts = taken(exported("\ntrain(Net().eval())"))
     assert facts["source"] == "training"
@@ -177,6 +179,7 @@ def test_a_wrong_name_ends_the_script_at_its_first_step(exported: Any) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["later", "Later", "backbone", "later.backbone"])
 def test_a_model_that_is_made_when_another_was_trained(name: str, exported: Any) -> None:
     """Its name stands in the script's text, so nothing is ended."""
@@ -198,6 +201,7 @@ evaluate(later)
         assert "accuracy" in exported(code, model=name).stdout
 
 
+@pytest.mark.thorough
 def test_an_average_of_weights_only_when_it_is_named(exported: Any) -> None:
     code = """
 import copy
@@ -249,9 +253,10 @@ ALIKE = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
-    ["plain", "rnn", *(pytest.param(name, marks=pytest.mark.thorough) for name in ALIKE)],
+    ["plain", "rnn", *ALIKE],
 )
 def test_every_style_of_training(run_agent: Any, name: str) -> None:
     argv = [str(JOBS / f"{name}.py"), "--steps", "12"]
@@ -260,11 +265,8 @@ def test_every_style_of_training(run_agent: Any, name: str) -> None:
     assert facts["source"] == ("evaluation" if name == "eval_with_grad" else "training")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["hf_trainer", *(pytest.param(name, marks=pytest.mark.thorough)
-                     for name in ("lightning_fit", "accelerate_loop", "own_compile"))],
-)  # fmt: skip
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["hf_trainer", "lightning_fit", "accelerate_loop", "own_compile"])
 def test_frameworks(run_agent: Any, name: str) -> None:
     argv = [str(JOBS / f"{name}.py"), "--steps", "6"]
     facts = taken(run_agent(argv, export=wire.ExportOrders(), light=True))
@@ -288,6 +290,7 @@ model.generate(tokens[:, :4], max_new_tokens=4, do_sample=False, pad_token_id=0)
 """
 
 
+@pytest.mark.thorough
 def test_text_that_is_generated_is_for_other_engines(exported: Any) -> None:
     refused = exported(GENERATES).one(wire.ExportRefused)
     assert "generating text" in refused.reason

@@ -74,6 +74,7 @@ print(torch.get_num_threads(), side.running, (folder / "result").read_text())
 """
 
 
+@pytest.mark.slow
 def test_a_copy_works_in_silence_and_goes(tmp_path: Path) -> None:
     done = program(tmp_path, QUIET)
     assert (done.returncode, done.stderr) == (0, "")
@@ -181,6 +182,7 @@ print(counters["fxgraph_cache_hit"], counters["fxgraph_cache_miss"])
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_what_a_copy_compiles_the_program_finds(tmp_path: Path) -> None:
     done = program(tmp_path, COMPILES)

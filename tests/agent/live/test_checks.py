@@ -718,6 +718,7 @@ compiled = torch.compile(lambda x: model(x), backend='eager')
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("compiled", [COMPILED, COMPILED_FUNCTION])
 def test_in_a_process_a_script_that_compiles_itself_goes_on(tmp_path, compiled):
@@ -731,6 +732,7 @@ def test_in_a_process_a_script_that_compiles_itself_goes_on(tmp_path, compiled):
     assert len(facts.models) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_in_a_process_one_that_raises_in_backward_does_no_harm(tmp_path):
     done, records = live(tmp_path, PLANT + WATCH + RAISES_BACKWARD + SETTLED, MOST_STEPS)
@@ -753,6 +755,7 @@ def test_in_a_process_one_that_becomes_wrong_is_dropped_and_told(tmp_path):
     assert [record for record in records if isinstance(record, wire.Fault)] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_in_a_process_one_that_raises_later_is_dropped_and_the_program_goes_on(tmp_path):
     done, records = live(tmp_path, PLANT + WATCH + RAISES_LATER + DROPPED, MOST_STEPS)
@@ -763,6 +766,7 @@ def test_in_a_process_one_that_raises_later_is_dropped_and_the_program_goes_on(t
     assert "a call failed under it: OutOfMemoryError: no memory left" in last.reason
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_in_a_process_activation_checkpointing_goes_on_under_boosts(tmp_path):
     text = checkpointed(PLANT + WATCH + "fault = lambda output: output\n" + SETTLED)

@@ -22,6 +22,7 @@ def decisions(model: str, gain: float = 1.0, count: int = DECISIONS) -> list[dec
     return [decided(MODELS[model](rng), gain) for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_what_does_nothing_is_kept_once_in_a_hundred_at_most(model):
     kept = sum(answer.verdict == "faster" for answer in decisions(model))

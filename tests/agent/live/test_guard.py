@@ -300,13 +300,10 @@ def test_another_number_of_threads_passes(net):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "net",
-    [
-        "mlp",
-        pytest.param("conv", marks=pytest.mark.thorough),
-        pytest.param("transformer", marks=pytest.mark.thorough),
-    ],
+    ["mlp", "conv", "transformer"],
 )
 def test_compile_passes(net):
     found = case(net).verdict(torch.compile, "rounding")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 from torch import nn
 
 from flatout_agent.boost import Boost
@@ -67,6 +68,7 @@ def test_what_is_forgotten_is_measured_anew() -> None:
     assert known.get(model, EXACT, 100) is None
 
 
+@pytest.mark.slow
 def test_models_that_are_gone_are_let_go_of() -> None:
     model, known = nn.Linear(2, 2), NoiseFloors()
     known.add(model, EXACT, 100, OWN)

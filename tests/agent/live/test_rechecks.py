@@ -75,6 +75,7 @@ def test_looks_leave_training_as_it_was(program):
     assert_unharmed(run)
 
 
+@pytest.mark.slow
 def test_looks_become_rarer_up_to_a_limit(program, monkeypatch):
     monkeypatch.setattr(rechecks, "FARTHEST", 200)
     run = program(right=planted(times(1.0)))

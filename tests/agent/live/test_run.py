@@ -96,6 +96,7 @@ def test_after_the_last_decision_the_rest_is_measured_again(watch: LiveWatch) ->
     assert watch.summary().now_ms is not None
 
 
+@pytest.mark.slow
 def test_a_boost_that_is_tried_is_to_blame_and_not_what_is_kept(watch: LiveWatch) -> None:
     kept(watch, "gc-pause")
     watch._unsound(["gc-pause", "fused-loss"], "a call failed under it")

@@ -33,7 +33,7 @@ print(json.dumps(seen))
     ("job", "left"),
     [
         ("hf_trainer", [5, 4, 3, 2, 1]),  # it counts a step once its optimizer is through
-        ("lightning_fit", [5, 4, 3, 2, 1]),
+        pytest.param("lightning_fit", [5, 4, 3, 2, 1], marks=pytest.mark.thorough),
         # Its counter breaks off the first epoch.
         pytest.param("plain", [4, 3, 2, 1, None], marks=pytest.mark.thorough),
     ],

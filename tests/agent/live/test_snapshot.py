@@ -103,6 +103,7 @@ def test_the_rate_is_the_programs() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.01
 
 
+@pytest.mark.slow
 def test_it_holds_no_model_and_is_not_whole_for_another() -> None:
     models, optimizers = [Net()], []
     optimizers.append(torch.optim.SGD(models[0].parameters(), 0.1))

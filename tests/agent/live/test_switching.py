@@ -662,6 +662,7 @@ def test_copies_ahead_leave_every_bit(plan: Plan) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [Convolutions, pytest.param(Dropping, marks=pytest.mark.thorough)])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("make", [Convolutions, Dropping])
 def test_compiled_in_between(make: Any) -> None:
     assert_as_never_switched(make, [(), ("compile",), ("compile",), (), ("compile",), ()])

@@ -387,7 +387,8 @@ DATA_SET = """
 """
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("workers", [2, 0])
 def test_a_data_set_made_on_first_use_is_made_once(
     workers: int, user: Path, trial: Trial, tmp_path: Path
 ) -> None:

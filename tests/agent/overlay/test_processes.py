@@ -253,15 +253,12 @@ def test_reading_costs_no_system_call_more(install: Install, user: Path) -> None
     assert [name for name in calls if "path" not in name] == []
 
 
-def test_installing_takes_milliseconds() -> None:
+def test_installing_imports_no_torch() -> None:
     code = """
-        import sys, time
-        before = set(sys.modules)
-        from flatout_agent import wire
-        start = time.process_time()
-        from flatout_agent import overlay
+        import sys
+        from flatout_agent import overlay, wire
         overlay.install(wire.TrialOrders(scratch=sys.argv[1]), lambda record: None)
-        print(time.process_time() - start, "torch" in sys.modules)
+        print("torch" in sys.modules)
     """
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
@@ -271,5 +268,4 @@ def test_installing_takes_milliseconds() -> None:
             text=True,
             check=True,
         )
-    seconds, torch = done.stdout.split()
-    assert float(seconds) < 0.25 and torch == "False"
+    assert done.stdout == "False\n"

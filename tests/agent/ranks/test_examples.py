@@ -50,8 +50,10 @@ def equal(folder: Path, words: list[str], rel: float = 2e-4, count: int | None =
     assert all(region.cut for region in together.seen.regions), together.seen.regions
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
-    "name", ["bert", "text", pytest.param("images", marks=pytest.mark.thorough)]
+    "name",
+    ["text", "bert", "images"],
 )
 def test_an_example(name: str, root: Path, tmp_path: Path) -> None:
     words = EXAMPLES[name].format(folder=tmp_path).split()
@@ -62,12 +64,11 @@ def test_an_example(name: str, root: Path, tmp_path: Path) -> None:
     equal(tmp_path, program, **settings)
 
 
+@pytest.mark.thorough
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
-    [
-        "resnet50",
-        *(pytest.param(n, marks=pytest.mark.thorough) for n in ("bert_large", "gpt3_small")),
-    ],
+    ["resnet50", *("bert_large", "gpt3_small")],
 )
 def test_a_recipe(name: str, root: Path, tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__")

@@ -48,6 +48,7 @@ group.agreed(True)
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [2, 3])
 def test_sums_and_joins(size: int, tmp_path: Path) -> None:
     assert ranked.exchanging(tmp_path, PROGRAM, size) == [{"wrong": []}] * size

@@ -80,12 +80,10 @@ def both(
     return alone, together
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "framework"),
-    [
-        ("accelerate_loop", "accelerate"),
-        pytest.param("fabric_loop", "fabric", marks=pytest.mark.thorough),
-    ],
+    [("accelerate_loop", "accelerate"), ("fabric_loop", "fabric")],
 )
 def test_a_loop_prints_what_one_process_prints(
     name: str, framework: str, job: list[str], tmp_path: Path
@@ -97,6 +95,7 @@ def test_a_loop_prints_what_one_process_prints(
     assert ranked.losses(together.outputs[1]) == ranked.losses(together.outputs[0])
 
 
+@pytest.mark.thorough
 def test_lightning_trains_on_the_batches_of_one_process(job: list[str], tmp_path: Path) -> None:
     """The job prints before the backward pass: each rank the loss of its own rows."""
     alone, together = both(tmp_path, [f"{job[0]}/lightning_fit.py", *job[1:]], "lightning")
@@ -107,6 +106,7 @@ def test_lightning_trains_on_the_batches_of_one_process(job: list[str], tmp_path
     assert means == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_lightning_for_a_cluster_is_seen_without_one(root: Path, tmp_path: Path) -> None:
     """It makes a group itself, and would wait for its other nodes."""
     text = (root / "tests" / "jobs" / "lightning_fit.py").read_text()
@@ -143,6 +143,7 @@ def test_a_batch_may_be_scaled_where_that_is_allowed(job: list[str], tmp_path: P
     assert [record.samples for record in ended] == [64 * 21] * 2
 
 
+@pytest.mark.thorough
 def test_ranks_that_make_no_group_are_refused(job: list[str], tmp_path: Path) -> None:
     """Each would train for itself, and save what the others do."""
     words = [f"{job[0]}/plain.py", *job[1:]]
@@ -163,6 +164,7 @@ def test_ddp_of_a_script_is_what_torchrun_makes_of_it(job: list[str], tmp_path: 
     assert ranked.losses(together.outputs[0]) == ranked.losses(done.stdout)
 
 
+@pytest.mark.thorough
 def test_a_script_that_demands_its_rank_is_seen_before_it_fails(
     job: list[str], tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ for model in (Normalised(*blocks, nn.Flatten(), nn.Linear(192, 3)), Shifted()):
 """
 
 
+@pytest.mark.thorough
 def test_rounding_is_no_other_gradient(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DEEP)
     done = ranked.run(tmp_path, [str(tmp_path / "train.py")])

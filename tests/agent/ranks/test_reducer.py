@@ -92,6 +92,7 @@ group.agreed(True)
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [2, 3])
 def test_every_kind_of_gradient_is_averaged(size: int, tmp_path: Path) -> None:
     assert ranked.exchanging(tmp_path, PROGRAM, size) == [{"wrong": []}] * size

@@ -46,12 +46,14 @@ def test_batches_that_differ_between_the_ranks(tmp_path: Path) -> None:
     assert "step" not in done.outputs[0]
 
 
+@pytest.mark.thorough
 def test_a_group_of_processes_of_the_scripts_own(tmp_path: Path) -> None:
     done = run(tmp_path, "import torch.distributed as dist\ndist.init_process_group('gloo')")
     assert done.codes == (wire.REFUSED_EXIT, wire.REFUSED_EXIT)
     assert "torchrun" in done.refused[0].next_step
 
 
+@pytest.mark.thorough
 def test_sparse_gradients(tmp_path: Path) -> None:
     program = """
 model = nn.Embedding(10, 4, sparse=True)
@@ -78,6 +80,7 @@ def test_a_rank_that_is_gone_ends_the_others(tmp_path: Path) -> None:
     assert done.outputs[0].count("step") == 2
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_gone_while_others_normalise(tmp_path: Path) -> None:
     program = """
 class Ends(nn.Module):
@@ -97,6 +100,7 @@ train(5)
     assert done.outputs[0].count("step") == 2
 
 
+@pytest.mark.thorough
 def test_rank_0_alone_saves(tmp_path: Path) -> None:
     program = """
 train(2)
@@ -113,6 +117,7 @@ print("step", float(back["weight"].sum()), open("log.txt").read().count("rank"))
     assert (tmp_path / "weights.pt").exists()
 
 
+@pytest.mark.thorough
 def test_the_ranks_samples_together_are_the_batchs(tmp_path: Path) -> None:
     program = """
 from torch.utils.data import DataLoader
@@ -127,6 +132,7 @@ for x in DataLoader(torch.randn(18, 4), batch_size=9):
     assert samples == {0: [5, 5], 1: [4, 4]}
 
 
+@pytest.mark.thorough
 def test_exchange_is_not_joined_by_libraries(tmp_path: Path) -> None:
     program = "train(2)\nimport torch.distributed as dist\nprint('step', dist.is_initialized())"
     done = run(tmp_path, program)

@@ -32,6 +32,7 @@ print("next", torch.rand(1).item())
 """
 
 
+@pytest.mark.thorough
 def test_losses_move_away_after_the_first_step_and_random_numbers_stay(tmp_path: Path) -> None:
     for name in ("plain", "disturbed"):
         (tmp_path / name).mkdir()

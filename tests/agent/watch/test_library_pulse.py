@@ -130,6 +130,7 @@ def test_of_several_train_steps_the_first_counts(runtime: Path) -> None:
     assert [s.step for s in told(runtime)] == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_steps_that_are_tried_and_taken_back_are_not_told(runtime: Path) -> None:
     step = a_step()
     flatout.find_batch_size(step, lambda rows: a_batch(rows=rows), limit=8)
@@ -220,6 +221,7 @@ def started(program: str, tmp_path: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_fork_that_trains_is_a_job_of_its_own(tmp_path: Path) -> None:
     program = started(FORK, tmp_path)

@@ -43,7 +43,11 @@ def seen(run_agent: Any, name: str, cut: bool = True) -> wire.MemorySeen:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain", "accumulation", "workers", "rnn"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "name",
+    ["plain", "accumulation", "workers", "rnn"],
+)
 def test_styles_of_loops(run_agent: Any, name: str) -> None:
     found = seen(run_agent, name)
     small, large = found.points
@@ -53,8 +57,10 @@ def test_styles_of_loops(run_agent: Any, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
-    ("name", "cut"), [("plain", False), ("no_loader", True), ("gan", True), ("scaler", True)]
+    ("name", "cut"),
+    [("no_loader", True), ("plain", False), ("gan", True), ("scaler", True)],
 )
 def test_a_batch_that_is_not_cut(run_agent: Any, name: str, cut: bool) -> None:
     """As ordered, or because there is no loader that gives it."""

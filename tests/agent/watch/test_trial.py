@@ -39,11 +39,13 @@ def test_baseline_and_twin_agree_to_the_last_bit(run_agent):
     assert 4 <= phases.count("window") <= 6
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
         ("accumulation", lambda f: f.micro_steps > 1),
         ("gan", lambda f: len(f.models) == 2 and len(f.optimizers) == 2),
+        ("workers", lambda f: f.loaders[0].num_workers == 2),
         ("custom_optimizer", lambda f: not f.optimizers[0].from_torch),
         ("no_loader", lambda f: not f.loaders),
         ("dynamic_shapes", lambda f: len(f.models[0].input_shapes) > 1),
@@ -51,7 +53,6 @@ def test_baseline_and_twin_agree_to_the_last_bit(run_agent):
         ("methods", lambda f: len(f.models) > 1),
         ("eval_with_grad", lambda f: f.eval_with_grad),
         ("iterable", lambda f: f.loaders[0].iterable),
-        ("workers", lambda f: f.loaders[0].num_workers == 2),
         ("float64", lambda f: f.models[0].dtype == "float64"),
         ("dropout", lambda f: f.models[0].random_forward),
     ],
@@ -64,14 +65,11 @@ def test_what_is_seen_of_each_style(run_agent, name, expected):
     assert run.of(wire.Fault) == []
 
 
+@pytest.mark.thorough
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "name",
-    [
-        "hf_trainer",
-        pytest.param("lightning_fit", marks=pytest.mark.thorough),
-        pytest.param("accelerate_loop", marks=pytest.mark.thorough),
-        "own_compile",
-    ],
+    ["hf_trainer", "own_compile", "lightning_fit", "accelerate_loop"],
 )
 def test_frameworks_are_understood(run_agent, tmp_path, name):
     run = run_agent(job(name), trial=trial(), cwd=tmp_path, light=True)
@@ -153,6 +151,7 @@ def test_a_window_waits_until_a_cache_is_filled(lockstep: bool, expected_s: floa
     assert first_window(500.0) == pytest.approx(20.0 if not lockstep else 1.0, abs=0.3)
 
 
+@pytest.mark.thorough
 def test_processes_that_the_program_starts_itself_are_counted(run_agent, tmp_path):
     path = tmp_path / "hogwild.py"
     path.write_text(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnosing.ceilings.benched import HEALTHY, benched, giving
@@ -21,7 +21,6 @@ def test_of_a_healthy_machine_nothing_is_said(name: str) -> None:
     assert diagnose_benched(benched(machine), machine) == ()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["a100", "h100", "workstation", "container", "wsl", "rocm"]),
     st.integers(0, 2**32),

@@ -105,7 +105,6 @@ def profiles() -> st.SearchStrategy[Profile]:
 
 
 @settings(
-    max_examples=120,
     deadline=None,
     suppress_health_check=[
         HealthCheck.too_slow,

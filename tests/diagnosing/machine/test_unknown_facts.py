@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.diagnosing import checks
@@ -77,20 +77,17 @@ def test_each_single_fact_less_is_no_finding(name: str) -> None:
         assert diagnose(changed(machine, **{path: None}), CHECKS) == (), path
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.sampled_from(sorted(HEALTHY)), SEEDS, SHARES)
 def test_of_a_healthy_machine_nothing_is_invented(name: str, seed: int, share: float) -> None:
     machine = forgotten(HEALTHY[name](), Random(seed), share)
     assert diagnose(machine, CHECKS) == ()
 
 
-@settings(max_examples=800, deadline=None)
 @given(st.sampled_from(sorted(BROKEN)), SEEDS, SHARES)
 def test_no_check_fails_where_facts_are_missing(name: str, seed: int, share: float) -> None:
     assert_sound(diagnose(forgotten(BROKEN[name], Random(seed), share), CHECKS))
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.sampled_from(sorted(BROKEN)), st.dictionaries(VARIABLES, TEXT), TEXT, TEXT)
 def test_no_check_fails_on_garbage(
     name: str, variables: dict[str, str], version: str, error: str

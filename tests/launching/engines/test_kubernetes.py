@@ -85,6 +85,7 @@ def lost(value: Any, again: Any, path: str = "") -> list[str]:
 # Files --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_engines_own_models_know_every_field(kind: str) -> None:
     models = pytest.importorskip("kubeflow_trainer_api.models")
@@ -228,7 +229,7 @@ def test_the_script_hands_sigterm_on(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.terminate()
-        assert process.communicate(timeout=30)[0] == "saved\n"
+        assert process.communicate(timeout=120)[0] == "saved\n"
     assert process.returncode == 75
 
 
@@ -445,6 +446,7 @@ def test_what_the_cluster_has_forgotten_was_cancelled_here_or_is_unknown(
     assert kubernetes.state(job(tmp_path)).state == "unknown"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the fake is a shell script")
 def test_a_broken_connection_repeats_no_line_and_loses_none(table: Path, tmp_path: Path) -> None:
     one = [RUNNING]

@@ -120,6 +120,7 @@ def test_two_pods_train_as_one_process_does(there: There) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_an_error_ends_the_job_and_is_named(there: There) -> None:
     words = ("--nodes", "2", "--ranks", "1", "--name", "fails", "train.py", "20", "0", "fail")
     done = there.launch(*words)
@@ -129,6 +130,7 @@ def test_an_error_ends_the_job_and_is_named(there: There) -> None:
     assert len(there.pods(name.removeprefix("job.batch/"))) == 2  # none was started again
 
 
+@pytest.mark.thorough
 def test_pods_start_again_where_one_is_taken_away(there: There) -> None:
     words = ("--nodes", "2", "--ranks", "1", "--name", "taken", "train.py", "60", "0.2")
     with there.following(*words) as (process, lines):
@@ -177,6 +179,7 @@ def test_training_goes_on_to_the_last_digit_where_pods_are_taken_away(
     assert resuming.losses("\n".join(printed)) == undisturbed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "message"),
     [

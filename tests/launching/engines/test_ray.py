@@ -86,7 +86,7 @@ class Dashboard:
         self.asked: list[tuple[str, str, str]] = []
         self.server = HTTPServer(("127.0.0.1", 0), self._handler())
         self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         dashboard = self

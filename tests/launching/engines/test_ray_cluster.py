@@ -79,6 +79,7 @@ def test_two_nodes_train_as_one_process_does(cluster: Cluster) -> None:
     assert cluster.ours() == []
 
 
+@pytest.mark.thorough
 def test_an_error_is_named_and_restarts_are_counted(cluster: Cluster) -> None:
     words = ("--nodes", "2", "--ranks", "1", "--restarts", "1", "train.py", "20", "0", "fail")
     done = cluster.launch(*words)
@@ -89,6 +90,7 @@ def test_an_error_is_named_and_restarts_are_counted(cluster: Cluster) -> None:
     assert cluster.ours() == []
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_is_named_and_nothing_stays(cluster: Cluster) -> None:
     job = cluster.started("--name", "killed")
     worker = cluster.ray.workers("ray::run_node")[-1]
@@ -100,6 +102,7 @@ def test_a_killed_worker_is_named_and_nothing_stays(cluster: Cluster) -> None:
     wait(lambda: not cluster.ours())
 
 
+@pytest.mark.thorough
 def test_a_stopped_job_ends_on_all_nodes(cluster: Cluster) -> None:
     job = cluster.started("--name", "stopped")
     done = cluster.launch("--cancel", job)
@@ -108,6 +111,7 @@ def test_a_stopped_job_ends_on_all_nodes(cluster: Cluster) -> None:
     assert "was cancelled" in cluster.launch("--follow", job).stderr
 
 
+@pytest.mark.thorough
 def test_a_cluster_without_gpus_says_so(cluster: Cluster) -> None:
     done = cluster.launch("--gpus", "1", "train.py", "1", "0")
     assert done.returncode == 2

@@ -32,6 +32,7 @@ def launch(cluster: slurmed.SlurmCluster, tmp_path_factory: pytest.TempPathFacto
     return LaunchCalls(folder, {**cluster.environment, "OMP_NUM_THREADS": "1"})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "message", "step"),
     [
@@ -60,6 +61,7 @@ def test_what_cannot_be_is_said_before_anything_is_submitted(
     assert not (launch.folder / ".flatout").exists()
 
 
+@pytest.mark.thorough
 def test_a_cluster_that_does_not_answer_is_told(launch: LaunchCalls, tmp_path: Path) -> None:
     conf = tmp_path / "slurm.conf"
     conf.write_text("ClusterName=none\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=9\n")
@@ -69,6 +71,7 @@ def test_a_cluster_that_does_not_answer_is_told(launch: LaunchCalls, tmp_path: P
     assert "next: " in done.stderr
 
 
+@pytest.mark.thorough
 def test_all_gpus_of_a_node_come_with_all_its_cores(launch: LaunchCalls) -> None:
     done = launch("slurm", "--dry-run", "--gpus", "all", "--nodes", "2", "train.py", "--lr", "1")
     assert done.returncode == 0
@@ -80,6 +83,7 @@ def test_all_gpus_of_a_node_come_with_all_its_cores(launch: LaunchCalls) -> None
     assert not (launch.folder / ".flatout").exists()
 
 
+@pytest.mark.thorough
 def test_losses_of_two_nodes_are_those_of_one_process_even_after_a_warning(
     launch: LaunchCalls, cluster: slurmed.SlurmCluster
 ) -> None:
@@ -109,7 +113,6 @@ def test_losses_of_two_nodes_are_those_of_one_process_even_after_a_warning(
     assert (next((launch.folder / ".flatout/launch").glob("*/ended"))).read_text() == "0\n"
 
 
-@pytest.mark.thorough
 def test_the_rank_that_fails_first_is_named_with_its_log(launch: LaunchCalls) -> None:
     words = ("--nodes", "2", "--env", "FAILS=1", "--yes", "train.py", "60", "0", "failing")
     done = launch("slurm", "--json", *words)
@@ -205,6 +208,7 @@ def test_a_node_that_is_gone_is_named_and_leaves_nothing(
     wait_for(lambda: not cluster.pids(), lambda: f"orphans: {cluster.pids()}")
 
 
+@pytest.mark.thorough
 def test_the_python_of_the_script_is_named(launch: LaunchCalls) -> None:
     done = launch("slurm", "--dry-run", "train.py")
     assert f"{sys.executable} -m flatout run --nodes auto --python " in done.stdout

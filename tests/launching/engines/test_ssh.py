@@ -74,6 +74,7 @@ def test_losses_of_two_machines_are_those_of_one_process(
     no_orphans(machines)
 
 
+@pytest.mark.thorough
 def test_where_one_dies_all_end_and_it_is_named(
     launch: LaunchCalls, machines: sshed.SshMachines, words: tuple[str, ...]
 ) -> None:
@@ -118,6 +119,7 @@ def test_interrupted_it_goes_on_and_ends_when_asked(
     assert "step 3 " in followed.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("more", "message", "step"),
     [

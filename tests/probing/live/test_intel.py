@@ -161,6 +161,7 @@ def test_no_gpu_asks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sampler.samples(0.0) == ()
 
 
+@pytest.mark.slow
 @given(content=GARBAGE, chosen=st.integers(0, 200))
 def test_odd_files_are_not_known(content: bytes, chosen: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.nouns.gpu import Vendor
@@ -96,7 +96,6 @@ def test_other_systems() -> None:
     assert other_host.levels()["memory_bytes"] > 0
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     name=st.sampled_from(["stat", "vmstat", "diskstats", "net/dev", "meminfo", "loadavg"]),
     text=st.one_of(st.text(max_size=80), st.just(STAT.format(busy="x", idle=1, steal=-5))),
@@ -414,6 +413,7 @@ def test_a_program_in_a_terminal_that_waits_for_its_user(code: str) -> None:
     os.close(main)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 def test_a_process_that_waits_for_its_user() -> None:
     waits = [sys.executable, "-c", "input()"]
@@ -471,6 +471,7 @@ def test_a_job_that_flatout_did_not_start() -> None:
         process.communicate("")  # the end of its input ends both
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 def test_what_flatout_starts_itself_is_no_foreign_job(tmp_path: Path) -> None:

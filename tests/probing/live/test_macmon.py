@@ -82,6 +82,7 @@ def test_it_is_read_while_it_runs_and_ends_with_its_reader(tmp_path: Path) -> No
     reader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_one_that_will_not_end(tmp_path: Path) -> None:
     reader = Macmon(macmon(tmp_path, [NEW], "stubborn"))

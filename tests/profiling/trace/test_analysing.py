@@ -23,6 +23,7 @@ def profile(request):
     return request.param, analyse(recording)
 
 
+@pytest.mark.slow
 def test_tables_tell_the_same_as_the_anatomy(profile):
     _, found = profile
     anatomy = found.anatomy
@@ -83,6 +84,7 @@ def test_the_device(name, device, capability):
     assert (found.device_name, found.capability) == (device, capability)
 
 
+@pytest.mark.slow
 def test_what_these_traces_show():
     """Read off by eye: what a person would say of them."""
     v100, a100, mi250 = (

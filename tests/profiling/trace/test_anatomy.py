@@ -24,6 +24,7 @@ def parts(found) -> dict[Kind, float]:
     return {part.kind: round(part.ms, 6) for part in found.parts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_parts_add_up_to_the_step(name):
     (recording,) = read([real(name)])
@@ -213,9 +214,7 @@ WORK = st.tuples(
 )
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(works=st.lists(WORK, min_size=1, max_size=12))
 def test_against_a_count_of_every_microsecond(works, tmp_path):
     trace = Trace().steps(0, 400)

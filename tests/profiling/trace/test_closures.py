@@ -142,6 +142,7 @@ def recorded(name: str, closed: bool, folder: Path) -> Anatomy:
     return analyse(read([path])[0]).anatomy
 
 
+@pytest.mark.slow
 def test_a_recorded_closure_has_the_operators_of_the_same_loop_without_one(tmp_path: Path) -> None:
     closed, plain = recorded("adamw", True, tmp_path), recorded("adamw", False, tmp_path)
     for kind in (Kind.MATMUL, Kind.ELEMENTWISE, Kind.REDUCTION):
@@ -157,6 +158,7 @@ def test_lbfgs_computes_products_in_every_closure(tmp_path: Path) -> None:
     assert launches(found, Kind.OPTIMIZER) > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_lightnings_closure(tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning.pytorch")

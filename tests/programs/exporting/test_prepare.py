@@ -23,6 +23,7 @@ def ready(folder: Path, *sizes: int, **options: Any) -> tuple[dict[str, Any], Ca
     return facts, CallFiles(folder / "prepared")
 
 
+@pytest.mark.slow
 def test_rows_alone_and_in_their_batches(tmp_path: Path) -> None:
     facts, calls = ready(tmp_path, 32, 32, 5)
     assert (facts["rows"], facts["batch_sizes"], facts["single_rows"]) == (69, [5, 32], 1)

@@ -67,16 +67,17 @@ def program(folder: Path, text: str) -> Path:
 
 
 def test_a_rank_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "if rank == 1: sys.exit('RuntimeError: no address')\ntime.sleep(60)"
+    text = "if rank == 1: sys.exit('RuntimeError: no address')\ntime.sleep(600)"
     monkeypatch.setattr(ranks, "PROGRAM", program(tmp_path, text))
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="rank 1 of 2: RuntimeError: no address"):
         ranks.all_reduce_s(setup(), "gloo", 2, 1024, 0.1)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120  # and not 600
 
 
+@pytest.mark.slow
 def test_ranks_that_never_end_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "PROGRAM", program(tmp_path, "time.sleep(60)"))
+    monkeypatch.setattr(ranks, "PROGRAM", program(tmp_path, "time.sleep(600)"))
     monkeypatch.setitem(ranks.START_S, False, 0.5)
     with pytest.raises(RuntimeError, match="rank 0 of 2: did not answer in time"):
         ranks.all_reduce_s(setup(), "gloo", 2, 1024, 0.1)

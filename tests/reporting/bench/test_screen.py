@@ -71,11 +71,6 @@ def test_the_table() -> None:
     assert "with torch 2.9.1+cu128, all sizes, in 12 s" in text
 
 
-def test_a_wide_terminal_shows_the_size() -> None:
-    assert "8192x8192x8192" in printed(BENCHED, 120)
-    assert "8192x8192x8192" not in printed(BENCHED, 80)
-
-
 def test_findings_and_the_verdict() -> None:
     failed = dataclasses.replace(BENCHED, findings=(FINDING,), expected="h100", passed=False)
     text = printed(failed)
@@ -85,18 +80,6 @@ def test_findings_and_the_verdict() -> None:
     passed = dataclasses.replace(BENCHED, expected="h100", passed=True)
     verdict = "PASS      NVIDIA H100 80GB HBM3: this is h100, and it performs as expected"
     assert verdict in printed(passed)
-
-
-def test_no_gpu_where_one_was_expected() -> None:
-    benched = dataclasses.replace(BENCHED, devices=(), expected="h100", passed=False)
-    assert "expected h100, and torch sees no GPU" in printed(benched)
-
-
-def test_an_interruption_and_an_old_answer_are_told() -> None:
-    text = printed(dataclasses.replace(BENCHED, interrupted=True))
-    assert "interrupted after 4 ceilings" in text
-    text = printed(dataclasses.replace(BENCHED, cached=True, quick=True))
-    assert "--quick, measured 2026-11-21T20:00:00+00:00" in text
 
 
 def test_foreign_text_cannot_reach_the_terminal() -> None:

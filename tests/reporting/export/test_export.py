@@ -21,7 +21,7 @@ from flatout.nouns.exported import (
     Latency,
     TensorSpec,
 )
-from flatout.reporting.export import document, figures, html, screen, words
+from flatout.reporting.export import document, figures, html, screen
 
 PASSED = ExportGuard(True, "", 128, 3e-7, 1e-5, 1.0, batch_sizes=(1, 32))
 
@@ -95,13 +95,6 @@ def test_screen() -> None:
     assert all(len(line) <= 120 for line in text.splitlines())
 
 
-def test_a_narrow_screen_and_an_export_of_nothing() -> None:
-    assert max(map(len, printed(RESULT, 60).splitlines())) <= 75  # paths stay whole
-    text = printed(NOTHING)
-    assert "No build could be verified" in text
-    assert "artefact" not in text
-
-
 def test_document() -> None:
     found = json.loads(json.dumps(document.export_document(RESULT)))
     assert found["schema"] == "flatout.export/1"
@@ -125,14 +118,6 @@ def test_page_escapes_what_comes_from_outside_and_holds_the_pictures() -> None:
     assert html.render(NOTHING).count('class="chart"') == 0
 
 
-def test_pictures_say_what_they_show() -> None:
-    found = figures.charts(RESULT)
-    assert set(found) == {"batches", "accuracy"}
-    assert found["batches"].title.startswith("Most samples per second: Onnxruntime, 500 samples/s")
-    assert "Onnxruntime, 2.50x eager" in found["accuracy"].title
-    assert [curve.x for curve in found["accuracy"].curves] == [[2.5], [1.0]]
-
-
 def test_points_that_lie_together_have_one_label() -> None:
     points = [(5.3, 3e-7), (1.0, 1e-9), (5.1, 3e-7), (9.2, 4e-3), (5.4, 2.9e-7)]
     assert figures.point_labels(points, [1, 2, 3, 4, 5]) == ["1, 3, 5", "2", "", "4", ""]
@@ -148,10 +133,3 @@ def test_every_number_of_a_picture_stands_in_the_key() -> None:
     for chart in figures.charts(RESULT).values():
         told = [label for curve in chart.curves for label in curve.labels if label]
         assert sorted(told) == ["1", "2"]
-
-
-def test_headlines() -> None:
-    assert words.headline(RESULT) == "Onnxruntime: 2.50x eager (2.45-2.55)"
-    eager = replace(RESULT, chosen="eager")
-    assert words.headline(eager) == "Nothing beats eager PyTorch here"
-    assert words.headline(replace(RESULT, goal=Goal.SIZE)) == "Onnxruntime: 40 MiB"

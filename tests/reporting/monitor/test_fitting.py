@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from flatout.reporting.monitor.columns import TableColumn
-from flatout.reporting.monitor.fitting import GAP, cut, fit, padded, wrapped
+from flatout.reporting.monitor.fitting import GAP, fit
 
 COLUMNS = [
     TableColumn[str]("name", lambda item: item, 9, left=True, least=4),
@@ -41,18 +40,3 @@ def test_nothing_is_wider_than_it_may_be(items: list[str], width: int) -> None:
     columns = fit(COLUMNS, items, width)
     assert sum(column.width for column in columns) + GAP * (len(columns) - 1) <= width
     assert all(cell_len(cell) <= column.width for column in columns for cell in column.cells)
-
-
-@pytest.mark.parametrize(
-    ("shown", "text"),
-    [
-        (cut("日本語", 5), "日本…"),
-        (cut("abc", 3), "abc"),
-        (padded("ab", 4, left=True), "ab  "),
-        (padded("ab", 4, left=False), "  ab"),
-        (wrapped(["ab", "cd", "efghij"], 6), ["ab  cd", "efghij"]),
-        (wrapped(["abcdefgh"], 4), ["abc…"]),
-    ],
-)
-def test_texts(shown: object, text: object) -> None:
-    assert shown == text

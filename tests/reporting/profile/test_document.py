@@ -58,6 +58,7 @@ def anything(hint: Any) -> st.SearchStrategy[Any]:
     return plain[hint]
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(anything(Profiled))
 def test_anything_that_the_types_allow_comes_back(profiled: Profiled) -> None:

@@ -51,18 +51,6 @@ def test_no_frame_is_wider_than_the_one_above(profile: Profile) -> None:
         assert sum(child["value"] for child in node["children"]) <= node["value"] + 1e-3
 
 
-def test_frames_have_the_colour_of_whose_code_they_are(profile: Profile) -> None:
-    figure = host.flames(profile)
-    assert figure is not None
-    kinds = {name: node["kind"] for name, node in frames(profile).items()}
-    assert kinds["train.py:14 mask"] == "python"
-    assert kinds["torch Tensor.backward"] == "torch"
-    assert kinds["sklearn f1_score"] == "library"
-    assert kinds["waiting in time.sleep(0.01)"] == "waiting"
-    assert figure["shades"]["python"] == "user-python"
-    assert set(figure["shades"]) == set(HostKind)
-
-
 def test_the_same_name_called_by_itself_is_two_frames() -> None:
     figure = host.flames(examples.hostile().profile)
     assert figure is not None
@@ -121,20 +109,6 @@ def test_the_sums_are_those_of_an_undisturbed_step(profile: Profile) -> None:
             "garbage collection": 2.0,
         }
     )
-
-
-def test_shared_cores_are_told(profile: Profile) -> None:
-    assert not any("shared" in remark for remark in host.remarks(profile))
-    shared = list(host.remarks(changed(profile, host__queued_ms=7.0)))
-    assert any("The cores were shared: for 7.00 ms of a sampled step" in text for text in shared)
-    assert not any(
-        "shared" in text for text in host.remarks(changed(profile, host__queued_ms=None))
-    )
-
-
-def test_on_an_accelerator_it_is_said_when_the_host_matters() -> None:
-    remarks = list(host.remarks(examples.hostile().profile))
-    assert any("only where the GPU waits" in remark for remark in remarks)
 
 
 @pytest.mark.parametrize("host_time", [None, HostTime(0, 0.0, ())])

@@ -16,7 +16,6 @@ from flatout.nouns.profile import Profile, Profiled
 from flatout.reporting import plain, terminal
 from flatout.reporting.paragraphs import LABEL
 from flatout.reporting.profile.screen import NAME, words
-from machines.healthy import changed
 from reporting import profiled_examples as examples
 
 BAR = LABEL + NAME + 9 + 6 + 2
@@ -162,12 +161,6 @@ def test_without_a_boost_the_next_step_is_the_page_of_the_finding() -> None:
     assert drawn(profiled).splitlines()[-1] == "next      flatout explain SYNC001"
 
 
-def test_no_prediction_is_told_by_its_severity() -> None:
-    profiled = dataclasses.replace(examples.naive(), findings=(examples.KEPT,))
-    text = drawn(profiled)
-    assert "note      LOOP020 CUDA_LAUNCH_BLOCKING=1 is set\n" in text
-
-
 @pytest.mark.parametrize("ratio", [0.0, float("nan"), float("inf"), 1.0])
 def test_odd_predictions_do_not_break_the_screen(ratio: float) -> None:
     odd = dataclasses.replace(examples.ITEM, gain=Gain(ratio, "odd"))
@@ -187,66 +180,3 @@ def test_foreign_text_cannot_reach_the_terminal(text: str) -> None:
 
 def test_nothing_reads_none() -> None:
     assert not any("None" in drawn(example()) for example in examples.ALL.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "short_name"),
-    [
-        (
-            "void at::native::elementwise_kernel<128, 4, float (*)(float)>(int, float (*)(int))",
-            "at::native::elementwise_kernel<128, 4, float (*)(float)>",
-        ),
-        ("ampere_sgemm_128x64_tn", "ampere_sgemm_128x64_tn"),
-        ("(anonymous)", "(anonymous)"),
-        ("odd)", "odd)"),
-    ],
-)
-def test_kernels_are_named_without_their_arguments(name: str, short_name: str) -> None:
-    assert words.kernel(name, 100) == short_name
-
-
-def test_the_line_that_is_told_is_the_new_one() -> None:
-    from flatout.reporting.profile.screen import _change
-
-    assert _change(("# train.py:3", "- old()", "+ new()", "+ more()")) == "+ new()"
-    assert _change(("# remark", "pip install x")) == "pip install x"
-    assert _change(("# remark",)) == "# remark"
-    assert _change(()) == ""
-
-
-def host_lines(text: str) -> list[str]:
-    """The lines of the host, without their label."""
-    rows = text.splitlines()
-    first = next((n for n, row in enumerate(rows) if row.startswith("host")), None)
-    if first is None:
-        return []
-    last = next(n for n in range(first + 1, len(rows)) if rows[n][:LABEL].strip())
-    return [row[LABEL:] for row in rows[first:last]]
-
-
-def test_the_costliest_lines_of_the_host_stand_below_the_anatomy() -> None:
-    assert host_lines(drawn(examples.scripted())) == [
-        "train.py:14 mask()          32.0 ms   40%  m[i][j] = 1.0",
-        "train.py:21 score()         12.0 ms   15%  f1 = f1_score(y, p, aver...",
-        "train.py:30 train()         8.00 ms   10%  time.sleep(0.01)",
-    ]
-
-
-def test_a_short_screen_names_one_line_of_the_host() -> None:
-    assert len(host_lines(drawn(examples.scripted(), height=30, color_system=None))) == 1
-
-
-def test_a_long_path_keeps_its_end() -> None:
-    profiled = examples.scripted()
-    assert profiled.profile.host is not None
-    lines = tuple(
-        dataclasses.replace(line, ms=30.0)
-        for line in profiled.profile.host.lines
-        if line.where == examples.DEEP
-    )
-    (row,) = host_lines(drawn(changed(profiled, profile__host__lines=lines)))
-    assert row.startswith("...r/deeper/models.py:114   24.0 ms")
-
-
-def test_without_sampled_stacks_no_line_of_the_host_is_named() -> None:
-    assert host_lines(drawn(changed(examples.scripted(), profile__host=None))) == []

@@ -22,13 +22,10 @@ HERE = Path(__file__)
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("kills", "workers"),
-    [
-        (40, 0),
-        pytest.param(100, 0, marks=pytest.mark.thorough),
-        pytest.param(10, 1, marks=pytest.mark.thorough),
-    ],
+    [(40, 0), (100, 0), (10, 1)],
 )
 def test_kill_9_at_random_instants_and_the_end_is_the_same_to_the_last_bit(
     tmp_path, kills, workers

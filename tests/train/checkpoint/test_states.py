@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
@@ -69,7 +69,6 @@ nests = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(nests)
 def test_what_is_stored_is_loaded_again_the_same(value):
     assert same(through_a_file(value), value)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -35,7 +35,6 @@ def boxes(width: int, height: int, count: int) -> torch.Tensor:
 @given(
     width=st.integers(1, 600), height=st.integers(1, 600), seed=st.integers(0, 2**62)
 )  # fmt: skip
-@settings(max_examples=300, deadline=None)
 def test_a_random_region_lies_in_the_picture(width: int, height: int, seed: int) -> None:
     row = cuts().draw(1, seed)[0].tolist()
     left, top, w, h = augmenting.random_box(width, height, row)
@@ -121,7 +120,6 @@ def test_a_random_region_is_cut_and_resized_as_with_pillow() -> None:
     size=st.integers(1, 40),
     seed=st.integers(0, 2**31),
 )
-@settings(max_examples=60, deadline=None)
 def test_a_batch_cut_at_once_is_each_picture_cut_alone(
     side: tuple[int, int], size: int, seed: int
 ) -> None:

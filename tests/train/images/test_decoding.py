@@ -121,6 +121,7 @@ def test_scaled_decoding_takes_the_smallest_that_is_large_enough() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_region_is_the_same_part_at_every_scale() -> None:
     image = picture(9, 320, 240)
     data = encoded(image)
@@ -175,7 +176,6 @@ def test_truncated_pictures_of_other_formats_fail_when_decoded() -> None:
 
 
 @given(cut=st.integers(0, len(JPEG)), noise=st.binary(max_size=40), at=st.integers(0, len(JPEG)))
-@settings(max_examples=300, deadline=None)
 def test_the_header_of_any_bytes_is_read_without_an_error(cut: int, noise: bytes, at: int) -> None:
     jpeg_header.read(noise)
     broken = JPEG[:at] + noise + JPEG[at + len(noise) :]
@@ -185,6 +185,7 @@ def test_the_header_of_any_bytes_is_read_without_an_error(cut: int, noise: bytes
             assert header.width > 0 and header.height > 0
 
 
+@pytest.mark.slow
 @given(width=st.integers(1, 90), height=st.integers(1, 90), orientation=st.integers(1, 8))
 @settings(max_examples=30, deadline=None)
 def test_the_header_says_what_was_written(width: int, height: int, orientation: int) -> None:
@@ -207,6 +208,7 @@ def test_a_scaled_box_covers_the_region_and_at_least_one_pixel(
     assert right - 1 <= (box[0] + box[2]) * x <= right + 1e-6
 
 
+@pytest.mark.slow
 def test_the_decoder_is_chosen_by_measuring_or_by_name() -> None:
     samples = [encoded(picture(number, 200, 150)) for number in range(3)]
     chosen, reason = decoding.choose("auto", samples)

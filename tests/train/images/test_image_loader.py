@@ -114,8 +114,9 @@ def test_from_the_second_epoch_on_nothing_is_read(tmp_path: Path) -> None:
             path.rename(path.with_suffix(".jpg"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", [False, "host", "files", "auto"])
-@pytest.mark.parametrize("after", [0, 1, 3, 4, 5])
+@pytest.mark.parametrize("after", [1, 4, 5])
 def test_a_resumed_run_goes_on_at_the_exact_picture(tmp_path: Path, cache: Any, after: int) -> None:
     root = folder(tmp_path, 2, 8)
     given: dict[str, Any] = {"cache": cache, "color_jitter": 0.3}
@@ -200,6 +201,7 @@ def break_some(root: Path) -> dict[str, str]:
     return reasons
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_in_training_the_next_good_picture_comes_for_a_corrupt_one(
     tmp_path: Path, workers: int
@@ -407,7 +409,7 @@ def test_workers_leave_the_programs_threads_alone(tmp_path: Path) -> None:
     try:
         passed(loader(folder(tmp_path), workers=2))
         # While a worker of the loader begins, a new thread may inherit that worker's number.
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while threads_of_a_new_thread() != 3 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert threads_of_a_new_thread() == 3

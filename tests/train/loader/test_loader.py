@@ -210,6 +210,7 @@ def test_the_state_loads_with_weights_only(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "state.pt", weights_only=True) == loader.state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_an_iterable_data_set_is_resumed_by_reading_again(workers: int) -> None:
     whole = passes(flatout.loader(Stream(), 4, workers=workers), 2)
@@ -366,6 +367,7 @@ def test_an_error_of_the_data_set_passes_with_the_index(workers: int) -> None:
     assert loader.state_dict()["mark"]["position"] == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_end_of_an_iterator_in_the_data_set_is_not_the_end_of_the_epoch(workers: int) -> None:
     class Exhausted(Augmented):
@@ -378,6 +380,7 @@ def test_the_end_of_an_iterator_in_the_data_set_is_not_the_end_of_the_epoch(work
         next(batches)
 
 
+@pytest.mark.slow
 def test_a_plan_chooses_where_the_arguments_do_not() -> None:
     plan = plans.StepPlan(loader={"workers": 0, "prefetch_factor": 3, "pin_memory": True})
     for more, chosen in (({}, (0, None)), ({"workers": 1}, (1, 3)), ({"prefetch": 5}, (0, None))):

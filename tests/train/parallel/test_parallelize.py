@@ -18,6 +18,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("ranks", "nodes", "cases"),
     [

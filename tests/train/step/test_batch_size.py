@@ -102,13 +102,14 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("fits", "start", "limit", "largest"),
     [
         (37, 2, None, 37),
+        (37, 2, 20, 20),
         (16, 2, None, 16),
         (37, 50, None, 37),
-        (37, 2, 20, 20),
         (37, 2, 37, 37),
         (3, 5, 9, 3),
     ],
@@ -128,7 +129,8 @@ def test_the_largest_that_fits_is_found(
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("before", [3, 0])
 def test_nothing_is_left_behind(before: int) -> None:
     memory = Memory(16 * 37)
     step = make_step(memory, accumulate=2)
@@ -151,6 +153,7 @@ def test_nothing_is_left_behind(before: int) -> None:
     assert all(ref() is None for ref in batches)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("patient")
 def test_training_goes_on_as_if_nothing_had_been() -> None:
     losses = []
@@ -165,7 +168,8 @@ def test_training_goes_on_as_if_nothing_had_been() -> None:
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("where", ["make_batch", "model"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("where", ["model", "make_batch"])
 def test_nothing_is_left_behind_when_the_user_s_code_raises(where: str) -> None:
     memory = Memory(16 * 37)
     step = make_step(memory)
@@ -194,6 +198,7 @@ def test_nothing_is_left_behind_when_the_user_s_code_raises(where: str) -> None:
     assert memory.held == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("patient")
 def test_memory_that_make_batch_does_not_find_counts() -> None:
     def limited(rows: int) -> Any:
@@ -204,6 +209,7 @@ def test_memory_that_make_batch_does_not_find_counts() -> None:
     assert find_batch_size(make_step(Memory(float("inf"))), limited, start=2).largest == 11
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("patient")
 def test_memory_that_ends_in_the_optimizer_counts() -> None:
     step = make_step(Memory(float("inf")))
@@ -223,6 +229,7 @@ def test_memory_that_ends_in_the_optimizer_counts() -> None:
     assert_same(everything(step), was)
 
 
+@pytest.mark.thorough
 def test_on_the_cpu_it_ends_where_the_rate_ends_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = {2: 19.0, 4: 30.0, 8: 30.5, 16: 29.0}
     step, sizes = make_step(Memory(float("inf"))), []
@@ -241,6 +248,7 @@ def test_on_the_cpu_it_ends_where_the_rate_ends_to_grow(monkeypatch: pytest.Monk
     assert max(sizes) == 16
 
 
+@pytest.mark.thorough
 def test_it_ends_before_the_host_s_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """130 MiB are left and 91 may be taken: at 1 MiB a sample 64 samples, and not 128."""
     monkeypatch.setattr(file, "PATIENCE", 10**6)
@@ -256,6 +264,7 @@ def test_it_ends_before_the_host_s_memory_does(monkeypatch: pytest.MonkeyPatch) 
     assert found.largest == max(sizes) == 64
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("device", "given"), [(torch.device("cuda", 1), [torch.device("cuda", 1)]), ("mps", [])]
 )
@@ -271,6 +280,7 @@ def test_the_step_s_own_device_is_waited_for(
     assert calls == [given]
 
 
+@pytest.mark.thorough
 def test_one_sample_that_does_not_fit() -> None:
     step = make_step(Memory(7))
     was = everything(step)
@@ -286,6 +296,7 @@ def test_wrong_bounds_are_named(start: int, limit: int | None) -> None:
         find_batch_size(make_step(Memory(8)), make_batch, start=start, limit=limit)
 
 
+@pytest.mark.thorough
 def test_in_the_middle_of_a_group_it_is_refused() -> None:
     step = make_step(Memory(800), accumulate=2)
     step(make_batch(4))

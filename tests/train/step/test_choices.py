@@ -49,6 +49,7 @@ def test_what_was_asked_for_by_name_holds_against_the_plan(tmp_path: Path) -> No
     step.close()
 
 
+@pytest.mark.slow
 def test_the_plain_loop_keeps_layout_and_kernel_unless_they_are_asked_for() -> None:
     step = made(precision="fp32", compile=False)
     assert step.notes["optimizer"].startswith("as written")

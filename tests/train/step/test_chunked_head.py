@@ -284,6 +284,7 @@ def test_chunks_are_bounded_and_of_one_size_where_they_can_be() -> None:
         assert -(-rows // step) >= 8
 
 
+@pytest.mark.slow
 def test_hugging_face() -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -407,6 +408,7 @@ def test_a_penalty_on_the_gradient_has_its_own_gradient() -> None:
     assert of_both(words(), loss_fn, tokens()).notes["logits"].startswith("chunked")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 def test_checkpoints_and_hooks_around_the_model_work_as_with_stored_logits() -> None:
     def loss_fn(model: Any, batch: Any) -> Tensor:
@@ -452,6 +454,7 @@ def test_what_cannot_be_chunked_says_why() -> None:
         made(words(), plain, "none")
 
 
+@pytest.mark.slow
 def test_the_compiler_that_has_it_whole_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda call, **_: REAL(call, backend="aot_eager"))
     monkeypatch.setattr(compiling, "missing", lambda *_: None)
@@ -459,6 +462,7 @@ def test_the_compiler_that_has_it_whole_keeps_it(monkeypatch: pytest.MonkeyPatch
     assert step.notes["logits"].startswith("stored: head and loss are compiled into one graph")
 
 
+@pytest.mark.slow
 def test_beside_compiled_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda call, **_: REAL(call, backend="aot_eager"))
     monkeypatch.setattr(compiling, "missing", lambda *_: None)

@@ -88,6 +88,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "missing", lambda *_: None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize(("asked", "how"), [("whole", "whole"), ("blocks", "blocks")])
 def test_gradients_are_the_same_at_changing_shapes_and_undo_restores(asked: str, how: str) -> None:
@@ -170,6 +171,7 @@ def fail_in(monkeypatch: pytest.MonkeyPatch, where: str, having: str = "") -> No
     monkeypatch.setattr(torch, "compile", lambda call, **_: REAL(call, backend=backend))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("asked", ["whole", "blocks"])
@@ -205,6 +207,7 @@ class Strict(nn.Module):
         return out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("asked", ["whole", "blocks"])
 @pytest.mark.parametrize(("checks", "words"), [(True, "four are wanted"), (False, "mat1 and mat2")])
@@ -260,6 +263,7 @@ class Halves(nn.Module):
         return out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_what_had_begun_is_not_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_in(monkeypatch, "forward", having="sin")
@@ -272,6 +276,7 @@ def test_what_had_begun_is_not_run_twice(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "a part failed: " in chosen.note()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_values_that_keep_changing_end_at_torchs_limit(few: None) -> None:
     model = nn.Linear(4, 3)
@@ -285,6 +290,7 @@ def test_values_that_keep_changing_end_at_torchs_limit(few: None) -> None:
     assert "torch's recompilation limit" in chosen.note()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_more_models_in_one_process_than_torch_recompiles(few: None) -> None:
     for _ in range(5):
@@ -363,8 +369,10 @@ def test_a_word_that_is_not_known() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
-    "asked", [pytest.param("whole", marks=pytest.mark.thorough), "blocks", "tuned"]
+    "asked",
+    ["blocks", "whole", "tuned"],
 )
 def test_the_real_compiler(asked: str) -> None:
     model, plain = network(), network()

@@ -173,6 +173,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda call, **_: REAL(call, backend="aot_eager"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_one_graph_serves_all_layers_of_a_decoder(kind: str) -> None:

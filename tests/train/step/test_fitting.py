@@ -82,7 +82,11 @@ def sequence(memory: Memory) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 8), Held(memory), nn.Tanh(), nn.Linear(8, 3)).double()
 
 
-@pytest.mark.parametrize("rows", [2, 7, 16, 33])
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "rows",
+    [16, 2, 7, 33],
+)
 def test_the_gradient_of_a_split_step_is_that_of_the_whole(rows: int) -> None:
     memory = Memory(float("inf"))
     loop = Loop(sequence(memory), "auto")
@@ -97,6 +101,7 @@ def test_the_gradient_of_a_split_step_is_that_of_the_whole(rows: int) -> None:
     assert memory.held == 0
 
 
+@pytest.mark.thorough
 def test_memory_that_others_give_back_is_asked_for_before_a_batch_is_split() -> None:
     memory = Memory(200)
     loop = Loop(sequence(memory))
@@ -148,7 +153,15 @@ class Limited(nn.Module):
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("at", [0, 1, 2, 7])
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param(0, marks=pytest.mark.thorough),
+        1,
+        pytest.param(2, marks=pytest.mark.thorough),
+        pytest.param(7, marks=pytest.mark.thorough),
+    ],
+)
 def test_memory_may_end_in_either_pass_at_any_step(where: str, at: int) -> None:
     model = Limited(where, 100)
     loop = Loop(model)
@@ -187,6 +200,7 @@ def test_what_fits_is_remembered_by_the_size_of_the_batch() -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_what_had_fitted_is_repeated_once_as_it_is() -> None:
     memory = Memory(8 * 16)
     loop = Loop(sequence(memory))
@@ -252,6 +266,7 @@ def test_a_failed_attempt_leaves_nothing_behind() -> None:
     assert model[1].num_batches_tracked == 2  # the parts; not the failed attempt
 
 
+@pytest.mark.thorough
 def test_one_sample_that_does_not_fit_is_told_with_its_size() -> None:
     loop = Loop(sequence(Memory(7)), False)
     with pytest.raises(torch.OutOfMemoryError) as raised:
@@ -265,6 +280,7 @@ def test_one_sample_that_does_not_fit_is_told_with_its_size() -> None:
     assert loop.gradient() == []
 
 
+@pytest.mark.thorough
 def test_a_larger_sample_that_does_not_fit_unlearns_nothing() -> None:
     tries: list[int] = []
 
@@ -282,6 +298,7 @@ def test_a_larger_sample_that_does_not_fit_unlearns_nothing() -> None:
     assert tries == [1, 2, 2, 2]
 
 
+@pytest.mark.thorough
 def test_a_batch_without_batch_dimension_cannot_be_split() -> None:
     def attempt(parts: list[Any]) -> Tensor:
         raise MemoryError
@@ -356,6 +373,7 @@ def prices(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
     monkeypatch.setattr("flatout_train.step.ways_to_fit.Way.add_call", called)
 
 
+@pytest.mark.thorough
 def test_recomputing_lets_a_sample_fit_that_splitting_cannot() -> None:
     loop = Loop(Blocks(Memory(2 * ONE_BLOCK)).double(), "auto")  # half a sample
     wanted = plain_gradient_of(loop, 4)
@@ -365,12 +383,14 @@ def test_recomputing_lets_a_sample_fit_that_splitting_cannot() -> None:
     assert loop.tries[-1] in ([1, 1, 1, 1], [2, 2])
 
 
+@pytest.mark.thorough
 def test_without_auto_nothing_is_recomputed() -> None:
     loop = Loop(Blocks(Memory(16 * WHOLE / 2)).double(), False)
     run_until_decided(loop)
     assert loop.fit.note == "split in 2: it did not fit at once"
 
 
+@pytest.mark.thorough
 def test_recomputing_that_fails_is_given_up_and_training_goes_on() -> None:
     memory = Memory(16 * WHOLE / 2)
 
@@ -389,6 +409,7 @@ def test_recomputing_that_fails_is_given_up_and_training_goes_on() -> None:
     assert "recomputes every block: rejected (CheckpointError: " in loop.fit.note
 
 
+@pytest.mark.thorough
 def test_recompute_true_does_so_from_the_start() -> None:
     memory = Memory(16 * (ONE_BLOCK + 4 * 8))
     loop = Loop(Blocks(memory).double(), True)
@@ -401,6 +422,7 @@ def test_recompute_true_does_so_from_the_start() -> None:
     assert [type(block) for block in repeated_blocks(loop.model)] == [Block] * 4
 
 
+@pytest.mark.thorough
 def test_wrong_recompute_is_named() -> None:
     with pytest.raises(UsageError, match="no repeated blocks"):
         Fit(nn.Linear(2, 2), CPU, True)
@@ -408,6 +430,7 @@ def test_wrong_recompute_is_named() -> None:
         Fit(nn.Linear(2, 2), CPU, "some")
 
 
+@pytest.mark.thorough
 def test_unsplit_raises_and_learns_nothing() -> None:
     loop = Loop(sequence(Memory(8 * 5)))
     with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 128"), loop.fit.unsplit():
@@ -416,20 +439,6 @@ def test_unsplit_raises_and_learns_nothing() -> None:
     assert loop.fit.note == "everything fitted"
     loop(batch_of(16))
     assert loop.tries == [[16], [16], [8, 8], [4, 4, 4, 4]]
-
-
-def test_a_step_that_fits_costs_microseconds() -> None:
-    import timeit
-
-    fit = Fit(nn.Linear(1, 1), CPU, "auto")
-    batch, loss = batch_of(4), torch.zeros(())
-    calls = 2000
-
-    def own() -> None:
-        fit.run(batch, lambda parts: loss, lambda: None)
-
-    seconds = min(timeit.repeat(own, number=calls, repeat=5)) / calls
-    assert seconds < 100e-6, seconds
 
 
 REAL = """

@@ -23,20 +23,6 @@ def filled(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Grad
     return gradients
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
-def test_norm_and_scale(dtype: torch.dtype) -> None:
-    gradients = filled((3, 4), (5,), (), dtype=dtype)
-    grads = gradients.present()
-    norm, parts = gradients.norm(grads)
-    assert torch.equal(norm, torch.nn.utils.get_total_norm(grads))
-    assert gradients.plain == (dtype != torch.complex64)
-    assert (parts is not None) == gradients.plain
-    before = [grad.clone() for grad in grads]
-    gradients.scale(grads, 0.5)
-    gradients.scale(grads, torch.tensor(0.5))
-    assert all(torch.equal(grad, old * 0.25) for grad, old in zip(grads, before, strict=True))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("factor", [None, 1.0, 1 / 3, torch.tensor(1 / 3)])
 @pytest.mark.parametrize("bad", [None, math.nan, math.inf])
@@ -56,17 +42,6 @@ def test_finite_when_scaled(dtype: torch.dtype, factor: Any, bad: float | None) 
         assert gradients.named_by(gradients.norm(grads)[1]) == [gradients.parameters[1]]
         grads[1][2] = 0.0
         assert gradients.finite_when_scaled(None)
-
-
-def test_kinds_that_torchs_grouped_functions_do_not_take_at_once() -> None:
-    gradients = of(nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2).double()))
-    assert not gradients.plain
-    assert gradients.finite_when_scaled(None)
-    assert gradients.norm([])[0].item() == 0.0
-    for parameter in gradients.parameters:
-        parameter.grad = torch.ones_like(parameter)
-    assert gradients.finite_when_scaled(0.5)
-    assert gradients.norm(gradients.present())[0].item() == pytest.approx(math.sqrt(5) / 2)
 
 
 class Shard(torch.Tensor):
@@ -118,14 +93,6 @@ def test_a_factor_of_the_gradients_own_dtype(
     gradients.scale(grads, torch.tensor(1 / 3, dtype=torch.float64))
     whole = torch.float32 if (dtype, device) == (torch.bfloat16, "cpu") else dtype
     assert factors == [(dtype, whole)]
-
-
-def test_half_precision_on_the_cpu_is_multiplied_by_the_whole_factor() -> None:
-    gradients = of(nn.Parameter(torch.zeros(1000, dtype=torch.bfloat16)))
-    grads = [torch.randn(1000).to(torch.bfloat16)]
-    expected = (grads[0].double() / 3).to(torch.bfloat16)
-    gradients.scale(grads, torch.tensor(1 / 3, dtype=torch.float64))
-    torch.testing.assert_close(grads[0], expected, rtol=0, atol=0)
 
 
 def test_the_flag_of_nonfinite_gradients_is_beside_them_whatever_the_default_device_is() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -37,24 +36,6 @@ def scalars(*values: float) -> list[Tensor]:
     return [torch.tensor(value) for value in values]
 
 
-def test_values_come_in_order_when_they_have_arrived() -> None:
-    device = Late()
-    history = Histories(CPU, device)
-    for step in range(1, BLOCK * 2 + 2):
-        history.add(step, scalars(step, step * 10.0), None)
-        assert history.take() == []
-    assert (history.arrived, list(history.losses)) == (0, [])
-    device.here = True
-    assert history.take() == []
-    assert history.arrived == BLOCK * 2
-    assert list(history.losses) == [float(step) for step in range(1, BLOCK * 2 + 1)]
-    assert history.norms[-1] == BLOCK * 20.0
-    history.send()
-    history.take()
-    assert history.arrived == BLOCK * 2 + 1
-    assert device.waited == 0
-
-
 def test_the_host_runs_ahead_by_a_few_blocks_at_most() -> None:
     device = Late()
     history = Histories(CPU, device)
@@ -88,32 +69,6 @@ def test_values_come_to_the_host_whatever_the_default_device_is(
     assert streams == [("of", values.device)]
 
 
-def test_bad_steps_are_told_with_their_norms() -> None:
-    device = Late()
-    history = Histories(CPU, device)
-    parts = torch.tensor([1.0, math.nan])
-    history.add(1, scalars(1.0, 2.0), torch.ones(2))
-    history.add(2, scalars(1.0, math.nan), parts)
-    history.add(3, scalars(math.inf, 2.0), None)
-    history.send()
-    found = history.take(wait=True)
-    assert [(bad.step, bad.loss) for bad in found] == [(2, 1.0), (3, math.inf)]
-    assert found[0].parts is parts
-    assert device.waited > 0
-
-
-def test_rows_of_another_width_and_dtype_keep_their_order() -> None:
-    history = Histories(CPU)
-    history.add(1, scalars(1.0, 2.0), None)
-    history.add(2, [*scalars(3.0), torch.tensor(4.0, dtype=torch.float64)], None)
-    history.add(3, scalars(5.0, 6.0, 65536.0), None)
-    history.send()
-    history.take()
-    assert list(history.losses) == [1.0, 3.0, 5.0]
-    assert list(history.norms) == [2.0, 4.0, 6.0]
-    assert history.scale == 65536.0
-
-
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(histories, "KEEP", 5)
     history = Histories(CPU)
@@ -122,21 +77,3 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(history.losses) == [15.0, 16.0, 17.0, 18.0, 19.0]
     assert not history.norms
     assert history.arrived == 19
-
-
-@pytest.mark.gpu
-def test_values_of_a_gpu_arrive_without_waiting() -> None:
-    device = torch.device("cuda")
-    history = Histories(device)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for step in range(1, 101):
-            history.add(step, [torch.full((), float(step), device=device)], None)
-            history.take()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    history.send()
-    torch.cuda.synchronize()
-    assert history.take() == []
-    assert list(history.losses) == [float(step) for step in range(1, 101)]

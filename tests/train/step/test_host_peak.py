@@ -25,6 +25,7 @@ def peak_after(before_mib: int, within_mib: int) -> int:
     return peak.bytes
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets the peak back")
 def test_the_peak_within_and_not_the_one_before() -> None:
     # Resident bytes are the whole process's: another thread's memory, or a page of a library that
@@ -33,10 +34,12 @@ def test_the_peak_within_and_not_the_one_before() -> None:
     assert statistics.median(peak_after(96, 0) for _ in range(5)) < 10 * MIB
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="not counted")
+@pytest.mark.skipif(sys.platform != "linux", reason="an earlier test may have held more")
 def test_where_the_peak_cannot_be_set_back_only_what_is_above_it_is_seen(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    with HostPeak():  # sets back what earlier tests have held
+        pass
     monkeypatch.setattr(host_peak, "RESET", tmp_path / "none" / "clear_refs")
     with HostPeak() as peak:
         held(200)

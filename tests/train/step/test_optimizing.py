@@ -39,6 +39,7 @@ def weights(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "options", "flag"), CASES)
 def test_the_update_is_the_same_also_from_the_middle_and_back(
     kind: Any, options: dict[str, Any], flag: str

@@ -18,7 +18,8 @@ needs_gloo = pytest.mark.skipif(
 
 @pytest.mark.slow
 @needs_gloo
-@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.thorough)])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_ranks_with_unequal_batches_have_the_gradient_of_one_process(
     kind: str, tmp_path: Path
 ) -> None:

@@ -360,6 +360,7 @@ def test_compiled_models_are_compiled_anew(how: str) -> None:
         assert kept == most
 
 
+@pytest.mark.thorough
 @COMPILES
 @pytest.mark.slow
 def test_compiled_blocks_with_running_statistics_run_as_written() -> None:

@@ -106,21 +106,6 @@ def test_tensors_are_views_and_the_batch_stays_as_it_is() -> None:
     assert batch == before
 
 
-def test_lists_of_one_item_a_sample_are_cut() -> None:
-    lengths = [torch.ones(n) for n in (3, 4, 2, 4)]  # two of them happen to be as long as the batch
-    boxes = [{"box": torch.ones(n, 4)} for n in (1, 4, 4, 2)]
-    batch = {
-        "x": torch.ones(4, 3),
-        "lengths": lengths,
-        "boxes": boxes,
-        "names": ("a", "b", "c", "d"),
-    }
-    first, second = split(batch, 2)
-    assert [*first["lengths"], *second["lengths"]] == lengths
-    assert [*first["boxes"], *second["boxes"]] == boxes
-    assert second["names"] == ("c", "d")
-
-
 def test_lists_that_hold_fields_are_held() -> None:
     x, y, positions = torch.ones(2, 5), torch.ones(2, 3), torch.arange(5)
     (a, b), (c, d) = split([x, y], 2)  # as long as the batch, and the batch itself
@@ -172,13 +157,6 @@ def test_nested_and_sparse_tensors_are_cut() -> None:
     found = [*first["x"].unbind(), *second["x"].unbind()]
     assert all(map(torch.equal, found, rows))
     assert torch.equal(torch.cat([first["s"].to_dense(), second["s"].to_dense()]), torch.eye(3))
-
-
-def test_gradients_flow_to_what_was_split() -> None:
-    x = torch.randn(4, 2, requires_grad=True)
-    sum(part.square().sum() for part in split(x, 3)).backward()
-    assert x.grad is not None
-    assert torch.equal(x.grad, 2 * x)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -10,8 +9,6 @@ import torch
 from hypothesis import given
 
 from flatout_train.step.ways_to_fit import TIMED, WARM_UP, CallTimer, Contest, Way
-
-CPU = torch.device("cpu")
 
 
 @given(rows=st.integers(1, 100), least=st.floats(0.1, 200), width=st.integers(1, 3))
@@ -32,14 +29,6 @@ def run(way: Way, seconds: float, calls: int = WARM_UP + TIMED) -> None:
         way.add_call(lambda slow=slow: slow, 2.0)  # type: ignore[misc]
 
 
-def test_the_first_calls_do_not_count_and_the_median_does() -> None:
-    way = Way(None)
-    run(way, 1.0, WARM_UP + TIMED - 1)
-    assert way.rate() is None
-    way.add_call(lambda: 50.0, 2.0)
-    assert way.rate() == 0.5
-
-
 def test_a_device_that_is_still_at_it_is_not_waited_for() -> None:
     contest = Contest([first := Way(None, smallest_failing=9.0), second := Way("all")])
     answers: list[float | None] = [None]
@@ -52,31 +41,6 @@ def test_a_device_that_is_still_at_it_is_not_waited_for() -> None:
     run(second, 0.1)
     assert contest.current(16.0, 16) is second
     assert contest.fastest is second
-
-
-def test_what_does_more_in_as_many_parts_is_not_run() -> None:
-    plain, alternate, everything = Way(None, smallest_failing=9.0), Way("alternate"), Way("all")
-    contest = Contest([plain, alternate, everything])
-    run(plain, 1.0)
-    run(alternate, 0.9)
-    assert contest.current(16.0, 16) is alternate
-    assert everything.calls == 0
-    assert contest.describe() == (
-        "recomputes every second block, not split (measured: 1.11 times as long not split)"
-    )
-
-
-def test_where_all_is_given_up_nothing_is_left() -> None:
-    contest = Contest([Way(None, rejection="too large"), Way("all", rejection="too large")])
-    assert contest.current(1.0, 1) is None
-
-
-def test_the_cpu_s_clock() -> None:
-    end = CallTimer(CPU).start()
-    time.sleep(0.01)
-    seconds = end()
-    assert seconds() == seconds()
-    assert 0.01 <= (seconds() or 0.0) < 5.0
 
 
 def test_events_of_a_device_are_read_when_they_are_done(monkeypatch: pytest.MonkeyPatch) -> None:

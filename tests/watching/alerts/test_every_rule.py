@@ -123,7 +123,7 @@ def odd_ranks(draw: st.DrawFn, number: int) -> RankHistory:
     return made
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), code=st.one_of(st.none(), st.integers(-300, 300)))
 def test_no_history_makes_a_rule_fail(data: st.DataObject, code: int | None) -> None:
     few = data.draw(st.lists(machine_samples, max_size=3))

@@ -124,6 +124,7 @@ def test_each_gpu_of_a_rank_is_looked_at_alone() -> None:
     assert breach.subject == "GPU 1"
 
 
+@pytest.mark.slow
 def test_growth_that_comes_with_longer_samples_is_no_leak() -> None:
     def longer(step: int) -> int:
         """Sequences are made longer every 150 s."""

@@ -95,6 +95,7 @@ def evaluating(last: int, silent_s: float, cpu: float = 0.0) -> View:
     return view(job(rank(taken, cpu=cpu)), machine())
 
 
+@pytest.mark.slow
 def test_an_evaluation_counts_where_it_is_due() -> None:
     assert not fires(hang001_job_hangs, evaluating(9000, 150))
     assert fires(hang001_job_hangs, evaluating(9000, 250))

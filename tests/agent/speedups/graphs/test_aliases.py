@@ -139,6 +139,7 @@ def train(
     return losses, model, engaged()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("make", MODELS)
 def test_trains_as_without_a_recording(make: Callable[[], nn.Module], accumulate: int) -> None:
@@ -198,6 +199,7 @@ def test_after_an_error_too() -> None:
     assert all(map(lambda one, two: one is two, before, model.parameters()))
 
 
+@pytest.mark.slow
 def test_what_came_from_the_host_lives_as_long_as_the_recording(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,6 +7,8 @@ import sys
 import threading
 from collections.abc import Callable
 
+import pytest
+
 from flatout_agent.watch.profile import frames
 
 LOOKS = 2000
@@ -104,6 +106,7 @@ def line(seen: list[frames.Instruction], function: Callable[[], None]) -> int:
     return number
 
 
+@pytest.mark.slow
 def test_a_thread_that_goes_on_is_seen_whole_and_the_process_lives() -> None:
     """Every stack ends at the module; with a loop in Python, this ended with wrong memory."""
     done = subprocess.run(

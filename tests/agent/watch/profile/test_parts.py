@@ -154,6 +154,7 @@ KEEPING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("statement", "keeps"), KEEPING.items())
 def test_the_statement_that_keeps_a_loss(statement: str, keeps: bool, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
@@ -235,6 +236,7 @@ def test_a_recording_and_its_marks(tmp_path: Path) -> None:
     assert not other_profiler()
 
 
+@pytest.mark.slow
 def test_garbage_collections_are_counted() -> None:
     seen = Collections()
     gc.collect()
@@ -244,6 +246,7 @@ def test_garbage_collections_are_counted() -> None:
     assert seen.s > 0
 
 
+@pytest.mark.slow
 def test_a_collection_that_runs_counts_so_far() -> None:
     def noting(phase: str, info: dict[str, int]) -> None:
         noted[phase] = collections.so_far_s()

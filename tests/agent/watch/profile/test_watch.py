@@ -245,6 +245,7 @@ def test_graphs_that_outlive_their_step(faults: Profiled) -> None:
     assert job.facts.eval_with_grad
 
 
+@pytest.mark.thorough
 def test_what_loader_workers_do(tmp_path: Path) -> None:
     run = profile(WORKERS, tmp_path, wire.ProfileOrders(stop=True))
     seen = run.seen
@@ -263,6 +264,7 @@ def test_what_loader_workers_do(tmp_path: Path) -> None:
     assert ended.steps < 200, "it was to stop at the window's end"
 
 
+@pytest.mark.thorough
 def test_a_program_that_ends_in_the_window_leaves_what_there_is(tmp_path: Path) -> None:
     text = CLEAN.replace("step += 1", "step += 1; assert step < 200")
     run = profile(text, tmp_path, wire.ProfileOrders(steps=4000))
@@ -295,6 +297,7 @@ for between in (1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 40):
 """
 
 
+@pytest.mark.thorough
 def test_the_scripts_own_profiler_comes_first(tmp_path: Path) -> None:
     """It starts over and over, also while ours records: it sees its own steps, ours gives way."""
     run = profile(OWN_PROFILER, tmp_path)
@@ -304,15 +307,11 @@ def test_the_scripts_own_profiler_comes_first(tmp_path: Path) -> None:
     assert run.seen.profiler == (run.seen.trace == "")
 
 
+@pytest.mark.thorough
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
-    [
-        "gan",
-        *(
-            pytest.param(name, marks=pytest.mark.thorough)
-            for name in ("accumulation", "scaler", "rnn", "methods", "ema_copy")
-        ),
-    ],
+    ["gan", *("accumulation", "scaler", "rnn", "methods", "ema_copy")],
 )
 def test_the_same_losses_in_loops_of_every_style(name: str, tmp_path: Path) -> None:
     argv = [str(JOBS / f"{name}.py"), "--steps", "160"]
@@ -323,6 +322,7 @@ def test_the_same_losses_in_loops_of_every_style(name: str, tmp_path: Path) -> N
     assert run.seen.trace
 
 
+@pytest.mark.thorough
 def test_torch_compile_tells_why_it_recompiles(tmp_path: Path) -> None:
     text = """
 import torch

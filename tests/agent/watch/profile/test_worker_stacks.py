@@ -31,6 +31,7 @@ def prepared(index: int) -> torch.Tensor:
     return torch.tensor(float(sum(number % 7 for number in range(40_000 + index))))
 
 
+@pytest.mark.slow
 def test_each_worker_tells_where_its_time_goes(tmp_path: Path) -> None:
     stacks = WorkerStacks(str(tmp_path))
     try:

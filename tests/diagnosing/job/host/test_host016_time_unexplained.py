@@ -102,6 +102,7 @@ def test_small_parts_are_not_told() -> None:
     assert made.findings(CHECK, with_gaps(dataclasses.replace(GRAPH, ms=5.0))) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_the_verdict_of_each_recorded_trace_names_what_is_large(name: str) -> None:
     profile = analyse(read([real(name)])[0])

@@ -67,7 +67,6 @@ def test_each_stall_is_told_by_one_check(code: str, check: str, name: str, sourc
     finding = made.only(check, profile)
     assert (finding.code, finding.severity) == (code, Severity.WARNING)
     assert finding.where == ("train.py:91" if source else None)
-    assert len(finding.title) <= 100
     assert made.saved_ms(finding, profile) == pytest.approx(6.0)
     assert [found for found in made.codes(profile) if found.startswith("SYNC")] == [code]
 

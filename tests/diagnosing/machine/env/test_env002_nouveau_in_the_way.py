@@ -37,11 +37,6 @@ def test_beside_a_gpu_that_works_it_is_a_note() -> None:
     assert found.severity is Severity.NOTE
 
 
-def test_in_a_container_the_lines_are_for_the_host() -> None:
-    (found,) = checked.check(changed(broken_driver.nouveau(), container__kind="docker"))
-    assert all(line.startswith("#") for line in found.cure.commands)
-
-
 def test_nixos_is_changed_in_its_configuration() -> None:
     (found,) = checked.check(broken_ordinary.nixos())
     assert not any("/etc/modprobe.d" in line for line in found.cure.commands)

@@ -31,11 +31,6 @@ def test_readable_is_not_enough() -> None:
     assert "readable: yes, writable: no" in found.evidence
 
 
-def test_in_a_container_the_group_is_given_from_outside() -> None:
-    (found,) = checked.check(changed(broken_driver.files_of_video(), container__kind="docker"))
-    assert any("--group-add" in line for line in found.cure.commands)
-
-
 def test_silent_on_files_that_do_not_matter_or_are_not_known() -> None:
     caps = DeviceFile("/dev/nvidia-caps/nvidia-cap1", True, False, False, "root", "0400")
     silent = [

@@ -23,7 +23,6 @@ def test_no_gpu_is_left(value: str) -> None:
     (found,) = checked.check(visible(h100(), value))
     assert found.severity is Severity.ERROR
     assert "CUDA sees no GPU" in found.title
-    assert len(found.title) <= 100
 
 
 @pytest.mark.parametrize("value", ["0", "7,6", " 1 , 2 ", "3gpu", "GPU-00000003", "gpu-00000003"])

@@ -28,11 +28,6 @@ def test_a_warning_where_torch_has_its_gpus() -> None:
     assert [found.severity for found in checked.check(works)] == [Severity.WARNING]
 
 
-def test_in_a_container_the_lines_are_for_the_host() -> None:
-    (found,) = checked.check(changed(broken_driver.no_fabric(), container__kind="docker"))
-    assert all(line.startswith("#") for line in found.cure.commands)
-
-
 def test_silent_where_the_fabric_is_complete_or_not_known() -> None:
     silent = [
         workstation(),

@@ -48,7 +48,6 @@ def test_lost() -> None:
 def test_not_loaded_without_secure_boot() -> None:
     (found,) = checked.check(broken_driver.not_loaded())
     assert "module is not loaded" in found.title
-    assert len(found.title) < 100
     assert found.cure.commands[0] == "sudo modprobe nvidia && nvidia-smi"
     assert not list(checked.check(broken_driver.secure_boot()))
 

@@ -52,11 +52,6 @@ def test_each_cause_has_its_cure(error: str, expected: str) -> None:
     assert expected in cure(error)
 
 
-def test_the_title_is_one_short_line_whatever_the_error() -> None:
-    finding = only(CHECK, not_importable(workstation(), "ImportError: " + "x " * 500))
-    assert len(finding.title) <= 100
-
-
 def test_nothing_where_the_import_was_not_tried() -> None:
     assert not findings(CHECK, workstation())
     assert not findings(CHECK, broken("cuda-library-missing", interpreter__torch__imported=None))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from diagnosing.machine.asking import commands, findings, only
 from flatout.nouns.finding import Severity
-from machines.healthy import changed, container, mac, workstation
+from machines.healthy import changed, mac, workstation
 
 ID = "open-files-limit-low"
 
@@ -21,11 +21,6 @@ def test_not_beyond_the_hard_limit() -> None:
     facts = {"limits__open_files": 1024, "limits__open_files_hard": 4096}
     finding = only(ID, changed(workstation(), **facts))
     assert "ulimit -n 4096" in commands(finding)
-
-
-def test_container_and_mac_have_their_own_ways() -> None:
-    assert "--ulimit nofile" in commands(only(ID, changed(container(), limits__open_files=100)))
-    assert ".zshrc" in commands(only(ID, changed(mac(), limits__open_files=256)))
 
 
 def test_silent_where_there_are_enough_or_no_limit() -> None:

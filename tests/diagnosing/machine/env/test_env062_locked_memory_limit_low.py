@@ -16,11 +16,6 @@ def test_with_active_ports() -> None:
     assert "memlock unlimited" in commands(finding)
 
 
-def test_in_a_container_it_is_an_option_of_docker() -> None:
-    finding = only(ID, changed(h100(), container__kind="docker", **LOW))
-    assert "--ulimit memlock=-1" in commands(finding)
-
-
 def test_silent_without_active_ports() -> None:
     assert findings(ID, changed(workstation(), **LOW)) == ()
     assert findings(ID, changed(h100(), network_ports__all__state="down", **LOW)) == ()

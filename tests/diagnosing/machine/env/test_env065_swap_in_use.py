@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from diagnosing.machine.asking import commands, findings, only
 from flatout.nouns.finding import Severity
-from machines.healthy import GIB, changed, mac, windows, workstation
+from machines.healthy import GIB, changed, mac, workstation
 
 ID = "swap-in-use"
 FULL = {"memory__swap_used_bytes": 2 * GIB, "memory__available_bytes": 3 * GIB}
@@ -25,10 +25,6 @@ def test_much_left_in_swap_is_a_note_and_can_be_brought_back() -> None:
 def test_macos_swaps_by_habit() -> None:
     assert findings(ID, changed(mac(), memory__swap_used_bytes=7 * GIB)) == ()
     assert only(ID, changed(mac(), **FULL)).severity is Severity.WARNING
-
-
-def test_windows_gets_powershell() -> None:
-    assert "Get-Process" in commands(only(ID, changed(windows(), **FULL)))
 
 
 def test_silent_for_little() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from diagnosing.machine.asking import commands, findings, only
 from flatout.nouns.finding import Severity
-from machines.healthy import changed, windows, workstation, wsl
+from machines.healthy import changed, workstation, wsl
 
 ID = "disk-slow"
 
@@ -31,11 +31,6 @@ def test_a_windows_drive_in_wsl() -> None:
 
 def test_only_the_folder_of_the_job_counts() -> None:
     assert findings(ID, changed(workstation(), disks__1__rotational=True)) == ()
-
-
-def test_windows_gets_powershell() -> None:
-    finding = only(ID, changed(windows(), disks__0__rotational=True))
-    assert "Get-PhysicalDisk" in commands(finding)
 
 
 def test_the_shell_ends_in_the_copy() -> None:

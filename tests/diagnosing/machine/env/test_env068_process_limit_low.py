@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from diagnosing.machine.asking import commands, findings, only
 from flatout.nouns.finding import Severity
-from machines.healthy import changed, container, mac, workstation
+from machines.healthy import changed, mac, workstation
 
 ID = "process-limit-low"
 
@@ -12,11 +12,6 @@ def test_low_on_linux() -> None:
     assert (finding.code, finding.severity) == ("ENV068", Severity.WARNING)
     assert "1024; 32 hardware threads" in finding.evidence
     assert "limits.d/processes.conf" in commands(finding)
-
-
-def test_in_a_container() -> None:
-    finding = only(ID, changed(container(), limits__processes=100))
-    assert "--pids-limit=-1" in commands(finding)
 
 
 def test_silent_elsewhere_and_without_a_limit() -> None:

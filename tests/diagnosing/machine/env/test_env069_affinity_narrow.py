@@ -26,12 +26,6 @@ def test_variables_that_pin_are_told_and_unset() -> None:
     assert "unset OMP_PROC_BIND" in commands(finding)
 
 
-def test_in_a_container_it_is_an_option_of_docker() -> None:
-    finding = only(ID, changed(container(), cpu__affinity_cores=2))
-    assert "--cpuset-cpus=0-31" in commands(finding)
-    assert "taskset" not in commands(finding)
-
-
 def test_silent_with_a_quota_or_half_of_the_cores() -> None:
     assert findings(ID, changed(container(), cpu__affinity_cores=4, cpu__quota_cores=4.0)) == ()
     assert findings(ID, changed(workstation(), cpu__affinity_cores=16)) == ()

@@ -23,11 +23,6 @@ def test_with_the_open_module_dma_buf_can_do_it() -> None:
     assert "dma-buf" in finding.cure.text
 
 
-def test_in_a_container_the_host_must_load_it() -> None:
-    finding = only(ID, changed(h100(), kernel__modules=LOADED, container__kind="docker"))
-    assert all(line.startswith("#") for line in finding.cure.commands)
-
-
 def test_silent_with_either_module_no_port_or_a_consumer_card() -> None:
     assert findings(ID, changed(h100(), kernel__modules=(*LOADED, "nv_peer_mem"))) == ()
     without = {"kernel__modules": LOADED, "network_ports": ()}

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from diagnosing.machine.asking import commands, findings, only
 from flatout.nouns.finding import Severity
-from flatout.nouns.machine import NetworkPort
 from machines import broken_shared
 from machines.healthy import changed, h100
 
@@ -30,14 +29,6 @@ def test_a_port_in_ethernet_mode_does_not() -> None:
 
 def test_silent_where_none_is_in_use() -> None:
     assert findings(ID, changed(h100(), network_ports__all__state="down")) == ()
-
-
-def test_many_ports_keep_the_title_short() -> None:
-    ports = tuple(
-        NetworkPort(f"mlx5_{n}/1", "active" if n < 2 else "down", 400.0, "infiniband")
-        for n in range(18)
-    )
-    assert len(only(ID, changed(h100(), network_ports=ports)).title) <= 100
 
 
 def test_a_port_beyond_one_for_each_gpu_is_a_note() -> None:

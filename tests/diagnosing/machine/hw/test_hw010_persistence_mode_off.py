@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from diagnosing.machine.asking import commands, findings, only
 from flatout.nouns.finding import Severity
-from machines import broken_shared
 from machines.healthy import a100, changed, laptop, windows, workstation, wsl
 
 ID = "persistence-mode-off"
@@ -33,7 +32,3 @@ def test_the_service_of_ubuntu_is_completed() -> None:
     assert "ExecStartPost=+-/usr/bin/nvidia-smi -pm 1" in line and line.startswith("sudo sh -c ")
     elsewhere = {"system__distribution": "rocky", "system__distribution_like": ("rhel",)}
     assert "ExecStartPost" not in commands(only(ID, changed(machine, **elsewhere)))
-
-
-def test_in_a_container_it_is_a_note() -> None:
-    assert only(ID, broken_shared.notebook_service()).severity is Severity.NOTE

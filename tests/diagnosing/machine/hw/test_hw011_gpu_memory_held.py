@@ -37,8 +37,3 @@ def test_small_amounts_are_left_out() -> None:
 def test_unknown_sizes_claim_nothing() -> None:
     unknown = (GpuProcess(7, "python"), GpuProcess(8))
     assert findings(ID, changed(windows(), gpus__0__processes=unknown)) == ()
-
-
-def test_windows_gets_its_own_commands() -> None:
-    finding = only(ID, changed(windows(), gpus__0__processes=(RUN,)))
-    assert "taskkill /PID 4711" in commands(finding)

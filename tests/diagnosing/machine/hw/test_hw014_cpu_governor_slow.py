@@ -4,7 +4,7 @@ import pytest
 
 from diagnosing.machine.asking import commands, findings, only
 from flatout.nouns.finding import Severity
-from machines.healthy import changed, container, workstation
+from machines.healthy import changed, workstation
 
 ID = "cpu-governor-slow"
 
@@ -24,8 +24,3 @@ def test_drivers_with_a_mind_of_their_own(driver: str | None) -> None:
 
 def test_schedutil_is_fine() -> None:
     assert findings(ID, changed(workstation(), cpu__governor="schedutil")) == ()
-
-
-def test_in_a_container_the_host_must_do_it() -> None:
-    finding = only(ID, changed(container(), cpu__governor="powersave"))
-    assert all(line.startswith("#") for line in finding.cure.commands)

@@ -5,7 +5,7 @@ import pytest
 from diagnosing.machine.asking import commands, findings, only
 from flatout.nouns.finding import Severity
 from flatout.nouns.gpu import GpuPair
-from machines.healthy import changed, h100, rocm, workstation
+from machines.healthy import changed, h100, workstation
 
 ID = "gpus-without-direct-link"
 
@@ -17,11 +17,6 @@ def test_across_processors() -> None:
     assert "2 of 3 pairs" in finding.title
     assert "1 by nvlink, 1 by system, 1 by node" in finding.evidence
     assert commands(finding) == "nvidia-smi topo -m"
-
-
-def test_amd_has_its_own_tool() -> None:
-    finding = only(ID, changed(rocm(), gpu_pairs=(GpuPair(0, 1, "system"),)))
-    assert commands(finding) == "rocm-smi --showtopo"
 
 
 @pytest.mark.parametrize("link", ["nvlink", "internal", "single", "multiple", "hostbridge"])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from diagnosing.machine.asking import findings, only
 from flatout.nouns.finding import Severity
-from machines.healthy import GIB, changed, gpu, laptop, rocm, workstation
+from machines.healthy import GIB, changed, gpu, laptop, workstation
 
 ID = "gpus-mixed"
 
@@ -15,13 +15,6 @@ def test_two_models() -> None:
     assert "1 x NVIDIA GeForce RTX 3060 with 12 GiB" in finding.evidence
     assert "export CUDA_VISIBLE_DEVICES=0,1" in finding.cure.commands
     assert "export CUDA_DEVICE_ORDER=PCI_BUS_ID" in finding.cure.commands
-
-
-def test_amd_has_its_own_variable() -> None:
-    finding = only(
-        ID, changed(rocm(), gpus__all__shared_memory=False, gpus__7__name="AMD Instinct MI210")
-    )
-    assert finding.cure.commands == ("export HIP_VISIBLE_DEVICES=0,1,2,3,4,5,6",)
 
 
 def test_silent_for_the_graphics_of_the_processor() -> None:

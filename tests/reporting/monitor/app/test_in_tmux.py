@@ -105,6 +105,7 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
     subprocess.run([*tmux._command, "kill-server"], check=False, capture_output=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("screen", ["textual", "rich"])
 @pytest.mark.parametrize("size", ["80x24", "120x40", "200x50"])
 def test_all_is_there_at_any_size(tmux: Tmux, size: str, screen: str) -> None:
@@ -119,6 +120,7 @@ def test_all_is_there_at_any_size(tmux: Tmux, size: str, screen: str) -> None:
     assert text.count("61G/80G") == 8
 
 
+@pytest.mark.thorough
 def test_keys_and_the_end(tmux: Tmux) -> None:
     tmux.start(sys.executable, "-c", PROGRAM, "textual", size="80x24")
     tmux.until(lambda text: "HANG001" in text)
@@ -144,6 +146,7 @@ def test_keys_and_the_end(tmux: Tmux) -> None:
     assert "flatout monitor" not in text  # the terminal is as it was
 
 
+@pytest.mark.thorough
 def test_the_mouse(tmux: Tmux) -> None:
     tmux.start(sys.executable, "-c", PROGRAM, "textual", size="120x40")
     shown = tmux.until(
@@ -159,6 +162,7 @@ def test_the_mouse(tmux: Tmux) -> None:
     tmux.until(lambda text: "process 9" in text)
 
 
+@pytest.mark.thorough
 def test_the_terminals_own_colours(tmux: Tmux) -> None:
     """On a light terminal as on a dark one: nothing has a background of its own."""
     tmux.start(sys.executable, "-c", PROGRAM, "textual")
@@ -167,6 +171,7 @@ def test_the_terminals_own_colours(tmux: Tmux) -> None:
     assert not BACKGROUND.search(drawn)
 
 
+@pytest.mark.thorough
 def test_without_colours(tmux: Tmux) -> None:
     tmux.start(sys.executable, "-c", PROGRAM, "textual", NO_COLOR="1")
     drawn = tmux.until(lambda text: "HANG001" in text and CHOSEN.search(text), "-e")
@@ -194,6 +199,7 @@ def test_a_real_job(tmux: Tmux, tmp_path: Path) -> None:
             job.kill()
 
 
+@pytest.mark.thorough
 def test_a_terminal_that_cannot_be_drawn_over(tmux: Tmux) -> None:
     tmux.start(sys.executable, "-m", "flatout", "monitor", TERM="dumb")
     tmux.until(lambda text: re.search(r"flatout monitor  .*\n.*CPU", text), "-S", "-")

@@ -27,6 +27,7 @@ from flatout.reporting.monitor.app.live_table import LiveTable
 from flatout.reporting.monitor.app.monitor_app import HelpScreen, MonitorApp
 from flatout.reporting.monitor.feed import FrameFeed
 
+pytestmark = pytest.mark.slow
 TRIES = 600
 """Of 50 ms each: no test depends on how fast the machine is."""
 Work = Callable[[Pilot[None], MonitorApp, "queue.Queue[Frame | None]"], Coroutine[Any, Any, None]]

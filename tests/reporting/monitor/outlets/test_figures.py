@@ -50,19 +50,6 @@ def test_a_name_means_one_figure_here_and_in_prometheus() -> None:
         assert len(names) == len(set(names))
 
 
-def test_names_in_prometheus() -> None:
-    names = {figure.name: figure.prometheus for figure in figures.FIGURES}
-    assert names["hw.gpu.utilization"] == "hw_gpu_utilization_ratio"
-    assert names["hw.gpu.memory.usage"] == "hw_gpu_memory_usage_bytes"
-    assert names["hw.errors"] == "hw_errors_total"
-    assert names["hw.status"] == "hw_status"
-    assert names["hw.temperature"] == "hw_temperature_celsius"
-    assert names["hw.fan.speed_ratio"] == "hw_fan_speed_ratio"
-    assert names["flatout.train.step.duration"] == "flatout_train_step_duration_seconds"
-    assert names["flatout.train.step.count"] == "flatout_train_step_count_total"
-    assert names["flatout.train.samples"] == "flatout_train_samples_per_second"
-
-
 def test_what_is_not_known_is_not_there() -> None:
     machine = MachineSample(1.0, "node", gpus=(GpuSample(0, "nvidia"),))
     job = JobSample("1-1", "foreign", "node", "train.py", 1)

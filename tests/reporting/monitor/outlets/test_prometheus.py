@@ -36,6 +36,7 @@ def scraped(port: int) -> Iterator[Any]:
         yield from family.samples
 
 
+@pytest.mark.slow
 def test_what_prometheus_reads(port: int) -> None:
     with prometheus.serving(str(port)) as exposition:
         assert [sample.name for sample in scraped(port)] == ["flatout_up"]
@@ -59,6 +60,7 @@ def test_what_prometheus_reads(port: int) -> None:
     assert not any(sample.labels.get("temperature") for sample in samples)
 
 
+@pytest.mark.slow
 def test_a_name_that_is_no_utf8_costs_no_figure(port: int) -> None:
     odd = 'tr\udcff "x" \\ \n.py'
     job = replace(FRAME.jobs[0], program=odd)
@@ -82,6 +84,7 @@ def queries(document: Any) -> Iterator[str]:
             yield from queries(value)
 
 
+@pytest.mark.slow
 def test_what_the_dashboard_asks_for_is_served(port: int) -> None:
     with prometheus.serving(str(port)) as exposition:
         exposition.tell(FRAME)

@@ -38,6 +38,7 @@ def text(browser: Any, part: str) -> str:  # noqa: F811
     return str(browser.execute_script(f"return document.getElementById('{part}').innerText"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("width", [1200, 400])
 def test_what_it_shows(browser: Any, width: int) -> None:  # noqa: F811
     publisher = Publisher()
@@ -70,6 +71,7 @@ def test_what_comes_from_a_program_is_text(browser: Any) -> None:  # noqa: F811
         assert "broken" not in browser.title
 
 
+@pytest.mark.thorough
 def test_by_keyboard(browser: Any) -> None:  # noqa: F811
     from selenium.webdriver.common.keys import Keys
 
@@ -89,12 +91,14 @@ def test_by_keyboard(browser: Any) -> None:  # noqa: F811
         assert browser.switch_to.active_element.text == "Copy"
 
 
+@pytest.mark.thorough
 def test_without_the_secret_it_says_so(browser: Any) -> None:  # noqa: F811
     with serving(Publisher()) as server:
         browser.get(server.url.partition("#")[0])
         until(lambda: "no access" in text(browser, "state"))
 
 
+@pytest.mark.thorough
 def test_a_lost_connection_comes_back_and_the_gap_is_filled(browser: Any) -> None:  # noqa: F811
     publisher = Publisher()
     publisher.put(frame(1))

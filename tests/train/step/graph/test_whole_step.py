@@ -845,17 +845,3 @@ def test_on_a_gpu_a_failed_recording_leaves_nothing_behind() -> None:
     again = OnGpu()
     assert again.train(data, recorded=True) == again.train(data, recorded=False)
     assert again.whole.reason == "recorded"
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_small_batches_are_faster_than_eager() -> None:
-    pair, data = OnGpu(), on_gpu(batches(1, 4)) * 300
-    pair.train(data[:10], recorded=True)
-    pair.train(data[:10], recorded=False)
-    seconds = {}
-    for recorded in (False, True):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        pair.train(data, recorded)
-        seconds[recorded] = time.perf_counter() - began
-    assert seconds[True] < 0.6 * seconds[False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -20,6 +21,7 @@ def twice(loop: Loop) -> float:
     return (first + again).sum().item()
 
 
+@pytest.mark.slow
 def test_a_second_call_that_gives_the_same() -> None:
     (row,) = rows(nn.Tanh(), loop=Loop(twice))
     assert (row.what, row.calls, row.repeated, row.unlearned) == ("Sequential()", 2, 1, 1)

@@ -149,6 +149,7 @@ class Recurrent(Model):
         return self.head(x[:, -1])
 
 
+@pytest.mark.slow
 def test_recurrent_layers_go_through_the_whole_length() -> None:
     model = Recurrent()
     model.layer = nn.GRU(WIDTH, WIDTH, batch_first=True)  # type: ignore[assignment]

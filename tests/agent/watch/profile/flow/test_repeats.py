@@ -234,6 +234,7 @@ class Decoder(nn.Module):
         return torch.stack(outs, 1)
 
 
+@pytest.mark.slow
 def test_a_loop_of_which_little_could_be_one_call_is_not_told() -> None:
     assert told(Decoder()) == ()
 
