@@ -42,7 +42,7 @@ CHECK = Check(code="ENV003", severity=Severity.ERROR, since="0.2.0", hides=("ENV
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where the module is there for other kernels alone."""
+    """One finding if the module exists only for other kernels."""
     kernel, release = machine.kernel, machine.system.release
     if not driver_state.module_missing(machine) or kernel.nvidia_module_on_disk is not False:
         return

@@ -81,7 +81,7 @@ def _ways(machine: Machine, needed: str) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _torch_for_driver(place: Target) -> tuple[str, tuple[str, ...]] | None:
-    """The build that runs on the present driver; None: none does, or it is not known."""
+    """The build that runs on the present driver, or None if there is none or it is unknown."""
     try:
         choice = pytorch.choose(place)
         lines = pytorch.commands(place)
@@ -93,7 +93,7 @@ def _torch_for_driver(place: Target) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _gpu_allows(machine: Machine, needed: str) -> bool:
-    """The GPUs are still supported by the driver branch that is needed."""
+    """Whether the required driver branch still supports the GPUs."""
     capabilities = map(driver_state.capability, machine.gpus_of("nvidia"))
     lasts = [cuda.last_driver_branch(capability) for capability in capabilities if capability]
     try:

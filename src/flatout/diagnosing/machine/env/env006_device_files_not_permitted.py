@@ -75,8 +75,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _not_given(machine: Machine, files: list[DeviceFile]) -> Iterator[Diagnosis]:
-    """The files are open to everyone and closed to this process. Silent where it has other GPUs,
-    and in Docker, where a container loses its devices that way: NVML's error shows it.
+    """The files' modes permit everyone, but this process may not open them.
+    Nothing if it has other GPUs, or in Docker, where NVML's error shows that devices were lost.
     """
     lost = machine.container.kind not in (None, "singularity")
     if lost or driver_state.listed(machine) or driver_state.cuda_works(machine):

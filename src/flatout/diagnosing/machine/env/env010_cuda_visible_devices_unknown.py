@@ -71,6 +71,6 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _commands(place: Target, usable: str | None) -> tuple[str, ...]:
-    """A value for this shell alone: one that stays would hide GPUs that come later."""
+    """A value for this shell only: a permanent one would hide GPUs added later."""
     lines = system_packages.variable(place, visible_devices.NAME, usable)
     return lines[:1] if usable else lines

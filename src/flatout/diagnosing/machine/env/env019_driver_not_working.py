@@ -72,7 +72,7 @@ def _not_loaded(machine: Machine) -> bool:
 
 
 def _fails(machine: Machine, cards: tuple[Gpu, ...]) -> bool:
-    """The module is loaded (or this is Windows), and the driver lists nothing."""
+    """Whether the module is loaded (or this is Windows) but the driver lists nothing."""
     driver_facts = machine.driver("nvidia")
     windows = machine.system.name == "Windows"
     if not (driver_facts if windows else driver_state.loaded(machine)):

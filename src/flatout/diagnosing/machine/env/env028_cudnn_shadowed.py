@@ -51,7 +51,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         if not software.differ(library.version, own):
             continue
         if software.numbers(library.version, 1) != software.numbers(own, 1):
-            continue  # libcudnn.so.8 and libcudnn.so.9 do not meet
+            continue  # libcudnn.so.8 and libcudnn.so.9 do not conflict
         loaded = f"; torch loaded {torch.cudnn}" if torch.cudnn else ""
         yield Diagnosis(
             title=f"cuDNN {library.version} in {name} shadows torch's {own}",

@@ -40,7 +40,7 @@ CHECK = Check(code="ENV034", severity=Severity.WARNING, since="0.2.0", hides=("E
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding; its severity says whether torch can be had at all."""
+    """One finding; its severity says whether any torch can be installed."""
     place = target.of(machine)
     minor, newest = place.python_minor, pytorch.newest()
     if machine.interpreter is None or minor is None or minor in newest.pythons:

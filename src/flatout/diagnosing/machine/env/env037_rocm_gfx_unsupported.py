@@ -70,7 +70,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _plain(gfx: str) -> str:
-    """Without the features behind the name: gfx90a:sramecc+:xnack-."""
+    """The name without the features after it, as in gfx90a:sramecc+:xnack-."""
     return gfx.partition(":")[0]
 
 

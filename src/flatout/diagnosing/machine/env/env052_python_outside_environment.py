@@ -36,7 +36,7 @@ CHECK = Check(code="ENV052", severity=Severity.WARNING, since="0.2.0", hides=("E
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """A warning where the interpreter is of no environment, a note where it is of another."""
+    """A warning if the interpreter is in no environment, a note if it is in another one."""
     python = machine.interpreter
     if python is None or not python.executable or python.virtual_environment is None:
         return

@@ -39,7 +39,7 @@ ENOUGH = 4096
 FEW = 1024
 WANTED = 65536
 ON_MACOS = 10240
-"""What the kernel of macOS lets every process have."""
+"""Files that the macOS kernel lets every process open."""
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:

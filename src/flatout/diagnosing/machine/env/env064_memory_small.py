@@ -39,7 +39,7 @@ CHECK = Check(code="ENV064", severity=Severity.WARNING, since="0.2.0")
 GIB = 2**30
 LITTLE = 8 * GIB
 ROUNDING = 0.93
-"""Of memory sold as 8 GiB, the kernel shows a little less."""
+"""The kernel shows slightly less memory than was sold as 8 GiB."""
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:

@@ -41,7 +41,7 @@ USES = {"work": "the job's folder", "temporary": "temporary files", "cache": "ca
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding per file system, whatever it is used for."""
+    """One finding per file system, with all its uses."""
     full: dict[tuple[int | None, int | None], list[Disk]] = {}
     for disk in machine.disks or ():
         if _severity(disk) is not None:

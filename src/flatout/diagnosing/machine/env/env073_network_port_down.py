@@ -98,7 +98,7 @@ def _commands(
     names = [shell.quote(place, port.name.partition("/")[0]) for port in odd]
     well = [port.name.replace("/", ":") for port in healthy]
     leave_out = (
-        # the first = means: exactly these; quoted, since zsh reads something into it
+        # the leading = means "exactly these"; quoted because zsh would expand it
         (f"export NCCL_IB_HCA='={','.join(well)}'",) if well else ()
     )
     return (

@@ -53,7 +53,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _braked(gpu: Gpu) -> bool:
-    """By name, or by a slowdown that heat does not explain."""
+    """Whether the driver names a power brake, or reports a slowdown that heat does not explain."""
     reasons = causes.reasons(gpu, throttles.BRAKE)
     return "hw_power_brake_slowdown" in reasons or bool(
         reasons and not causes.reasons(gpu, throttles.HEAT)

@@ -33,7 +33,7 @@ class Meaning:
 
 
 def meaning(number: int) -> Meaning:
-    """The number's meaning; an unknown one says so."""
+    """The number's meaning, which says so if the number is unknown."""
     entry = MEANINGS.get(number)
     if entry is not None:
         return entry
