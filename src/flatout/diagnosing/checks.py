@@ -47,7 +47,7 @@ class Check:
     """The severity of its findings, unless they give their own."""
     since: str
     hides: tuple[str, ...] = ()
-    """Codes of mere consequences of this problem: they are left out where this one is found."""
+    """Codes of mere consequences of this problem, left out if this one is found."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,18 @@ class Diagnosis:
     reason: str = ""
     """How that was computed, in numbers."""
     uncertainty: float | None = None
-    """Share of `saves_ms` by which it may be off; None: as usual for the check's family."""
+    """Share of `saves_ms` by which it may be off, or None for the check family's usual one."""
     most_ms: float | None = None
-    """The whole of what the cure is about: no more is saved. None: not known."""
+    """The time the cure concerns, the most it can save per step; None if unknown."""
     covers: tuple[str, ...] = ()
-    """file:line of all lines that it is about: what other checks find of the time of their
-    operators there is the same time, told with less of the cause.
+    """file:line of all lines that it is about.
+
+    Other checks' findings about operators there count the same time and say less of the cause.
     """
     needless: bool = False
-    """What these lines do is not needed in each step: how they do it does not matter, whatever
-    another check predicts of that.
+    """These lines' work is not needed in each step.
+
+    How they do it then does not matter, whatever another check predicts.
     """
 
 
@@ -94,7 +96,7 @@ class CheckModule(Protocol[Facts]):
 
 @dataclass(frozen=True)
 class CheckFile:
-    """Where a check stands; its source is not read."""
+    """The file of a check; its source is not read."""
 
     path: Path
 
@@ -125,7 +127,7 @@ class CheckKind(Generic[Facts]):
         return [file.id for file in self.files()]
 
     def load(self, check_id: str) -> CheckModule[Facts]:
-        """The module of one check; KeyError: there is none of that id."""
+        """The module of one check. Raises KeyError if none has that id."""
         for file in self.files():
             if file.id == check_id:
                 return self._module(file)

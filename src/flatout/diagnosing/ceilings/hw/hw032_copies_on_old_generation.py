@@ -42,7 +42,7 @@ CHECK = Check(code="HW032", severity=Severity.WARNING, since="0.2.0")
 
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
-    """One finding for each such GPU; a board that has no newer one makes it a note."""
+    """One finding for each such GPU; a note if the board supports no newer generation."""
     for shortfall in shortfalls.pcie(benched, machine):
         gpu = shortfall.gpu
         generations = shortfalls.generations(gpu)
@@ -64,6 +64,6 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _of_the_board(gpu: Gpu) -> bool:
-    """Card and slot together can do no more than they do."""
+    """Whether the link already runs at the highest generation that card and slot support."""
     most = gpu.pcie_generation_max
     return most is not None and gpu.pcie_generation is not None and gpu.pcie_generation >= most

@@ -69,7 +69,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _alike(benched: Benched, names: dict[str, str | None]) -> dict[tuple[str, str], list[Ceiling]]:
-    """The same measurement on GPUs of one name, three of them or more: two have no median."""
+    """The same measurement on three or more GPUs of one name; two have no median."""
     groups: dict[tuple[str, str], list[Ceiling]] = defaultdict(list)
     for ceiling in benched.ceilings:
         name = names.get(ceiling.device)

@@ -39,7 +39,7 @@ FEW = 0.5
 
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
-    """At most one finding; only where the CPU was measured."""
+    """At most one finding, only if the CPU was measured."""
     cpu = machine.cpu
     measured = any(
         ceiling.device == "cpu" and ceiling.value is not None for ceiling in benched.ceilings

@@ -76,6 +76,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 def _not_given(machine: Machine, files: list[DeviceFile]) -> Iterator[Diagnosis]:
     """The files' modes permit everyone, but this process may not open them.
+
     Nothing if it has other GPUs, or in Docker, where NVML's error shows that devices were lost.
     """
     lost = machine.container.kind not in (None, "singularity")

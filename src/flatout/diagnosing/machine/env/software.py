@@ -142,6 +142,7 @@ def arch_list(machine: Machine) -> tuple[str, ...]:
 
 def new_environment(place: Target) -> tuple[str, ...]:
     """Lines that make an environment with the second newest Python for which torch is built.
+
     Other packages are already built for that one.
     """
     plain = [minor for minor in pytorch.newest().pythons if not minor.endswith("t")]
@@ -176,6 +177,7 @@ def install_torch(machine: Machine, stay: bool = True) -> tuple[str, ...]:
 
 def to_install(machine: Machine, stay: bool = True) -> Target:
     """What to install torch for.
+
     stay: keep the installed release if a build of it fits: the user's programs rely on it.
     """
     release = machine.torch.version if machine.torch and stay else None
