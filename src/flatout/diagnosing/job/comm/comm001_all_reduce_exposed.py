@@ -43,7 +43,7 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="COMM001", severity=Severity.WARNING, since="0.2.0", hides=("COMM007",))
 LEAST_SHARE = 0.03
 BACKWARD = 0.5
-"""Share of the computing beside which gradients can be sent; two thirds are backward."""
+"""Share of computing that can overlap sending gradients; two thirds of it are backward."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

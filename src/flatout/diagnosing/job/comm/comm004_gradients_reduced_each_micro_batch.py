@@ -40,7 +40,7 @@ CHECK = Check(
     code="COMM004", severity=Severity.WARNING, since="0.2.0", hides=("COMM001", "COMM007")
 )
 MORE = 1.5
-"""Times the gradients' bytes from which more than one pass is exchanged."""
+"""How many times the gradients' bytes show that more than one pass is exchanged."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

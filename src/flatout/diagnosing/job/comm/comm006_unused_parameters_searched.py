@@ -38,7 +38,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="COMM006", severity=Severity.NOTE, since="0.2.0")
 WALK_MS = 0.005
-"""For each parameter tensor: its few nodes of the graph."""
+"""Time for the few graph nodes of each parameter tensor."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -44,16 +44,16 @@ from flatout.nouns.profile import Copy, Place, Profile
 
 CHECK = Check(code="COPY004", severity=Severity.WARNING, since="0.2.0")
 THE_SAME = re.compile(r"torch\.(ones|full|arange|linspace|eye|tril|triu|tensor|hann_window)\(")
-"""What is most often the same in each step; zeros are buffers to be filled, random is not."""
+"""Tensors that are usually the same in each step; zeros would be buffers to fill."""
 MOVED = re.compile(r"^(.*torch\.\w+\(.*)\)\.(?:to|cuda)\([^()]*\)(.*)$")
 MAKING = re.compile(
     r"aten::(ones|full|arange|linspace|eye|tril|triu|fill_|lift_fresh|hann_window|empty|detach_?)"
 )
-"""Operators that such a line consists of: others on it compute."""
+"""Operators that make such a tensor; others on the line compute."""
 CONVERTED_HERE = re.compile(r"torch\.tensor\((?!\s*[\[(]*\s*[-\d.])")
-"""What converts other values than numbers that stand there."""
+"""Conversions of values other than literal numbers."""
 CONVERTED = 0.5
-"""Of its time, where the values come as an array or as a tensor."""
+"""Share of the time saved if the values come as an array or a tensor."""
 FUNCTIONS = ("__getitem__", "__iter__", "__next__", "collate_fn", "collate")
 """These create tensors for each sample; the checks of the loader report them."""
 
@@ -115,7 +115,7 @@ def _on_cpu(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _changes(profile: Profile, source: str) -> bool:
-    """Whether values are converted that are others in each step, as far as the flow tells."""
+    """Whether the converted values differ from step to step, as far as the flow shows."""
     return flow.of(profile) is not None and CONVERTED_HERE.search(source) is not None
 
 
@@ -135,7 +135,7 @@ def _cure(where: str, source: str, changing: bool) -> Cure:
 
 
 def _line_costs(profile: Profile) -> tuple[dict[str, float], dict[str, str]]:
-    """Milliseconds a step and text of the lines that make what may be the same each time."""
+    """Milliseconds a step, and source, of lines whose tensors may be the same each time."""
     spent: dict[str, float] = {}
     sources: dict[str, str] = {}
     for operator in profile.operators:
@@ -157,7 +157,7 @@ def _line_costs(profile: Profile) -> tuple[dict[str, float], dict[str, str]]:
 
 
 def _sampled_ms(profile: Profile, where: str) -> float:
-    """What stacks show of a line in the step itself: evaluation is no part of it."""
+    """Milliseconds of a line in the step by sampled stacks, without evaluation."""
     lines = host_lines.of(profile, *HostKind)
     if not lines:
         return math.inf

@@ -67,7 +67,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _constant(profile: Profile, place: Place) -> str:
-    """What is moved on this line, if it is a constant; else empty."""
+    """The constant that this line moves, or empty if none."""
     named = copies.CONSTANT.search(place.source)
     if named is not None:
         return named[1]

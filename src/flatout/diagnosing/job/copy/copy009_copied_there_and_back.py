@@ -66,7 +66,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _costs(profile: Profile, row: ReturnSeen) -> tuple[float, float]:
-    """Milliseconds of copies that nothing hides, and in which the device is idle."""
+    """Milliseconds of copies that nothing hides, and of the device being idle."""
     lines = (row.left, row.back)
     exposed = sum(copy.exposed_ms for copy in profile.copies if str(copy.where) in lines)
     idle = sum(sync.idle_ms for sync in profile.syncs if str(sync.where) in lines)

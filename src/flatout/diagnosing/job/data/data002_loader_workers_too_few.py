@@ -39,7 +39,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="DATA002", severity=Severity.WARNING, since="0.2.0")
 SPARE = 1.25
-"""Samples do not all take the same time."""
+"""Workers for each one needed on average: samples take different times."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -49,7 +49,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     busy, work = loading.workers_busy(profile), loading.prepared_ms(profile)
     if busy is not None and busy < loading.BUSY:
-        return  # they wait for something else: the storage
+        return  # they wait for the storage
     step, wait = profile.anatomy.step_ms, loading.steady_wait_ms(profile)
     work = loader.num_workers * step if work is None else work
     training = max(step - wait, 1e-3)

@@ -43,9 +43,9 @@ from flatout_agent.wire import CallSeen
 CHECK = Check(code="DATA005", severity=Severity.WARNING, since="0.2.0")
 OPENING = ("open", "h5py.File", "lmdb.open", "sqlite3.connect", "zipfile.ZipFile")
 LEAST = 2.0
-"""Calls a step for each file from which it counts as reopened."""
+"""Calls a step for each file from which files count as reopened."""
 MOST = 16
-"""Files; a data set of more that are all opened again is small, and not at fault."""
+"""The most files; more that are all opened again are a small data set, not a fault."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -60,7 +60,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 def _line(profile: Profile, call: CallSeen, files: int) -> Iterator[Diagnosis]:
     loader, spent = loading.loader(profile), call.s * 1000
     if loader is not None and call.in_worker:
-        spent /= max(1, loader.num_workers)  # they open beside each other
+        spent /= max(1, loader.num_workers)  # workers open files in parallel
     saves = savings.within(profile, min(spent, _exposed_ms(profile)))
     if not savings.worth(profile, saves):
         return
@@ -87,7 +87,7 @@ def _line(profile: Profile, call: CallSeen, files: int) -> Iterator[Diagnosis]:
 
 
 def _exposed_ms(profile: Profile) -> float:
-    """Without workers the loop itself opens the files; with them the wait is the most to win."""
+    """The most to save: the step if the loop itself opens the files, else the wait for workers."""
     loader = loading.loader(profile)
     in_loop = loader is None or loader.num_workers == 0
     if in_loop and not savings.accelerated(profile):

@@ -91,7 +91,7 @@ def _a_sample(profile: Profile, work_ms: float) -> str:
 
 
 def _most(line: HostLine | None) -> str:
-    """What the workers do most, for the evidence."""
+    """The workers' costliest line, for the evidence."""
     if line is None:
         return ""
     package = f" in {line.package}" if line.package not in ("", "torch") else ""

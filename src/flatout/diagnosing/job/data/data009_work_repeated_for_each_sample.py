@@ -40,7 +40,7 @@ from flatout.nouns.profile import Operator, Profile
 CHECK = Check(code="DATA009", severity=Severity.WARNING, since="0.2.0")
 FUNCTION = "__getitem__"
 DRAWN = ("aten::randn", "aten::rand", "aten::normal_", "aten::uniform_", "aten::randint")
-"""Samples that are drawn, not read: synthetic data have nothing to convert."""
+"""Operators that draw samples: synthetic data need no conversion."""
 ON_CPU = 0.5
 
 

@@ -87,7 +87,7 @@ def _mask(row: PaddingSeen) -> str:
 
 
 def _change(row: PaddingSeen) -> tuple[str, str] | tuple[str, str, str]:
-    """What to write in place of what; of frames by hand, as each has a shape of its own."""
+    """The line before and the lines after; each kind of frame needs its own code."""
     sizes = row.shape.split("x")
     if len(sizes) < 3:
         return (
@@ -108,7 +108,7 @@ def _side(row: PaddingSeen) -> str:
 
 
 def _where(profile: Profile, row: PaddingSeen) -> str | None:
-    """Where the batch is made; else where it is taken from a loader, or given to the model."""
+    """Where the batch is made, else taken from a loader, else given to the model."""
     watched = profile.seen
     if row.where is not None or watched is None:
         return row.where

@@ -46,9 +46,9 @@ LEAST_SHARE = 0.1
 MANY = 50
 SHORT_MS = 0.2
 IN_MODEL = 0.7
-"""Share of the launches that are the model's: the rest of the loop is in no graph."""
+"""Share of the launches that are the model's; the rest of the loop is in no graph."""
 IN_GRAPH_MS = 0.001
-"""Between two kernels of a recorded graph."""
+"""Time between two kernels of a recorded graph."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

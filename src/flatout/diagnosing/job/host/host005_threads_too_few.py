@@ -41,7 +41,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="HOST005", severity=Severity.WARNING, since="0.2.0", hides=("HOST008",))
 LARGE_MS = 0.1
-"""Mean length of a matrix product that is worth sharing out."""
+"""Mean length of a matrix product that is worth dividing among threads."""
 REACHED = 0.7
 BOUND_BY_MEMORY = 0.35
 OTHERS = (Kind.NORMALISATION, Kind.ELEMENTWISE, Kind.REDUCTION, Kind.CONVERSION, Kind.OPTIMIZER)
@@ -104,7 +104,7 @@ def _where(profile: Profile) -> str | None:
 
 
 def _cause(profile: Profile) -> str:
-    """What set the number of threads, for the evidence; empty: not known."""
+    """What set the number of threads, for the evidence, or empty if unknown."""
     cores = profile.seen.cores if profile.seen is not None else None
     if cores is None:
         return ""

@@ -52,18 +52,18 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="HOST009", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
 MODULE = "<module>"
 PLAIN = 0.09
-"""Share of the step below which lines without a loop are a note: each program has such Python."""
+"""Share of the step below which lines without a loop are a note: every program has some."""
 FEW = 2
-"""Lines: more are the body of a loop, or of a function that is called again and again."""
+"""Lines; more are the body of a loop or of a function that is called repeatedly."""
 HEAVY = re.compile(
     r"\b(for|while|lambda|sorted|sum|max|min|map|filter|zip|join|split|any|all|set|dict|list|tuple|"
     r"tolist|format|str|repr|print|deepcopy)\b|<\w*comp>|%|\bf[\"']"
 )
-"""In a line: what may take long by itself."""
+"""Code in a line that may take long by itself."""
 STEPS = re.compile(
     r"\b(env|environment|sim|world)\.step\(|\bfor\b.*\b(envs?|environments?|sims|worlds)\b"
 )
-"""Calls of environments one by one."""
+"""Calls that step environments one by one."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -92,7 +92,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _severity(profile: Profile, group: LineGroup, severity: Severity) -> Severity:
-    """A note where it is little, and nothing in it loops or is heavy."""
+    """The severity: a note if it is little and nothing in it loops or is heavy."""
     numbers = {line.where.line for line in group.lines}
     texts = (f"{line.where.function} {line.callee} {line.where.source}" for line in group.lines)
     heavy = group.scans or len(numbers) > FEW or any(HEAVY.search(text) for text in texts)

@@ -49,7 +49,7 @@ CHECK = Check(code="HOST010", severity=Severity.WARNING, since="0.3.0", hides=("
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for each package and function that calls it in one way."""
+    """One finding for each kind of call from one function to a package."""
     yield from constant_work.diagnoses(profile)
     for group in host_lines.by_call(profile, constant_work.other_lines(profile)):
         saves = host_lines.saved_ms(profile, group.ms)

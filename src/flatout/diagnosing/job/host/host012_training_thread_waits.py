@@ -43,7 +43,7 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="HOST012", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
 ASIDE = packages.ASIDE
 Wait = tuple[str, str, tuple[str, ...]]
-"""What the thread does, in words; the cure and its lines."""
+"""What the thread does, in words; the cure; its lines."""
 PROCESS: Wait = (
     "waits for another process",
     "Start the process once and talk to it, or every 50 steps.",
@@ -119,7 +119,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _wait(line: HostLine) -> Wait:
-    """By the package that it calls, else by what its line says."""
+    """The wait, by the package that the line calls, else by its text."""
     package = line.package
     known = NETWORK if package in REMOTE else BY_PACKAGE.get(packages.use(package, line.callee))
     if known is not None:

@@ -43,9 +43,9 @@ CHECK = Check(
     code="HOST013", severity=Severity.WARNING, since="0.3.0", hides=("HOST008", "HOST012")
 )
 LEAST_CPU = 0.15
-"""Of the step, that the other thread must run."""
+"""Share of the step that the other thread must run."""
 RELIEVED = 0.1
-"""Of the step: where sampled steps are shorter by this, waiting for the interpreter was."""
+"""Share of the step; sampled steps this much shorter were spared waiting for the interpreter."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -51,7 +51,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if cores is None or savings.accelerated(profile):
         return
     if profile.job is not None and profile.job.threads > cores.cores:
-        return  # its own threads crowd it out: HOST004
+        return  # its own threads compete for its cores: HOST004
     queued_ms, throttled_ms = 1000 * (cores.queued_s or 0.0), 1000 * (cores.throttled_s or 0.0)
     lost_ms = savings.within(profile, max(queued_ms, throttled_ms))
     if lost_ms < LEAST_SHARE * profile.anatomy.step_ms:

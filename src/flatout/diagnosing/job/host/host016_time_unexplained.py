@@ -55,13 +55,13 @@ LEAST_SHARE = 0.10
 LEAST_PART = 0.02
 """Share of the step from which a part of it is described."""
 CALL_MS = 0.010
-"""What calling one operator takes at most, Python included."""
+"""The most that calling one operator takes, Python included."""
 EXPLAINS = 0.5
 """Share of the waiting that the lines of sampled stacks must take to explain it."""
 RECORDER = re.compile(
     r"Activity Buffer Request|Buffer Flush|Instrumentation|Resource|UVM Activity Init"
 )
-"""What CUDA's recorder says of itself."""
+"""Events of CUDA's recorder about itself."""
 NAME = 60
 """Characters of a kernel's name."""
 
@@ -74,12 +74,12 @@ class Unexplained:
     name: str
     """For the title."""
     known: str
-    """What is known of it, and what it is not."""
+    """What is known about it, and which causes are excluded."""
     cure: Cure
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for all that has no cause; what is most of it is described first."""
+    """One finding for all time without a cause; the largest part is described first."""
     step_ms = profile.anatomy.step_ms
     parts = [part for describe in PARTS if (part := describe(profile)) is not None]
     parts = [part for part in parts if part.ms >= LEAST_PART * step_ms]
@@ -120,7 +120,7 @@ def _unrecorded(profile: Profile) -> Unexplained | None:
 
 
 def _queued(profile: Profile) -> Unexplained | None:
-    """Nothing ran, though work was queued; or nothing of the host was recorded."""
+    """The time in which nothing ran though work was queued, or the host was not recorded."""
     ms, gaps = profile.anatomy.part(Kind.WAIT_OTHER), _gaps(profile, Kind.WAIT_OTHER)
     if gaps and RECORDER.fullmatch(max(gaps, key=lambda gap: gap.ms).doing):
         known = f"while the recorder itself holds things up{_described(gaps)}: no part of training"
@@ -142,10 +142,10 @@ def _queued(profile: Profile) -> Unexplained | None:
 
 
 def _launches(profile: Profile) -> Unexplained | None:
-    """The host launched nothing, and no line, call or collection says what it did instead."""
+    """The time in which the host launched nothing and no line, call or collection says why."""
     if not savings.accelerated(profile):
         return None
-    # A window without steps has no finding about launches: all of them are described here.
+    # A window without steps has no finding about launches, so all gaps are described here.
     gaps = launching.pauses(profile) if profile.trace_steps else _gaps(profile, Kind.WAIT_HOST)
     gaps = [gap for gap in gaps if gap.where is None]
     ms = sum(gap.ms for gap in gaps) - launching.paused_ms(profile) - _seen_ms(profile)
@@ -159,7 +159,7 @@ def _launches(profile: Profile) -> Unexplained | None:
 
 
 def _seen_ms(profile: Profile) -> float:
-    """Of the pauses, what calls and lines explain that were seen beside the trace."""
+    """Milliseconds of the pauses that calls and lines seen beside the trace explain."""
     calls = profile.seen.calls if profile.seen is not None else ()
     in_calls = sum(1000 * call.s for call in calls if call.where is not None)
     if profile.host is None:
@@ -171,7 +171,7 @@ def _seen_ms(profile: Profile) -> float:
 
 
 def _between_operators(profile: Profile) -> Unexplained | None:
-    """On a CPU, where no stacks were sampled."""
+    """The time between operators on a CPU, if no stacks were sampled."""
     anatomy = profile.anatomy
     if savings.accelerated(profile) or profile.host is not None:
         return None

@@ -47,15 +47,15 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="HOST017", severity=Severity.WARNING, since="0.3.0")
 LEAST_SHARE = 0.10
-"""Of the step."""
+"""Share of the step."""
 ELSEWHERE = 0.5
-"""Share of the work's time in calls that LOOP008 and LOOP009 tell by name."""
+"""Share of the work's time in calls that LOOP008 and LOOP009 report by name."""
 MODULE = "<module>"
 NAMED_CALLS = ("torch.save", "print", "logging", "SummaryWriter.add_scalar", "wandb.log")
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for each work."""
+    """One finding for each piece of work."""
     for work in beside.works(profile):
         ms = max(work.group.ms, work.device_ms)
         purpose = purposes.of(work)
@@ -88,7 +88,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _named(profile: Profile, work: WorkBeside) -> bool:
-    """Whether most of it is a call that has a finding of its own."""
+    """Whether most of it is calls that have their own finding."""
     places = {str(line.where) for line in work.group.lines}
     calls = profile.seen.calls if profile.seen is not None else ()
     took_ms = sum(

@@ -77,12 +77,12 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _of_a_runner(group: LineGroup) -> bool:
-    """Whether a package does it that runs the loop, for itself."""
+    """Whether a package that runs the loop does it for itself."""
     return any(packages.runs_loop(line.framework, line.callee) for line in group.lines)
 
 
 def _operators(profile: Profile, group: LineGroup) -> str:
-    """For the evidence: how many operators the text takes."""
+    """For the evidence: how many operators making the text calls."""
     calls = sum(row.calls for row in operator_loops.called_on(profile, group.where))
     return f"{calls:,.0f} operators a step from here; " if calls >= 1 else ""
 
