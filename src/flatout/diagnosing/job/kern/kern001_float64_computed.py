@@ -43,7 +43,7 @@ from flatout_agent.wire import FlowSeen
 CHECK = Check(code="KERN001", severity=Severity.WARNING, since="0.2.0")
 CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::copy_")
 SOURCES = 3
-"""Places where float64 enters that are named."""
+"""The most places of float64's origin that are named."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -87,7 +87,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _source(profile: Profile) -> tuple[str, str | None]:
-    """Where float64 enters, in words for the evidence, and the line of the costliest such place."""
+    """Where float64 comes from, in words for the evidence, and the costliest such line."""
     seen = flow.of(profile)
     if seen is None or not seen.doubles:
         return "", None
@@ -98,7 +98,7 @@ def _source(profile: Profile) -> tuple[str, str | None]:
 
 
 def _many(operator: Operator) -> bool:
-    """Not of single numbers: those Python's own make, which are converted without any shape."""
+    """Whether it is not about single numbers; conversions of Python's own have no shape."""
     if not operator.shapes:
         return operator.name not in CONVERSIONS
     return any(operators.elements(tensor) > 1 for tensor in operators.inputs(operator))
@@ -114,7 +114,7 @@ def _lines(profile: Profile, whole: bool) -> tuple[str, ...]:
 
 
 def _lines_at_sources(profile: Profile, seen: FlowSeen) -> tuple[str, ...]:
-    """What to change on the lines where float64 enters."""
+    """What to change on the lines where float64 comes in."""
     lines: list[str] = []
     for row in seen.doubles[:SOURCES]:
         _, where = flow.source(profile, row)

@@ -75,7 +75,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _half(profile: Profile) -> str | None:
-    """The 16-bit dtype that this GPU's matrix units take; None: none, or not known."""
+    """The 16-bit dtype that this GPU's matrix units take, or None if none is known."""
     job = profile.job
     if job is not None and job.hip:
         return "bf16" if job.bf16 else None

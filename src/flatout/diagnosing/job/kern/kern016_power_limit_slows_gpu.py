@@ -38,11 +38,11 @@ from flatout.nouns.profile import DeviceSample, Profile
 
 CHECK = Check(code="KERN016", severity=Severity.WARNING, since="0.2.0", hides=("KERN017",))
 LOW = 0.9
-"""Share of the data sheet's power below which a limit is one that someone set."""
+"""Share of the data sheet's power below which somebody set the limit."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for all GPUs that a limit of their own slows."""
+    """One finding for all GPUs that their own power limit slows."""
     slowed = [sample for sample in profile.devices if _braked(sample) or _limited(sample)]
     if not slowed:
         return

@@ -46,13 +46,13 @@ from flatout_agent.wire import EmbeddingSeen
 
 CHECK = Check(code="KERN022", severity=Severity.WARNING, since="0.3.0")
 SPARSE = {"Adam": "SparseAdam", "AdamW": "SparseAdam", "SGD": "SGD", "Adagrad": "Adagrad"}
-"""The optimizer of torch that takes sparse gradients in its place."""
+"""The torch optimizer for sparse gradients that replaces each."""
 LEAST = 0.1
-"""Share of the step in these rows below which nothing is told."""
+"""Share of the step in these rows below which nothing is reported."""
 MOMENTUM = 0.1
-"""Of the parameters' bytes, what an optimizer holds at most that has no momentum."""
+"""The most that an optimizer without momentum holds, as a share of the parameters' bytes."""
 DEAR = 4.0
-"""How many times as long as in the dense update a row takes that is used."""
+"""How many times as long a used row takes in the sparse as in the dense update."""
 FILLING = r"aten::(fill_|zero_|add_?|embedding_dense_backward|_embedding_bag_dense_backward)"
 """Operators that make and add up dense gradients."""
 
@@ -99,7 +99,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _has_momentum(profile: Profile) -> bool:
-    """Or it is not known: SGD adds up sparse gradients without end for it."""
+    """Whether SGD has momentum or that is unknown: with it, sparse gradients grow without end."""
     seen = profile.seen
     if seen is None or seen.optimizer_bytes is None:
         return True
@@ -107,7 +107,7 @@ def _has_momentum(profile: Profile) -> bool:
 
 
 def _gradients(profile: Profile, rows: Sequence[EmbeddingSeen]) -> list[Operator]:
-    """Operators that fill and add up gradients of these tables alone."""
+    """Operators that fill and add up only gradients of these tables."""
     tables = {f"{row.rows}x{row.width}" for row in rows}
     return [
         operator

@@ -37,11 +37,11 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="LOOP009", severity=Severity.WARNING, since="0.2.0")
 NAMES = ("print", "logging", "SummaryWriter.add_scalar", "wandb.log")
 EVERY = 50
-"""Steps: one line of the log in so many is enough."""
+"""Steps for which one line of the log is enough."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for all of it."""
+    """One finding for all logging."""
     waiting = {str(sync.where) for sync in profile.syncs if sync.where is not None}
     log_calls = [call for call in loops.calls(profile, *NAMES) if call.where not in waiting]
     saving = loops.rarer(profile, log_calls, "logging", EVERY)

@@ -40,7 +40,7 @@ CHECK = Check(code="LOOP012", severity=Severity.WARNING, since="0.2.0")
 LEAST = 0.5
 """Calls a step."""
 FORWARD = 0.3
-"""Share of computing that forward passes take, where operators do not show it."""
+"""Share of computing that forward passes take, if operators do not show it."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -79,7 +79,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _unread(profile: Profile) -> float:
-    """Such calls of a step whose outputs are not read either, or that repeat another call."""
+    """Such calls a step that other checks report: outputs unread, or another call repeated."""
     seen = flow.of(profile)
     if seen is None:
         return 0.0

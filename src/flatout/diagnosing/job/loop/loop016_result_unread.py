@@ -43,9 +43,9 @@ from flatout_agent.wire import UnreadSeen
 
 CHECK = Check(code="LOOP016", severity=Severity.WARNING, since="0.2.0")
 GRADIENTS = "autograd.grad"
-"""UnreadSeen.what of calls of torch.autograd.grad."""
+"""UnreadSeen.what for calls of torch.autograd.grad."""
 LEAST_OPERATORS = 0.10
-"""Share of the step from which operators that are no call of a module are told."""
+"""Share of the step from which operators outside module calls are reported."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

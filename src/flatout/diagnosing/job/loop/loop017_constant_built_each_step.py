@@ -49,11 +49,11 @@ MOVING = {"aten._to_copy", "aten.copy_"}
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for each line that ends in one."""
+    """One finding for each line that ends in a constant."""
     seen = flow.of(profile)
     for row in seen.constants if seen is not None else ():
         if savings.accelerated(profile) and set(row.operators) <= MOVING:
-            continue  # copied to the device each step: told by the check of such copies
+            continue  # copied to the device each step: the check of such copies reports it
         took = flow.constant_ms(profile, row)
         saving = device_time.of_step(
             profile, took, f"the {units.milliseconds(took)} in which it is built"

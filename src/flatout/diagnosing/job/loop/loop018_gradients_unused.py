@@ -54,7 +54,7 @@ LEAST = 0.03
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for the model, or for each pass whose gradients are dropped in part."""
+    """One finding for the model, or for each pass that drops some of its gradients."""
     seen = flow.of(profile)
     for row in seen.gradients if seen is not None else ():
         assert seen is not None

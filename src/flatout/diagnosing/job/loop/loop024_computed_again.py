@@ -48,11 +48,11 @@ from flatout_agent.wire import AgainSeen
 
 CHECK = Check(code="LOOP024", severity=Severity.WARNING, since="0.3.0")
 GRADIENTS = "autograd.grad"
-"""AgainSeen.what of calls of torch.autograd.grad."""
+"""AgainSeen.what for calls of torch.autograd.grad."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for each line that calls a module, or torch.autograd.grad."""
+    """One finding for each line that calls a module or torch.autograd.grad again."""
     seen = flow.of(profile)
     for row in seen.again if seen is not None else ():
         assert seen is not None

@@ -41,11 +41,11 @@ CHECK = Check(
     code="LOOP025",
     severity=Severity.WARNING,
     since="0.3.0",
-    # What the hooks themselves do: with one of each left, it may not be worth a word.
+    # The hooks' own work: with one of each left, it may not be worth reporting.
     hides=("HOST008", "HOST011", "KERN007", "LOOP016"),
 )
 WORTH_TELLING = 1.1
-"""Times as long as at the beginning, a step has visibly grown."""
+"""How many times as long as at the beginning a step must take to be reported."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

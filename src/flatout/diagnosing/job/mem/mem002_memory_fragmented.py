@@ -38,7 +38,7 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="MEM002", severity=Severity.NOTE, since="0.2.0")
 SHARE = 0.2
 TIGHT = 0.9
-"""Reserved share of the device from which on it is in the way."""
+"""Share of the device's memory from which reserved memory is a problem."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -43,7 +43,7 @@ from flatout_agent.wire import FlowSeen, RecomputedSeen
 CHECK = Check(code="MEM009", severity=Severity.WARNING, since="0.2.0")
 EMPTY = 0.5
 RECOMPUTED = 0.2
-"""Cautious share of computing that is the second forward pass; a quarter where it is all."""
+"""Cautious share of computing in the second forward pass; a quarter if all is repeated."""
 CALL = re.compile(r"\bcheckpoint(_sequential)?\(|\.gradient_checkpointing")
 NODE = re.compile(r"(autograd::engine::evaluate_function: )?CheckpointFunction(Backward)?")
 
@@ -61,7 +61,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _followed(profile: Profile, seen: FlowSeen, row: RecomputedSeen | None) -> Iterator[Diagnosis]:
-    """By the operators that were called again."""
+    """A finding by the operators that were called again."""
     watched = profile.seen
     if row is None or watched is None or not watched.memory_total_bytes:
         return
@@ -96,7 +96,7 @@ def _followed(profile: Profile, seen: FlowSeen, row: RecomputedSeen | None) -> I
 
 
 def _by_lines(profile: Profile, used: float) -> Iterator[Diagnosis]:
-    """By operators of lines that call a checkpoint, where the data flow is not known."""
+    """A finding by operators of lines that call a checkpoint, if the data flow is unknown."""
     checkpointed = [
         operator
         for operator in profile.operators
