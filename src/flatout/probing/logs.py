@@ -16,19 +16,19 @@ from flatout.nouns.errors import UserError
 BLOCK = 1 << 20
 SUFFIXES = {".log", ".txt", ".out", ".err", ".stderr", ".stdout", ".gz", ""}
 MEANT_AS_PATH = re.compile(r"\S+[/\\]\S*|\S+\.(log|txt|out|err|gz)", re.IGNORECASE)
-"""Words that mean a path even where there is no such file."""
+"""Words that mean a path even if there is no such file."""
 FILES = 10_000
-"""Most files read from one folder."""
+"""The most files read from one folder."""
 _NUMBERED = re.compile(r"\.[eo]?\d+")
-"""job.o123 of a batch system, train.err.4."""
+"""A batch system's suffix: job.o123, train.err.4."""
 _BINARY_SAMPLE = 4096
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def contents(words: Sequence[str]) -> Iterator[tuple[str | None, Iterator[bytes]]]:
-    """Name and content of each file, and of each log in each folder; else the words as text.
+    """Name and content of each file and of each log in each folder, else the words as text.
 
-    Raises UserError where a path leads to no log.
+    Raises UserError if a path leads to no log.
     """
     paths = [_path(word) for word in words]
     if not all(paths):
@@ -54,7 +54,7 @@ def _path(word: str) -> Path | None:
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """The file's text in UTF-8, block by block; raises OSError."""
+    """The file's text in UTF-8, block by block. Raises OSError."""
     with path.open("rb") as file:
         is_gzip = file.read(2) == b"\x1f\x8b"
         file.seek(0)

@@ -15,7 +15,7 @@ HOW = "record one: flatout doctor --json > machine.json"
 
 
 def read(path: Path) -> Machine:
-    """The Machine in the file. Raises UserError where it holds none, naming what is wrong."""
+    """The Machine in the file. Raises UserError with the fault if it holds none."""
     return _machine(documents.load(path, HOW), str(path))
 
 

@@ -19,13 +19,13 @@ FIRST = ("import torch", "find devices")
 """Without these, no other test can run."""
 LIMIT_S = 60.0
 SLOW_S = 180.0
-"""For tests that say that they are slow: they load or generate a lot of code."""
+"""For tests declared as slow, which load or generate much code."""
 
 
 def run(
     executable: str, limit_s: float | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[SelfTest, ...]:
-    """Every test with its outcome. limit_s: for each test; None: the default."""
+    """Every test with its outcome. limit_s: for each test, or None for the default."""
     base = os.environ if environ is None else environ
     tests: list[SelfTest] = []
     prefix = "flatout-selftest-"
@@ -46,7 +46,7 @@ def run(
 def _run_process(
     command: list[str], env: Mapping[str, str], limit_s: float | None
 ) -> tuple[list[SelfTest], bool]:
-    """The tests of one process, until it ends; and whether it ran all of them."""
+    """The tests of one process until it ends, and whether it ran all of them."""
     tests: list[SelfTest] = []
     running, slow, started_at = FIRST[0], True, time.monotonic()
     try:
