@@ -4,22 +4,22 @@
 
 A line creates a tensor (`torch.zeros`, `torch.arange`, `torch.tensor` ...) and copies it to the
 device in each step. On a CPU: a line creates masks or positions (`torch.ones`, `torch.tril`,
-`torch.arange` ...) again in each step, and that takes time. Where the bytes were compared and are
-the same in each step, LOOP017 tells of it; what `torch.tensor` converts changes then, and only half
-of its time can go. Where stacks were sampled, what they show of the line counts at most.
+`torch.arange` ...) again in each step, and that takes time. If the bytes were compared, LOOP017
+reports those that are the same in each step. Values that `torch.tensor` still converts then change,
+and only half of that time can be saved. At most the line's time in sampled stacks counts.
 
 ## Why it matters
 
-The host fills the memory, the copy starts from memory that is not pinned, and the host waits for
-it: the device runs dry. Created on the device, the tensor costs one kernel; created once, nothing.
+The host fills the memory, copies from it unpinned, and waits for the copy, so the device runs out
+of work. Created on the device, the tensor costs one kernel; created once, nothing.
 
 ## Evidence
 
-The line, its copies, and the milliseconds on the host and for which the device is idle.
+The line, its copies, its milliseconds on the host, and the device's idle milliseconds.
 
 ## Cure
 
-Pass `device=device` to the call that creates it; where it is the same in each step, create it once
+Pass `device=device` to the call that creates it; if it is the same in each step, create it once
 before the loop (in a module: `register_buffer`). The gain: the exposed copy and the idle time after
 it; on a CPU the time on the line.
 

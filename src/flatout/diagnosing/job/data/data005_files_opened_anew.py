@@ -3,13 +3,13 @@
 ## What it sees
 
 While the job was watched, one line of the script opened fewer distinct files than it makes calls in
-a single step: the same ones again and again. One file per sample (a picture) does not count. Forked
-loader workers are watched as well.
+a single step, so it opens the same files repeatedly. One file per sample (a picture) does not
+count. Forked loader workers are also watched.
 
 ## Why it matters
 
-Opening costs a walk through the folders, on a network file system a round trip, and what a library
-reads at the beginning of a file (an HDF5 index, a zip directory, the header of an array). Where all
+Opening costs a walk through the folders, a round trip on a network file system, and the library's
+reading of the file's beginning (an HDF5 index, a zip directory, the header of an array). If all
 samples are in one file, open it once.
 
 ## Evidence
@@ -19,8 +19,8 @@ The calls and their milliseconds a step, the line, and the file.
 ## Cure
 
 Open the file once for each process, when the first sample is asked for: not in `__init__`, since
-an open file must not be shared by forked workers. The gain: the calls' time, as far as the step
-waits for the loader.
+an open file must not be shared by forked workers. The gain: the calls' time, at most the step's
+wait for the loader.
 
 ## References
 

@@ -2,30 +2,29 @@
 
 ## What it sees
 
-A tenth of the step or more in which the device has nothing recorded to do and neither a launch, a
-call that waits, the loader nor another rank explains it; work that the trace does not have; kernels
-that no rule knows; on a CPU, from a trace without sampled stacks, time between operators beyond
-what calling them takes.
+A tenth of the step or more in which the device has no recorded work and neither a launch, a waiting
+call, the loader nor another rank explains it; work that is missing from the trace; kernels that no
+rule knows; on a CPU, in a trace without sampled stacks, time between operators beyond the time to
+call them.
 
 ## Why it matters
 
-What has no cause has no cure either, and other findings are worth less than they seem: they see
-only the rest of the step.
+Without a cause there is no cure, and other findings are worth less than they seem: they see only
+the rest of the step.
 
-While nothing runs, what was queued earlier waits for nothing on its own device, for a stream's
-events are those of work that has ended. Either there was work that the recorder left out (nodes of
-CUDA graphs, sampled events), or something outside the program held the device: another process, a
-host function in the stream, another device.
+While nothing runs, queued work waits for nothing on its own device: the events of a stream come
+from work that has ended. Either the recorder left work out (nodes of CUDA graphs, sampled events),
+or something else held the device: another process, a host function in the stream, another device.
 
 ## Evidence
 
-How much, in how many gaps, the longest of them: its stream, what ran before and after it, and how
-long before it that was launched; and what it is not.
+How much, in how many gaps. For the longest gap: its stream, the work before and after it, how long
+before it that work was launched, and which causes are excluded.
 
 ## Cure
 
-The one command that tells: another recording, or a look at the device's other processes. No gain is
-predicted of what is not known.
+The one command that finds out: another recording, or a look at the device's other processes. No
+gain is predicted for an unknown cause.
 
 ## References
 

@@ -2,9 +2,9 @@
 
 ## What it sees
 
-Training calls of the model, with gradients on, from whose outputs no backward pass follows, but
-whose outputs are read: for a metric, say. Of calls that nobody reads LOOP016 tells,
-of calls that repeat another one LOOP024.
+Training calls of the model, with gradients on, whose outputs are read (for a metric, say) but get
+no backward pass. LOOP016 reports calls whose outputs nobody reads, LOOP024 calls that repeat
+another one.
 
 ## Why it matters
 
