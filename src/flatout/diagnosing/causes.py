@@ -1,4 +1,4 @@
-"""Causes and cures that several kinds of checks share: above all, what limits a GPU's clocks."""
+"""Causes and cures that several kinds of checks share, mainly of limited GPU clocks."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
 """Checks: one problem per file; the folders are the table.
 
 `<kind>/<family>/<code>_<name>.py`: the kind says what is checked (`machine`, `job`, `ceilings`; the
-folder's docstring has what its checks get), the family is the letters of the code, and
-the name (underscores for hyphens) is the check's id: it names the problem and reads well after
-"allow". Any other file beside the checks is what several of them share. A check module has
+folder's docstring says what its checks get). The family is the letters of the code. The name
+(underscores for hyphens) is the check's id, which names the problem and reads well after "allow".
+Any other file beside the checks is shared by several of them. A check module has
 
     CHECK = Check(code="ENV014", severity=Severity.WARNING, since="0.2.0")
 
     def check(machine: Machine) -> Iterator[Diagnosis]
 
-`check` is pure: no file, no process, no clock. It yields nothing where a fact that it needs is
-None: what is not known is not claimed. It may get any machine, also one of another system.
+`check` is pure: no file, no process, no clock. It yields nothing if a fact that it needs is None,
+so that it claims nothing unknown. It may get any machine, even one with another system.
 The module docstring is the page that `flatout explain CODE` prints, with the headings What it sees
-/ Why it matters / Evidence / Cure / References; its first line says the problem in one sentence.
+/ Why it matters / Evidence / Cure / References; its first line states the problem in one sentence.
 """
 
 from __future__ import annotations

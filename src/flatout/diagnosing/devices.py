@@ -1,4 +1,4 @@
-"""What the checks of GPUs share: how a GPU is called, of which kind it is, and how it is set."""
+"""Shared by the checks of GPUs: a GPU's name, kind and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All checks over one Machine, one Profile or one Benched: the Findings, the worst first."""
+"""All checks on one Machine, Profile or Benched: the Findings, worst first."""
 
 from __future__ import annotations
 

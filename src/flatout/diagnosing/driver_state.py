@@ -1,4 +1,4 @@
-"""What the checks of NVIDIA's driver ask of a Machine: each question is answered in one place."""
+"""What the checks of NVIDIA's driver ask of a Machine, each answered in one place."""
 
 from __future__ import annotations
 

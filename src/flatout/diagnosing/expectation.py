@@ -1,4 +1,4 @@
-"""`flatout bench --expect h100`: is it that GPU, and does it give what it should?"""
+"""`flatout bench --expect h100`: is it that GPU, and is it as fast as it should be?"""
 
 from __future__ import annotations
 

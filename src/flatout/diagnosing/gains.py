@@ -1,4 +1,4 @@
-"""Gains: what a saving is worth to the step, given what binds it next, and how sure that is."""
+"""Gains: how much faster a saving makes the step, given its next limit, and how sure that is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of each finding code: what its check says of itself, as Markdown.
+"""The page of each finding code: its check's docstring, as Markdown.
 
 It is read from the check's source, see `nouns.page_source`.
 """

@@ -1,4 +1,4 @@
-"""Copies between host and device: what the checks of them share."""
+"""Shared by the checks of copies between host and device."""
 
 from __future__ import annotations
 

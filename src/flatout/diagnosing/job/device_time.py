@@ -1,4 +1,4 @@
-"""How much of a saving of computing time shows in the step."""
+"""How much of saved computing time shortens the step."""
 
 from __future__ import annotations
 

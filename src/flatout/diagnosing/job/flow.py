@@ -1,4 +1,4 @@
-"""What the checks ask of the data flow of a step, and what operators that it names cost."""
+"""What the checks ask of the data flow of a step, and the cost of operators in it."""
 
 from __future__ import annotations
 

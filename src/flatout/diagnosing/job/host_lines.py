@@ -1,4 +1,4 @@
-"""The lines that the host's time goes to: what the checks of host time share."""
+"""Shared by the checks of host time: the lines that take it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job gets its data: the figures that the checks of loaders share. Milliseconds a step."""
+"""Shared by the checks of loaders: figures of how a job gets its data, in milliseconds a step."""
 
 from __future__ import annotations
 

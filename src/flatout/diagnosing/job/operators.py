@@ -1,4 +1,4 @@
-"""What checks of jobs ask of a Profile's operators: their time, their lines, their dtypes."""
+"""What checks of jobs ask of a Profile's operators: time, lines and dtypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks of jobs share: what a cure is worth, which boost does it, the lines to change."""
+"""Shared by the checks of jobs: what a cure saves, the boost that applies it, lines to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls in which the host waits for the device: which check each belongs to, and what it costs."""
+"""Calls in which the host waits for the device: the check of each, and its cost."""
 
 from __future__ import annotations
 

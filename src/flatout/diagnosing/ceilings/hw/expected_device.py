@@ -1,4 +1,4 @@
-"""Whether a device is the model that was named."""
+"""Whether a device is the expected model."""
 
 from __future__ import annotations
 

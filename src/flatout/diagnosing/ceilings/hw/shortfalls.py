@@ -1,4 +1,4 @@
-"""What the checks of ceilings share: how much of its data sheet a device gives."""
+"""Shared by the checks of ceilings: how much of its data sheet a device reaches."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ or more while no kernel computes.
 ## Why it matters
 
 DistributedDataParallel sends gradients in buckets while the backward pass computes the next ones.
-What is not overlapped with computing is lost time: always the last bucket, and all of them when
-buckets are large, the connection is slow or the step is short.
+Sending that does not overlap with computing is lost time: always for the last bucket, and for all
+of them if buckets are large, the connection is slow or the step is short.
 
 ## Evidence
 

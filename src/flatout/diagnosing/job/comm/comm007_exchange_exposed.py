@@ -8,7 +8,7 @@ or more while no kernel computes, and no other check of communication explains i
 ## Why it matters
 
 Parts that are spread over devices (experts, embeddings, shards of the weights) wait for each other.
-What is sent while nothing computes is lost time on all of them.
+Sending while nothing computes is lost time on all of them.
 
 ## Evidence
 

@@ -1,4 +1,4 @@
-"""Communication between devices: what the checks of it share."""
+"""Shared by the checks of communication between devices."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ The wait for data, the number of workers and the share of their time that they c
 ## Cure
 
 Copy the data to a local disk, or pack small files into larger ones that are read in one go (tar
-shards, LMDB, Arrow, memory-mapped arrays). More workers overlap more round trips: they cost no core
-while they wait. The gain: the step without its wait or, where that is longer, the workers' share of
-the computing alone.
+shards, LMDB, Arrow, memory-mapped arrays). More workers overlap more round trips; they need no core
+while they wait. The gain: the step becomes the longer of the step without its wait and the workers'
+share of their computing.
 
 ## References
 

@@ -12,8 +12,8 @@ other hardware to do it.
 
 ## Evidence
 
-The wait for data, the workers, the share of their time that they compute, the cores, and what a
-sample costs; where it was measured, beside it what decoding a picture takes here.
+The wait for data, the workers, the share of their time that they compute, the cores, the time per
+sample and, if measured, the time to decode a picture here.
 
 ## Cure
 

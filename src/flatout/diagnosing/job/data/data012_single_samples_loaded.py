@@ -8,8 +8,8 @@ samples or more for one training call of the model.
 ## Why it matters
 
 For each batch the loader asks its sampler, collates, and with workers sends it through a queue.
-For batches of one sample that is as much work as for whole ones, many times a step; joining
-them afterwards copies each sample once more.
+Batches of one sample cost as much of this as whole ones, many times a step, and joining them
+afterwards copies each sample once more.
 
 ## Evidence
 
@@ -18,7 +18,7 @@ How many single samples a step takes, and the time in the loader's own code.
 ## Cure
 
 `batch_size=N` in the DataLoader and no joining by hand. The gain: the loader's own time for all
-but one of these batches, at least half of what the step waits for data where that is not known.
+but one of these batches, or half of the step's wait for data if that time is unknown.
 
 ## References
 

@@ -1,4 +1,4 @@
-"""Work of the user's own beside the training, by what the data flow tells of its lines."""
+"""The user's work beside the training, found by the data flow of its lines."""
 
 from __future__ import annotations
 

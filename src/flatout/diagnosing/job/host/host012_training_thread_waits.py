@@ -4,8 +4,8 @@
 
 In sampled stacks: a line in which the training thread uses no CPU for 4 % of the step or more,
 outside of torch and of the loader: sleep, files that are written through, another process, a
-database, the network, a lock. On an accelerator it counts where the device waits for the host.
-What was seen in one or two of the sampled steps only is a note.
+database, the network, a lock. On an accelerator it counts while the device waits for the host.
+Lines seen in only one or two sampled steps are a note.
 
 ## Why it matters
 
@@ -13,8 +13,8 @@ Nothing trains meanwhile, on no core.
 
 ## Evidence
 
-The line, what it calls, the milliseconds a step in which the thread was ready for nothing, and in
-how many stacks it was seen.
+The line, what it calls, the milliseconds a step in which the thread had nothing to run, and in how
+many stacks it was seen.
 
 ## Cure
 

@@ -1,4 +1,4 @@
-"""What well-known packages are called for in a training loop, and what to do instead."""
+"""Why training loops call well-known packages, and what to do instead."""
 
 from __future__ import annotations
 

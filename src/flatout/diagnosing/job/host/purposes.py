@@ -1,4 +1,4 @@
-"""What work beside the training is for, and what to do instead."""
+"""The purpose of work beside the training, and what to do instead."""
 
 from __future__ import annotations
 

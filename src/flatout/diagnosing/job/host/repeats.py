@@ -1,4 +1,4 @@
-"""Loops of independent calls: what one batched call for all would leave of their time."""
+"""Loops of independent calls, and the time that one batched call for all would save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads of packages that the training thread gives their work: writers of logs."""
+"""Threads of packages that get their work from the training thread, such as log writers."""
 
 from __future__ import annotations
 

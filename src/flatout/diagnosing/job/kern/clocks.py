@@ -1,4 +1,4 @@
-"""What the driver said of the GPUs' clocks while the window was recorded."""
+"""The driver's facts about the GPUs' clocks while the window was recorded."""
 
 from __future__ import annotations
 

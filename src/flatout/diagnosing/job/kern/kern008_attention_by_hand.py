@@ -13,7 +13,7 @@ never write them.
 
 ## Evidence
 
-The products, the softmax and what stands between them, with time, lines and shapes.
+The products, the softmax and the operators between them, with time, lines and shapes.
 
 ## Cure
 

@@ -3,12 +3,12 @@
 ## What it sees
 
 The driver gave power as a reason for lower clocks while the steps were recorded, and the limit is
-well under what the data sheet says of this model; or the power supply's brake is active.
+well below this model's data sheet; or the power supply's brake is active.
 
 ## Why it matters
 
-At its own limit a busy GPU always lowers its clocks a little: that is no fault. A lower limit,
-set by someone or by a weak supply, costs speed for as long as it stays.
+At its own limit a busy GPU always lowers its clocks a little, which is no fault. A lower limit, set
+by somebody or by a weak supply, costs speed as long as it stays.
 
 ## Evidence
 

@@ -2,9 +2,9 @@
 
 ## What it sees
 
-Lines of the user's with `.contiguous()`, `.clone()`, or a `.reshape()`, `.permute()` or
-`.transpose()` that has to copy, where the copying takes a share of the step. Of lines that call
-layers as well only those that ask for a copy by name: layers make copies of their own.
+The user's lines with `.contiguous()`, `.clone()`, or a `.reshape()`, `.permute()` or `.transpose()`
+that has to copy, if the copying takes a share of the step. Lines that also call layers count only
+if they ask for a copy by name, since layers make their own copies.
 
 ## Why it matters
 

@@ -2,10 +2,10 @@
 
 ## What it sees
 
-A linear layer whose output goes into `cross_entropy` or `nll_loss` alone, of whose rows at least
-60% are not in the loss: their target is `ignore_index`, or they are left out by an index after the
-layer (`logits[mask]`, `logits[:, -1]`). Told from 1,000 classes on, or where layer and loss take a
-tenth of the step.
+A linear layer whose output only goes into `cross_entropy` or `nll_loss`, with at least 60% of its
+rows not in the loss: their target is `ignore_index`, or an index after the layer leaves them out
+(`logits[mask]`, `logits[:, -1]`). Reported from 1,000 classes, or if layer and loss take a tenth of
+the step.
 
 ## Why it matters
 

@@ -3,13 +3,13 @@
 ## What it sees
 
 `print`, `logging`, TensorBoard's `add_scalar` or `wandb.log` in every second step or more often,
-and time in it. Where it reads a value from an accelerator, the SYNC codes report the wait for the
+and time in it. If it reads a value from an accelerator, the SYNC codes report the wait for the
 device instead.
 
 ## Why it matters
 
-Each line is formatted, written and flushed while the loop stands still; over a slow terminal, a
-network disk or an uploading logger that takes milliseconds.
+Each line is formatted, written and flushed while the loop waits; a slow terminal, a network disk
+or an uploading logger takes milliseconds.
 
 ## Evidence
 

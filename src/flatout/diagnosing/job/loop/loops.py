@@ -1,4 +1,4 @@
-"""What checks of the training loop ask of the calls that were seen in it."""
+"""What checks of the training loop ask of the calls seen in it."""
 
 from __future__ import annotations
 

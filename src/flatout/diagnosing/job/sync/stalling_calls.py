@@ -1,4 +1,4 @@
-"""Calls in nearly each step for which the device waits: what they take, and what it costs."""
+"""Calls in nearly every step for which the device waits: their time and their cost."""
 
 from __future__ import annotations
 

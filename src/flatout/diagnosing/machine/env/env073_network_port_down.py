@@ -13,7 +13,7 @@ quarter of the rate slows every all-reduce of the whole job.
 
 ## Evidence
 
-Every InfiniBand port that stands out, with state and rate, and what most have.
+Every InfiniBand port that differs, with state and rate, and the state and rate of most ports.
 
 ## Cure
 

@@ -1,4 +1,4 @@
-"""What the checks of torch and Python ask of a Machine: its build, its GPUs, its variables."""
+"""What the checks of torch and Python ask of a Machine: build, GPUs and variables."""
 
 from __future__ import annotations
 

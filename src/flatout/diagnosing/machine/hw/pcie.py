@@ -1,4 +1,4 @@
-"""PCIe: what the checks of links share."""
+"""Shared by the checks of PCIe links."""
 
 from __future__ import annotations
 

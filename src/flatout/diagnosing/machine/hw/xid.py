@@ -1,4 +1,4 @@
-"""What the numbers of the NVIDIA driver's errors (Xid) mean, and what to do about each.
+"""The meaning of the NVIDIA driver's error numbers (Xid), and what to do about each.
 
 From https://docs.nvidia.com/deploy/xid-errors/ and the driver's own header nverror.h.
 """
