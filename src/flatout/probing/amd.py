@@ -1,4 +1,4 @@
-"""AMD's GPUs as the amdgpu driver shows them in /sys, and the ROCm that is installed.
+"""AMD's GPUs as the amdgpu driver shows them in /sys, and the installed ROCm.
 
 AMD's own programs are slow, so they are asked only for a name that no file gives.
 """

@@ -1,4 +1,4 @@
-"""Apple's GPUs: from sysctl on Apple silicon; the slow system_profiler only on older Macs."""
+"""Apple's GPUs: from sysctl on Apple silicon, from the slow system_profiler on older Macs."""
 
 from __future__ import annotations
 

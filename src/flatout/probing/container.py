@@ -1,7 +1,7 @@
 """Whether this process is in a container, in WSL or in a virtual machine, and which.
 
-A file such as /.dockerenv alone proves nothing: it stays when an image is started as a virtual
-machine or as a WSL distribution. So the kernel's namespaces decide first.
+A file such as /.dockerenv alone proves nothing: it remains when an image is started as a virtual
+machine or WSL distribution. So the kernel's namespaces decide first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The processor: its product name, its features, and the cores that this process may use."""
+"""The processor: its product name, its features and the cores that this process may use."""
 
 from __future__ import annotations
 

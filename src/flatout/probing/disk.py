@@ -1,4 +1,4 @@
-"""The disks that matter: the current folder, temporary files, and the caches of compilers."""
+"""The relevant disks: of the current folder, temporary files and compilers' caches."""
 
 from __future__ import annotations
 

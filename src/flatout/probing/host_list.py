@@ -1,4 +1,4 @@
-"""Slurm's way to write many host names in one: n[01-03,7],login."""
+"""Slurm's notation for many host names: n[01-03,7],login."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intel's GPUs as the i915 and xe drivers show them in /sys; xpu-smi, if installed, names them."""
+"""Intel's GPUs as the drivers i915 and xe show them in /sys; xpu-smi, if installed, names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's interpreter: it runs `flatout_programs/facts.py`, which reports facts about it.
+"""The user's interpreter, in which `flatout_programs/facts.py` reports facts about it.
 
 It may hang or crash at any point, as with a broken torch; the facts reported until then are kept.
 """

@@ -1,4 +1,4 @@
-"""CUDA's shared libraries that the loader finds on its own, before or besides those in wheels."""
+"""CUDA's shared libraries that the loader itself finds, before or besides those in wheels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs as users have them: files (also compressed or UTF-16), folders of ranks, a pipe."""
+"""Logs in users' forms: files (also compressed or UTF-16), folders of ranks, a pipe."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """All facts about this machine, from every source; each may fail on its own.
 
 The slow ones (the user's Python, NVIDIA's driver, the kernel's log) run while the others are read.
-What does not answer in time is None.
+A source that does not answer in time gives None.
 """
 
 from __future__ import annotations

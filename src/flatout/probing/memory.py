@@ -1,4 +1,4 @@
-"""Main memory: the machine's total, what is free, and the limits of this process's cgroups."""
+"""Main memory: the machine's total and free memory, and the limits of the process's cgroups."""
 
 from __future__ import annotations
 

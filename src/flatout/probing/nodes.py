@@ -1,7 +1,7 @@
-"""Which of several machines this is, and where they meet: from what its engine has set.
+"""Which of several machines this is, and where they meet, from its engine's variables.
 
-One reader for each engine, which gives None where its variables are not set. FLATOUT_NODES and its
-companions are flatout's own and win: `flatout launch` sets them where an engine sets nothing.
+Each engine has a reader, which gives None if its variables are not set. FLATOUT_NODES and its
+companions are flatout's own and win: `flatout launch` sets them if an engine sets nothing.
 """
 
 from __future__ import annotations

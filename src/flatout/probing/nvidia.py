@@ -1,7 +1,7 @@
-"""NVIDIA's GPUs and driver: from its library, from its program where that fails, and the kernel.
+"""NVIDIA's GPUs and driver: from its library, else from its program, and from the kernel.
 
-The program takes up to a second to start: where the library answers, it is only searched for, not
-run. That one of the two works and the other does not is a fact of its own.
+The program takes up to a second to start, so if the library answers, it is only searched for, not
+run. If only one of the two works, that is also reported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""NVIDIA's own program: the facts where its library cannot be used, and why the program fails.
+"""NVIDIA's own program: the facts if its library cannot be used, or why the program fails.
 
-Its XML output (`nvidia-smi -q -x`) is read, the one format whose names have been stable for years.
-Whatever cannot be understood is None.
+Its XML output (`nvidia-smi -q -x`) is read, the only format with names stable for years.
+Anything that cannot be understood is None.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run an outside program. That it is missing, fails or hangs is an ordinary answer."""
+"""Run an outside program. If it is missing, fails or hangs, that is an ordinary answer."""
 
 from __future__ import annotations
 

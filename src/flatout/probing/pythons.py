@@ -1,4 +1,4 @@
-"""The other Pythons of this machine, from files alone: none is started."""
+"""The other Pythons of this machine, found by reading files: none is started."""
 
 from __future__ import annotations
 

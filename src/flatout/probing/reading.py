@@ -1,4 +1,4 @@
-"""The small files of the kernel (/proc, /sys): what cannot be read is None."""
+"""The kernel's small files (/proc, /sys); those that cannot be read give None."""
 
 from __future__ import annotations
 

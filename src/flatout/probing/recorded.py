@@ -1,4 +1,4 @@
-"""A Machine that was recorded elsewhere: a file that `flatout doctor --json` wrote."""
+"""A Machine recorded elsewhere, in a file written by `flatout doctor --json`."""
 
 from __future__ import annotations
 

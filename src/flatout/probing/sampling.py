@@ -1,4 +1,4 @@
-"""The driver's readings of the GPUs, sampled while a program runs: means over the samples."""
+"""The driver's readings of the GPUs while a program runs, as means over the samples."""
 
 from __future__ import annotations
 

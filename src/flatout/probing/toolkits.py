@@ -1,4 +1,4 @@
-"""The CUDA toolkits on disk, and which of them a build would take: PATH, CUDA_HOME, the loader."""
+"""The CUDA toolkits on disk, and those that a build would use: by PATH, CUDA_HOME, the loader."""
 
 from __future__ import annotations
 

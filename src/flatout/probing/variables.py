@@ -1,4 +1,4 @@
-"""The environment variables that change how training runs; never one that may hold a secret."""
+"""The environment variables that affect training; never one that may hold a secret."""
 
 from __future__ import annotations
 

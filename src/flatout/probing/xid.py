@@ -1,6 +1,6 @@
-"""Xid errors: what NVIDIA's driver has written to the kernel's log since boot.
+"""Xid errors, which NVIDIA's driver has written to the kernel's log since boot.
 
-An ordinary user often may not read the log; the answer is then None.
+Ordinary users often may not read the log; the answer is then None.
 """
 
 from __future__ import annotations

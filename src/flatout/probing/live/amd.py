@@ -1,7 +1,7 @@
 """AMD's GPUs now, from the files of the amdgpu driver; no program is started.
 
-Which programs compute on them, and with how much memory, the compute driver tells (KFD, for each
-process a file `vram_<GPU's id>` in bytes). It counts processes as the machine itself does.
+The compute driver (KFD) reports the programs that compute on them and their memory, in a file
+`vram_<GPU's id>` (bytes) for each process. Its process numbers are the machine's own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The GPU of an Apple chip now: from macmon where it is installed, else what ioreg tells.
+"""The GPU of an Apple chip now: from macmon if installed, else from ioreg.
 
-Without root macOS does not tell which program uses the GPU.
+Without root, macOS does not report which program uses the GPU.
 """
 
 from __future__ import annotations

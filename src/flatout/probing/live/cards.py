@@ -1,4 +1,4 @@
-"""The cards of one vendor in /sys/class/drm, looked for every ten seconds: drivers are reloaded."""
+"""One vendor's cards in /sys/class/drm, found anew every ten seconds: drivers may be reloaded."""
 
 from __future__ import annotations
 

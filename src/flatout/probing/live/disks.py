@@ -1,4 +1,4 @@
-"""Free room of file systems, asked beside the sampling: a dead network mount never answers."""
+"""Free space of file systems, asked in other threads: a dead network mount never answers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Which programs use a GPU, and how much: Linux tells it for each open file of a GPU's driver.
+"""Which programs use a GPU, and how much, as Linux reports for each open file of its driver.
 
-Documentation/gpu/drm-usage-stats.rst of the kernel has the format of /proc/PID/fdinfo/FD. Drivers:
-i915 since Linux 5.19, xe since 6.11. To look through the files of all processes is dear, so that
-this is done every ten seconds, a part at a time; in between only the known clients are read.
-Processes of others cannot be looked at without being root, and are not counted.
+The kernel's Documentation/gpu/drm-usage-stats.rst has the format of /proc/PID/fdinfo/FD. Drivers:
+i915 since Linux 5.19, xe since 6.11. Searching the files of all processes takes long, so it is done
+every ten seconds, a part at a time; in between only the known clients are read. Other users'
+processes can only be read by root, and are not counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Training programs that flatout did not start: what can be known of them from outside."""
+"""Training programs that flatout did not start, as far as known from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intel's GPUs now, from the files of i915 and xe, and from those of the programs that use them."""
+"""Intel's GPUs now, from the files of i915 and xe and of the programs that use them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the files of i915 and xe tell of one Intel card: clocks, what holds them down, power, heat.
+"""One Intel card from the files of i915 and xe: clocks, throttling, power and temperature.
 
-To read them wakes the card: whoever asks looks first whether it sleeps.
+Reading them wakes the card, so callers first check whether it sleeps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Linux's own figures of the machine, or of the container with its limits, from /proc and /sys."""
+"""Figures of the Linux machine, or the container with its limits, from /proc and /sys."""
 
 from __future__ import annotations
 

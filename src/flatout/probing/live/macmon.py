@@ -1,4 +1,4 @@
-"""macmon, where it is installed: it tells of Apple's GPU what else only root may ask.
+"""macmon, if installed: it reports facts about Apple's GPU that otherwise only root may ask.
 
 `macmon pipe` prints one line of JSON a second: https://github.com/vladkens/macmon
 """

@@ -1,4 +1,4 @@
-"""The machine's figures where there is no /proc: macOS and Windows, through psutil."""
+"""The machine's figures without /proc, on macOS and Windows, through psutil."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a process that a driver names still lives."""
+"""Whether a process named by a driver is still alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One machine, sampled again and again: rates come from what only grows."""
+"""One machine, sampled repeatedly; rates come from growing counters."""
 
 from __future__ import annotations
 

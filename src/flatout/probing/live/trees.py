@@ -1,4 +1,4 @@
-"""What a process uses together with all that it started."""
+"""What a process and its descendants use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""NVIDIA's own management library: the only package that calls it.
+"""NVIDIA's own management library (NVML), which only this package calls.
 
-No library, no driver or no device is an ordinary state: there are no GPUs then. A fact that the
-driver refuses is None.
+No library, driver or device is an ordinary state: there are no GPUs then. A fact that the driver
+refuses is None.
 """
 
 from __future__ import annotations

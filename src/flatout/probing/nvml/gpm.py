@@ -1,7 +1,7 @@
-"""How much of a GPU works while a kernel runs (GPM): NVIDIA's H100 and newer.
+"""How much of a GPU is active while a kernel runs (GPM), on NVIDIA's H100 and newer.
 
-Counters are read into a sample; NVML makes the shares from two samples. They are no finer than
-100 ms.
+Counters are read into a sample, and NVML computes the shares from two samples. They are no finer
+than 100 ms.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""NVIDIA's GPUs now, at little cost: cheap questions each time, dear ones every ten seconds.
+"""NVIDIA's GPUs now, at little cost: cheap questions each time, slow ones every ten seconds.
 
 A question takes from 2 us (utilization) to 5 ms (processes) under a lock that all programs on the
-machine share, so that nothing is asked more often than it changes.
+machine share, so nothing is asked more often than it changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""NVML, one question at a time: the answer is None where it refuses or does not know it."""
+"""NVML, one question at a time; the answer is None if it refuses or does not know it."""
 
 from __future__ import annotations
 
