@@ -11,7 +11,7 @@ Batches take longer to reach the GPU, and offloaded tensors take longer in both 
 
 ## Evidence
 
-The figure beside the data sheet, and what is known of the NUMA nodes and the IOMMU.
+The figure beside the data sheet, and known facts about the NUMA nodes and the IOMMU.
 
 ## Cure
 

@@ -11,7 +11,7 @@ In data-parallel training each step ends when the slowest GPU does: one slow car
 
 ## Evidence
 
-Its figure, the median of all, and what the driver says of it.
+Its figure, the median of all, and the driver's facts about it.
 
 ## Cure
 

@@ -7,12 +7,12 @@ and these are fewer than half of the machine's.
 
 ## Why it matters
 
-Loaders and CPU training get no more than this. Where the job was meant to have the whole machine, a
+Loaders and CPU training get no more than this. If the job was meant to have the whole machine, a
 forgotten taskset, or the limit of a batch job or a container, costs the rest.
 
 ## Evidence
 
-The cores here and of the machine, and what limits them.
+The cores here and of the machine, and the limit's source.
 
 ## Cure
 

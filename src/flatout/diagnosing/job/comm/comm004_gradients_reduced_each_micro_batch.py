@@ -3,8 +3,7 @@
 ## What it sees
 
 The script accumulates gradients over several backward passes a step under DistributedDataParallel,
-and the bytes (or, where they are not known, the messages) that are all-reduced are those of
-several passes.
+and as many bytes are all-reduced (or messages, if the bytes are unknown) as in several passes.
 
 ## Why it matters
 

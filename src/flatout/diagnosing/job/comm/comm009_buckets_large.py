@@ -13,14 +13,14 @@ most of the gradients, that is when the backward pass is over. With the default 
 
 ## Evidence
 
-Messages and bytes a step, exposed and hidden milliseconds; where `flatout bench` was run, the
-latency of a message.
+Messages and bytes a step, exposed and hidden milliseconds; if `flatout bench` was run, the latency
+of a message.
 
 ## Cure
 
 A smaller `bucket_cap_mb`: large enough that a message's latency is a tenth of its time, an eighth
-of all gradients where that is not known. The gain: what then fits beside the backward pass, all but
-the last message, less the latency of the new ones.
+of all gradients if that is unknown. The gain: what then fits beside the backward pass, all but the
+last message, less the latency of the new ones.
 
 ## References
 

@@ -4,7 +4,8 @@
 
 A line moves a module's constant (`MEAN.to(device)`) or an object's attribute
 (`self.mask.to(device)`) to the device in each step, and the copy takes place each time. So does any
-other line that was seen to copy a tensor which training does not change, equal in two steps.
+other line that was seen to copy a tensor that is equal in two steps and that training does not
+change.
 
 ## Why it matters
 

@@ -18,10 +18,10 @@ cores for this process.
 
 ## Cure
 
-Give the DataLoader workers. The gain: the step without its wait or, where that is longer, the
-workers' share of the work; on a CPU the work stays and is spread over the cores. An IterableDataset
-must divide its data itself, by `torch.utils.data.get_worker_info()`, or each worker yields all of
-it.
+Give the DataLoader workers. The gain: the step becomes the longer of the step without its wait and
+the workers' share of the work; on a CPU the work stays and is spread over the cores. An
+IterableDataset must divide its data itself, by `torch.utils.data.get_worker_info()`, or each worker
+yields all of it.
 
 ## References
 

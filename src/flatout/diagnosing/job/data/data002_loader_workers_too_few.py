@@ -8,7 +8,7 @@ their time (or that is not known), and there are cores left for more of them.
 ## Why it matters
 
 Together the workers prepare fewer samples a second than the device trains on. Each further worker
-on a core of its own adds as many as the others do, until the device is the slower one.
+with its own core adds as many as the others, until the device is the slower one.
 
 ## Evidence
 
@@ -18,7 +18,7 @@ for this process.
 ## Cure
 
 As many workers as prepare a step's samples within the step, with a quarter to spare. The gain: the
-step without its wait or, where that is longer, the workers' share of the preparing.
+step becomes the longer of the step without its wait and the workers' share of the preparing.
 
 ## References
 

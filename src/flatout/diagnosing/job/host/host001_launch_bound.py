@@ -8,7 +8,7 @@ yet, and its kernels are short: on average less than 0.2 ms.
 ## Why it matters
 
 Through Python, autograd and the driver one launch takes the host five to some tens of microseconds.
-Where the kernel itself is shorter than that, a faster device is only idle for longer.
+If the kernel itself is shorter, a faster device is only idle for longer.
 
 ## Evidence
 

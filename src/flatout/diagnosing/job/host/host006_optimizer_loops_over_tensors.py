@@ -22,8 +22,8 @@ lines, as sampled stacks show them.
 the dispatch of all calls but one in each operator, taken to be 5 us on a CPU and 10 us on a device;
 at most half of the update.
 
-For an update by hand an optimizer of torch.optim with `fused=True`, which reads and writes each
-weight once. The gain: of the lines' time all but one operator for each weight, at most eight
+For an update by hand, use an optimizer of torch.optim with `fused=True`, which reads and writes
+each weight once. The gain: of the lines' time all but one operator for each weight, at most eight
 tenths.
 
 ## References

@@ -8,7 +8,7 @@ writing files, drawing, printing.
 
 ## Why it matters
 
-What the loop does, it does before the next launch. A few milliseconds of Python a step are a few
+The loop's own work delays the next launch. A few milliseconds of Python a step are a few
 milliseconds of an idle device.
 
 ## Evidence
@@ -18,8 +18,8 @@ logging, open) that were seen to take time.
 
 ## Cure
 
-Do it every N steps, on the device, or in a thread of its own. The gain: the idle time, less what
-the garbage collector took.
+Do it every N steps, on the device, or in a thread of its own. The gain: the idle time, less the
+garbage collector's.
 
 ## References
 

@@ -5,10 +5,10 @@
 Training on a CPU: a quarter of the step or more passes in calling operators: in torch's Python and
 its dispatch, between operators and (1.5 us for each) inside of them, on one core. The script's own
 Python (HOST009), other packages (HOST010), operators called one by one outside of the model
-(HOST011) and text of tensors (HOST018) are not counted: compiling the model does not cure them.
-Nor is the optimizer (KERN010), nor a recurrent layer of torch, which goes through its time steps
-itself. Where stacks were sampled, an operator counts for 30 us at most: more is not its call, but a
-machine that does other work.
+(HOST011) and text of tensors (HOST018) are not counted: compiling the model does not cure them. Nor
+is the optimizer (KERN010), nor a recurrent layer of torch, which loops over its time steps itself.
+If stacks were sampled, an operator counts for 30 us at most: more is not its call, but a machine
+that does other work.
 
 ## Why it matters
 
@@ -25,7 +25,7 @@ were busy, and the line of the script's that calls most of them in a Python loop
 A loop over samples, heads, time steps or elements written as operators on whole tensors; else
 `torch.compile`, which calls one function instead of hundreds of operators; larger batches. A loop
 outside of any module's forward pass is not compiled with it: call them once for all there, or less
-often where the result only informs. The gain: half of the time in Python and in dispatch.
+often if the result only informs. The gain: half of the time in Python and in dispatch.
 
 ## References
 

@@ -15,8 +15,8 @@ The line that binds the process, the cores that it leaves and those of the machi
 
 ## Cure
 
-Remove the call, or leave all cores that nothing else needs. The gain: seven tenths of what perfect
-sharing of the operators among all physical cores would give.
+Remove the call, or leave all cores that nothing else needs. The gain: seven tenths of that of
+perfect sharing of the operators among all physical cores.
 
 ## References
 

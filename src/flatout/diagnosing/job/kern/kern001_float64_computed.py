@@ -3,7 +3,7 @@
 ## What it sees
 
 Operators whose floating-point inputs are all float64 and take a share of the step, whether the
-whole model is in float64 or only what was made from NumPy arrays.
+whole model is in float64 or only tensors made from NumPy arrays.
 
 ## Why it matters
 
@@ -13,9 +13,9 @@ default is float64, and one float64 tensor promotes all that it is added to.
 
 ## Evidence
 
-Where float64 enters the step (a field of the batch, an array, a conversion, the model's
-parameters, torch's default dtype), and the operators in float64 with their time, lines and shapes.
-Data from before the step is followed back, in the text of the script, to the line that made it.
+Where float64 comes from (a field of the batch, an array, a conversion, the model's parameters,
+torch's default dtype), and the operators in float64 with their time, lines and shapes. Data from
+before the step is followed back, in the text of the script, to the line that made it.
 
 ## Cure
 

@@ -17,8 +17,8 @@ The float32 products with their time, lines and shapes.
 
 ## Cure
 
-`torch.autocast` around the model's call and the loss; with float16 a GradScaler as well. Or the
-boost bf16-autocast. TF32 (KERN002) gets a part of the same gain; the two do not add up.
+`torch.autocast` around the model's call and the loss; with float16 also a GradScaler. Or the boost
+bf16-autocast. TF32 (KERN002) gets a part of the same gain; the two do not add up.
 
 ## References
 

@@ -2,8 +2,8 @@
 
 ## What it sees
 
-A softmax over scores that a batched matrix product made and another one takes, by their shapes
-(or, where these were not recorded, in one function), and no fused attention in their place.
+A softmax over scores that one batched matrix product makes and another takes, by their shapes (or,
+if these were not recorded, in one function), instead of fused attention.
 
 ## Why it matters
 

@@ -5,13 +5,13 @@
 In one function of the user's, within a few lines: a mean over dimensions (or a variance), a square
 root (or its reciprocal), both with a backward pass, and a tensor that is multiplied or divided by
 one number for each of its rows or channels; in a model that is not compiled. Updates of weights and
-what prepares data have no backward pass, and torch's own normalisation is left out where a CPU
-makes it of the same operators.
+data preparation have no backward pass, and torch's own normalisation is left out if a CPU makes it
+of the same operators.
 
 ## Why it matters
 
 Each of these operators reads and writes the whole tensor. Torch's own normalisation reads it once
-or twice, and its backward pass is one kernel as well.
+or twice, and its backward pass is also one kernel.
 
 ## Evidence
 
@@ -20,7 +20,7 @@ The operators of that function on tensors of these shapes, with their time and l
 ## Cure
 
 `torch.nn.functional.layer_norm`, `rms_norm` (torch 2.4), `group_norm` or `batch_norm`; or
-`torch.compile`, which fuses what is written by hand.
+`torch.compile`, which fuses hand-written code.
 
 ## References
 

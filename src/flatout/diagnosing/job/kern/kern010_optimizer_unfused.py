@@ -12,7 +12,7 @@ launches each of them for every tensor. Fused, each number is read and written o
 
 ## Evidence
 
-The optimizer, its parameters, what the update takes, and what one pass over memory would.
+The optimizer, its parameters, the time of the update, and of one pass over memory.
 
 ## Cure
 

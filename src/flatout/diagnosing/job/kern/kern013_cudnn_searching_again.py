@@ -13,7 +13,7 @@ ends.
 
 ## Evidence
 
-How many shapes were seen, and what the host spends in convolutions beyond launching them.
+How many shapes were seen, and the host's time in convolutions beyond launching them.
 
 ## Cure
 

@@ -16,7 +16,7 @@ The reasons, the power, its limit and the data sheet's, the clock and its maximu
 
 ## Cure
 
-Raise the limit, where the supply and the cooling allow it. If the brake is active, check cables,
+Raise the limit if the supply and the cooling allow it. If the brake is active, check cables,
 connectors and the redundancy of the power supplies.
 
 ## References

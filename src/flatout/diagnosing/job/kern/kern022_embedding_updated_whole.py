@@ -4,7 +4,7 @@
 
 An embedding with dense gradients, at least five times as many rows as a step looks up, that nothing
 else in the forward pass reads (no tied output layer), and an optimizer that has a version for
-sparse gradients: Adam, AdamW, Adagrad, SGD without momentum. Told where the update of these rows,
+sparse gradients: Adam, AdamW, Adagrad, SGD without momentum. Reported if the update of these rows,
 with filling and adding their gradients, takes at least a tenth of the step.
 
 ## Why it matters
@@ -19,7 +19,7 @@ The tables, the rows that a step looks up, and the time of update and gradients.
 
 ## Cure
 
-`nn.Embedding(..., sparse=True)`, with an optimizer of its own for these weights:
+`nn.Embedding(..., sparse=True)`, with a separate optimizer for these weights:
 `torch.optim.SparseAdam` in place of Adam and AdamW; `SGD` and `Adagrad` take sparse gradients
 themselves, without weight decay. The rows that a step does not use then keep their values and their
 momentum, which decay otherwise: training differs slightly, as it does for any lazy optimizer. The

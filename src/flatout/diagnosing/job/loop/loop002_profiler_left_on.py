@@ -11,8 +11,8 @@ events pile up in memory until the profiler stops.
 
 ## Evidence
 
-A step's time while it runs, beside one without it: where it runs all the time, the program is run
-again without it. Where that is not known, how many operators a step has.
+A step's time while it runs, beside one without it: if it runs all the time, the program is run
+again without it. If that is unknown, how many operators a step has.
 
 ## Cure
 

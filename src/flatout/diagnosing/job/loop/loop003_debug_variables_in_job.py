@@ -12,7 +12,7 @@ device does nothing. Such lines stay in scripts and job files long after the bug
 
 ## Evidence
 
-Each variable with its value, and what the device waits.
+Each variable with its value, and the device's wait.
 
 ## Cure
 

@@ -2,7 +2,7 @@
 
 ## What it sees
 
-Calls of the model in evaluation mode with gradients on, from which no backward pass follows.
+Calls of the model in evaluation mode with gradients on, without a backward pass.
 
 ## Why it matters
 
@@ -11,7 +11,7 @@ activations at once, so that evaluation batches must be smaller than they could 
 
 ## Evidence
 
-What evaluation takes for each training step, and its line.
+The time of evaluation for each training step, and its line.
 
 ## Cure
 

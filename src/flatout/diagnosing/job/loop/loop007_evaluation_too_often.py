@@ -2,10 +2,10 @@
 
 ## What it sees
 
-Evaluation between the steps of an epoch, not at its end, and a quarter of the time or more
-spent in it; a tenth where it returns after 20 steps or fewer. What it takes is counted over the
-steps from one to the next. Text that the model generates in a callback, to be looked at, is
-evaluation, too. Calls of a model that is not trained, a teacher or a target network, do not count.
+Evaluation between the steps of an epoch, not at its end, and a quarter of the time or more spent in
+it; a tenth if it recurs after 20 steps or fewer. Its time is spread over the steps from one to the
+next. Text that the model generates in a callback for inspection is also evaluation. Calls of a
+model that is not trained, a teacher or a target network, do not count.
 
 ## Why it matters
 
@@ -13,7 +13,7 @@ Evaluating every few steps shows little more than every few hundred, and trainin
 
 ## Evidence
 
-What evaluation takes for each training step, beside the step, after how many steps it returns, the
+The time of evaluation for each training step, beside the step, after how many steps it recurs, the
 function that evaluates or generates, and the line of the training loop that calls it.
 
 ## Cure

@@ -13,12 +13,12 @@ others, and the memory that they hold grows as well.
 ## Evidence
 
 What is added, how many in each step, and from which line; the time of a step at the beginning and
-now, where the program was watched from its start.
+now, if the program was watched from its start.
 
 ## Cure
 
-Add it once, before the loop; or keep what `register_*_hook` returns and call `remove()` on it in
-the same step.
+Add it once, before the loop; or keep the handle that `register_*_hook` returns and call `remove()`
+on it in the same step.
 
 ## References
 

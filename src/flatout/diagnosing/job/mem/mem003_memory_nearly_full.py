@@ -11,7 +11,7 @@ process ends the job hours later; on a CPU the system begins to swap, or kills t
 
 ## Evidence
 
-What was in use at most, and what there is.
+The peak in use, and the device's memory.
 
 ## Cure
 

@@ -12,7 +12,7 @@ predicted gain is per sample.
 
 ## Evidence
 
-What was in use at most, what there is, the batch size, and by how much it could grow.
+The peak in use, the device's memory, the batch size, and by how much it could grow.
 
 ## Cure
 

@@ -11,7 +11,7 @@ with an out-of-memory error, the sooner the smaller the device.
 
 ## Evidence
 
-Bytes a step, what is in use now, and for how many steps that lasts.
+Bytes a step, the memory in use now, and for how many steps that lasts.
 
 ## Cure
 

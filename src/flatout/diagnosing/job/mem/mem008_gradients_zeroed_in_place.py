@@ -7,7 +7,7 @@
 ## Why it matters
 
 The fill goes through memory once for all gradients, and the backward pass then adds to them, which
-reads and writes them once more, instead of assigning what it computed. The memory of gradients also
+reads and writes them once more, instead of assigning its results. The memory of gradients also
 stays taken during the forward pass.
 
 ## Evidence

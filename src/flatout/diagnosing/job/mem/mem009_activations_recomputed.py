@@ -2,20 +2,20 @@
 
 ## What it sees
 
-`torch.utils.checkpoint` in the model, on a GPU or a CPU, while less than half of the memory is ever
-in use, what would be kept without it included. Two steps whose operators are followed show which of
-them a checkpoint calls again in the backward pass, and how large their results are; where they were
-not followed, the operators of lines that call a checkpoint are looked at.
+`torch.utils.checkpoint` in the model, on a GPU or a CPU, while less than half of the memory would
+ever be in use even without it. Two steps whose operators are followed show which of them a
+checkpoint calls again in the backward pass, and how large their results are; if they were not
+followed, the operators of lines that call a checkpoint are examined.
 
 ## Why it matters
 
 Checkpointing runs the forward pass of its blocks once more in the backward pass: up to a third more
-computing. That pays only where the activations would not fit otherwise.
+computing. That pays only if the activations would not fit otherwise.
 
 ## Evidence
 
-The line that calls the checkpoint, or that switches it on (`gradient_checkpointing_enable()`), what
-is computed again, the memory in use, and what the activations would take at most.
+The line that calls the checkpoint, or that switches it on (`gradient_checkpointing_enable()`), the
+operators computed again, the memory in use, and the most that the activations would take.
 
 ## Cure
 
