@@ -2,8 +2,8 @@
 
 ## What it sees
 
-Pinned copies give less than 65 % of what the card's link carries, and under load the link stayed at
-a lower generation than the card can do. (Every idle link is slow; that does not count.)
+Pinned copies give less than 65 % of the capacity of the card's link, and under load the link stayed
+at a lower generation than the card can do. (Every idle link is slow; that does not count.)
 
 ## Why it matters
 

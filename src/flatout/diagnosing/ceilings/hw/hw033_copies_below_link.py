@@ -2,8 +2,8 @@
 
 ## What it sees
 
-Pinned copies give less than 65 % of what the card's link carries; lanes and generation are not the
-cause.
+Pinned copies give less than 65 % of the capacity of the card's link; lanes and generation are not
+the cause.
 
 ## Why it matters
 

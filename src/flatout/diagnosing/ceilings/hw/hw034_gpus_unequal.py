@@ -2,8 +2,8 @@
 
 ## What it sees
 
-Of GPUs with the same name one gives less than 90 % of their median in the same measurement: matrix
-products, memory, or copies from the host.
+One of several GPUs with the same name gives less than 90 % of their median in the same measurement:
+matrix products, memory, or copies from the host.
 
 ## Why it matters
 

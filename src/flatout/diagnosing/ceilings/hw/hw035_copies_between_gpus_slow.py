@@ -2,8 +2,8 @@
 
 ## What it sees
 
-A copy from one GPU to another gives less than half of what their NVLink carries in one direction;
-without NVLink, less than a copy from the host.
+A copy from one GPU to another gives less than half of the capacity of their NVLink in one
+direction; without NVLink, less than a copy from the host.
 
 ## Why it matters
 

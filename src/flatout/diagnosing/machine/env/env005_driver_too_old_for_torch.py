@@ -4,7 +4,7 @@
 
 The driver's version is below the oldest one on which programs of torch's CUDA release run,
 including NVIDIA's minor-version compatibility: any CUDA 12.x build runs on the drivers from
-525.60.13 (Linux) on, any 13.x on those from 580 on. Where torch itself finds a GPU, nothing is
+525.60.13 (Linux) on, any 13.x on those from 580 on. If torch itself finds a GPU, nothing is
 reported: a forward-compatibility package may be installed.
 
 ## Why it matters
@@ -17,7 +17,7 @@ The driver's version, torch's version and build, and the driver that this CUDA n
 
 ## Cure
 
-Either install a newer driver, at least the version that is named; or, where the driver may not be
+Either install a newer driver, at least the version that is named; or, if the driver may not be
 changed, install the newest torch build that runs on the present one.
 
 ## References

@@ -5,9 +5,8 @@
 /dev/nvidiactl, /dev/nvidia-uvm or a /dev/nvidiaN is there, and this process may not both read and
 write it. Files that belong to administrators anyway (/dev/nvidia-caps) are not looked at.
 
-Files that are open to everyone by their mode and closed all the same are withheld by a device
-cgroup, as batch systems do with the GPUs of other jobs: that is reported only where the job was
-given no GPU at all.
+If a file's mode is open to everyone but the file is closed, a device cgroup withholds it, as batch
+systems do with the GPUs of other jobs. That is reported only if the job was given no GPU at all.
 
 ## Why it matters
 

@@ -17,8 +17,8 @@ The value, and the GPUs that are there.
 
 ## Cure
 
-Unset the variable, also where a profile, an env file or a job script sets it. In a job of Slurm,
-ask for a GPU (`--gres=gpu:1`) instead.
+Unset the variable, and remove it from a profile, env file or job script that sets it. In a job of
+Slurm, ask for a GPU (`--gres=gpu:1`) instead.
 
 ## References
 

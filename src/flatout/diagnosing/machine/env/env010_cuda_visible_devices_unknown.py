@@ -3,7 +3,7 @@
 ## What it sees
 
 An entry of CUDA_VISIBLE_DEVICES is a number above the last GPU, the start of a UUID that no GPU (or
-more than one) has, a MIG device where there is none, something that is neither number nor UUID, or
+more than one) has, a MIG device that does not exist, something that is neither number nor UUID, or
 an entry that is listed twice.
 
 ## Why it matters
@@ -14,8 +14,8 @@ container the GPUs that were passed through are counted from 0.
 
 ## Evidence
 
-The value, the entry at which CUDA stops and why, how many GPUs the driver lists, and what is left.
-It is an error where nothing is left, else a warning.
+The value, the entry at which CUDA stops and why, how many GPUs the driver lists, and which GPUs are
+left. It is an error if none is left, else a warning.
 
 ## Cure
 

@@ -14,7 +14,7 @@ however well the host is set up.
 
 ## Evidence
 
-The kind of container, that no device file is there, and what says that a GPU should be.
+The kind of container, that no device file is there, and the reason to expect a GPU.
 
 ## Cure
 

@@ -17,7 +17,7 @@ The error of the one that fails, and the driver's version as the other reports i
 
 ## Cure
 
-Install the library or the tool of exactly the driver's version, from where the driver came. In a
+Install the library or the tool of exactly the driver's version, from the driver's source. In a
 container ask the container toolkit for it: NVIDIA_DRIVER_CAPABILITIES=compute,utility.
 
 ## References

@@ -12,8 +12,8 @@ The training runs on the processor, or stops with "No CUDA GPUs are available".
 
 ## Evidence
 
-What CUDA's initialisation said, torch's build, and the driver's version. "CUDA unknown error" after
-a suspend means that the module nvidia_uvm lost its state.
+The error of CUDA's initialisation, torch's build, and the driver's version. "CUDA unknown error"
+after a suspend means that the module nvidia_uvm lost its state.
 
 ## Cure
 

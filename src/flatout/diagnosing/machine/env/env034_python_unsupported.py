@@ -3,7 +3,7 @@
 ## What it sees
 
 The interpreter's version against those for which torch's wheels are built: the installed release
-where it does not work, else the newest. A torch that works is reported only where newer releases no
+where it does not work, else the newest. A torch that works is reported only if newer releases no
 longer support this Python.
 
 ## Why it matters

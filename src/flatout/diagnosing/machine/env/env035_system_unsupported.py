@@ -8,13 +8,13 @@ processor, for which wheels ended with torch 2.2.
 
 ## Why it matters
 
-pip finds no wheel at all, or the import ends with "version GLIBC_2.28 not found". Where an
-older release still fits, it is a warning; where a torch already works here, nothing is wrong now,
-and it is a note that newer releases will not install.
+pip finds no wheel at all, or the import ends with "version GLIBC_2.28 not found". If an older
+release still fits, it is a warning. If a torch already works here, nothing is wrong now, and it is
+a note that newer releases will not install.
 
 ## Evidence
 
-What this system has, and what the newest torch needs.
+This system's versions, and those that the newest torch needs.
 
 ## Cure
 

@@ -15,8 +15,8 @@ The GPU with its gfx number, and the list in this torch.
 
 ## Cure
 
-Where ROCm holds kernels for a close relative (gfx1030 for the rest of RDNA 2, gfx1100 for the rest
-of RDNA 3), HSA_OVERRIDE_GFX_VERSION lets the GPU run them: AMD does not support it, but it usually
+If ROCm holds kernels for a close relative (gfx1030 for the rest of RDNA 2, gfx1100 for the rest of
+RDNA 3), HSA_OVERRIDE_GFX_VERSION lets the GPU run them: AMD does not support it, but it usually
 works. Else a torch built for this architecture.
 
 ## References

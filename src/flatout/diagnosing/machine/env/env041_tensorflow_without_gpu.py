@@ -13,7 +13,7 @@ than a line in its log.
 
 ## Evidence
 
-Package, version, and what is missing.
+Package, version, and the missing part.
 
 ## Cure
 

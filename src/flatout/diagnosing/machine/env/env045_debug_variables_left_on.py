@@ -3,7 +3,7 @@
 ## What it sees
 
 Variables of CUDA, ROCm, NCCL, torch and TensorFlow that make calls wait, check every access, or
-write a log. Those of a GPU count only where there is one.
+write a log. A GPU's variables count only if there is a GPU.
 
 ## Why it matters
 

@@ -17,7 +17,7 @@ Each package with its version and folder.
 
 ## Cure
 
-PYTHONNOUSERSITE=1 hides the folder; then install into the environment what is missing.
+PYTHONNOUSERSITE=1 hides the folder; then install missing packages into the environment.
 
 ## References
 

@@ -7,7 +7,7 @@ is merely switched on in every shell does not count while another environment's 
 
 ## Why it matters
 
-What you install goes into the environment, what runs comes from elsewhere: "No module named torch"
+You install packages into the environment, but run others from elsewhere: "No module named torch"
 right after installing it.
 
 ## Evidence

@@ -13,7 +13,7 @@ NCCL between GPUs of one machine uses it too.
 
 ## Evidence
 
-The size of /dev/shm and what of it is free, the main memory, the kind of container.
+The size and free space of /dev/shm, the main memory, the kind of container.
 
 ## Cure
 

@@ -13,12 +13,12 @@ does not help.
 
 ## Evidence
 
-The main memory, the limit where there is one, and the memory of the GPUs.
+The main memory, its limit if any, and the memory of the GPUs.
 
 ## Cure
 
-More memory or a higher limit. What works with little: torch.load(mmap=True), safetensors, fewer
-loader workers, memory-mapped datasets.
+More memory or a higher limit. With little memory these work: torch.load(mmap=True), safetensors,
+fewer loader workers, memory-mapped datasets.
 
 ## References
 

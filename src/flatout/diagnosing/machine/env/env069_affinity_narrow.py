@@ -8,7 +8,7 @@ it. With fewer than four per GPU it is a warning, else a note.
 ## Why it matters
 
 Loader workers and threads inherit the affinity: all of them share these few cores. Under Slurm that
-is what was asked for; otherwise it is often left over from a library or a launcher that pins.
+is the number requested; otherwise it is often left over from a library or a launcher that pins.
 
 ## Evidence
 

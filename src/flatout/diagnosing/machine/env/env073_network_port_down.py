@@ -3,8 +3,8 @@
 ## What it sees
 
 Some InfiniBand ports of this machine are active, and another is not, or runs at a lower rate than
-most of them. Ports in Ethernet mode are left out: they often serve other purposes.
-Where as many healthy ports as GPUs remain it is a note: the others may be for storage.
+most of them. Ports in Ethernet mode are left out: they often serve other purposes. If as many
+healthy ports as GPUs remain, it is a note: the others may be for storage.
 
 ## Why it matters
 

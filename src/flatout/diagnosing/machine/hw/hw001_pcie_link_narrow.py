@@ -2,7 +2,7 @@
 
 ## What it sees
 
-The PCIe link of a GPU is narrower than the card: x8 or x4 instead of x16. It is a note where nobody
+The PCIe link of a GPU is narrower than the card: x8 or x4 instead of x16. It is a note if nobody
 can change it from here: a laptop, a virtual machine, several cards that share the lanes of a
 consumer board at x8. GPUs that are connected to their processor chip to chip (GB10, GH200, GB200)
 are left out: their PCIe figures are placeholders.

@@ -15,8 +15,8 @@ The reasons, the clock now and at most, and the power now.
 
 ## Cure
 
-The GPU is not the cause: check the power supplies, their cables (each plug of its own) and the
-server's power cap in its management controller.
+The GPU is not the cause: check the power supplies, their cables (a separate one for each plug) and
+the server's power cap in its management controller.
 
 ## References
 

@@ -16,7 +16,7 @@ The errors since the driver was loaded and in the card's lifetime, retired pages
 
 ## Cure
 
-Save what is running, reset the GPU so that the broken rows are replaced, and test it. If the errors
+Save running work, reset the GPU so that the broken rows are replaced, and test it. If the errors
 come again: have the card replaced.
 
 ## References

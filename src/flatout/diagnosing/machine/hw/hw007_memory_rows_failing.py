@@ -13,7 +13,7 @@ has few spare rows; when they are used up, and remapping fails, it must be repla
 
 ## Evidence
 
-What waits, what failed, and the number of retired pages.
+The pending and failed repairs, and the number of retired pages.
 
 ## Cure
 

@@ -2,7 +2,7 @@
 
 ## What it sees
 
-The largest GPU with memory of its own has less than 6 GiB.
+The largest GPU with its own memory has less than 6 GiB.
 
 ## Why it matters
 

@@ -16,8 +16,8 @@ The memory in use, in all, and by programs that compute.
 
 ## Cure
 
-Close browsers, plug the screen into the processor's own graphics where there is one, or log out of
-the desktop and train over the network.
+Close browsers, plug the screen into the processor's own graphics if it has one, or log out of the
+desktop and train over the network.
 
 ## References
 
