@@ -129,7 +129,7 @@ def _engine(environment: Mapping[str, str], root: Path) -> str | None:
 
 
 def _traces(root: Path) -> _Traces:
-    """Cgroups of this process and of process 1, and what is mounted as the root folder."""
+    """Cgroups of this process and of process 1, and the mount of the root folder."""
     groups = "\n".join(
         reading.text(root / "proc" / process / "cgroup") or "" for process in ("1", "self")
     )

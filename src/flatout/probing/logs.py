@@ -61,7 +61,7 @@ def blocks(path: Path) -> Iterator[bytes]:
         if not is_gzip:
             yield from of_stream(file)
             return
-        with gzip.open(file) as content, suppress(EOFError):  # truncated: read what there is
+        with gzip.open(file) as content, suppress(EOFError):  # truncated: read what is there
             yield from of_stream(cast("BinaryIO", content))
 
 
@@ -103,6 +103,6 @@ def _may_be_log(path: Path) -> bool:
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:
-    """Up to `size` bytes of what is available, at least one; empty at the end."""
+    """Up to `size` available bytes, at least one; empty at the end."""
     read1 = getattr(stream, "read1", None)
     return bytes(read1(size) if read1 is not None else stream.read(size))

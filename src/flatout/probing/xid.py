@@ -17,7 +17,7 @@ from flatout.probing import program_answer
 
 KERNEL_LOG = Path("/dev/kmsg")
 LIMIT_S = 0.3
-"""For all ways of reading the log together."""
+"""Seconds for all ways of reading the log together."""
 LONGEST_TEXT = 300
 LONGEST_RECORD = 8192
 

@@ -23,12 +23,12 @@ ONE_BATCH = 8
 
 
 def to_device(profile: Profile) -> list[Copy]:
-    """From the host to the device."""
+    """Copies from the host to the device."""
     return [copy for copy in profile.copies if copy.direction == "HtoD"]
 
 
 def to_host(profile: Profile) -> list[Copy]:
-    """From the device to the host."""
+    """Copies from the device to the host."""
     return [copy for copy in profile.copies if copy.direction == "DtoH"]
 
 

@@ -74,9 +74,9 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _not_given(machine: Machine, files: list[DeviceFile]) -> Iterator[Diagnosis]:
-    """The files' modes permit everyone, but this process may not open them.
+    """One finding for files that everyone may open by their mode, but not this process.
 
-    Nothing if it has other GPUs, or in Docker, where NVML's error shows that devices were lost.
+    None if it has other GPUs, or in Docker, where NVML's error shows that devices were lost.
     """
     lost = machine.container.kind not in (None, "singularity")
     if lost or driver_state.listed(machine) or driver_state.cuda_works(machine):

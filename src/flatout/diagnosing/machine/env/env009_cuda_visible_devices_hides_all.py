@@ -40,7 +40,7 @@ CHECK = Check(code="ENV009", severity=Severity.ERROR, since="0.2.0", hides=("ENV
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where the variable hides GPUs that are there."""
+    """One finding if the variable hides GPUs that are there."""
     value = (machine.environment or {}).get(visible_devices.NAME)
     cards = machine.gpus_of("nvidia")
     if value is None or not cards or not visible_devices.hides_all(value):

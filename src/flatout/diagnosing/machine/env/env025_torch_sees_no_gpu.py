@@ -41,7 +41,7 @@ CHECK = Check(code="ENV025", severity=Severity.ERROR, since="0.2.0")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where no other cause is known."""
+    """One finding if no other cause is known."""
     torch = machine.torch
     built_for = software.cuda_of(torch)
     if torch is None or built_for is None or torch.cuda_available is not False:

@@ -36,7 +36,7 @@ CHECK = Check(code="ENV055", severity=Severity.WARNING, since="0.2.0")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """A warning where torch sees no GPU, else a note."""
+    """A warning if torch sees no GPU, else a note."""
     torch, driver = machine.torch, machine.driver("amd")
     built_for = software.rocm_of(torch)
     installed = driver.rocm if driver else None

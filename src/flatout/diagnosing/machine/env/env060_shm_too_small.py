@@ -42,7 +42,7 @@ ENOUGH = GIB
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where /dev/shm is small."""
+    """One finding if /dev/shm is small."""
     memory = machine.memory
     if machine.system.name != "Linux" or memory.shm_bytes is None:
         return

@@ -43,7 +43,7 @@ ON_MACOS = 10240
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where the soft limit is low."""
+    """One finding if the soft limit is low."""
     limits = machine.limits
     soft, hard = limits.open_files, limits.open_files_hard
     if soft is None or soft < 0 or soft >= ENOUGH:

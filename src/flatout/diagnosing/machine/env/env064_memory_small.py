@@ -43,7 +43,7 @@ ROUNDING = 0.93
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where main memory or its limit is small."""
+    """One finding if main memory or its limit is small."""
     total, limit = machine.memory.total_bytes, machine.memory.limit_bytes
     if total is None:
         return
