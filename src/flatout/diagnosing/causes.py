@@ -1,4 +1,4 @@
-"""Causes and cures that several kinds of checks share: above all, what limits a GPU's clocks."""
+"""Causes and cures that several kinds of checks share, mainly of limited GPU clocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flatout.diagnosing import devices
 from flatout.nouns.gpu import Gpu
 
 LOWERED = 0.95
-"""A power limit of so much of the default, or less, was lowered by somebody."""
+"""A power limit of this share of the default, or less, was lowered by somebody."""
 
 COOL = "Clean and check the fans and the air flow, then watch while it works."
 SUPPLY = "Check the power supplies, the card's power cables and the server's own power cap."
@@ -35,7 +35,7 @@ def limit_share(gpu: Gpu) -> float:
 
 
 def lowered_limit(gpu: Gpu) -> bool:
-    """Somebody set the power limit below its default."""
+    """Whether somebody set the power limit below its default."""
     return limit_share(gpu) <= LOWERED
 
 
@@ -56,7 +56,7 @@ def free_clocks(gpus: Sequence[Gpu]) -> list[str]:
 
 
 def default_limits(gpus: Iterable[Gpu]) -> list[str]:
-    """The lines that set the default power limit of NVIDIA's GPUs, as far as it is known."""
+    """The lines that restore the default power limit of NVIDIA's GPUs, where it is known."""
     alike: dict[float, list[Gpu]] = {}
     for gpu in gpus:
         if gpu.vendor == "nvidia" and gpu.power_limit_default_w is not None:

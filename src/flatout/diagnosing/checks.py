@@ -1,18 +1,18 @@
 """Checks: one problem per file; the folders are the table.
 
 `<kind>/<family>/<code>_<name>.py`: the kind says what is checked (`machine`, `job`, `ceilings`; the
-folder's docstring has what its checks get), the family is the letters of the code, and
-the name (underscores for hyphens) is the check's id: it names the problem and reads well after
-"allow". Any other file beside the checks is what several of them share. A check module has
+folder's docstring says what its checks get). The family is the letters of the code. The name
+(underscores for hyphens) is the check's id, which names the problem and reads well after "allow".
+Any other file beside the checks is shared by several of them. A check module has
 
     CHECK = Check(code="ENV014", severity=Severity.WARNING, since="0.2.0")
 
     def check(machine: Machine) -> Iterator[Diagnosis]
 
-`check` is pure: no file, no process, no clock. It yields nothing where a fact that it needs is
-None: what is not known is not claimed. It may get any machine, also one of another system.
+`check` is pure: no file, no process, no clock. It yields nothing if a fact that it needs is None,
+so that it claims nothing unknown. It may get any machine, even one with another system.
 The module docstring is the page that `flatout explain CODE` prints, with the headings What it sees
-/ Why it matters / Evidence / Cure / References; its first line says the problem in one sentence.
+/ Why it matters / Evidence / Cure / References; its first line states the problem in one sentence.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Check:
     """The severity of its findings, unless they give their own."""
     since: str
     hides: tuple[str, ...] = ()
-    """Codes of mere consequences of this problem: they are left out where this one is found."""
+    """Codes of mere consequences of this problem, left out if this one is found."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,20 @@ class Diagnosis:
     reason: str = ""
     """How that was computed, in numbers."""
     uncertainty: float | None = None
-    """Share of `saves_ms` by which it may be off; None: as usual for the check's family."""
+    """Share of `saves_ms` by which it may be off, or None for the check family's usual one."""
     most_ms: float | None = None
-    """The whole of what the cure is about: no more is saved. None: not known."""
+    """The time the cure concerns, the most it can save per step; None if unknown."""
     adds_host_ms: float = 0.0
-    """What the cure adds to the host's own work on a step, where an accelerator trains."""
+    """The time that the cure adds to the host's own work in a step, if an accelerator trains."""
     covers: tuple[str, ...] = ()
-    """file:line of all lines that it is about: what other checks find of the time of their
-    operators there is the same time, told with less of the cause.
+    """file:line of all lines that it is about.
+
+    Other checks' findings about operators there count the same time and say less of the cause.
     """
     needless: bool = False
-    """What these lines do is not needed in each step: how they do it does not matter, whatever
-    another check predicts of that.
+    """These lines' work is not needed in each step.
+
+    How they do it then does not matter, whatever another check predicts.
     """
 
 
@@ -96,7 +98,7 @@ class CheckModule(Protocol[Facts]):
 
 @dataclass(frozen=True)
 class CheckFile:
-    """Where a check stands; its source is not read."""
+    """The file of a check; its source is not read."""
 
     path: Path
 
@@ -127,7 +129,7 @@ class CheckKind(Generic[Facts]):
         return [file.id for file in self.files()]
 
     def load(self, check_id: str) -> CheckModule[Facts]:
-        """The module of one check; KeyError: there is none of that id."""
+        """The module of one check. Raises KeyError if none has that id."""
         for file in self.files():
             if file.id == check_id:
                 return self._module(file)

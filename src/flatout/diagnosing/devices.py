@@ -1,4 +1,4 @@
-"""What the checks of GPUs share: how a GPU is called, of which kind it is, and how it is set."""
+"""Shared by the checks of GPUs: a GPU's name, kind and settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flatout.nouns.machine import Machine
 WITH_PROCESSOR = ("integrated", "jetson")
 """Kinds of GPUs that share the memory of their processor."""
 TITLE = 44
-"""Letters of a GPU's name that fit into a title."""
+"""Characters of a GPU's name that fit into a title."""
 
 
 def label(gpu: Gpu) -> str:
@@ -44,23 +44,23 @@ def facts(gpus: Iterable[Gpu], tell: Callable[[Gpu], str]) -> str:
 
 
 def data_center(gpu: Gpu) -> bool:
-    """A server's GPU by its name: A100, H100, L4, T4, Tesla, Instinct."""
+    """Whether its name is a server GPU's: A100, H100, L4, T4, Tesla, Instinct."""
     return data_sheets.kind(gpu.name) == "server"
 
 
 def workstation(gpu: Gpu) -> bool:
-    """A professional card by its name: Quadro, RTX A6000, RTX 6000 Ada, TITAN."""
+    """Whether its name is a professional card's: Quadro, RTX A6000, RTX 6000 Ada, TITAN."""
     return data_sheets.kind(gpu.name) == "workstation"
 
 
 def laptop(gpu: Gpu) -> bool:
-    """Soldered into a laptop, by its name."""
+    """Whether its name is a laptop GPU's."""
     match = re.search(r"Laptop|Mobile|Max-Q(?! Workstation)", gpu.name or "")
     return match is not None
 
 
 def on_pcie(gpu: Gpu) -> bool:
-    """Data goes to it over PCIe: not to one in the processor or joined to it chip to chip."""
+    """Whether data reaches it over PCIe: it is not in the processor or joined to it directly."""
     entry = data_sheets.product(gpu.name)
     if gpu.shared_memory or entry is None:
         return not gpu.shared_memory
@@ -68,7 +68,7 @@ def on_pcie(gpu: Gpu) -> bool:
 
 
 def own_memory(machine: Machine) -> tuple[Gpu, ...]:
-    """GPUs known to have memory of their own, and how much."""
+    """GPUs known to have their own memory, of known size."""
     return tuple(gpu for gpu in machine.gpus or () if gpu.memory_bytes is not None and _own(gpu))
 
 
@@ -87,7 +87,7 @@ def smi(gpus: Sequence[Gpu], options: str) -> str:
 
 
 def only(machine: Machine, vendor: str, numbers: Sequence[str]) -> tuple[str, ...]:
-    """The lines by which a program sees these GPUs of NVIDIA's or AMD's alone."""
+    """The lines that let a program see only these GPUs of NVIDIA or AMD."""
     place, chosen = target.of(machine), ",".join(numbers)
     if vendor == "amd":
         return system_packages.variable(place, "HIP_VISIBLE_DEVICES", chosen)[:1]
@@ -98,7 +98,7 @@ def only(machine: Machine, vendor: str, numbers: Sequence[str]) -> tuple[str, ..
 
 
 def settings(machine: Machine, lines: Iterable[str]) -> tuple[str, ...]:
-    """Lines that the administrator must run where the driver is: the host, or Windows."""
+    """Lines that the administrator must run where the driver is: on the host or on Windows."""
     place = target.of(machine)
     lines = tuple(lines)
     if not lines:
@@ -117,7 +117,7 @@ def _together(gpus: Sequence[Gpu]) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """0-3, 6: three or more in a row are written as a range."""
+    """Like "0-3, 6": three or more in a row are written as a range."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
@@ -130,7 +130,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _own(gpu: Gpu) -> bool:
-    """By the driver, or else by the name: NVIDIA's is a card unless it is a Jetson's or GB10."""
+    """Whether it has its own memory; by name NVIDIA's GPUs do, except Jetson and GB10."""
     if gpu.shared_memory is not None:
         return not gpu.shared_memory
     kind = data_sheets.kind(gpu.name)

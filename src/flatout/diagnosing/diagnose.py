@@ -1,4 +1,4 @@
-"""All checks over one Machine, one Profile or one Benched: the Findings, the worst first."""
+"""All checks on one Machine, Profile or Benched: the Findings, worst first."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ JobCheck = CheckModule[[Profile]]
 CeilingCheck = CheckModule[[Benched, Machine]]
 AnyCheck = CheckModule[...]
 OF_TIME = ("HOST", "KERN", "SYNC")
-"""Families whose findings say what the time of a line goes to."""
+"""Families whose findings say how a line spends its time."""
 MOSTLY = 0.6
-"""Share of another finding's saving from which one with its cause stands for both."""
+"""Share of a finding's saving that one naming its cause must save to replace it."""
 
 
 def diagnose(
     machine: Machine, modules: Iterable[MachineCheck] | None = None
 ) -> tuple[Finding, ...]:
-    """What is wrong with this machine; a check that fails is a finding, never an error.
+    """What is wrong with this machine. A check that fails is a finding, never an error.
 
     Consequences of a found problem are left out. Sorted by severity, then by code.
     """
@@ -41,7 +41,7 @@ def diagnose(
 def diagnose_benched(
     benched: Benched, machine: Machine, modules: Iterable[CeilingCheck] | None = None
 ) -> tuple[Finding, ...]:
-    """What gives far less than it should, and why; `machine` as it was under load.
+    """What is far slower than it should be, and why. machine: as it was under load.
 
     A check that fails is a finding, never an error. Sorted by severity, then by code.
     """
@@ -57,9 +57,9 @@ def diagnose_benched(
 def diagnose_profile(
     profile: Profile, modules: Iterable[JobCheck] | None = None
 ) -> tuple[Finding, ...]:
-    """What holds this training job back; the largest predicted gain first.
+    """What slows this training job down, largest predicted gain first.
 
-    A check that fails is a finding, never an error; consequences of a found problem are left out.
+    A check that fails is a finding, never an error. Consequences of a found problem are left out.
     """
     loaded = list(modules if modules is not None else checks.JOB.every())
     found = [
@@ -102,13 +102,13 @@ def _without_consequences(
 
 
 def _without_parts(found: Sequence[tuple[Finding, Diagnosis]]) -> list[Finding]:
-    """Without what is the time of lines that another finding names with its cause."""
+    """The findings whose time no other finding explains with its cause."""
     covering = [pair for pair in found if pair[1].covers]
     return [pair[0] for pair in found if not any(_is_part(pair, whole) for whole in covering)]
 
 
 def _is_part(pair: tuple[Finding, Diagnosis], whole: tuple[Finding, Diagnosis]) -> bool:
-    """It has another code, its family tells whose time it is, and it is not much larger."""
+    """Whether the first's time is part of the second's, whose lines contain it."""
     finding, covering = pair[0], whole[0]
     lines = set(pair[1].covers) - {finding.where}
     is_within = bool(lines) and lines <= set(whole[1].covers)
@@ -122,7 +122,7 @@ def _is_part(pair: tuple[Finding, Diagnosis], whole: tuple[Finding, Diagnosis]) 
 
 
 def problems(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Those findings that something should be done about: errors and warnings."""
+    """The findings that call for action: errors and warnings."""
     return tuple(
         finding for finding in findings if finding.severity in (Severity.ERROR, Severity.WARNING)
     )

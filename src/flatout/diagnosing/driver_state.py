@@ -1,4 +1,4 @@
-"""What the checks of NVIDIA's driver ask of a Machine: each question is answered in one place."""
+"""What the checks of NVIDIA's driver ask of a Machine, each answered in one place."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from flatout.nouns.gpu import Driver, Gpu
 from flatout.nouns.machine import DeviceFile, Machine, Xid
 
 ELSEWHERE = ("nouveau", "vfio-pci")
-"""Kernel drivers that keep a GPU from NVIDIA's."""
+"""Kernel drivers that keep a GPU from NVIDIA's driver."""
 PACKAGES = (
     "^(cuda-drivers|libcuda1|nvidia-(driver|dkms|kernel|compute|utils|smi)"
     "|libnvidia-(cfg|common|compute|decode|encode|extra|fbc1|gl|ml|ptxjitcompiler)"
     "|xorg-x11-drv-nvidia)"
 )
-"""Names of the packages that a Linux driver is made of; not the container toolkit's."""
+"""Names of the packages of a Linux driver, without the container toolkit's."""
 OLD_NUMBERS = (
     (0x0FC0, 0x103F, (3, 0)),
     (0x1180, 0x11FF, (3, 0)),
@@ -33,8 +33,8 @@ OLD_NUMBERS = (
     (0x1B00, 0x1D7F, (6, 0)),
     (0x1D80, 0x1DFF, (7, 0)),
 )
-"""Numbers on the bus of GPUs before Turing: Kepler (three times), Maxwell, Pascal's GP100,
-Maxwell, Pascal, Volta; as https://pci-ids.ucw.cz/read/PC/10de lists them.
+"""PCI numbers of GPUs before Turing: Kepler (three times), Maxwell, Pascal's GP100, Maxwell,
+Pascal, Volta. Source: https://pci-ids.ucw.cz/read/PC/10de.
 """
 LISTS = {
     "apt": r"dpkg-query -W -f='${db:Status-Status} ${Package}\n' | sed -n 's/^installed //p'",
@@ -51,7 +51,7 @@ REPAIRS = {
 
 
 def on_metal(machine: Machine) -> bool:
-    """Linux with its own kernel and driver: neither a container nor WSL."""
+    """Whether this is Linux with its own kernel and driver: neither a container nor WSL."""
     inside = machine.container.kind is not None or machine.container.wsl is not None
     return machine.system.name == "Linux" and not inside
 
@@ -63,7 +63,7 @@ def on_bus(machine: Machine) -> tuple[Gpu, ...]:
 
 
 def waiting(machine: Machine) -> tuple[Gpu, ...]:
-    """Those on the bus that NVIDIA's driver could take and does not list, or not surely."""
+    """GPUs on the bus that NVIDIA's driver could take but is not known to list."""
     return tuple(
         gpu
         for gpu in on_bus(machine)
@@ -82,8 +82,9 @@ def loaded(machine: Machine) -> bool | None:
 
 
 def withheld(machine: Machine) -> tuple[DeviceFile, ...]:
-    """GPUs' files that are open to everyone by their mode and closed to this process all the same:
-    a batch system's cgroup gives a job its own GPUs alone.
+    """GPUs' files whose mode permits everyone but which this process may not open.
+
+    A batch system's cgroup gives a job only its own GPUs.
     """
     return tuple(
         file
@@ -95,7 +96,7 @@ def withheld(machine: Machine) -> tuple[DeviceFile, ...]:
 
 
 def module_missing(machine: Machine) -> bool:
-    """On the metal, GPUs wait, and NVIDIA's module is not loaded."""
+    """Whether GPUs wait on bare metal while NVIDIA's module is not loaded."""
     return on_metal(machine) and loaded(machine) is False and bool(waiting(machine))
 
 
@@ -106,7 +107,7 @@ def cuda_works(machine: Machine) -> bool | None:
 
 
 def versions_system(machine: Machine) -> str:
-    """Whose driver versions count: in WSL the driver is that of Windows."""
+    """The system whose driver versions count: in WSL the driver is Windows'."""
     return "Windows" if machine.container.wsl else machine.system.name or ""
 
 
@@ -116,7 +117,7 @@ def names(gpus: Iterable[Gpu]) -> str:
 
 
 def name(gpu: Gpu) -> str:
-    """Its name; without a driver often nothing is known but the number of the model."""
+    """Its name; without a driver often only the model's PCI number is known."""
     return gpu.name or (f"NVIDIA GPU {gpu.pci_id}" if gpu.pci_id else "the NVIDIA GPU")
 
 
@@ -131,7 +132,7 @@ def modules(machine: Machine) -> str:
 
 
 def errors(driver: Driver | None) -> str:
-    """What NVML and nvidia-smi say, for the evidence; empty: no error."""
+    """What NVML and nvidia-smi say, for the evidence, or empty if there is no error."""
     if driver is None:
         return ""
     messages = {"NVML": driver.nvml_error, "nvidia-smi": driver.smi_error}
@@ -139,13 +140,13 @@ def errors(driver: Driver | None) -> str:
 
 
 def torch_says(machine: Machine) -> str:
-    """CUDA's error as torch reports it, for the evidence; empty: none."""
+    """CUDA's error as torch reports it, for the evidence, or empty if none."""
     message = machine.torch.cuda_error if machine.torch else None
     return f"torch says: {_short(message)}" if message else ""
 
 
 def counted(xids: Iterable[Xid]) -> str:
-    """Xid errors of the kernel's log, for the evidence; empty: none."""
+    """Xid errors in the kernel's log, for the evidence, or empty if none."""
     counts = (
         f"Xid {xid.number}" + (f" {xid.count} times" if xid.count > 1 else "") for xid in xids
     )
@@ -154,9 +155,9 @@ def counted(xids: Iterable[Xid]) -> str:
 
 
 def capability(gpu: Gpu) -> tuple[int, int] | None:
-    """Its compute capability, by the driver, by the data sheet, or by its number on the bus.
+    """Its compute capability, from the driver, the data sheet or its PCI number.
 
-    By the number only the architecture is known, and of that the oldest GPU's.
+    The number only tells the architecture; the capability is then its oldest GPU's.
     """
     if gpu.compute_capability is not None:
         return gpu.compute_capability
@@ -175,7 +176,7 @@ def _by_number(pci_id: str | None) -> tuple[int, int] | None:
 
 
 def place(machine: Machine) -> Target:
-    """What to install for; by PCI number where the driver does not report the architecture."""
+    """What to install for; by PCI number if the driver does not report the architecture."""
     place = target.of(machine)
     capabilities = [card for gpu in machine.gpus_of("nvidia") if (card := capability(gpu))]
     if place.vendor != "nvidia" or place.compute_capability is not None or not capabilities:
@@ -184,7 +185,7 @@ def place(machine: Machine) -> Target:
 
 
 def dropped(gpu: Gpu, driver: Driver | None) -> str | None:
-    """The last driver branch for this GPU, where the installed driver is newer than it."""
+    """The last driver branch for this GPU if the installed driver is newer, else None."""
     architecture = capability(gpu)
     branch = cuda.last_driver_branch(architecture) if architecture else None
     version = driver and (driver.kernel_version or driver.installed_version or driver.version)
@@ -193,7 +194,7 @@ def dropped(gpu: Gpu, driver: Driver | None) -> str | None:
 
 
 def on_host(place: Target, lines: Iterable[str]) -> tuple[str, ...]:
-    """Lines that must run outside of a container: inside one they are remarks."""
+    """Lines that must run outside a container; inside one they become comments."""
     if not place.container:
         return tuple(lines)
     return ("# On the host, not in this container:", *shell.remarks(lines))
@@ -206,7 +207,7 @@ def installed_packages(place: Target) -> str | None:
 
 
 def repair(place: Target) -> tuple[str, ...]:
-    """Lines that put the files of the installed driver packages in place again."""
+    """Lines that reinstall the files of the installed driver packages."""
     listed = installed_packages(place)
     family = system_packages.package_manager(place)
     if listed is None or family is None or place.container or place.wsl:

@@ -1,4 +1,4 @@
-"""`flatout bench --expect h100`: is it that GPU, and does it give what it should?"""
+"""`flatout bench --expect h100`: is it that GPU, and is it as fast as it should be?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flatout.nouns.finding import Finding
 
 
 def check_known(expected: str) -> None:
-    """Raise UserError for a GPU that the data sheets do not have."""
+    """Raise UserError if the data sheets lack this GPU."""
     if gpus.find(expected) is not None:
         return
     near = gpus.nearest(expected)
@@ -22,7 +22,7 @@ def check_known(expected: str) -> None:
 
 
 def judged(benched: Benched, findings: Sequence[Finding]) -> Benched:
-    """With its findings; with --expect passed where nothing is wrong and all was measured."""
+    """The results with the findings; --expect passes if nothing is wrong and all was measured."""
     passed = None
     if benched.expected is not None:
         passed = not problems(findings) and bool(benched.devices) and not benched.interrupted

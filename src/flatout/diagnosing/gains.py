@@ -1,4 +1,4 @@
-"""Gains: what a saving is worth to the step, given what binds it next, and how sure that is."""
+"""Gains: how much faster a saving makes the step, given its next limit, and how sure that is."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flatout.nouns.finding import Gain
 from flatout.nouns.profile import Profile
 
 LEAST_LEFT = 0.05
-"""The share of a step that remains at least, whatever a cure saves."""
+"""The least share of a step that remains, whatever a cure saves."""
 MEASURED, MODELLED = 0.10, 0.40
-"""By how much of itself a saving may be off: one that was measured, one that was reckoned."""
+"""The share by which a measured and a modelled saving may be off."""
 LEAST_SPREAD = 0.02
 """The least spread of any prediction, as a share of the step."""
 UNCERTAINTY = {
@@ -29,17 +29,17 @@ UNCERTAINTY = {
     "MEM": MODELLED,
     "SYNC": MEASURED,
 }
-"""By check, else by family, where the check itself does not say."""
+"""By check, else by family, for checks that do not say themselves."""
 OF_HOST = ("DATA", "HOST", "SYNC")
-"""Families that save time of the host: the device's own work remains."""
+"""Families that save host time; the device's own work remains."""
 BETWEEN_STEPS = ("DATA004",)
-"""Checks of these families whose saving is no part of a step."""
+"""Checks of these families whose saving is outside the steps."""
 OF_DEVICE = ("COMM", "COPY", "KERN", "MEM")
-"""Families that save time of the device: the host's own work remains."""
+"""Families that save device time; the host's own work remains."""
 HOST_UNRECORDED = 0.75
-"""The least share of the host's recorded time that it takes when nothing is recorded."""
+"""The least share of the host's recorded time that remains when nothing is recorded."""
 BINDS = 1.01
-"""A bound is worth a word where it makes the step this many times as long."""
+"""A bound is mentioned if it makes the step this many times as long."""
 
 
 def gain(code: str, diagnosis: Diagnosis, profile: Profile) -> Gain | None:
@@ -71,13 +71,13 @@ def gain(code: str, diagnosis: Diagnosis, profile: Profile) -> Gain | None:
 
 
 def _ratio(step_ms: float, saves_ms: float, remains_ms: float) -> float:
-    """Step now / step afterwards, of which `remains_ms` at least is left; never a slow-down."""
+    """Step now / step afterwards, of which at least `remains_ms` is left; never below 1."""
     possible_ms = max(0.0, min(saves_ms, step_ms - remains_ms))
     return amdahl.speedup(step_ms, possible_ms, least=LEAST_LEFT)
 
 
 def _bound(family: str, profile: Profile, adds_host_ms: float) -> tuple[float, float, str]:
-    """(ms of a step that remain whatever is saved, at least; the same, at most; what they are)."""
+    """(least, most ms of a step that remain whatever is saved; what they are)."""
     anatomy = profile.anatomy
     if savings.accelerated(profile):
         if family in OF_HOST:

@@ -1,4 +1,4 @@
-"""The page of each finding code: what its check says of itself, as Markdown.
+"""The page of each finding code: its check's docstring, as Markdown.
 
 It is read from the check's source, see `nouns.page_source`.
 """
@@ -20,13 +20,13 @@ def every() -> tuple[Page, ...]:
 
 
 def find(name: str) -> Page | None:
-    """The page of a code or of a check's id, in any case; None: there is none."""
+    """The page of a code or of a check's id, in any case, or None if there is none."""
     file = checks.find(name)
     return None if file is None else _page(file)
 
 
 def of_signature(name: str, language: str = "en") -> str:
-    """The page of a signature, by its id, as Markdown; UserError with what is near, if none."""
+    """The Markdown page of a signature's id. Raises UserError with similar ids if there is none."""
     from flatout.explaining import described
     from flatout.knowledge import boosts
 

@@ -1,4 +1,4 @@
-"""AMD's GPUs as the amdgpu driver shows them in /sys, and the ROCm that is installed.
+"""AMD's GPUs as the amdgpu driver shows them in /sys, and the installed ROCm.
 
 AMD's own programs are slow, so they are asked only for a name that no file gives.
 """
@@ -19,7 +19,7 @@ from flatout.probing.program_answer import Ask, ask
 
 ROOT = Path("/")
 NAMES = ("usr/share/libdrm/amdgpu.ids", "opt/amdgpu/share/libdrm/amdgpu.ids")
-"""libdrm's list of names by device and revision."""
+"""libdrm's lists of names by device and revision."""
 AMD_SMI = ("amd-smi", "static", "--asic", "--bus", "--json")
 ROCM_SMI = ("rocm-smi", "--showproductname", "--showbus", "--json")
 LIMIT_S = 1.0
@@ -28,17 +28,17 @@ ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 @dataclass(frozen=True)
 class Node:
-    """One GPU among the nodes of the compute driver, in the order in which ROCm counts them."""
+    """One GPU among the compute driver's nodes, in ROCm's order."""
 
     address: str
     gfx: str | None
     index: int
     gpu_id: int | None = None
-    """KFD's own number of it, in the names of its files."""
+    """KFD's own number for it, as in the names of its files."""
 
 
 def from_sysfs(root: Path, runner: Ask = ask) -> tuple[Gpu, ...] | None:
-    """The GPUs bound to amdgpu; None: /sys cannot be read."""
+    """The GPUs bound to amdgpu, or None if /sys cannot be read."""
     cards = reading.entries(root / "sys/class/drm")
     if cards is None:
         absent = reading.exists(root / "sys/class/drm") is False
@@ -100,7 +100,7 @@ def _with_sensors(gpu: Gpu, device: Path) -> Gpu:
 
 
 def _temperatures(monitor: Path) -> tuple[int | None, int | None]:
-    """Current value and slowdown limit of the same sensor; an MI300 has no edge sensor."""
+    """Current °C and slowdown limit of one sensor; an MI300 has no edge sensor."""
     sensors = {reading.text(monitor / f"temp{index}_label"): index for index in (3, 2, 1)}
     for label in ("edge", "junction"):
         if label in sensors:
@@ -127,7 +127,7 @@ def _not_negative(value: int | None) -> int | None:
 
 
 def _clocks(path: Path) -> tuple[int | None, int | None]:
-    """From lines such as "1: 2100Mhz *": the current clock (starred) and the highest."""
+    """The current (starred) and highest clock in lines such as "1: 2100Mhz *"."""
     lines = re.findall(
         r"^(?:[0-9]+|S): ([0-9]{1,5})Mhz ?(\*?)$", reading.text(path) or "", re.I | re.M
     )
@@ -141,7 +141,7 @@ def _pci_id(device: Path) -> str | None:
 
 
 def nodes(root: Path) -> tuple[Node, ...]:
-    """GPUs of the compute driver (KFD), without those that a container may not use."""
+    """The GPUs of the compute driver (KFD) that this container may use."""
     folder = root / "sys/class/kfd/kfd/topology/nodes"
     numbered = [entry for entry in reading.entries(folder) or () if entry.name.isdecimal()]
     gpu_nodes: list[Node] = []
@@ -161,13 +161,13 @@ def properties(text: str) -> dict[str, int]:
 
 
 def pci_address(domain: int, location: int) -> str:
-    """The bus address that KFD writes as one number: bus, device, function."""
+    """The bus address from KFD's one number for bus, device and function."""
     bus, device, function = (location >> 8) & 0xFF, (location >> 3) & 0x1F, location & 7
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
 
 
 def gfx(version: int | None) -> str | None:
-    """The target that compilers know: 90402 is gfx942, 90010 gfx90a, 110000 gfx1100."""
+    """The compilers' name of a target: gfx942 for 90402, gfx90a for 90010, gfx1100 for 110000."""
     if version is None or not 60000 <= version < 1000000:
         return None
     major, minor, stepping = version // 10000, version // 100 % 100, version % 100
@@ -222,7 +222,7 @@ def from_amd_smi(text: str) -> dict[str, str]:
 
 
 def from_rocm_smi(text: str) -> dict[str, str]:
-    """The same from {"card0": {"Card Series": ..., "PCI Bus": ...}}."""
+    """Bus address -> name, from {"card0": {"Card Series": ..., "PCI Bus": ...}}."""
     document = _json(text)
     names: dict[str, str] = {}
     for card in document.values() if isinstance(document, dict) else ():
@@ -234,7 +234,7 @@ def from_rocm_smi(text: str) -> dict[str, str]:
 
 
 def _name_by_address(address: object, name: object) -> dict[str, str]:
-    """Empty where the name is a number or covers several cards: Navi 31 [RX 7900 XT/XTX]."""
+    """{address: name}, or empty if the name is a number or of several cards (RX 7900 XT/XTX)."""
     if not isinstance(address, str) or not isinstance(name, str):
         return {}
     bracketed = re.fullmatch(r"[^\[]*\[([^\]]+)\]", name)
@@ -252,7 +252,7 @@ def _json(text: str) -> object:
 
 
 def driver_in(root: Path, environment: Mapping[str, str]) -> Driver | None:
-    """The driver and ROCm; None: no trace of either. The kernel's own driver has no version."""
+    """The driver and ROCm, or None if no trace of either. The kernel's driver has no version."""
     loaded = reading.exists(root / "sys/module/amdgpu")
     release = rocm(root, environment)
     if not loaded and release is None:
@@ -262,7 +262,7 @@ def driver_in(root: Path, environment: Mapping[str, str]) -> Driver | None:
 
 
 def rocm(root: Path, environment: Mapping[str, str]) -> str | None:
-    """Release of the ROCm on disk: where ROCM_PATH points, /opt/rocm, or the newest beside it."""
+    """Release of ROCm on disk: at ROCM_PATH, in /opt/rocm, or the newest beside it."""
     configured = environment.get("ROCM_PATH", "").lstrip("/")
     folders = [root / configured] if configured else []
     folders.append(root / "opt/rocm")
@@ -286,17 +286,17 @@ def _parts(release: str) -> list[int]:
 if sys.platform == "linux":
 
     def gpus(root: Path = ROOT, runner: Ask = ask) -> tuple[Gpu, ...] | None:
-        """AMD's GPUs; None: not readable."""
+        """AMD's GPUs, or None if not readable."""
         return from_sysfs(root, runner)
 
     def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:
-        """AMD's driver; None: no trace of it. devices: its GPUs (unused)."""
+        """AMD's driver, or None if no trace of it. devices: its GPUs (unused)."""
         return driver_in(ROOT, os.environ)
 
 else:
 
     def gpus(root: Path = ROOT, runner: Ask = ask) -> tuple[Gpu, ...] | None:
-        """None: torch reaches AMD's GPUs on Linux; elsewhere nothing is queried."""
+        """None: torch uses AMD's GPUs only on Linux, so nothing is queried elsewhere."""
         return None
 
     def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:

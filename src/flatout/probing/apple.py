@@ -1,4 +1,4 @@
-"""Apple's GPUs: from sysctl on Apple silicon; the slow system_profiler only on older Macs."""
+"""Apple's GPUs: from sysctl on Apple silicon, from the slow system_profiler on older Macs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNITS = {"MB": 2**20, "GB": 2**30}
 
 
 def from_sysctl(brand: str, memory: str) -> tuple[Gpu, ...]:
-    """The GPU of an Apple chip; it has the chip's name and the machine's memory."""
+    """The GPU of an Apple chip, with the chip's name and the machine's memory."""
     name = brand.strip()
     if not name.startswith("Apple "):
         return ()
@@ -79,7 +79,7 @@ def _display_gpu(entry: dict[str, object]) -> Gpu | None:
 
 
 def _vendor(description: str, name: str) -> Vendor | None:
-    """From "AMD (0x1002)", "sppci_vendor_Apple" or the first word of the name."""
+    """The vendor in "AMD (0x1002)", "sppci_vendor_Apple" or the name's first word."""
     number = re.search(r"0x[0-9a-f]{4}", description.lower())
     if number:
         return VENDORS.get(number[0])
@@ -96,14 +96,14 @@ def _size(text: object) -> int | None:
 if sys.platform == "darwin":
 
     def gpus(runner: Ask = ask) -> tuple[Gpu, ...] | None:
-        """The GPUs of this Mac; None: neither tool answered."""
+        """The GPUs of this Mac, or None if neither tool answered."""
         name = runner([SYSCTL, "-n", "machdep.cpu.brand_string"], SYSCTL_LIMIT_S).text
         size = runner([SYSCTL, "-n", "hw.memsize"], SYSCTL_LIMIT_S).text
         chip = from_sysctl(name, size)
         return chip or from_profiler(runner(PROFILER, PROFILER_LIMIT_S).text)
 
     def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:
-        """Metal is part of macOS and has its version. devices: this Mac's GPUs."""
+        """Metal, with the version of macOS, of which it is a part. devices: this Mac's GPUs."""
         if not any(gpu.vendor == "apple" for gpu in devices or ()):
             return None
         return Driver(vendor="apple", version=platform.mac_ver()[0] or None)
@@ -115,5 +115,5 @@ else:
         return None
 
     def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:
-        """No trace of Apple's driver on other systems."""
+        """None: other systems have no Apple driver."""
         return None

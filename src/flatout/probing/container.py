@@ -1,7 +1,7 @@
 """Whether this process is in a container, in WSL or in a virtual machine, and which.
 
-A file such as /.dockerenv alone proves nothing: it stays when an image is started as a virtual
-machine or as a WSL distribution. So the kernel's namespaces decide first.
+A file such as /.dockerenv alone proves nothing: it remains when an image is started as a virtual
+machine or WSL distribution. So the kernel's namespaces decide first.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ MAKERS = (  # hypervisor, by DMI vendor and product
     ("kvm", r"\bQEMU\b|\bKVM\b|RHEV|oVirt"),
 )
 CLOUDS = r"Google Compute Engine|OpenStack|Alibaba Cloud ECS"
-"""They run KVM, and also rent out bare metal under the same name."""
+"""Clouds that run KVM but also rent out bare metal under the same name."""
 
 
 def container(environment: Mapping[str, str] | None = None, root: Path = ROOT) -> Container:
-    """Where this process runs. root: the folder that holds /proc, /sys and /dev."""
+    """Where this process runs. root: the folder of /proc, /sys and /dev."""
     variables = os.environ if environment is None else environment
     wsl = wsl_version(root)
     kind = _kind(variables, root, wsl is not None)
@@ -64,7 +64,7 @@ def container(environment: Mapping[str, str] | None = None, root: Path = ROOT) -
 
 
 def isolated(root: Path = ROOT) -> bool | None:
-    """Whether it has namespaces of its own, as containers do; None: unknown."""
+    """Whether it has its own namespaces, as containers do, or None if unknown."""
     links = {name: reading.link_name(root / "proc/self/ns" / name) for name in INITIAL_NAMESPACES}
     if all(link is None for link in links.values()):
         return None
@@ -75,7 +75,7 @@ def isolated(root: Path = ROOT) -> bool | None:
 
 
 def wsl_version(root: Path = ROOT) -> int | None:
-    """1 or 2, from the kernel's release; None: not WSL."""
+    """1 or 2, from the kernel's release, or None if not WSL."""
     release = _kernel_release(root).lower()
     if "microsoft" in release:
         first = "wsl2" not in release and "standard" not in release
@@ -102,14 +102,14 @@ class _Traces:
 
 def _kind(environment: Mapping[str, str], root: Path, wsl: bool) -> str | None:
     if any(name in environment for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")):
-        return "singularity"  # it shares all namespaces but one with the machine
+        return "singularity"  # it shares all namespaces except one with the machine
     traces = _traces(root)
     by_group = _first_match(GROUPS, traces.groups)
     is_isolated = isolated(root)
     if is_isolated is False and by_group is None:
         return None
     if wsl and by_group is None and not traces.overlay:
-        return None  # the distribution itself: WSL gives it namespaces of its own
+        return None  # the distribution itself, to which WSL gives its own namespaces
     return _engine(environment, root) or by_group or _first_match(ROOT_MOUNTS, traces.root_mount)
 
 
@@ -129,7 +129,7 @@ def _engine(environment: Mapping[str, str], root: Path) -> str | None:
 
 
 def _traces(root: Path) -> _Traces:
-    """Cgroups of this process and of process 1, and what is mounted as the root folder."""
+    """Cgroups of this process and of process 1, and the mount of the root folder."""
     groups = "\n".join(
         reading.text(root / "proc" / process / "cgroup") or "" for process in ("1", "self")
     )
@@ -153,7 +153,7 @@ def _gpu_files(devices: Path) -> bool | None:
 
 
 def _virtual_machine(root: Path) -> str | None:
-    """From the firmware's tables and the hypervisor's clocks; None: bare metal, or unknown."""
+    """The hypervisor, by firmware tables and clocks, or None if bare metal or unknown."""
     descriptions = [
         reading.text(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name")
     ]
@@ -178,7 +178,7 @@ def _by_clock(root: Path) -> str | None:
 
 
 def _hypervisor(root: Path) -> bool:
-    """As reported by the processor (x86) or the device tree (ARM)."""
+    """Whether the processor (x86) or the device tree (ARM) reports a hypervisor."""
     cpuinfo = reading.text(root / "proc/cpuinfo", 2**15) or ""
     flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
     if "hypervisor" in flags.split():
@@ -188,6 +188,6 @@ def _hypervisor(root: Path) -> bool:
 
 
 def _firecracker(root: Path) -> bool:
-    """Its ACPI tables (readable by root) or its kernel command line carry its name."""
+    """Whether the ACPI tables (readable by root) or the kernel command line name Firecracker."""
     table = reading.text(root / "sys/firmware/acpi/tables/FACP", 64) or ""
     return "FIRECK" in table or "firecracker" in (reading.text(root / "proc/cmdline") or "")

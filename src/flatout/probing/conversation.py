@@ -27,7 +27,7 @@ from flatout_programs.tell import MARK
 OWN = "FLATOUT_"
 POLL_S = 0.05
 LAST_WORDS_S = 0.3
-"""How long to wait for lines that a program left in the pipe when it ended."""
+"""How long to wait for lines left in the pipe by a program that ended."""
 
 _left_behind: list[subprocess.Popen[bytes]] = []
 """Programs that survived a kill, stuck in a driver. Waiting for them could take forever."""
@@ -42,7 +42,7 @@ def program(name: str) -> Path:
 
 
 def environment(base: Mapping[str, str], scratch: str | None = None) -> dict[str, str]:
-    """The user's environment without flatout's orders, and with no files written beside the code.
+    """The user's environment without flatout's variables; programs write no files beside the code.
 
     scratch: the folder for compilers' caches.
     """
@@ -57,7 +57,7 @@ def environment(base: Mapping[str, str], scratch: str | None = None) -> dict[str
 
 
 def output(command: Sequence[str], env: Mapping[str, str], limit_s: float) -> str | None:
-    """Everything that the program printed; None: it cannot be started, or it took longer."""
+    """All output of the program, or None if it cannot be started or takes longer."""
     deadline = time.monotonic() + limit_s
     try:
         with Conversation(command, env) as talk:
@@ -68,7 +68,7 @@ def output(command: Sequence[str], env: Mapping[str, str], limit_s: float) -> st
 
 
 def answer(line: str) -> dict[str, Any]:
-    """The content of a line that one of our programs printed; empty for any other line.
+    """The content of a line printed by one of our programs; empty for any other line.
 
     NaN and infinities are read as None.
     """
@@ -81,9 +81,9 @@ def answer(line: str) -> dict[str, Any]:
 
 
 class Conversation:
-    """A running program. Use it in a `with` statement: leaving it ends the program's whole tree.
+    """A running program. Use it in a `with` statement, whose end ends the program's whole tree.
 
-    Raises OSError where the program cannot be started.
+    Raises OSError if the program cannot be started.
     """
 
     def __init__(
@@ -117,14 +117,14 @@ class Conversation:
         return self._process.pid
 
     def say(self, order: dict[str, Any]) -> None:
-        """Send one order, a line; what the program has ended without is told by `answer`."""
+        """Send one order as a line; if the program has ended, `answer` returns None."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
             self._process.stdin.flush()
 
     def line(self, deadline: float) -> str | None:
-        """The next line; None: the program has ended, or `deadline` (time.monotonic) has come."""
+        """The next line, or None after the program's end or `deadline` (time.monotonic)."""
         ended_at = None
         while not self._over:
             try:
@@ -148,7 +148,7 @@ class Conversation:
         return None
 
     def answer(self, deadline: float) -> dict[str, Any] | None:
-        """The content of the next line, see `answer`; None as in `line`."""
+        """The content of the next line (see the function `answer`), or None as in `line`."""
         line = self.line(deadline)
         return None if line is None else answer(line)
 
@@ -157,7 +157,7 @@ class Conversation:
         return self._process.poll() is None
 
     def how_it_ended(self) -> str:
-        """In words, with the last line that it wrote to its error stream."""
+        """How it ended, in words, with the last line of its error stream."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         self._readers[1].join(LAST_WORDS_S)
@@ -168,7 +168,7 @@ class Conversation:
         return last or f"ended with exit code {code}"
 
     def end(self) -> None:
-        """Kill it and its children, without waiting for what cannot be killed."""
+        """Kill it and its children, without waiting for any that cannot be killed."""
         _running.discard(self)
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
@@ -214,7 +214,7 @@ _running: weakref.WeakSet[Conversation] = weakref.WeakSet()
 
 @atexit.register
 def _end_running() -> None:
-    """A keyboard interrupt or an error may have left conversations open."""
+    """End conversations that a keyboard interrupt or an error left open."""
     for talk in list(_running):
         talk.end()
 

@@ -1,4 +1,4 @@
-"""The processor: its product name, its features, and the cores that this process may use."""
+"""The processor: its product name, its features and the cores that this process may use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flatout_agent import limits  # host and agent must count alike
 CPUINFO = Path("/proc/cpuinfo")
 CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 FIRST_PROCESSOR_BYTES = 2**15
-"""Enough of /proc/cpuinfo for the first processor; the whole file takes milliseconds to read."""
+"""Enough of /proc/cpuinfo for the first processor; reading all of it takes milliseconds."""
 LIMIT_S = 1.0
 
 
@@ -40,7 +40,7 @@ def cpu() -> Cpu:
 
 
 def cores() -> int | None:
-    """Cores by affinity and cgroup quota; None where the system does not report them."""
+    """Cores by affinity and cgroup quota, or None if the system does not report them."""
     try:
         return limits.usable_cores()
     except OSError:
@@ -57,7 +57,7 @@ def name() -> str | None:
 
 
 def from_flags(text: str) -> dict[str, bool | None]:
-    """Features of the first processor in /proc/cpuinfo; empty where it lists none."""
+    """Features of the first processor in /proc/cpuinfo, or empty if it lists none."""
     for line in text.splitlines():
         key, _, value = line.partition(":")
         words = set(value.split())

@@ -1,4 +1,4 @@
-"""The disks that matter: the current folder, temporary files, and the caches of compilers."""
+"""The relevant disks: of the current folder, temporary files and compilers' caches."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ LOCAL = frozenset(
         "fat32",
     )
 )
-"""The others may be either (9p, virtiofs, fuse): unknown."""
+"""Local file systems; others (9p, virtiofs, fuse) may be either, so they are unknown."""
 VIRTUAL = re.compile(r"/(virtio[0-9]+|vmbus|VMBUS:[0-9A-F]+|xen|vbd-[0-9]+)/", re.IGNORECASE)
 VIRTUAL_MAKERS = re.compile(r"QEMU|VBOX|VMware|Msft|Google|Amazon|Virtual", re.IGNORECASE)
 
@@ -110,7 +110,7 @@ def disks(environment: Mapping[str, str] | None = None) -> tuple[Disk, ...] | No
 
 
 def _places(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Use and folder; a current folder that was removed, or a missing home, is left out."""
+    """Each use and its folder, without a removed current folder or a missing home."""
     places = []
     with contextlib.suppress(OSError):
         places.append(("work", str(Path.cwd())))
@@ -121,7 +121,7 @@ def _places(environment: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _temporary(environment: Mapping[str, str]) -> str:
-    """As Python chooses it; where none is writable, the one that the environment names."""
+    """The folder that Python chooses, or the environment's if none is writable."""
     try:
         return tempfile.gettempdir()
     except OSError:
@@ -136,7 +136,7 @@ def _home_cache() -> str | None:
 
 
 def _disk(use: str, path: str, mount_points: Iterable[Mount]) -> Disk:
-    """Facts about the folder, or about its nearest ancestor that exists."""
+    """Facts about the folder, or its nearest existing ancestor."""
     folder = _nearest(Path(path))
     mount = mount_of(os.path.realpath(folder), mount_points)
     total, free = _sizes(folder)
@@ -158,7 +158,7 @@ def _nearest(path: Path) -> Path:
 
 
 def _sizes(folder: Path) -> tuple[int | None, int | None]:
-    """Total, and free for this user; some network file systems report 0 and 0."""
+    """Total bytes, and bytes free for this user; some network file systems report 0 and 0."""
     try:
         usage = shutil.disk_usage(folder)
     except (OSError, ValueError):
@@ -167,13 +167,13 @@ def _sizes(folder: Path) -> tuple[int | None, int | None]:
 
 
 def network(file_system: str) -> bool | None:
-    """Whether the files lie on another machine; None: the kind of file system does not show it."""
+    """Whether the files are on another machine, or None if the file system does not show it."""
     name = file_system.lower()
     return True if name in NETWORK else False if name in LOCAL else None
 
 
 def mount_of(path: str, mount_points: Iterable[Mount]) -> Mount | None:
-    """The mount with the longest folder that holds `path`; the later of two at one folder."""
+    """The mount of the longest folder that holds `path`; the later one if mounted twice."""
     best = None
     for mount in mount_points:
         folder = mount.folder.rstrip("/\\")
@@ -195,17 +195,17 @@ def from_mountinfo(text: str) -> tuple[Mount, ...]:
 
 
 def _unescaped(text: str) -> str:
-    r"""Space, tab, line end and backslash stand as \040, \011, \012, \134."""
+    r"""The text with space, tab, line end and backslash for \040, \011, \012, \134."""
     return re.sub(r"\\(040|011|012|134)", lambda match: chr(int(match[1], 8)), text)
 
 
 def rotational(mount: Mount) -> bool | None:
-    """A spinning disk. Virtual machines report every disk as spinning: there only "no" counts."""
+    """Whether it is a spinning disk, or None if unknown or if a virtual machine says it is one."""
     return _is_rotational(_block(mount), depth=0)
 
 
 def _block(mount: Mount) -> Path | None:
-    """The block device's folder; file systems of several disks have no number of their own."""
+    """The block device's folder, by name for file systems of several disks (without a number)."""
     if re.fullmatch(r"[1-9][0-9]*:[0-9]+", mount.device):
         return BLOCKS / mount.device
     if not mount.source.startswith("/dev/"):

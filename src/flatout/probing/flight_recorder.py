@@ -22,8 +22,8 @@ LIMIT_S = 120.0
 
 
 def split(words: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """The dumps among the files and in the folders that `words` name, and the words that are left:
-    texts, logs, and folders that hold logs.
+    """The dumps among the files and folders that `words` name, and the remaining words: texts,
+    logs and folders of logs.
     """
     dumps: list[Path] = []
     others: list[str] = []
@@ -40,19 +40,19 @@ def _dumps(path: Path) -> list[Path]:
         if path.is_dir():
             return sorted(file for file in path.iterdir() if file.is_file() and is_dump(file))
         return [path] if path.is_file() and is_dump(path) else []
-    except (OSError, ValueError):  # a text, too long for a name
+    except (OSError, ValueError):  # a text too long for a name
         return []
 
 
 def is_dump(path: Path) -> bool:
-    """By its first bytes; nothing is unpickled."""
+    """Whether its first bytes are a dump's; nothing is unpickled."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     return head.startswith(PICKLED) and all(mark in head for mark in MARKS)
 
 
 def compare(python: str, dumps: Sequence[Path]) -> FlightRecord:
-    """What the dumps of one job say together. Raises UserError where they cannot be compared."""
+    """What the dumps of one job show together. Raises UserError if they cannot be compared."""
     command = [python, str(conversation.program("flight_recorder")), *map(str, dumps)]
     try:
         with Conversation(command, conversation.environment(os.environ)) as talk:

@@ -1,4 +1,4 @@
-"""Slurm's way to write many host names in one: n[01-03,7],login."""
+"""Slurm's notation for many host names: n[01-03,7],login."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def expanded(text: str) -> list[str]:
-    """All names, in order. Raises UserError for what is no such list."""
+    """All names, in order. Raises UserError if the text is no such list."""
     names: list[str] = []
     rest = text.strip()
     while rest:
@@ -30,7 +30,7 @@ def expanded(text: str) -> list[str]:
 
 
 def _names(part: str, text: str) -> Iterator[str]:
-    """Those of one part; it may have several pairs of brackets."""
+    """The names of one part, which may have several pairs of brackets."""
     brackets = BRACKETS.search(part)
     if brackets is None:
         yield part

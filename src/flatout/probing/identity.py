@@ -1,4 +1,4 @@
-"""The Identity of this machine: quick, since `run` asks before each program."""
+"""The Identity of this machine, quick because `run` asks before each program."""
 
 from __future__ import annotations
 

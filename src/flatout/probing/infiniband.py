@@ -12,7 +12,7 @@ CLASSES = Path("/sys/class")
 
 
 def network_ports() -> tuple[NetworkPort, ...] | None:
-    """Every port; None: this system lists none (not Linux, or /sys is not mounted)."""
+    """Every port, or None if the system lists none (not Linux, or /sys is not mounted)."""
     if not reading.entries(CLASSES):
         return None
     cards = reading.entries(CLASSES / "infiniband")
@@ -38,12 +38,12 @@ def _port(card: str, folder: Path) -> NetworkPort:
 
 
 def state(text: str | None) -> str | None:
-    """From "4: ACTIVE": active."""
+    """The state in such text: active for "4: ACTIVE"."""
     match = re.fullmatch(r"[0-9]+: ([A-Z_]+)", text or "")
     return match[1].lower() if match else None
 
 
 def rate(text: str | None) -> float | None:
-    """From "400 Gb/sec (4X NDR)": 400.0; a port that does not know its rate reports 0."""
+    """Gb/s: 400.0 for "400 Gb/sec (4X NDR)"; a port that does not know its rate reports 0."""
     match = re.match(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec\b", text or "")
     return float(match[1]) or None if match else None

@@ -1,4 +1,4 @@
-"""Intel's GPUs as the i915 and xe drivers show them in /sys; xpu-smi, if installed, names them."""
+"""Intel's GPUs as the drivers i915 and xe show them in /sys; xpu-smi, if installed, names them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ DRIVERS = ("i915", "xe")
 XPU_SMI = ("xpu-smi", "discovery", "-j")
 LIMIT_S = 1.0
 LEAST_BYTES = 1 << 20
-"""Least plausible size of a card's memory; a smaller number means something else."""
+"""Least plausible bytes of a card's memory; a smaller number means something else."""
 INTEGRATED = "0000:00:02.0"
-"""Where Intel's processors have had their own GPU for two decades."""
+"""Bus address at which Intel's processors have had their own GPU for two decades."""
 
 
 def from_sysfs(root: Path, runner: Ask = ask) -> tuple[Gpu, ...] | None:
-    """The GPUs bound to one of Intel's drivers; None: /sys cannot be read."""
+    """The GPUs bound to one of Intel's drivers, or None if /sys cannot be read."""
     cards = reading.entries(root / "sys/class/drm")
     if cards is None:
         absent = reading.exists(root / "sys/class/drm") is False
@@ -53,8 +53,8 @@ def _gpu(card: Path) -> Gpu | None:
 
 
 def own_memory(card: Path) -> int | None:
-    """Memory on the card: xe lists it for each tile; i915 only in Intel's own packages, not in
-    the kernel's version.
+    """Bytes of memory on the card. xe lists it per tile; i915 only in Intel's own packages, not
+    in the kernel's version.
     """
     total = reading.number(card / "lmem_total_bytes")
     if total is not None and total >= LEAST_BYTES:
@@ -92,7 +92,7 @@ def from_xpu_smi(text: str) -> dict[str, str]:
 
 
 def driver_in(root: Path) -> Driver | None:
-    """The loaded driver; the kernel's own has no version."""
+    """The loaded driver; the kernel's own one has no version."""
     versions = [
         reading.text(root / f"sys/module/{name}/version") or None
         for name in DRIVERS
@@ -107,17 +107,17 @@ def driver_in(root: Path) -> Driver | None:
 if sys.platform == "linux":
 
     def gpus(root: Path = ROOT, runner: Ask = ask) -> tuple[Gpu, ...] | None:
-        """Intel's GPUs; None: not readable."""
+        """Intel's GPUs, or None if not readable."""
         return from_sysfs(root, runner)
 
     def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:
-        """Intel's driver; None: no trace of it. devices: its GPUs (unused)."""
+        """Intel's driver, or None if no trace of it. devices: its GPUs (unused)."""
         return driver_in(ROOT)
 
 else:
 
     def gpus(root: Path = ROOT, runner: Ask = ask) -> tuple[Gpu, ...] | None:
-        """None: outside Linux, GPUs come from the bus (Windows' registry)."""
+        """None: outside Linux the bus (Windows' registry) lists the GPUs."""
         return None
 
     def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:

@@ -1,4 +1,4 @@
-"""The user's interpreter: it runs `flatout_programs/facts.py`, which reports facts about it.
+"""The user's interpreter, in which `flatout_programs/facts.py` reports facts about it.
 
 It may hang or crash at any point, as with a broken torch; the facts reported until then are kept.
 """
@@ -28,7 +28,7 @@ QUICK_S = 1.5
 DEEP_S = 180.0
 """A first torch.compile on a busy machine is slow."""
 ENDING_S = 0.1
-"""Part of the time limit, for ending a late program: the caller must not wait any longer."""
+"""Part of the time limit for ending a late program: the caller must not wait longer."""
 OLDEST = (3, 7)
 VERSION = "import sys; sys.stdout.write('%d.%d.%d' % sys.version_info[:3])"
 APPLE_TOOLS = ("/Library/Developer/CommandLineTools", "/Applications/Xcode.app")
@@ -36,14 +36,14 @@ APPLE_TOOLS = ("/Library/Developer/CommandLineTools", "/Applications/Xcode.app")
 
 
 def interpreter(executable: str, deep: bool = False, limit_s: float | None = None) -> Interpreter:
-    """The facts that the interpreter reports within `limit_s`; deep: it also tries the device."""
+    """The facts reported within `limit_s`. deep: the interpreter also tries the device."""
     return start(executable, deep).answer(limit_s or (DEEP_S if deep else QUICK_S))
 
 
 def start(
     executable: str, deep: bool = False, environ: Mapping[str, str] | None = None
 ) -> Question:
-    """Start the program now and collect the answer later: other facts can be read meanwhile."""
+    """Start the program and collect the answer later; other facts can be read meanwhile."""
     return Question(executable, deep, os.environ if environ is None else environ)
 
 
@@ -65,7 +65,7 @@ class Question:
             self._start_error = f"cannot be started: {error.strerror or error}"
 
     def answer(self, limit_s: float) -> Interpreter:
-        """The facts reported within `limit_s` from now; then all its processes are ended."""
+        """The facts reported within `limit_s` from now. Ends all its processes."""
         with self._resources:
             if self._talk is None:
                 return Interpreter(executable=self._executable, error=self._start_error)
@@ -87,7 +87,7 @@ class Question:
         return interrupted(python, facts, ending, bool(late_error)) if ending else python
 
     def _without_facts(self, ending: str, late: bool) -> Interpreter:
-        """It reported nothing: too old, hanging at its start, or not a Python at all."""
+        """For one that reported nothing: too old, hanging at its start, or no Python at all."""
         question = [self._executable, "-c", VERSION]
         version = None if late else conversation.output(question, self._environ, 1.0)
         parts = tuple(int(part) for part in (version or "").split(".") if part.isdecimal())
@@ -143,7 +143,7 @@ def applicable(requirements: Iterable[str], version: str | None) -> tuple[str, .
 
 
 def interrupted(python: Interpreter, facts: dict[str, Any], ending: str, late: bool) -> Interpreter:
-    """Attribute the ending to the step in which it came; being late alone proves nothing."""
+    """Attribute the ending to the step in which it came; lateness alone proves nothing."""
     torch = python.torch
     if torch is None:
         return python if late else dataclasses.replace(python, error=ending)
@@ -165,7 +165,7 @@ def _with_ending(torch: Torch, torch_facts: dict[str, Any], ending: str, late: b
 
 
 def compiler(environ: Mapping[str, str], system: str = sys.platform) -> str | None:
-    """The C++ compiler that torch.compile uses: it looks for no other."""
+    """The C++ compiler that torch.compile uses; it looks for no other."""
     default = {"win32": "cl", "darwin": "clang++"}.get(system, "g++")
     path = shutil.which(environ.get("CXX", default), path=environ.get("PATH", os.defpath))
     if system == "darwin" and path == "/usr/bin/clang++":

@@ -43,7 +43,7 @@ MODULES = frozenset(
     )
 )
 MODULE_FOLDERS = ("lib/modules", "run/booted-system/kernel-modules/lib/modules")
-"""The second is NixOS."""
+"""The second folder is NixOS'."""
 MODULE_PLACES = (
     "updates/dkms",
     "updates",
@@ -63,7 +63,7 @@ MODULE_PLACES = (
 MODULE_FILE = re.compile(
     r"nvidia(-current|-tesla|-legacy)?(-open)?(-[0-9]+(xx)?)?\.ko(\.(xz|zst|gz))?"
 )
-"""Debian ships nvidia-current.ko, nvidia-tesla-470.ko; all others nvidia.ko."""
+"""Debian ships nvidia-current.ko or nvidia-tesla-470.ko, all others nvidia.ko."""
 DEVICES = re.compile(r"nvidia[0-9]+|nvidiactl|nvidia-uvm|kfd|dxg|nvmap|nvhost-gpu|nvhost-ctrl-gpu")
 FABRIC_MANAGER = "nv-fabricmanage"
 """The kernel keeps 15 letters of a process's name."""
@@ -72,7 +72,7 @@ FABRIC_MANAGER = "nv-fabricmanage"
 if sys.platform == "linux":
 
     def kernel(inside: Container | None = None, root: Path = ROOT) -> LinuxKernel:
-        """Facts about the kernel. inside: the container, where it is already known."""
+        """Facts about the kernel. inside: the container, if already known."""
         inside = surroundings.container(root=root) if inside is None else inside
         release = platform.release()
         loaded = modules(root)
@@ -94,7 +94,7 @@ if sys.platform == "linux":
         )
 
     def _groups() -> tuple[str, ...] | None:
-        """Groups of this process: one added to the user takes effect at the next login."""
+        """Groups of this process; a new group takes effect at the user's next login."""
         import grp
 
         names = []
@@ -120,7 +120,7 @@ if sys.platform == "linux":
 else:
 
     def kernel(inside: Container | None = None, root: Path = ROOT) -> LinuxKernel:
-        """Nothing: these are facts of Linux."""
+        """No facts: they are Linux'."""
         return LinuxKernel()
 
     def _group_name(number: int) -> str:
@@ -150,7 +150,7 @@ def nvidia_releases(root: Path) -> tuple[str, ...] | None:
 
 
 def _has_nvidia(release: Path) -> bool:
-    """In a usual folder, or in modules.dep, from which modprobe reads where modules are."""
+    """Whether a usual folder or modules.dep, which modprobe reads, has the module."""
     for place in MODULE_PLACES:
         folders = release.glob(place) if "*" in place else (release / place,)
         for folder in folders:
@@ -176,9 +176,9 @@ def headers(root: Path, release: str) -> bool | None:
 
 
 def iommu(root: Path) -> bool | None:
-    """Whether an IOMMU translates the GPUs' memory accesses; without a GPU, any device's.
+    """Whether an IOMMU translates the GPUs' memory accesses, or any device's without a GPU.
 
-    "identity" is passthrough; the group's type says so, on old kernels only the command line.
+    Passthrough shows as the group's type "identity", on old kernels only in the command line.
     """
     units = reading.entries(root / "sys/class/iommu")
     if units is None:
@@ -222,14 +222,14 @@ def transparent_huge_pages(root: Path) -> str | None:
 
 
 def numa_nodes(root: Path) -> int | None:
-    """Nodes that have processors: some GPUs' memory is a node too."""
+    """The number of nodes with processors; some GPUs' memory is a node too."""
     folder = root / "sys/devices/system/node"
     text = reading.text(folder / "has_cpu") or reading.text(folder / "online")
     return count_of_ranges(text or "")
 
 
 def count_of_ranges(text: str) -> int | None:
-    """How many numbers "0-3,8" stands for: 5."""
+    """How many numbers a text like "0-3,8" stands for: 5."""
     count = 0
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part)
@@ -240,7 +240,7 @@ def count_of_ranges(text: str) -> int | None:
 
 
 def fabric_manager(root: Path) -> bool | None:
-    """Whether Fabric Manager runs; None without an NVSwitch, or where processes are hidden."""
+    """Whether Fabric Manager runs, or None if no NVSwitch is there or processes are hidden."""
     processes = reading.entries(root / "proc") or []
     names = {reading.text(entry / "comm") for entry in processes if entry.name.isdecimal()}
     if FABRIC_MANAGER in names:
@@ -261,7 +261,7 @@ def _switches(root: Path) -> bool:
 def device_files(
     root: Path, loaded: Iterable[str], wsl: bool = False
 ) -> tuple[DeviceFile, ...] | None:
-    """The device files of GPUs; also those that the loaded drivers should have created."""
+    """The device files of GPUs, including those that the loaded drivers should have created."""
     entries = reading.entries(root / "dev")
     if entries is None:
         return None
@@ -292,7 +292,7 @@ def _expected_paths(root: Path, loaded: set[str], wsl: bool) -> list[str]:
 
 
 def _device_file(root: Path, path: str) -> DeviceFile | None:
-    """Its permissions, and what this process may do with it; None: it is a folder."""
+    """Its permissions and what this process may do with it, or None if it is a folder."""
     file = root / path.lstrip("/")
     try:
         status = file.stat()

@@ -1,4 +1,4 @@
-"""CUDA's shared libraries that the loader finds on its own, before or besides those in wheels."""
+"""CUDA's shared libraries that the loader itself finds, before or besides those in wheels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOLDERS = (
     "/usr/lib",
     "/usr/local/lib",
 )
-"""Where a loader without a cache looks."""
+"""Where a loader without a cache searches."""
 
 
 def libraries(
@@ -62,7 +62,7 @@ def _cache(environ: Mapping[str, str]) -> str | None:
 
 
 def _in_cache(text: str) -> Iterator[Library]:
-    """Lines such as `libcudnn.so.9 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcudnn.so.9`."""
+    """Libraries in lines like `libcudnn.so.9 (libc6,x86-64) => /usr/lib/.../libcudnn.so.9`."""
     entries = re.findall(r"^\s*(\S+) \(([^)]*)\) => (\S.*?)\s*$", text, flags=re.MULTILINE)
     has_64_bit = any("," in flags for _, flags, _ in entries)
     for _, flags, path in entries:
@@ -80,7 +80,7 @@ def _in_folders(folders: Iterable[str], source: str, shape: re.Pattern[str]) -> 
 
 
 def _library(path: Path, source: str, shape: re.Pattern[str]) -> Library | None:
-    """The library in this file; its version is in the name of the file that links lead to."""
+    """The library in this file; the name of the link's target has its version."""
     if shape.fullmatch(path.name) is None:
         return None
     try:
@@ -102,7 +102,7 @@ def _library(path: Path, source: str, shape: re.Pattern[str]) -> Library | None:
 
 
 def _windows_version(digits: str) -> str:
-    """cudart64_12 is of CUDA 12, cudart64_102 of 10.2, and cudart64_110 of any 11."""
+    """CUDA's version: 12 for cudart64_12, 10.2 for cudart64_102, any 11 for cudart64_110."""
     if len(digits) < 3 or digits == "110":
         return digits[:2]
     return f"{digits[:-1]}.{digits[-1]}"

@@ -16,7 +16,7 @@ else:
     import resource
 
     def limits() -> Limits:
-        """The limits now in force; the hard limit is how far the process may raise its own."""
+        """The limits now in force; the process may raise its own up to the hard limit."""
         files = _limit("RLIMIT_NOFILE")
         return Limits(
             open_files=files[0],
@@ -26,7 +26,7 @@ else:
         )
 
     def _limit(name: str) -> tuple[int | None, int | None]:
-        """Soft and hard; -1 is unlimited."""
+        """Soft and hard limit; -1 is unlimited."""
         try:
             soft, hard = resource.getrlimit(getattr(resource, name))
         except (AttributeError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Logs as users have them: files (also compressed or UTF-16), folders of ranks, a pipe."""
+"""Logs in users' forms: files (also compressed or UTF-16), folders of ranks, a pipe."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from flatout.nouns.errors import UserError
 BLOCK = 1 << 20
 SUFFIXES = {".log", ".txt", ".out", ".err", ".stderr", ".stdout", ".gz", ""}
 MEANT_AS_PATH = re.compile(r"\S+[/\\]\S*|\S+\.(log|txt|out|err|gz)", re.IGNORECASE)
-"""Words that mean a path even where there is no such file."""
+"""Words that mean a path even if there is no such file."""
 FILES = 10_000
-"""Most files read from one folder."""
+"""The most files read from one folder."""
 _NUMBERED = re.compile(r"\.[eo]?\d+")
-"""job.o123 of a batch system, train.err.4."""
+"""A batch system's suffix: job.o123, train.err.4."""
 _BINARY_SAMPLE = 4096
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def contents(words: Sequence[str]) -> Iterator[tuple[str | None, Iterator[bytes]]]:
-    """Name and content of each file, and of each log in each folder; else the words as text.
+    """Name and content of each file and of each log in each folder, else the words as text.
 
-    Raises UserError where a path leads to no log.
+    Raises UserError if a path leads to no log.
     """
     paths = [_path(word) for word in words]
     if not all(paths):
@@ -54,14 +54,14 @@ def _path(word: str) -> Path | None:
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """The file's text in UTF-8, block by block; raises OSError."""
+    """The file's text in UTF-8, block by block. Raises OSError."""
     with path.open("rb") as file:
         is_gzip = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         if not is_gzip:
             yield from of_stream(file)
             return
-        with gzip.open(file) as content, suppress(EOFError):  # truncated: read what there is
+        with gzip.open(file) as content, suppress(EOFError):  # truncated: read what is there
             yield from of_stream(cast("BinaryIO", content))
 
 
@@ -103,6 +103,6 @@ def _may_be_log(path: Path) -> bool:
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:
-    """Up to `size` bytes of what is available, at least one; empty at the end."""
+    """Up to `size` available bytes, at least one; empty at the end."""
     read1 = getattr(stream, "read1", None)
     return bytes(read1(size) if read1 is not None else stream.read(size))

@@ -1,7 +1,7 @@
 """All facts about this machine, from every source; each may fail on its own.
 
 The slow ones (the user's Python, NVIDIA's driver, the kernel's log) run while the others are read.
-What does not answer in time is None.
+A source that does not answer in time gives None.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from flatout.probing import (
 
 T = TypeVar("T")
 QUICK_S = 1.5
-"""For all sources, while a person waits; starting Python and drawing the screen come on top."""
+"""Limit for all sources while a person waits; starting Python and drawing add to it."""
 NVIDIA_S = 8.0
-"""An idle GPU may take seconds to wake where persistence mode is off."""
+"""Limit for NVIDIA: an idle GPU without persistence mode may take seconds to wake."""
 DEEP_S = interpreter.DEEP_S
 ALLOCATED = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
-"""A batch system may show a job fewer GPUs than are on the bus."""
+"""Set by batch systems, which may show a job fewer GPUs than are on the bus."""
 
 
 class _Sources:
-    """Queries all sources at once, each in a thread of its own, and records those that failed.
+    """Queries all sources at once, each in its own thread, and records those that failed.
 
-    A hanging file system or driver would keep an ordinary pool of threads, and with it this
-    program, from ending.
+    With an ordinary pool of threads, a hanging file system or driver would keep this program from
+    ending.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -67,7 +67,7 @@ class _Sources:
     def begin(
         self, name: str, ask: Callable[[], T], limit_s: float = 0.0
     ) -> Callable[[], T | None]:
-        """Start a query; the returned function waits for its answer, None where it is late.
+        """Start a query; the returned function waits for its answer and returns None if late.
 
         limit_s: the query may take this long from now, even beyond the common deadline.
         """
@@ -199,8 +199,8 @@ def merged(
 ) -> tuple[Gpu, ...]:
     """The GPUs that drivers list, completed from the bus, and those that only the bus shows.
 
-    answering_vendors: vendors whose driver answered: it does not see the GPUs that it leaves out.
-    partial: this process may be given only some GPUs; those on the bus alone then belong to others.
+    answering_vendors: vendors whose driver answered and so does not see GPUs that it leaves out.
+    partial: this process may have only some GPUs; those only on the bus then belong to others.
     """
     merged_devices = list(devices)
     for card in bus or ():
@@ -219,12 +219,12 @@ def merged(
 def _same(gpu: Gpu, card: Gpu) -> bool:
     if gpu.pci_address is not None and card.pci_address is not None:
         return gpu.pci_address == card.pci_address
-    # Windows' list of adapters has no addresses: there a name identifies one card.
+    # Windows' list of adapters has no addresses; a name identifies one card there.
     return gpu.vendor == card.vendor and gpu.name is not None and gpu.name == card.name
 
 
 def _completed(gpu: Gpu, card: Gpu) -> Gpu:
-    """The GPU, with fields that the driver leaves open filled in from the bus."""
+    """The GPU, with fields that the driver does not give filled in from the bus."""
     missing: dict[str, Any] = {
         field.name: getattr(card, field.name)
         for field in dataclasses.fields(Gpu)

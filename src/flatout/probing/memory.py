@@ -1,4 +1,4 @@
-"""Main memory: the machine's total, what is free, and the limits of this process's cgroups."""
+"""Main memory: the machine's total and free memory, and the limits of the process's cgroups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARED = Path("/dev/shm")
 
 
 def usable_bytes() -> int | None:
-    """The smaller of the machine's memory and the tightest limit of this process's cgroups."""
+    """The smaller of the machine's memory and the tightest limit of the process's cgroups."""
     try:
         total = int(psutil.virtual_memory().total)
     except (OSError, RuntimeError):
@@ -43,7 +43,7 @@ if sys.platform == "linux":
         )
 
     def _shared() -> tuple[int | None, int | None]:
-        """Size of /dev/shm and what is free; a size of 0 means a tmpfs without a limit."""
+        """Total and free bytes of /dev/shm; a total of 0 means a tmpfs without a limit."""
         try:
             status = os.statvfs(SHARED)
         except (OSError, ValueError):

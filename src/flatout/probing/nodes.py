@@ -1,7 +1,7 @@
-"""Which of several machines this is, and where they meet: from what its engine has set.
+"""Which of several machines this is, and where they meet, from its engine's variables.
 
-One reader for each engine, which gives None where its variables are not set. FLATOUT_NODES and its
-companions are flatout's own and win: `flatout launch` sets them where an engine sets nothing.
+Each engine has a reader, which gives None if its variables are not set. FLATOUT_NODES and its
+companions are flatout's own and win: `flatout launch` sets them if an engine sets nothing.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from flatout.probing.host_list import MAX_HOSTS, expanded
 
 Environ = Mapping[str, str]
 FIRST_PORT, PORTS = 12000, 20000
-"""Where an engine names no port: below those that systems give to outgoing connections."""
+"""Ports if an engine names none, below those that systems use for outgoing connections."""
 LIMIT_S = 10.0
 RANK_PORT = 29500
-"""torch's own default for MASTER_PORT."""
+"""torch's default for MASTER_PORT."""
 EXAMPLE = "FLATOUT_NODES=2 FLATOUT_NODE=0 FLATOUT_LEADER=10.0.0.1:29500 FLATOUT_JOB=<a secret>"
 
 
 def layout(asked: str, environ: Environ | None = None) -> NodeLayout:
     """The nodes of this job. asked: what `--nodes` says. Raises UserError.
 
-    auto: as many as the engine has started; a number: as many, or an error; 1: this one alone,
+    auto: as many as the engine has started; a number: that many, or an error; 1: only this one,
     whatever is set.
     """
     environ = os.environ if environ is None else environ
@@ -62,7 +62,7 @@ def _read(environ: Environ) -> NodeLayout | None:
 
 
 def _checked(read: NodeLayout) -> NodeLayout:
-    """The layout of any engine, if it can be."""
+    """The layout, unchanged. Raises UserError if it is impossible."""
     if not 1 <= read.count <= MAX_HOSTS:
         raise UserError(f"{read.engine}: {read.count} nodes cannot be", _by_hand())
     if not 0 <= read.index < read.count:
@@ -81,7 +81,7 @@ def _by_hand() -> str:
 
 
 def _alone(engine: str, job: str = "", name: str = "") -> NodeLayout:
-    """One node: it meets nobody."""
+    """A layout of one node, which meets no others."""
     return NodeLayout(1, 0, "", RANK_PORT, engine, job, name)
 
 
@@ -89,7 +89,7 @@ def _alone(engine: str, job: str = "", name: str = "") -> NodeLayout:
 
 
 def _number(environ: Environ, name: str) -> int | None:
-    """None: it is not set. Raises UserError for what is no number."""
+    """The variable's number, or None if unset. Raises UserError if it is no number."""
     text = environ.get(name, "").strip()
     if not text:
         return None
@@ -99,7 +99,7 @@ def _number(environ: Environ, name: str) -> int | None:
 
 
 def _needed(engine: str, environ: Environ, *names: str) -> None:
-    """Raise UserError where one of these is not set."""
+    """Raise UserError if one of these is not set."""
     missing = [name for name in names if not environ.get(name, "").strip()]
     if missing:
         there = [name for name in names if name not in missing]
@@ -126,12 +126,12 @@ def _document(environ: Environ, name: str) -> Any:
 
 
 def port_for(job: str) -> int:
-    """The same on all nodes of a job, and hardly ever that of another job on the same node."""
+    """A port that is the same on all nodes of a job, and hardly ever another job's."""
     return FIRST_PORT + zlib.crc32(job.encode()) % PORTS
 
 
 def _address(text: str, name: str, port: int | None) -> tuple[str, int]:
-    """host:port, [v6]:port or, where `port` is given, host alone."""
+    """Host and port of host:port, [v6]:port or, if `port` is given, only a host."""
     host, colon, after = text.rpartition(":")
     if text.startswith("[") and text.endswith("]"):
         host, colon, after = text, "", ""
@@ -148,7 +148,7 @@ def _address(text: str, name: str, port: int | None) -> tuple[str, int]:
 
 
 def _own(environ: Environ) -> NodeLayout | None:
-    """FLATOUT_NODES, FLATOUT_NODE, FLATOUT_LEADER, FLATOUT_JOB."""
+    """Our own: FLATOUT_NODES, FLATOUT_NODE, FLATOUT_LEADER, FLATOUT_JOB."""
     count, engine = _number(environ, "FLATOUT_NODES"), "FLATOUT_NODES"
     if count is None:
         if environ.get("FLATOUT_NODE") or environ.get("FLATOUT_LEADER"):
@@ -157,7 +157,7 @@ def _own(environ: Environ) -> NodeLayout | None:
     job = environ.get("FLATOUT_JOB", "")
     if count == 1:
         return _alone(engine, job)
-    # An indexed Job of Kubernetes knows the number alone.
+    # An indexed Job of Kubernetes knows only the number.
     name = "FLATOUT_NODE" if environ.get("FLATOUT_NODE") else "JOB_COMPLETION_INDEX"
     index = _number(environ, name)
     if index is None or not environ.get("FLATOUT_LEADER"):
@@ -184,7 +184,7 @@ def _sky(environ: Environ) -> NodeLayout | None:
 
 
 def _kubeflow(environ: Environ) -> NodeLayout | None:
-    """Kubeflow Trainer, or whoever sets torchrun's options by PET_ variables."""
+    """Kubeflow Trainer, or others that set torchrun's options as PET_ variables."""
     text = environ.get("PET_NNODES", "").strip()
     if not text:
         return None
@@ -211,7 +211,7 @@ def _kubeflow(environ: Environ) -> NodeLayout | None:
 
 
 def _sagemaker(environ: Environ) -> NodeLayout | None:
-    """SageMaker: SM_HOSTS is a list, SM_CURRENT_HOST one of it."""
+    """SageMaker: SM_HOSTS is a list, SM_CURRENT_HOST one of its members."""
     if not environ.get("SM_HOSTS"):
         return None
     engine = "SageMaker"
@@ -228,7 +228,7 @@ def _sagemaker(environ: Environ) -> NodeLayout | None:
 
 
 def _batch(environ: Environ) -> NodeLayout | None:
-    """AWS Batch, multi-node parallel jobs. The main node is told no address: it is the leader."""
+    """AWS Batch, multi-node parallel jobs. The main node leads and gets no address."""
     count = _number(environ, "AWS_BATCH_JOB_NUM_NODES")
     if count is None:
         return None
@@ -236,7 +236,7 @@ def _batch(environ: Environ) -> NodeLayout | None:
     _needed(engine, environ, "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_MAIN_NODE_INDEX")
     main = _number(environ, "AWS_BATCH_JOB_MAIN_NODE_INDEX") or 0
     index = ((_number(environ, "AWS_BATCH_JOB_NODE_INDEX") or 0) - main) % max(1, count)
-    job = environ.get("AWS_BATCH_JOB_ID", "").partition("#")[0]  # the node's number is behind it
+    job = environ.get("AWS_BATCH_JOB_ID", "").partition("#")[0]  # the node's number follows #
     address = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
     if index:
         _needed(engine, environ, "AWS_BATCH_JOB_NODE_INDEX", address)
@@ -266,7 +266,7 @@ def _vertex(environ: Environ) -> NodeLayout | None:
     if not hosts:
         raise UserError("CLUSTER_SPEC names no machine", _by_hand())
     host, port = _address(str(hosts[0]), "CLUSTER_SPEC", RANK_PORT)
-    # A prebuilt container has MASTER_PORT; 2222 of the list may be taken by the service.
+    # A prebuilt container has MASTER_PORT; the service may use the list's 2222.
     port = _number(environ, "MASTER_PORT") or port
     return NodeLayout(len(hosts), index, host, port, engine, environ.get("CLOUD_ML_JOB_ID", ""))
 
@@ -293,7 +293,7 @@ def _azure(environ: Environ) -> NodeLayout | None:
     own_port = _number(environ, "MASTER_PORT") or port_for(job)
     host, port = _address(environ[leader].strip(), leader, own_port)
     if leader != "MASTER_ADDR":
-        port = own_port  # theirs is of another service
+        port = own_port  # theirs belongs to another service
     return NodeLayout(count, _number(environ, name) or 0, host, port, engine, job)
 
 
@@ -338,13 +338,13 @@ def _slurm(environ: Environ) -> NodeLayout | None:
 
 
 def _slurm_hosts(text: str) -> list[str]:
-    """By Slurm's own tool; where that is missing in a container, by ours."""
+    """The hosts, by Slurm's own tool, or by ours if that is missing in a container."""
     said = _output(["scontrol", "show", "hostnames", text])
     return said.split() if said else expanded(text)
 
 
 def _slurm_address(host: str) -> str:
-    """Its name, where that can be resolved; else the address that Slurm reaches it by."""
+    """Its name if that can be resolved, else the address by which Slurm reaches it."""
     with suppress(OSError):
         socket.getaddrinfo(host, None)
         return host
@@ -368,7 +368,7 @@ def _output(command: list[str]) -> str:
 
 
 def _plain(environ: Environ) -> NodeLayout | None:
-    """NNODES and NODE_RANK, or WORLD_SIZE and RANK as an operator sets them for each node."""
+    """NNODES and NODE_RANK, or WORLD_SIZE and RANK as an operator sets them per node."""
     if environ.get("TORCHELASTIC_RUN_ID"):
         raise UserError(
             "torchrun has started this process (TORCHELASTIC_RUN_ID); flatout starts the ranks "
@@ -406,4 +406,4 @@ READERS: tuple[Callable[[Environ], NodeLayout | None], ...] = (
     _slurm,
     _plain,
 )
-"""The first one that finds its variables counts: a special one before those that many set."""
+"""The first that finds its variables counts: special ones before those that many set."""

@@ -1,7 +1,7 @@
-"""NVIDIA's GPUs and driver: from its library, from its program where that fails, and the kernel.
+"""NVIDIA's GPUs and driver: from its library, else from its program, and from the kernel.
 
-The program takes up to a second to start: where the library answers, it is only searched for, not
-run. That one of the two works and the other does not is a fact of its own.
+The program takes up to a second to start, so if the library answers, it is only searched for, not
+run. If only one of the two works, that is also reported.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from flatout.probing import nvidia_smi, nvml, program_answer, reading
 
 LIMIT_S = 12.0
 SHARE_OF_LIBRARY = 0.75
-"""Part of the limit for the library: when it hangs, that must still be reported in time."""
+"""The library's part of the limit: if it hangs, that must still be reported in time."""
 HANGS_AFTER_S = 8.0
-"""Without persistence mode the driver first wakes every GPU, which takes seconds each."""
+"""Silence that counts as hanging; without persistence mode each GPU takes seconds to wake."""
 MODINFO_LIMIT_S = 0.5
 MODINFO = ("modinfo", "/usr/sbin/modinfo", "/sbin/modinfo")
-"""Debian leaves the folders of administrators' programs out of users' PATH."""
+"""Debian leaves the administrators' folders out of users' PATH."""
 
 LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
 LIBRARY_FOLDERS = (
@@ -46,12 +46,12 @@ class Nvidia:
     """NVIDIA's GPUs and driver."""
 
     gpus: tuple[Gpu, ...] | None
-    """None: there is a trace of the driver, but it could not be queried."""
+    """NVIDIA's GPUs, or None if there is a trace of the driver that could not be queried."""
     pairs: tuple[GpuPair, ...] | None
     driver: Driver | None
-    """None: no trace of it."""
+    """The driver, or None if there is no trace of it."""
     late: str | None = None
-    """The library did not answer in time, but too little time has passed to call it an error."""
+    """The message if the library is late, but too little time has passed to call it an error."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class NvidiaPaths:
     module: Path = Path("/sys/module/nvidia/version")
     libraries: tuple[Path, ...] = tuple(map(Path, LIBRARY_FOLDERS))
     path: str | None = None
-    """PATH; None: the environment's."""
+    """PATH, or None for the environment's."""
     programs: tuple[str, ...] = nvidia_smi.OTHER_PLACES
     linux: bool = sys.platform == "linux"
 
@@ -106,7 +106,7 @@ def nvidia(
 
 
 def trace(places: NvidiaPaths | None = None) -> bool:
-    """Whether there is a trace of NVIDIA's driver; quick, from files alone."""
+    """Whether there is a trace of NVIDIA's driver; quick, as it only reads files."""
     places = places or NvidiaPaths()
     files = (
         places.kernel,
@@ -118,13 +118,13 @@ def trace(places: NvidiaPaths | None = None) -> bool:
 
 
 def _library_in_time(library: Any, limit_s: float) -> Asked | None:
-    """The library's answer; None: not in time. The driver of a broken GPU may never answer."""
+    """The library's answer, or None if late. A broken GPU's driver may never answer."""
     answers: list[Asked] = []
 
     def ask() -> None:
         try:
             answers.append(nvml.facts(library))
-        except Exception as error:  # reported as the reason: the other facts are worth having
+        except Exception as error:  # reported as the reason, as the other facts are still useful
             reason = f"{type(error).__name__}: {error}"
             answers.append((None, None, Driver(vendor="nvidia", nvml_error=reason)))
 
@@ -174,14 +174,14 @@ def _with_kernel(driver: Driver, places: NvidiaPaths) -> Driver:
 
 
 def _library_version(folders: tuple[Path, ...]) -> str | None:
-    """From the name of the file that the loader takes: libcuda.so.1 -> libcuda.so.550.107.02."""
+    """The version in the name that libcuda.so.1 links to, as in libcuda.so.550.107.02."""
     for folder in folders:
         for name in LIBRARIES:
             try:
                 file = (folder / name).resolve(strict=True)
             except (OSError, RuntimeError):  # RuntimeError: a link to itself
                 continue
-            # WSL's libcuda.so.1.1 leads to Windows' driver and has no version of its own.
+            # WSL's libcuda.so.1.1 leads to Windows' driver and has no version.
             version = re.fullmatch(rf"{re.escape(name[:-2])}\.(\d{{3,4}}(?:\.\d+)+)", file.name)
             if version:
                 return version[1]

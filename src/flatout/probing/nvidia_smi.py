@@ -1,7 +1,7 @@
-"""NVIDIA's own program: the facts where its library cannot be used, and why the program fails.
+"""NVIDIA's own program: the facts if its library cannot be used, or why the program fails.
 
-Its XML output (`nvidia-smi -q -x`) is read, the one format whose names have been stable for years.
-Whatever cannot be understood is None.
+Its XML output (`nvidia-smi -q -x`) is read, the only format with names stable for years.
+Anything that cannot be understood is None.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if sys.platform == "win32":
 
 
 def find(path: str | None = None, places: Sequence[str] = OTHER_PLACES) -> str | None:
-    """The program. path: folders as PATH lists them, the environment's if None."""
+    """The program, or None if not found. path: folders as in PATH, or None for PATH itself."""
     folders = [path if path is not None else os.environ.get("PATH", os.defpath), *places]
-    # An empty one would be the current folder.
+    # An empty name would be the current folder.
     return shutil.which("nvidia-smi", path=os.pathsep.join(filter(None, folders)))
 
 
 def facts(
     program: str, ask: program_answer.Ask = program_answer.ask, limit_s: float = LIMIT_S
 ) -> tuple[tuple[Gpu, ...] | None, Driver]:
-    """The GPUs (None where it does not list them), and the driver with the reason why not.
+    """The GPUs (None if it does not list them), and the driver with the reason why not.
 
-    limit_s: for each of its at most two runs.
+    limit_s: for each of at most two runs.
     """
     answer = ask([program, "-q", "-x"], limit_s)
     log = _parsed(answer.text)
@@ -60,8 +60,8 @@ def facts(
 
 
 def _parsed(text: str) -> ElementTree.Element | None:
-    """The log; None where the text is not one."""
-    # It contains the names of other programs unescaped, with whatever characters they hold.
+    """The log, or None if the text is not one."""
+    # It contains the unescaped names of other programs, which may hold any characters.
     clean = re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)
     start = clean.find("<?xml")
     try:

@@ -58,7 +58,7 @@ def with_slices(gpus: Iterable[Gpu], listing: str) -> tuple[Gpu, ...]:
 
 
 def _text(part: Element, path: str) -> str | None:
-    """The text at the path; None where there is none, or a refusal."""
+    """The text at the path, or None if there is none or a refusal."""
     text = (part.findtext(path) or "").strip()
     return None if not text or REFUSED.fullmatch(text) else text
 
@@ -119,7 +119,7 @@ def _memory(part: Element) -> dict[str, Any]:
 
 def _power_and_heat(part: Element) -> dict[str, Any]:
     def watts(*names: str) -> float | None:
-        """The first of the names that has a value; the section and the names changed over time."""
+        """The first of the names with a value; section and names changed between releases."""
         paths = [f"{section}/{name}" for section in sections for name in names]
         readings = [_number(part, path, " ?W") for path in paths]
         return next((number for number in readings if number is not None), None)
@@ -179,7 +179,7 @@ def _errors(part: Element) -> dict[str, Any]:
 
 
 def _uncorrected(counters: Element | None) -> int | None:
-    """All uncorrected errors: one total in old logs, one number for each memory in newer ones."""
+    """All uncorrected errors: one total in old logs, one number per memory in newer ones."""
     if counters is None:
         return None
     if counters.find("double_bit") is not None:
@@ -189,7 +189,7 @@ def _uncorrected(counters: Element | None) -> int | None:
 
 
 def _sum(numbers: list[int | None]) -> int | None:
-    """Their sum; None where a number is missing."""
+    """Their sum, or None if a number is missing."""
     values = [number for number in numbers if number is not None]
     return sum(values) if len(values) == len(numbers) else None
 

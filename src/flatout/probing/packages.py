@@ -15,7 +15,7 @@ LIMIT_S = 30.0
 
 
 def look(python: str, limit_s: float = LIMIT_S) -> Listing:
-    """What is installed there. Raises UserError where the interpreter does not answer."""
+    """What is installed there. Raises UserError if the interpreter does not answer."""
     command = [python, str(conversation.program("packages"))]
     try:
         with Conversation(command, conversation.environment(os.environ)) as talk:

@@ -15,19 +15,19 @@ NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 VENDORS: dict[str, Vendor] = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 SCREENS = ("0x0300", "0x0302", "0x0380")
-"""Classes VGA, 3D and display controller: data-centre GPUs use them too."""
+"""Classes VGA, 3D and display controller, which data-centre GPUs also use."""
 ACCELERATORS = ("0x1200",)
-"""Processing accelerator: AMD's MI300. Intel's devices of this class are NPUs and FPGAs."""
+"""Processing accelerator, AMD's MI300; Intel's devices of this class are NPUs and FPGAs."""
 OWN_DRIVERS = {"nvidia": {"nvidia"}, "amd": {"amdgpu"}, "intel": {"i915", "xe"}}
 GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
 """Kernels before 5.10 omit the .0."""
 WIDTHS = frozenset((1, 2, 4, 8, 12, 16, 32))
 EMULATED = "0x1b36"
-"""Red Hat's vendor number: the slots of virtual machines, whose speed is made up."""
+"""Red Hat's vendor number, of virtual machines' slots, whose speed is invented."""
 
 
 def from_sysfs(devices: Path, nvidia: Path) -> tuple[Gpu, ...] | None:
-    """The GPUs among the devices of the bus; None: the bus cannot be listed."""
+    """The GPUs among the devices of the bus, or None if the bus cannot be listed."""
     folders = reading.entries(devices)
     if folders is None:
         return None
@@ -71,7 +71,7 @@ def _pci_id(device: Path) -> str | None:
 
 
 def _name(device: Path, vendor: str, nvidia: Path) -> str | None:
-    """As the vendor's own driver reports it."""
+    """The name that the vendor's own driver reports."""
     if vendor == "nvidia":
         information = reading.text(nvidia / device.name / "information") or ""
         match = re.search(r"^Model:[ \t]*(\S.*?)\s*$", information, re.MULTILINE)
@@ -82,8 +82,8 @@ def _name(device: Path, vendor: str, nvidia: Path) -> str | None:
 
 
 def _link(device: Path, vendor: str) -> Path:
-    """The end of the slot's link: many AMD and Intel cards have a switch of their own, and the
-    GPU behind it reports the link inside the card (Intel Arc: always 2.5 GT/s x1).
+    """The end of the slot's link. Many AMD and Intel cards have their own switch, and the GPU
+    behind it reports the link inside the card (Intel Arc: always 2.5 GT/s x1).
     """
     slot_end = device.resolve()
     if vendor == "nvidia":
@@ -110,7 +110,7 @@ def _width(link: Path, name: str) -> int | None:
 
 
 def _generation_max(link: Path) -> int | None:
-    """The highest that card and slot both support; None where the slot is virtual."""
+    """The highest that card and slot both support, or None if the slot is virtual."""
     card, slot = _generation(link, "max_link_speed"), _generation(link.parent, "max_link_speed")
     if card is None or slot is None or reading.text(link.parent / "vendor") == EMULATED:
         return None
@@ -123,7 +123,7 @@ def from_registry(
     entries: Iterable[Mapping[str, object]], present: Iterable[str] | None = None
 ) -> tuple[Gpu, ...]:
     """GPUs from Windows' list of display adapters. The registry also lists removed cards:
-    `present` holds the device identifiers of those that are there; None: unknown.
+    `present` holds the device identifiers of present cards, or is None if unknown.
     """
     present_ids = None if present is None else {_windows_id(identifier) for identifier in present}
     gpus_found = []
@@ -163,7 +163,7 @@ def _windows_id(identifier: str) -> str | None:
 
 
 def _memory(value: object) -> int | None:
-    """A number, or its eight bytes; 0 means memory that is shared with the host."""
+    """Bytes from a number or its eight bytes; 0 means memory shared with the host."""
     if isinstance(value, bytes) and len(value) == 8:
         value = int.from_bytes(value, "little")
     return value if isinstance(value, int) and 0 < value < 2**48 else None
@@ -231,7 +231,7 @@ if sys.platform == "win32":
 elif sys.platform == "darwin":
 
     def gpus() -> tuple[Gpu, ...] | None:
-        """None: macOS lists no bus in files; its GPUs come from Apple's own tools."""
+        """None: macOS has no files that list the bus; Apple's own tools list its GPUs."""
         return None
 
 else:

@@ -1,4 +1,4 @@
-"""Run an outside program. That it is missing, fails or hangs is an ordinary answer."""
+"""Run an outside program. If it is missing, fails or hangs, that is an ordinary answer."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class ProgramAnswer:
     text: str
     """Its output; bytes that are not valid UTF-8 are replaced."""
     code: int | None
-    """Its exit code; None: it could not be started, or did not end in time."""
+    """Its exit code, or None if it could not be started or did not end in time."""
     problem: str | None = None
     """Why there is no exit code: `not found`, `did not answer within 5 s`, ..."""
     errors: str = ""
-    """What it wrote to its error stream."""
+    """The text of its error stream."""
 
 
 Ask = Callable[[Sequence[str], float], ProgramAnswer]
-"""command, limit in seconds."""
+"""Takes the command and the limit in seconds."""
 
 _left_behind: list[subprocess.Popen[bytes]] = []
 """Programs that survived a kill, stuck in a driver. Waiting for them could take forever."""
 
 
 def ask(command: Sequence[str], limit_s: float) -> ProgramAnswer:
-    """Run the program and wait for at most `limit_s`; its messages are English."""
+    """Run the program and wait at most `limit_s`; its messages are in English."""
     try:
         process = subprocess.Popen(
             list(command),
@@ -57,7 +57,7 @@ def ask(command: Sequence[str], limit_s: float) -> ProgramAnswer:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill it and its children, without waiting for what cannot be killed."""
+    """Kill it and its children, without waiting for any that cannot be killed."""
     with contextlib.suppress(OSError):
         if sys.platform == "win32":
             process.kill()

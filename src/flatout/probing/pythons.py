@@ -1,4 +1,4 @@
-"""The other Pythons of this machine, from files alone: none is started."""
+"""The other Pythons of this machine, found by reading files: none is started."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def pythons(
     working: Path | None = None,
     home: Path | None = None,
 ) -> tuple[OtherPython, ...]:
-    """At most ten: those on PATH in its order, then environments and versions nearby.
+    """At most ten Pythons: those on PATH in its order, then environments and versions nearby.
 
-    besides: the interpreter that reports on itself, and is left out.
+    besides: the interpreter that reports on itself and is left out.
     """
     around = _Surroundings(
         os.environ if environ is None else environ,
@@ -67,7 +67,7 @@ def _on_path(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _near(around: _Surroundings) -> Iterator[Path]:
-    """Interpreters of environments and versions that PATH does not lead to."""
+    """Interpreters of environments and versions that are not on PATH."""
     active = [around.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
     folders = [Path(folder) for folder in active if folder]
     folders += [around.working / ".venv", around.working / "venv"]
@@ -87,7 +87,7 @@ def _interpreters_in(folder: Path) -> Iterator[Path]:
 
 
 def _identity(path: Path, around: _Surroundings) -> tuple[Path, Path] | None:
-    """(interpreter, its real file): the same for two names of one Python.
+    """(interpreter, its real file), equal for two names of one Python.
 
     The interpreter's own links are not followed: in a virtual environment it is only a link.
     """
@@ -105,7 +105,7 @@ def _identity(path: Path, around: _Surroundings) -> tuple[Path, Path] | None:
 
 
 def _plain(path: Path) -> str:
-    """One name for `python` and `python3` in one folder, where they are the same file."""
+    """One name for `python` and `python3` in a folder if they are the same file."""
     plain = path.with_name(COMMANDS[0])
     try:
         same = plain.samefile(path)
@@ -115,7 +115,7 @@ def _plain(path: Path) -> str:
 
 
 def _behind_shim(path: Path, around: _Surroundings) -> Path | None:
-    """The Python that pyenv's shim starts: the version from a variable or a file."""
+    """The Python that pyenv's shim starts, by the version in a variable or a file."""
     root = _pyenv(around)
     folders = (around.working, *around.working.parents)
     files = [*(folder / ".python-version" for folder in folders), root / "version"]
@@ -154,7 +154,7 @@ def _kind(folder: Path, real: Path, settings: str | None, home: Path) -> str | N
 
 
 def _version(folder: Path, real: Path, settings: str | None) -> str | None:
-    """From the files of each kind; at worst major and minor, from the file's name."""
+    """The version from files of each kind, at worst major and minor from the file's name."""
     configured = re.search(
         r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", settings or "", re.MULTILINE
     )
@@ -175,7 +175,7 @@ def _version(folder: Path, real: Path, settings: str | None) -> str | None:
 
 
 def _torch(folder: Path, real: Path, home: Path | None) -> str | None:
-    """The version of torch in its package folders, with the build; None: there is none."""
+    """The version and build of torch in its package folders, or None if there is none."""
     for site in _sites(folder, real, home):
         text = reading.text(site / "torch/version.py") or ""
         if match := re.search(r"^__version__\s*=\s*['\"]([^'\"]+)", text, flags=re.MULTILINE):
@@ -184,7 +184,7 @@ def _torch(folder: Path, real: Path, home: Path | None) -> str | None:
 
 
 def _sites(folder: Path, real: Path, home: Path | None) -> Iterable[Path]:
-    """Package folders; home: set where the user's own packages are visible to it too."""
+    """Package folders. home: set if it also sees the user's own packages."""
     if WINDOWS:
         return [folder / "Lib/site-packages"]
     name = re.fullmatch(r"python3(\.\d+)?t?", real.name)

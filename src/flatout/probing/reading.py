@@ -1,4 +1,4 @@
-"""The small files of the kernel (/proc, /sys): what cannot be read is None."""
+"""The kernel's small files (/proc, /sys); those that cannot be read give None."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOST_BYTES = 2**20
 
 
 def text(path: Path, most_bytes: int = MOST_BYTES) -> str | None:
-    """The file's content without surrounding whitespace; None: it cannot be read."""
+    """The file's content without surrounding whitespace, or None if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(most_bytes).decode(errors="replace").strip("\0 \t\r\n")
@@ -30,7 +30,7 @@ def whole(digits: str | None) -> int | None:
 
 
 def entries(folder: Path) -> list[Path] | None:
-    """The folder's entries, by name; None: it does not exist, or may not be listed."""
+    """The folder's entries by name, or None if it does not exist or may not be listed."""
     try:
         return sorted(folder.iterdir())
     except (OSError, ValueError):
@@ -46,7 +46,7 @@ def link_name(path: Path) -> str | None:
 
 
 def exists(path: Path) -> bool | None:
-    """Whether it exists; None: a folder on the path may not be searched."""
+    """Whether it exists, or None if a folder on the path may not be searched."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""A Machine that was recorded elsewhere: a file that `flatout doctor --json` wrote."""
+"""A Machine recorded elsewhere, in a file written by `flatout doctor --json`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOW = "record one: flatout doctor --json > machine.json"
 
 
 def read(path: Path) -> Machine:
-    """The Machine in the file. Raises UserError where it holds none, naming what is wrong."""
+    """The Machine in the file. Raises UserError with the fault if it holds none."""
     return _machine(documents.load(path, HOW), str(path))
 
 

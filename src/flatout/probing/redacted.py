@@ -41,17 +41,17 @@ PATH = re.compile(
     re.VERBOSE,
 )
 ONE_PATH = re.compile(r"""~?/(?:(?! /)[^:;'"|<>\n])*""")
-"""A text that is a path and nothing else, with spaces or without."""
+"""A text that is only a path, with or without spaces."""
 TELLING_NOTHING = re.compile(
     r"""python[\w.]*(\.exe)? | (site|dist)-packages | conda-meta | nvcc | bin | lib(64)?
     | lib[\w+-]*\.(so|dylib)[\w.]* | [\w.+-]+\.(so|dll|pyd) | cuda[\d.-]*""",
     re.VERBOSE | re.I,
 )
-"""Last parts of paths that may stay: they only name the software."""
+"""Last parts of paths that may stay, as they only name the software."""
 SERIAL = re.compile(
     r"\b(?:(GPU|MIG)-[0-9a-fA-F]{6,}(?:-[0-9a-fA-F]+)*|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\b"
 )
-"""Also in short form, as CUDA_VISIBLE_DEVICES allows: GPU-8932f937."""
+"""Serial numbers, also in CUDA_VISIBLE_DEVICES' short form: GPU-8932f937."""
 ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
 MAC = re.compile(r"(?<![\w:-])[0-9a-fA-F]{2}(?:[:-][0-9a-fA-F]{2}){5,7}(?![\w:-])")
 IPV6 = re.compile(r"(?<![\w:])(?:[23f][0-9a-fA-F]{3}:)[0-9a-fA-F:]*:[0-9a-fA-F]*(?:%\w+)?(?![\w:])")
@@ -68,7 +68,7 @@ NAMES_A_HOST = re.compile(r"ADDR|HOST|NODELIST|ENDPOINT|PROXY|URL")
 
 
 def redacted(machine: Machine, words: Iterable[str] | None = None) -> Machine:
-    """The Machine with stand-ins. words: the names to hide; None: this user's and this host's."""
+    """The Machine with stand-ins. words: the names to hide, or None for this user's and host's."""
     return _Redactor(list(_own_names() if words is None else words)).noun(machine)
 
 

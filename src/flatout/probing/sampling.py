@@ -1,4 +1,4 @@
-"""The driver's readings of the GPUs, sampled while a program runs: means over the samples."""
+"""The driver's readings of the GPUs while a program runs, as means over the samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY_S = 0.25
 
 @dataclass
 class Sampler:
-    """Polls the driver from a thread of its own, in a `with` statement, while `on` is set.
+    """Polls the driver in its own thread, in a `with` statement, while `on` is set.
 
     Without NVML there are no samples. library: pynvml, or a fake of it.
     """
@@ -50,7 +50,7 @@ class Sampler:
     def samples(
         self, pids: Collection[int], environ: Mapping[str, str]
     ) -> tuple[DeviceSample, ...]:
-        """A sample for each GPU that these processes use, as far as that can be determined."""
+        """A sample for each GPU that these processes are known to use."""
         gpus: dict[int, list[Gpu]] = {}
         for snapshot in list(self._snapshots):
             for gpu in snapshot:
@@ -67,9 +67,9 @@ def _snapshot(ask: Questions) -> tuple[Gpu, ...]:
 def _used_gpus(
     gpus: Mapping[int, Sequence[Gpu]], pids: Collection[int], environ: Mapping[str, str]
 ) -> set[int]:
-    """The GPUs that the driver lists for the program's processes; else the visible busy ones.
+    """The GPUs that the driver lists for the program's processes, else the visible busy ones.
 
-    In a container the driver's process numbers are those of the host.
+    In a container the driver's process numbers are the host's.
     """
     used = {
         index

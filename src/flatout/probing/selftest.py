@@ -19,7 +19,7 @@ FIRST = ("import torch", "find devices")
 """Without these, no other test can run."""
 LIMIT_S = 60.0
 SLOW_S = 180.0
-"""For tests that say that they are slow: they load or generate a lot of code."""
+"""For tests declared as slow, which load or generate much code."""
 
 
 def run(
@@ -28,7 +28,7 @@ def run(
     environ: Mapping[str, str] | None = None,
     tell: Callable[[str], None] = lambda name: None,
 ) -> tuple[SelfTest, ...]:
-    """Every test with its outcome. limit_s: for each test; None: the default.
+    """Every test with its outcome. limit_s: for each test, or None for the default.
 
     tell: called with the name of each test as it begins.
     """
@@ -55,7 +55,7 @@ def _run_process(
     limit_s: float | None,
     tell: Callable[[str], None],
 ) -> tuple[list[SelfTest], bool]:
-    """The tests of one process, until it ends; and whether it ran all of them."""
+    """The tests of one process until it ends, and whether it ran all of them."""
     tests: list[SelfTest] = []
     running, slow, started_at = FIRST[0], True, time.monotonic()
     try:

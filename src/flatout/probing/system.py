@@ -41,7 +41,7 @@ def os_release(text: str) -> dict[str, str]:
 
 
 def windows_version(build: int, server: bool) -> str | None:
-    """10 or 11, which only the build tells apart; for a server its year."""
+    """10 or 11, which only the build distinguishes, or a server's year."""
     if server:
         return SERVERS.get(build)
     if build < 10240:  # the first build of Windows 10
@@ -57,7 +57,7 @@ def windows_name(product: str | None, version: str | None) -> str | None:
 
 
 def firmware_secure_boot(firmware: Path) -> bool | None:
-    """As the firmware reports it; a machine without EFI has no secure boot."""
+    """Secure Boot as the firmware reports it; a machine without EFI has none."""
     present = reading.entries(firmware)
     if not present:  # container engines hide the folder's contents
         return None
@@ -73,7 +73,7 @@ def firmware_secure_boot(firmware: Path) -> bool | None:
 
 
 def musl(output: str) -> str | None:
-    """The version that musl's loader prints when it is started without a program."""
+    """The version that musl's loader prints when started without a program."""
     match = re.search(r"^musl libc.*\nVersion ([0-9]+\.[0-9]+(?:\.[0-9]+)?)", output, re.MULTILINE)
     return f"musl {match[1]}" if match else None
 
@@ -176,7 +176,7 @@ else:
 
 
 def rosetta(translated: ProgramAnswer) -> bool | None:
-    """From `sysctl -n sysctl.proc_translated`; a Mac with an Intel processor does not know it."""
+    """Whether `sysctl -n sysctl.proc_translated` says so; Intel Macs do not have that name."""
     if translated.code != 0:
         return False if "unknown oid" in translated.errors else None
     return {"0": False, "1": True}.get(translated.text.strip())

@@ -1,4 +1,4 @@
-"""The CUDA toolkits on disk, and which of them a build would take: PATH, CUDA_HOME, the loader."""
+"""The CUDA toolkits on disk, and those that a build would use: by PATH, CUDA_HOME, the loader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flatout.probing import conversation, reading
 
 NVCC = "nvcc.exe" if sys.platform == "win32" else "nvcc"
 SIGNS = (f"bin/{NVCC}", "version.json", "version.txt", "include/cuda.h")
-"""A folder with one of these is a toolkit; a folder with libraries alone is not."""
+"""A folder with one of these is a toolkit; a folder with only libraries is not."""
 WINDOWS = "NVIDIA GPU Computing Toolkit/CUDA"
 STARTING_S = 1.0
 SCRIPT_BYTES = 4096
@@ -23,7 +23,7 @@ SCRIPT_BYTES = 4096
 
 @dataclass(frozen=True)
 class ToolkitPaths:
-    """Where to look for toolkits, besides the folders that variables name."""
+    """Where to look for toolkits besides the folders in variables."""
 
     root: Path = Path("/")
     programs: Path | None = None
@@ -91,7 +91,7 @@ def _on_path(environ: Mapping[str, str]) -> Iterator[tuple[Path, Path]]:
 
 
 def _toolkit_of(nvcc: Path) -> Path:
-    """Its toolkit. Distributions put a link or a small script in /usr/bin that starts nvcc."""
+    """Its toolkit. Distributions put a link or a small script that starts nvcc in /usr/bin."""
     real = _real(nvcc)
     try:
         script = real.read_bytes()[:SCRIPT_BYTES] if real.stat().st_size < SCRIPT_BYTES else b""
@@ -122,7 +122,7 @@ def _default_places(environ: Mapping[str, str]) -> ToolkitPaths:
 
 
 def _nvcc_version(nvcc: Path, environ: Mapping[str, str]) -> str | None:
-    """The version that nvcc prints: only where no file has it."""
+    """The version that nvcc prints, asked only if no file has it."""
     if not _is_file(nvcc):
         return None
     output = conversation.output([str(nvcc), "--version"], environ, STARTING_S)

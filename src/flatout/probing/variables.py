@@ -1,4 +1,4 @@
-"""The environment variables that change how training runs; never one that may hold a secret."""
+"""The environment variables that affect training; never one that may hold a secret."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MATTERS = re.compile(
     r"|LOCAL_WORLD_SIZE"
 )
 PRESENCE = ("KUBERNETES_SERVICE_HOST",)
-"""Only whether they are set matters; their values identify somebody's network."""
+"""Variables without their values, which identify somebody's network."""
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL|AUTH")
 CREDENTIALS = re.compile(r"(://)[^/@\s]+@")
 """The user and password in an address."""
 
 
 def environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables that matter and are set, in order of name."""
+    """The relevant variables that are set, by name."""
     environ = os.environ if environ is None else environ
     variables = {
         name: CREDENTIALS.sub(r"\1***@", value)

@@ -1,6 +1,6 @@
-"""Xid errors: what NVIDIA's driver has written to the kernel's log since boot.
+"""Xid errors, which NVIDIA's driver has written to the kernel's log since boot.
 
-An ordinary user often may not read the log; the answer is then None.
+Ordinary users often may not read the log; the answer is then None.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flatout.probing import program_answer
 
 KERNEL_LOG = Path("/dev/kmsg")
 LIMIT_S = 0.3
-"""For all ways of reading the log together."""
+"""Seconds for all ways of reading the log together."""
 LONGEST_TEXT = 300
 LONGEST_RECORD = 8192
 
@@ -34,7 +34,7 @@ def xids(
     log: Path = KERNEL_LOG,
     limit_s: float = LIMIT_S,
 ) -> tuple[Xid, ...] | None:
-    """The errors by number and GPU; None: the log may not be read.
+    """The errors by number and GPU, or None if the log may not be read.
 
     trace: whether there is a trace of NVIDIA's driver; without it nothing is read.
     """
@@ -50,7 +50,7 @@ def xids(
 
 
 def parse(lines: Iterable[str]) -> tuple[Xid, ...]:
-    """The errors in these lines, in order of first occurrence, with the last one's text."""
+    """The errors in these lines by first occurrence, each with its last text."""
     errors: dict[tuple[int, str | None], Xid] = {}
     for line in lines:
         match = _LINE.search(line)
@@ -64,7 +64,7 @@ def parse(lines: Iterable[str]) -> tuple[Xid, ...]:
 
 
 def _address(text: str | None) -> str | None:
-    """0000:3b:00 in the form of all other sources: 0000:3b:00.0."""
+    """The address as in all other sources: 0000:3b:00.0 for 0000:3b:00."""
     place = _PLACE.fullmatch((text or "").lower())
     if place is None:
         return None
@@ -72,7 +72,7 @@ def _address(text: str | None) -> str | None:
 
 
 def _records(log: Path, deadline: float) -> list[str] | None:
-    """The kernel's own records, one per read, up to the newest; None: not permitted."""
+    """The kernel's own records, one per read, up to the newest, or None if not permitted."""
     if sys.platform == "win32":
         return None
     try:
@@ -86,7 +86,7 @@ def _records(log: Path, deadline: float) -> list[str] | None:
                 record = os.read(handle, LONGEST_RECORD)
             except BlockingIOError:  # the newest has been read
                 return lines
-            except BrokenPipeError:  # overwritten while reading: the next read continues after it
+            except BrokenPipeError:  # overwritten while reading; the next read continues after it
                 continue
             except OSError:
                 return None
@@ -111,7 +111,7 @@ def _journal(ask: program_answer.Ask, deadline: float) -> list[str] | None:
         return None
     if answer.text.strip():
         return answer.text.splitlines()
-    # Either there are no such lines, or this user may not read the log: the output is the same.
+    # The output is the same if there are no such lines and if this user may not read the log.
     any_line = _answer_within(ask, [*journal, "-n", "1"], deadline)
     is_readable = any_line.code == 0 and any_line.text.strip()
     return [] if is_readable and not answer.errors.strip() else None

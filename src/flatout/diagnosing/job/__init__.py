@@ -7,6 +7,6 @@ They get a Profile:
     def check(profile: Profile) -> Iterator[Diagnosis]
 
 A diagnosis has the line of the user's code (`where`), the boost that cures it without an edit,
-and what a step would save, with the arithmetic in words (`saves_ms`, `reason`). What the profile
-does not hold (None, empty) is not claimed.
+and what a step would save, with the arithmetic in words (`saves_ms`, `reason`). Nothing is claimed
+about facts that the profile lacks (None, empty).
 """

@@ -11,11 +11,11 @@ from flatout.nouns.profile import Profile
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 EXPANDABLE = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 ASKING = re.compile(r"(cuda|hip)(Malloc|Free|HostAlloc|HostRegister)\w*")
-"""Calls of the runtime that ask the driver for memory, or give it back."""
+"""Runtime calls that ask the driver for memory or return it."""
 
 
 def share_used(profile: Profile) -> float | None:
-    """The most that was in use, as a share of the device's memory; None: not known."""
+    """The peak in use as a share of the device's memory, or None if unknown."""
     watched = profile.seen
     if watched is None or not watched.memory_peak_bytes or not watched.memory_total_bytes:
         return None
@@ -23,7 +23,7 @@ def share_used(profile: Profile) -> float | None:
 
 
 def evidence(profile: Profile) -> str:
-    """Like 72 GiB of 80 GiB in use at most, 78 GiB held by the allocator."""
+    """Like "72 GiB of 80 GiB in use at most, 78 GiB held by the allocator"."""
     watched = profile.seen
     if watched is None or watched.memory_peak_bytes is None:
         return "memory in use is not known"
@@ -37,7 +37,7 @@ def evidence(profile: Profile) -> str:
 
 
 def waited_ms(profile: Profile) -> float:
-    """A step in which the device does nothing while the host asks the driver for memory."""
+    """Milliseconds a step that the device is idle while the host asks the driver for memory."""
     return sum(gap.ms for gap in profile.gaps if ASKING.fullmatch(gap.doing))
 
 
@@ -50,9 +50,9 @@ def waited_words(waited: float) -> str:
 
 
 def growth(values: tuple[int, ...]) -> float | None:
-    """Bytes a step by which memory grows steadily; None: it does not, or too little was seen.
+    """Bytes a step by which memory grows steadily, or None if it does not or too little was seen.
 
-    Steady: seven in ten steps add something, and each third of them lies above the one before.
+    Steady means that seven in ten steps add some and each third of them is above the previous.
     """
     if len(values) < 6:
         return None

@@ -1,4 +1,4 @@
-"""How much of a saving of computing time shows in the step."""
+"""How much of saved computing time shortens the step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flatout.nouns.finding import Severity
 from flatout.nouns.profile import Profile
 
 MOST = 0.95
-"""No cure is believed to save more of a step than this."""
+"""The most of a step that a cure is believed to save."""
 WAITS_TOLD = 0.05
 """Share of the step from which the device's waiting for others is taken into account."""
 
@@ -24,21 +24,21 @@ class Saving:
     reason: str
     severity: Severity
     worth: bool
-    """It is worth a word."""
+    """Whether it is worth reporting."""
 
 
 def of_step(profile: Profile, ms: float, reason: str) -> Saving:
-    """Milliseconds that fall away whatever else limits the step."""
+    """Milliseconds saved whatever else limits the step."""
     bounded = min(savings.within(profile, ms), MOST * profile.anatomy.step_ms)
     severity, worth = savings.severity(profile, bounded), savings.worth(profile, bounded)
     return Saving(bounded, reason, severity, worth)
 
 
 def of_device(profile: Profile, ms: float, reason: str) -> Saving:
-    """Milliseconds of computing: they count only while nothing else makes the device wait.
+    """Milliseconds of computing, which count only while nothing else makes the device wait.
 
-    Where the host launches too slowly, or loader workers deliver too slowly, shorter kernels only
-    make the device wait longer.
+    If the host launches or loader workers deliver too slowly, shorter kernels only make the device
+    wait longer.
     """
     anatomy = profile.anatomy
     waits = anatomy.part(Kind.WAIT_HOST)

@@ -1,4 +1,4 @@
-"""What the checks ask of the data flow of a step, and what operators that it names cost."""
+"""What the checks ask of the data flow of a step, and the cost of operators in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WITHIN = frozenset(
         "lift_fresh", "to", "_to_copy", "arange", "contiguous", "result_type",
     )
 )  # fmt: skip
-"""Operators that those which make tensors call in turn."""
+"""Operators that tensor-making operators call in turn."""
 VIEWS = frozenset(
     f"aten::{name}"
     for name in (
@@ -34,7 +34,7 @@ SOURCES = {
 
 
 def of(profile: Profile) -> FlowSeen | None:
-    """None: it was not followed."""
+    """The data flow of a step, or None if it was not followed."""
     return profile.seen.flow if profile.seen is not None else None
 
 
@@ -46,13 +46,13 @@ def constant_lines(profile: Profile) -> frozenset[str]:
 
 
 def line_source(profile: Profile, where: str | None) -> str:
-    """The text of a line, as operators have it; empty: not known."""
+    """The text of a line, as recorded with operators, or empty if unknown."""
     places = (operator.where for operator in profile.operators)
     return next((place.source for place in places if place is not None and str(place) == where), "")
 
 
 def host_constant(profile: Profile, where: str) -> HostConstantSeen | None:
-    """The tensor of the same bytes in each step that a line of the host's leads to; None: none."""
+    """The tensor with the same bytes in each step that this host line leads to, or None."""
     flow = of(profile)
     rows = flow.host_constants if flow is not None else ()
     return next((row for row in rows if where in row.lines), None)
@@ -69,10 +69,10 @@ class OperatorShare(Protocol):
 
 
 def unread_ms(profile: Profile, flow: FlowSeen, row: OperatorShare) -> tuple[float, str]:
-    """What some of a step's operators take of the measured one, and in words.
+    """Milliseconds of the measured step that some of its operators take, and how computed.
 
-    By their share of the step's floating-point operations on an accelerator, where it is known,
-    else by their share of the time in operators.
+    On an accelerator by their share of the step's floating-point operations if known, else by
+    their share of the time in operators.
     """
     took = operators.total(profile, profile.operators)
     by_flops = savings.accelerated(profile) and row.flops > 0
@@ -86,11 +86,11 @@ def unread_ms(profile: Profile, flow: FlowSeen, row: OperatorShare) -> tuple[flo
 
 
 def constant_ms(profile: Profile, row: ConstantSeen) -> float:
-    """What making it takes of a step, on the device that trains.
+    """Milliseconds of a step that making it takes on the device that trains.
 
-    On a CPU the time of its lines where they do nothing else, with the Python around the operators;
-    of other lines what the counted step took for the operators, at most what was recorded of them.
-    Of operators that also run on what changes their share of the step's.
+    On a CPU, lines that do nothing else count whole, with the Python around the operators. Other
+    lines count the operators' time in the counted step, at most their recorded time. Operators
+    that also run on changing values count by their share of the step.
     """
     seen = of(profile)
     if row.shared and seen is not None:
@@ -110,7 +110,7 @@ def constant_ms(profile: Profile, row: ConstantSeen) -> float:
 
 
 def _line_ms(profile: Profile, row: ConstantSeen) -> float:
-    """Sampled on these lines; none where stacks were not sampled."""
+    """Milliseconds of a step sampled on these lines, or 0 if stacks were not sampled."""
     if profile.host is None:
         return 0.0
     took = sum(line.ms for line in profile.host.lines if str(line.where) in (row.where, *row.lines))
@@ -118,7 +118,7 @@ def _line_ms(profile: Profile, row: ConstantSeen) -> float:
 
 
 def _python_ms(profile: Profile, row: ConstantSeen) -> float:
-    """Of the calls that make it from Python values, with turning these into numbers."""
+    """Milliseconds of the calls that make it from Python values, with their conversion."""
     calls = profile.seen.calls if profile.seen is not None else ()
     made = (call for call in calls if call.name in ("torch.tensor", "torch.as_tensor"))
     return sum(call.s * 1000 for call in made if call.where in row.lines)

@@ -1,4 +1,4 @@
-"""The lines that the host's time goes to: what the checks of host time share."""
+"""Shared by the checks of host time: the lines that take it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from flatout.nouns.place import Place
 from flatout.nouns.profile import Profile
 
 LEAST_SHARE = 0.04
-"""Of a step, from which a line of the user's is worth a finding."""
+"""Share of a step from which a user's line is worth a finding."""
 LEAST_SAMPLES = 5
-"""Stacks in which it was seen: fewer may be chance."""
+"""Least stacks in which it was seen; fewer may be chance."""
 SPARED = 0.9
-"""Of what is done every 50 steps, or not at all, instead of in each."""
+"""Share saved of work that is done every 50 steps or never, instead of in each step."""
 CALLED = re.compile(r"[A-Za-z_][\w.]*(?=\()")
 INNER = re.compile(r"(?<=\w)\.<\w+>.*")
 SHOWN = 3
@@ -28,13 +28,13 @@ SHOWN = 3
 SELDOM = 0.2
 """Share of the sampled steps up to which something is occasional."""
 STACKS_EACH = 4
-"""In each of these steps, from which that is no chance: in all other steps it was not seen."""
+"""Stacks in each of these steps from which its absence from all others is no chance."""
 AGAIN = 3
-"""Steps from which what is occasional comes again and again."""
+"""Steps from which something occasional counts as recurring."""
 LEAST_STEPS = 3
-"""Sampled steps of which a single one is few."""
+"""Least sampled steps for a single one to count as few."""
 UNSURE = 1 - 1 / 1.1
-"""Share of the step that may be promised of what was seen once or twice."""
+"""The most that may be promised for work seen once or twice, as a share of the step."""
 MOSTLY = 0.5
 """Share of the time of a group, or of a line."""
 
@@ -46,7 +46,7 @@ class LineGroup:
     lines: tuple[HostLine, ...]
     """The longest first."""
     ms: float
-    """Of an undisturbed step."""
+    """Milliseconds of an undisturbed step."""
 
     @property
     def where(self) -> Place:
@@ -58,7 +58,7 @@ class LineGroup:
 
     @property
     def steps(self) -> frozenset[int] | None:
-        """The sampled steps in which any of them was seen; None: not known."""
+        """The sampled steps in which any of them was seen, or None if unknown."""
         if any(line.steps is None for line in self.lines):
             return None
         return frozenset(step for line in self.lines for step in line.steps or ())
@@ -71,27 +71,27 @@ class LineGroup:
 
 
 def of(profile: Profile, *kinds: HostKind, loading: bool = False) -> list[HostLine]:
-    """The host's lines of these kinds, the longest first; none where no stacks were sampled."""
+    """The host's lines of these kinds, longest first; none if no stacks were sampled."""
     return profile.host.of(*kinds, loading=loading) if profile.host is not None else []
 
 
 def scale(profile: Profile) -> float:
-    """From the sampled steps to the undisturbed ones."""
+    """The factor from time in sampled steps to time in undisturbed steps."""
     return profile.host.scale(profile.anatomy.step_ms) if profile.host is not None else 1.0
 
 
 def by_function(profile: Profile, lines: Iterable[HostLine]) -> list[LineGroup]:
-    """Lines of one function of the user's together, the longest first."""
+    """The lines grouped by the user's function, longest first."""
     return _groups(profile, lines, lambda line: (line.where.file, function(line.where)))
 
 
 def function(where: Place) -> str:
-    """Its function; comprehensions and lambdas belong to the one around."""
+    """Its function; comprehensions and lambdas belong to the enclosing one."""
     return INNER.sub("", where.function)
 
 
 def by_call(profile: Profile, lines: Iterable[HostLine]) -> list[LineGroup]:
-    """The same calls of one package from one function together, the longest first."""
+    """The lines grouped by the same call of one package from one function, longest first."""
     return _groups(
         profile,
         lines,
@@ -100,32 +100,32 @@ def by_call(profile: Profile, lines: Iterable[HostLine]) -> list[LineGroup]:
 
 
 def called(line: HostLine) -> str:
-    """What it calls, without arguments; where that is not a call, its line."""
+    """What it calls, without arguments, or its line if it is not a call."""
     name = CALLED.match(line.callee)
     return name[0] if name else str(line.where)
 
 
 def by_line(profile: Profile, lines: Iterable[HostLine]) -> list[LineGroup]:
-    """All that one line does, the longest first."""
+    """All work grouped by line, longest first."""
     return _groups(profile, lines, lambda line: str(line.where))
 
 
 def together(profile: Profile, lines: Iterable[HostLine]) -> list[LineGroup]:
-    """All of them as one group; none of none."""
+    """All lines as one group, or no group if there are none."""
     return _groups(profile, lines, lambda _line: None)
 
 
 def worth(profile: Profile, group: LineGroup) -> bool:
-    """Whether a finding should be made of it."""
+    """Whether it is worth a finding."""
     large = group.ms >= LEAST_SHARE * profile.anatomy.step_ms
     return large and group.samples >= LEAST_SAMPLES
 
 
 def saved_ms(profile: Profile, ms: float, spared: float = SPARED) -> float:
-    """What the step becomes shorter by without `ms` of host time.
+    """Milliseconds by which the step becomes shorter without `ms` of host time.
 
-    On an accelerator at most the time for which it waits for the host. spared: share of it that
-    the cure saves.
+    On an accelerator this is at most its waiting for the host. spared: the share that the cure
+    saves.
     """
     if savings.accelerated(profile):
         waits = (Kind.WAIT_HOST, Kind.WAIT_SYNC, Kind.WAIT_OTHER)
@@ -134,9 +134,9 @@ def saved_ms(profile: Profile, ms: float, spared: float = SPARED) -> float:
 
 
 def occasional(profile: Profile, group: LineGroup) -> int | None:
-    """In how many of the sampled steps it was seen, where they are few and it takes long in each.
+    """In how many sampled steps it was seen, if they are few and it takes long in each.
 
-    None: it belongs to each step, or that is not known.
+    None if it belongs to each step or that is unknown.
     """
     steps, total = group.steps, profile.host.steps if profile.host is not None else 0
     if not steps or total < LEAST_STEPS or len(steps) > max(1, SELDOM * total):
@@ -145,9 +145,9 @@ def occasional(profile: Profile, group: LineGroup) -> int | None:
 
 
 def promised(profile: Profile, group: LineGroup, saves_ms: float) -> tuple[float, Severity]:
-    """What may be promised of `saves_ms`, and how serious it is.
+    """How much of `saves_ms` may be promised, and its severity.
 
-    Little, as a note, of what was seen in one or two of many steps: how often it comes is unknown.
+    Little, as a note, if it was seen in one or two of many steps: how often it recurs is unknown.
     """
     times = occasional(profile, group)
     if times is None or times >= AGAIN:
@@ -156,7 +156,7 @@ def promised(profile: Profile, group: LineGroup, saves_ms: float) -> tuple[float
 
 
 def often(profile: Profile, group: LineGroup) -> str:
-    """For a title: ", in 2 of 25 steps"; empty: it belongs to each step."""
+    """For a title: ", in 2 of 25 steps", or empty if it belongs to each step."""
     times = occasional(profile, group)
     if times is None or profile.host is None:
         return ""
@@ -164,7 +164,7 @@ def often(profile: Profile, group: LineGroup) -> str:
 
 
 def doubt(profile: Profile, group: LineGroup) -> str:
-    """For a reason: why less is promised than its lines took; empty: it is all of it."""
+    """For a reason: why less is promised than its lines took, or empty if all is promised."""
     times = occasional(profile, group)
     if times is None or times >= AGAIN:
         return ""
@@ -172,7 +172,7 @@ def doubt(profile: Profile, group: LineGroup) -> str:
 
 
 def formatting(profile: Profile) -> list[LineGroup]:
-    """Lines that mostly turn tensors into text, with all that they take, the longest first."""
+    """Lines that mostly turn tensors into text, with all their time, longest first."""
     lines = of(profile, HostKind.TORCH, HostKind.PYTHON, HostKind.LIBRARY)
     places = {str(line.where) for line in lines if line.formats}
     groups = by_line(profile, (line for line in lines if str(line.where) in places))
@@ -184,7 +184,7 @@ def formatting(profile: Profile) -> list[LineGroup]:
 
 
 def search_cure(group: LineGroup) -> Cure:
-    """Of tests whether something is in a list."""
+    """The cure for tests whether something is in a list."""
     line = group.lines[0]
     items = re.split(r"\b(?:not )?in\b", line.callee)[-1].strip()
     name = items if re.fullmatch(r"[\w.]+", items) else "items"

@@ -1,4 +1,4 @@
-"""How a job gets its data: the figures that the checks of loaders share. Milliseconds a step."""
+"""Shared by the checks of loaders: figures of how a job gets its data, in milliseconds a step."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flatout.nouns.profile import Profile
 from flatout_agent.wire import LoaderFacts
 
 BUSY = 0.5
-"""Share of their time that workers compute when computing, and not the storage, is what binds."""
+"""Share of workers' time spent computing from which computing, not storage, is the limit."""
 FETCH_MS = 0.3
-"""What taking over a batch from a worker costs."""
+"""The time to take over a batch from a worker."""
 MOST = 16
-"""Workers beyond which a single process is no longer helped by more."""
+"""Workers beyond which more no longer help a single process."""
 
 
 def loader(profile: Profile) -> LoaderFacts | None:
@@ -33,10 +33,10 @@ def line(profile: Profile) -> str | None:
 
 
 def waited_ms(profile: Profile) -> float:
-    """In which the device (on a CPU: the training loop) waits for the loader.
+    """Milliseconds a step that the device (on a CPU: the training loop) waits for the loader.
 
-    On a CPU the loop was also watched while nothing was recorded: the longer of the two counts,
-    since what recording adds is taken off the waiting as well.
+    On a CPU the loop was also watched while nothing was recorded. The longer wait counts, since
+    the time that recording adds is also taken off the wait.
     """
     recorded = profile.anatomy.part(Kind.WAIT_DATA)
     if savings.accelerated(profile) or profile.seen is None:
@@ -45,7 +45,7 @@ def waited_ms(profile: Profile) -> float:
 
 
 def restarting_ms(profile: Profile) -> float:
-    """Restarting workers in each epoch, spread over its steps."""
+    """Milliseconds a step for restarting workers in each epoch, spread over its steps."""
     facts, watched = loader(profile), profile.seen
     if facts is None or watched is None or facts.num_workers < 1 or facts.persistent_workers:
         return 0.0
@@ -56,7 +56,7 @@ def restarting_ms(profile: Profile) -> float:
 
 
 def steady_wait_ms(profile: Profile) -> float:
-    """Waited for workers that are running."""
+    """Milliseconds a step of waiting for workers that are running."""
     return max(0.0, waited_ms(profile) - restarting_ms(profile))
 
 
@@ -68,7 +68,7 @@ def cores(profile: Profile) -> int | None:
 
 
 def cores_busy(profile: Profile) -> float | None:
-    """Cores that the process itself keeps busy; None: not measured."""
+    """Cores that the process itself keeps busy, or None if not measured."""
     watched = profile.seen
     if watched is None or watched.main_cpu_s is None or watched.step_s <= 0:
         return profile.anatomy.cores_busy
@@ -76,7 +76,7 @@ def cores_busy(profile: Profile) -> float | None:
 
 
 def room(profile: Profile) -> int:
-    """Workers for which there are cores, as the boost loader-workers counts; 0: for none."""
+    """Workers for which there are cores, counted as the boost loader-workers does; may be 0."""
     share = cores(profile)
     if share is None or share < 2:
         return 0
@@ -84,13 +84,13 @@ def room(profile: Profile) -> int:
 
 
 def prepared_ms(profile: Profile) -> float | None:
-    """CPU time that workers need for a step's samples; None: not measured."""
+    """CPU time that workers need for a step's samples, or None if not measured."""
     watched = profile.seen
     return None if watched is None or watched.worker_cpu_s is None else watched.worker_cpu_s * 1000
 
 
 def workers_busy(profile: Profile) -> float | None:
-    """Share of their time that the workers compute; None: no workers, or not measured."""
+    """Share of their time that the workers compute, or None if no workers were measured."""
     facts, work, step = loader(profile), prepared_ms(profile), profile.anatomy.step_ms
     if facts is None or facts.num_workers < 1 or work is None or step <= 0:
         return None
@@ -98,11 +98,11 @@ def workers_busy(profile: Profile) -> float | None:
 
 
 def step_with_workers(profile: Profile, work_ms: float, workers: int) -> float:
-    """The step when `workers` prepare `work_ms` of samples beside it.
+    """Milliseconds of the step if `workers` prepare `work_ms` of samples beside it.
 
-    What is left is the longer of the step without its wait and the workers' share of the work. On
-    a CPU a worker without a core of its own shares one with a thread, and all threads wait for
-    that one at the end of each operator: what it prepares, training loses.
+    It is the longer of the step without its wait and the workers' share of the work. On a CPU a
+    worker without its own core shares one with a thread, for which all threads wait at the end of
+    each operator: training loses the time that the worker takes.
     """
     workers = max(1, workers)
     training = max(0.0, profile.anatomy.step_ms - waited_ms(profile)) + FETCH_MS
@@ -115,7 +115,7 @@ def step_with_workers(profile: Profile, work_ms: float, workers: int) -> float:
 
 
 def costliest_line(profile: Profile) -> HostLine | None:
-    """What the workers do most, of the user's own lines; None: they were not sampled."""
+    """The user's line on which the workers spend most, or None if not sampled."""
     lines = profile.host.worker_lines if profile.host is not None else ()
     by_place: dict[str, float] = defaultdict(float)
     for line in lines:

@@ -1,4 +1,4 @@
-"""What checks of jobs ask of a Profile's operators: their time, their lines, their dtypes."""
+"""What checks of jobs ask of a Profile's operators: time, lines and dtypes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMPUTING = (
     Kind.ELEMENTWISE,
     Kind.REDUCTION,
 )
-"""What a forward pass is made of."""
+"""Kinds of operators in a forward pass."""
 MULTIPLIES = re.compile(
     r"aten::(mm|bmm|addmm|addbmm|baddbmm|linear|mkldnn_linear|_addmm_activation)"
 )
@@ -33,21 +33,21 @@ CONVOLVES = re.compile(
     r"|convolution_backward|_slow_conv\w*|slow_conv\w*|thnn_conv2d\w*|_conv_depthwise2d\w*)"
 )
 DECOMPOSES = re.compile(r"aten::_?(linalg_(?!matmul|multi_dot|vecdot|tensordot)|fft_)")
-"""Singular values, inverses, determinants, Fourier transforms: a narrower dtype is not for them."""
+"""Singular values, inverses, determinants, Fourier transforms: they need the wide dtype."""
 
 
 def ms(profile: Profile, operator: Operator) -> float:
-    """Its time on the device that trains."""
+    """Its milliseconds on the device that trains."""
     return max(operator.device_ms if savings.accelerated(profile) else operator.host_ms, 0.0)
 
 
 def total(profile: Profile, operators: Iterable[Operator]) -> float:
-    """Their time together, never more than the step."""
+    """Their milliseconds together, at most the step's."""
     return min(sum(ms(profile, operator) for operator in operators), profile.anatomy.step_ms)
 
 
 def called(profile: Profile, pattern: str | re.Pattern[str]) -> list[Operator]:
-    """Those whose whole name matches."""
+    """The operators whose whole name matches."""
     return [operator for operator in profile.operators if re.fullmatch(pattern, operator.name)]
 
 
@@ -57,12 +57,12 @@ def matches(pattern: str | re.Pattern[str], name: str) -> bool:
 
 
 def of_kind(profile: Profile, *kinds: Kind) -> list[Operator]:
-    """Those of these kinds."""
+    """The operators of these kinds."""
     return [operator for operator in profile.operators if operator.kind in kinds]
 
 
 def products(profile: Profile) -> list[Operator]:
-    """Matrix products and convolutions: torch's own, whose precision the script decides."""
+    """Torch's own matrix products and convolutions, whose precision the script decides."""
     return [
         operator
         for operator in profile.operators
@@ -77,12 +77,12 @@ def products(profile: Profile) -> list[Operator]:
 
 
 def convolution_ceilings(profile: Profile, layout: str) -> str:
-    """What the ids of their ceilings begin with on the device that trains; layout: nchw or nhwc."""
+    """The prefix of their ceilings' ids on the device that trains. layout: nchw or nhwc."""
     return f"conv-{layout}" if savings.accelerated(profile) else f"conv-cpu-{layout}"
 
 
 def in_dtype(operators: Iterable[Operator], dtypes: Sequence[str]) -> list[Operator]:
-    """Those whose floating-point inputs are all of these dtypes; none where dtypes are unknown."""
+    """Operators whose floating-point inputs all have these dtypes; none if dtypes are unknown."""
     return [
         operator
         for operator in operators
@@ -92,13 +92,13 @@ def in_dtype(operators: Iterable[Operator], dtypes: Sequence[str]) -> list[Opera
 
 
 def where(profile: Profile, operators: Iterable[Operator]) -> str | None:
-    """The line of the user's that costs most among them; None: not known."""
+    """The user's line that costs most among them, or None if unknown."""
     place = costliest_place(profile, operators)
     return str(place) if place is not None else None
 
 
 def costliest_place(profile: Profile, operators: Iterable[Operator]) -> Place | None:
-    """As `where`, with the function and the text of the line."""
+    """Like `where`, with the function and the text of the line."""
     cost: dict[str, float] = defaultdict(float)
     places: dict[str, Place] = {}
     for operator in operators:
@@ -110,7 +110,7 @@ def costliest_place(profile: Profile, operators: Iterable[Operator]) -> Place | 
 
 
 def by_function(operators: Iterable[Operator]) -> dict[tuple[str, str], list[Operator]]:
-    """Grouped by the user's file and function; those without a place are left out."""
+    """Operators grouped by the user's file and function, without those of unknown place."""
     groups: dict[tuple[str, str], list[Operator]] = defaultdict(list)
     for operator in operators:
         if operator.where is not None:
@@ -137,28 +137,28 @@ Shape = tuple[int, ...]
 
 
 def shape(text: str) -> tuple[Shape, ...]:
-    """Of "32x64, 64x128": ((32, 64), (64, 128)); what is no shape is an empty one."""
+    """((32, 64), (64, 128)) for "32x64, 64x128"; anything that is no shape becomes ()."""
     matches = (re.fullmatch(r"\d+(x\d+)*", part.strip()) for part in text.split(","))
     return tuple(tuple(map(int, match[0].split("x"))) if match else () for match in matches)
 
 
 def first_inputs(operator: Operator) -> list[Shape]:
-    """Shapes of its first input, in all of its calls; an empty one where that is no tensor."""
+    """Shapes of its first input in all its calls; () if it is no tensor."""
     return [shape(text)[0] for text in operator.shapes]
 
 
 def inputs(operator: Operator) -> list[Shape]:
-    """Shapes of the tensors that it takes, in all of its calls; numbers are left out."""
+    """Shapes of its tensor inputs in all its calls; numbers are left out."""
     return [tensor for text in operator.shapes for tensor in shape(text) if tensor]
 
 
 def elements(dimensions: Sequence[int]) -> int:
-    """How many numbers a tensor of this shape holds; none for an unknown shape."""
+    """How many numbers a tensor of this shape holds; 0 for an unknown shape."""
     return math.prod(dimensions) if dimensions else 0
 
 
 def accumulating(profile: Profile) -> list[Operator]:
-    """What may add to gradients that are there already: additions in place in a backward pass."""
+    """In-place additions in a backward pass, which may add to existing gradients."""
     return [
         operator
         for operator in called(profile, r"aten::add_")
@@ -168,7 +168,7 @@ def accumulating(profile: Profile) -> list[Operator]:
 
 
 def has_convolutions(profile: Profile) -> bool | None:
-    """Whether the model holds 2-d convolutions, by its layers or by what ran; None: not known."""
+    """Whether the model has 2-d convolutions, by its layers or operators, or None if unknown."""
     if profile.job is not None and profile.job.models:
         return any(model.conv2d for model in profile.job.models)
     ran = any(CONVOLVES.fullmatch(operator.name) for operator in profile.operators)
@@ -188,14 +188,14 @@ def on_nvidia(profile: Profile) -> bool:
 
 
 def capability(profile: Profile) -> tuple[int, int] | None:
-    """CUDA compute capability of the device; None: no NVIDIA GPU, or not known."""
+    """CUDA compute capability of the device, or None if no NVIDIA GPU or unknown."""
     if not on_nvidia(profile):
         return None
     return profile.capability or (profile.job.capability if profile.job is not None else None)
 
 
 def of_update(profile: Profile) -> list[Operator]:
-    """Those of the lines by which a program without an optimizer updates its weights."""
+    """Operators of the lines on which a program without an optimizer updates its weights."""
     update = profile.seen.update if profile.seen is not None else None
     lines = update.lines if update is not None else ()
     return [operator for operator in profile.operators if str(operator.where) in lines]

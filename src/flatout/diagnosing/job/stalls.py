@@ -1,4 +1,4 @@
-"""Calls in which the host waits for the device: which check each belongs to, and what it costs."""
+"""Calls in which the host waits for the device: the check of each, and its cost."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from flatout.nouns.finding import Cure
 from flatout.nouns.profile import Place, Profile, Sync
 
 LARGE = 2**20
-"""Bytes to the host from which it is the copy that costs, and not the waiting."""
+"""Bytes to the host from which the copy costs more than the waiting."""
 EACH_STEP = 0.3
-"""Calls a step from which a call belongs to the step: one in three steps counts as well."""
+"""Calls a step from which a call belongs to the step: one in three steps also counts."""
 
 
 class Stall(enum.Enum):
-    """What makes the host wait. Each call belongs to one of them, the first that fits."""
+    """What makes the host wait. Each call belongs to the first that fits."""
 
     CACHE = "cache"
     EXPLICIT = "explicit"
@@ -55,7 +55,7 @@ SOURCES: tuple[tuple[Stall, re.Pattern[str]], ...] = (
     (Stall.PRINT, re.compile(r"\bprint\(")),
     (Stall.LOGGING, LOGS),
 )
-"""What the line says, before the name of the call counts."""
+"""Patterns of the line's text, which come before the call's name."""
 READS = re.compile(r"\.item\(|\b(float|int)\(")
 CHOOSES = re.compile(
     r"\.?(nonzero|masked_select|unique|argwhere|repeat_interleave)\(|\[\w*mask\w*\]"
@@ -101,13 +101,13 @@ SEEN_AS = {
     "aten::nonzero": ("Tensor.nonzero",),
     "cudaDeviceSynchronize": ("torch.cuda.synchronize",),
 }
-"""Call of the trace -> names under which the watched program makes it."""
+"""A trace's call -> its names in the watched program."""
 
 
 def kind(sync: Sync, uploads: frozenset[Place] = frozenset(), downloads: bool = True) -> Stall:
     """What makes the host wait here, by the line's text and by the name of the call.
 
-    uploads: lines that copy to the device; downloads: anything is copied to the host.
+    uploads: lines that copy to the device. downloads: whether anything is copied to the host.
     """
     source = sync.where.source if sync.where is not None else ""
     for stall, pattern in SOURCES:
@@ -132,14 +132,14 @@ def kind(sync: Sync, uploads: frozenset[Place] = frozenset(), downloads: bool = 
 
 
 def uploads(profile: Profile) -> list[Sync]:
-    """Those of blocking copies to the device."""
+    """The waits of blocking copies to the device."""
     return of(profile, Stall.UPLOAD, each_step=0.0)
 
 
 def of(profile: Profile, stall: Stall, each_step: float = EACH_STEP) -> list[Sync]:
-    """The calls of this kind that are made in (about) each step, the costliest first."""
+    """The calls of this kind made in about each step, costliest first."""
     if not savings.accelerated(profile):
-        return []  # on a CPU nothing is waited for
+        return []  # on a CPU there is nothing to wait for
     to_device = frozenset(
         copy.where for copy in copies.to_device(profile) if copy.where is not None
     )
@@ -159,7 +159,7 @@ def diagnoses(
     cure: Callable[[Sync], Cure],
     *boosts: str,
 ) -> Iterator[Diagnosis]:
-    """One diagnosis for each line with such calls, where the idle time is worth a word."""
+    """One diagnosis for each line with such calls whose idle time is worth reporting."""
     for sync in _by_line(of(profile, stall)):
         saves = savings.within(profile, sync.idle_ms)
         if not savings.worth(profile, saves):
@@ -178,7 +178,7 @@ def diagnoses(
 
 
 def evidence(sync: Sync) -> str:
-    """For evidence: the call, how often, the host's wait and the device's idle time."""
+    """For the evidence: the call, how often, the host's wait and the device's idle time."""
     return (
         f"{sync.name} {sync.calls:,.1f} times a step: the host waits "
         f"{units.milliseconds(sync.ms)}, then the device is idle for "
@@ -187,7 +187,7 @@ def evidence(sync: Sync) -> str:
 
 
 def _placed(profile: Profile, sync: Sync) -> Sync:
-    """With the one line from which such a call was seen, where the trace itself has no line."""
+    """The Sync, with the one line that was seen making such a call if the trace has none."""
     if sync.where is not None or profile.seen is None:
         return sync
     names = SEEN_AS.get(sync.name, ())
@@ -205,7 +205,7 @@ def _placed(profile: Profile, sync: Sync) -> Sync:
 
 
 def _by_line(syncs: list[Sync]) -> list[Sync]:
-    """The calls of each line as one Sync; those without a known line are one as well."""
+    """The calls of each line as one Sync; calls without a known line also become one."""
     together: dict[Place | None, Sync] = {}
     for sync in syncs:
         old = together.get(sync.where)

@@ -1,7 +1,7 @@
 """AMD's GPUs now, from the files of the amdgpu driver; no program is started.
 
-Which programs compute on them, and with how much memory, the compute driver tells (KFD, for each
-process a file `vram_<GPU's id>` in bytes). It counts processes as the machine itself does.
+The compute driver (KFD) reports the programs that compute on them and their memory, in a file
+`vram_<GPU's id>` (bytes) for each process. Its process numbers are the machine's own.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ VENDOR = "0x1002"
 DRIVERS = ("amdgpu",)
 PROCESSES_EVERY_S = 10.0
 CHIP = ("edge", "junction")
-"""Sensors of the chip, the usual one first; an MI300 has no edge sensor."""
+"""Sensors of the chip, preferred first; an MI300 has no edge sensor."""
 SENSORS = range(1, 5)
 
 
 class AmdSampler:
-    """The GPUs that amdgpu drives. A GPU that sleeps is not woken. root: of /proc and /sys."""
+    """The GPUs that amdgpu drives; a sleeping GPU is not woken. root: of /proc and /sys."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -31,7 +31,7 @@ class AmdSampler:
         self._uses_s: float | None = None
 
     def samples(self, now_s: float, first_index: int = 0) -> tuple[GpuSample, ...]:
-        """Each GPU now, numbered from `first_index` on; `now_s` of a clock that only goes on."""
+        """Each GPU now, numbered from `first_index`. now_s: of a clock that only goes forward."""
         cards = self._cards.now(now_s)
         if cards and (self._uses_s is None or now_s - self._uses_s >= PROCESSES_EVERY_S):
             self._uses_s, self._uses = now_s, _uses(self._root)
@@ -64,7 +64,7 @@ class AmdSampler:
 
 
 def _uses(root: Path) -> dict[str, tuple[GpuUse, ...]] | None:
-    """The processes that compute, by the GPU's address; None: there is no compute driver."""
+    """The processes that compute, by the GPU's address, or None without a compute driver."""
     folders = reading.entries(root / "sys/class/kfd/kfd/proc")
     if folders is None:
         return None
@@ -82,7 +82,7 @@ def _uses(root: Path) -> dict[str, tuple[GpuUse, ...]] | None:
 def _temperature(monitor: Path) -> float | None:
     """°C of the chip."""
     labels = {reading.text(monitor / f"temp{number}_label"): number for number in SENSORS}
-    for label in (*CHIP, None):  # old kernels have a single one, without a name
+    for label in (*CHIP, None):  # old kernels have a single sensor without a name
         if label in labels:
             value = _scaled(monitor / f"temp{labels[label] if label else 1}_input", 1e3)
             if value is not None:

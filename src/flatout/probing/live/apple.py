@@ -1,6 +1,6 @@
-"""The GPU of an Apple chip now: from macmon where it is installed, else what ioreg tells.
+"""The GPU of an Apple chip now: from macmon if installed, else from ioreg.
 
-Without root macOS does not tell which program uses the GPU.
+Without root, macOS does not report which program uses the GPU.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ IOREG = ("/usr/sbin/ioreg", "-r", "-c", "IOAccelerator", "-d", "1", "-w", "0")
 LIMIT_S = 1.0
 EVERY_S = 2.0
 SLOW_EVERY_S = 10.0
-"""Where macmon tells all but the memory."""
+"""Seconds between questions to ioreg, if macmon reports all except the memory."""
 AGAIN_S = 60.0
-"""After ioreg gave no answer."""
+"""Seconds until ioreg is asked again after it gave no answer."""
 BUSY, USED = "Device Utilization %", "In use system memory"
 MOST_BYTES = 2**53
-"""The driver has told negative sizes as numbers near 2**64."""
+"""The driver has reported negative sizes as numbers near 2**64."""
 
 
 class AppleSampler:
-    """The GPU of this Mac; none where it is no Apple chip's.
+    """The GPU of this Mac, or none if it is not an Apple chip's.
 
-    runner: asks sysctl and ioreg. macmon: its command; None: not installed.
+    runner: asks sysctl and ioreg. macmon: its command, or None if not installed.
     """
 
     def __init__(self, runner: Ask = ask, macmon: Sequence[str] | None = None) -> None:
@@ -44,7 +44,7 @@ class AppleSampler:
         self._next_s: float | None = None
 
     def samples(self, now_s: float, first_index: int = 0) -> tuple[GpuSample, ...]:
-        """It now; `now_s` of a clock that only goes forward."""
+        """The GPU now; `now_s` is of a clock that only goes forward."""
         return tuple(
             self._sample(now_s, first_index + number, chip.name, chip.memory_bytes)
             for number, chip in enumerate(self._chips)
@@ -82,7 +82,7 @@ class AppleSampler:
 
 
 def statistics(text: str) -> dict[str, int]:
-    """The numbers that the driver of an Apple chip's GPU tells of itself; other GPUs' are left."""
+    """The numbers that the driver of an Apple chip's GPU reports; other GPUs' are left out."""
     for entry in re.split(r"^(?=\+-o )", text, flags=re.MULTILINE):
         match = re.search(r'"PerformanceStatistics" = \{([^{}]*)\}', entry)
         if match and entry.startswith("+-o AGX"):
@@ -92,6 +92,6 @@ def statistics(text: str) -> dict[str, int]:
 
 
 def installed() -> Sequence[str] | None:
-    """The command of macmon, where it is on the path."""
+    """The command of macmon, or None if it is not on the path."""
     path = shutil.which("macmon")
     return None if path is None else (path, "pipe")

@@ -1,4 +1,4 @@
-"""The cards of one vendor in /sys/class/drm, looked for every ten seconds: drivers are reloaded."""
+"""One vendor's cards in /sys/class/drm, found anew every ten seconds: drivers may be reloaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVERY_S = 10.0
 
 
 class DriverCards:
-    """Cards that one of `drivers` drives; vendor: its number on the bus ("0x8086")."""
+    """Cards that one of `drivers` drives. vendor: its PCI number ("0x8086")."""
 
     def __init__(self, root: Path, vendor: str, drivers: Collection[str]) -> None:
         self._root, self._vendor, self._drivers = root, vendor, drivers
@@ -20,7 +20,7 @@ class DriverCards:
         self._found_s: float | None = None
 
     def now(self, now_s: float) -> tuple[Path, ...]:
-        """Their folders (card0, card1, ...) in order; `now_s` of a clock that only goes forward."""
+        """Their folders (card0, ...) in order; `now_s` is of a clock that only goes forward."""
         if self._found_s is None or now_s - self._found_s >= EVERY_S:
             self._found_s = now_s
             self._found = self._look()

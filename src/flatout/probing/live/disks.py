@@ -1,4 +1,4 @@
-"""Free room of file systems, asked beside the sampling: a dead network mount never answers."""
+"""Free space of file systems, asked in other threads: a dead network mount never answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARED_MEMORY = "/dev/shm"
 
 
 class Disks:
-    """The last answers; a question that gets none keeps no other waiting but its own next ones."""
+    """The last answers. A folder that does not answer delays only its own next questions."""
 
     def __init__(self) -> None:
         self._answers: dict[str, DiskSample] = {}
@@ -23,9 +23,9 @@ class Disks:
         self._under_way: set[str] = set()
 
     def sample(self, folders: Sequence[str], wait_s: float = 0.05) -> tuple[DiskSample, ...]:
-        """Each folder's file system and shared memory; one that has not answered is left out.
+        """Each folder's file system, and shared memory, without those that have not answered.
 
-        wait_s: for first answers.
+        wait_s: how long to wait for first answers.
         """
         shared = [SHARED_MEMORY] if sys.platform.startswith("linux") else []
         wanted = list(dict.fromkeys([*folders, *shared]))
@@ -38,7 +38,7 @@ class Disks:
         return tuple(self._answers[path] for path in wanted if path in self._answers)
 
     def _ask(self, path: str, now: float) -> threading.Thread | None:
-        """Ask where it is time; the thread to wait for where there is no answer yet."""
+        """Ask if it is time, and return the thread to wait for if there is no answer yet."""
         if path in self._under_way or now - self._asked.get(path, -EVERY_S) < EVERY_S:
             return None
         self._asked[path] = now

@@ -1,9 +1,9 @@
-"""Which programs use a GPU, and how much: Linux tells it for each open file of a GPU's driver.
+"""Which programs use a GPU, and how much, as Linux reports for each open file of its driver.
 
-Documentation/gpu/drm-usage-stats.rst of the kernel has the format of /proc/PID/fdinfo/FD. Drivers:
-i915 since Linux 5.19, xe since 6.11. To look through the files of all processes is dear, so that
-this is done every ten seconds, a part at a time; in between only the known clients are read.
-Processes of others cannot be looked at without being root, and are not counted.
+The kernel's Documentation/gpu/drm-usage-stats.rst has the format of /proc/PID/fdinfo/FD. Drivers:
+i915 since Linux 5.19, xe since 6.11. Searching the files of all processes takes long, so it is done
+every ten seconds, a part at a time; in between only the known clients are read. Other users'
+processes can only be read by root, and are not counted.
 """
 
 from __future__ import annotations
@@ -19,55 +19,55 @@ from flatout.probing import reading
 
 SCAN_EVERY_S = 10.0
 MOST_FILES = 4000
-"""Open files that are looked at in one call, about 10 ms; the rest waits for the next."""
+"""Open files examined in one call, about 10 ms; the rest waits for the next."""
 LEAST_S = 0.05
-"""Between two readings, for a share of time to mean something."""
+"""Least seconds between two readings for a meaningful share of time."""
 UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 MEMORY = ("resident", "total", "memory")
-"""What a driver tells of a region of memory, the best first; `memory` is what old kernels say."""
+"""A driver's figures for a region of memory, the best first; `memory` is old kernels' name."""
 
 
 @dataclass(frozen=True)
 class EngineTime:
-    """What a client has had of one class of engines since it began."""
+    """What a client has used of one class of engines since it began."""
 
     busy: int
-    """Nanoseconds, or cycles where `passed` is known."""
+    """Nanoseconds, or cycles if `passed` is known."""
     passed: int | None
-    """Cycles that have passed altogether."""
+    """All cycles that have passed, or None if `busy` is in nanoseconds."""
     capacity: int
     """Engines of this class."""
 
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """What the driver tells of one client."""
+    """What the driver reports about one client."""
 
     driver: str
     address: str
-    """The GPU's, on the bus: 0000:03:00.0."""
+    """The GPU's bus address: 0000:03:00.0."""
     number: int
     engines: dict[str, EngineTime]
     memory: dict[str, int]
-    """Bytes by region: vram0 and local0 are on the card, gtt and system0 the host's."""
+    """Bytes by region: vram0 and local0 on the card, gtt and system0 on the host."""
 
 
 @dataclass(frozen=True)
 class DrmUse:
-    """What one client (a program's connection to a GPU) has of it now."""
+    """What one client (a program's connection to a GPU) uses of it now."""
 
     pid: int
     address: str
     memory: dict[str, int]
     """Bytes by region, as in `ClientFacts`."""
     busy: dict[str, float]
-    """Share of the time of each class of engines since the last call, 0 to 1; empty: not known."""
+    """Share of each class of engines' time since the last call, 0 to 1; empty if unknown."""
     used: frozenset[str]
     """Classes of engines that it has ever used."""
 
 
 def from_fdinfo(text: str) -> ClientFacts | None:
-    """A client; None: another kind of file, or a driver that does not tell."""
+    """A client, or None for another kind of file or a driver that does not report it."""
     fields = dict(re.findall(r"^drm-([\w-]+):[ \t]*(\S.*?)[ \t]*$", text, re.ASCII | re.MULTILINE))
     number = reading.whole(fields.get("client-id"))
     if "driver" not in fields or "pdev" not in fields or number is None:
@@ -129,7 +129,7 @@ class _Door:
 
 
 class DrmClients:
-    """The programs that use the GPUs of these drivers, asked again and again."""
+    """The programs that use the GPUs of these drivers, polled repeatedly."""
 
     def __init__(self, root: Path, drivers: Collection[str]) -> None:
         self._root, self._drivers = root, drivers
@@ -138,16 +138,16 @@ class DrmClients:
         self._scan_s: float | None = None
         self._files: list[tuple[int, str]] = []
         self.complete = False
-        """All processes have been looked at once."""
+        """Whether all processes have been examined once."""
 
     def uses(self, now_s: float, asleep: Collection[str] = ()) -> tuple[DrmUse, ...]:
-        """Each client that may be read, now; `now_s` of a clock that only goes forward.
+        """Each readable client now; `now_s` is of a clock that only goes forward.
 
-        asleep: addresses of GPUs that are not to be woken; nothing runs on them.
+        asleep: addresses of GPUs that must not be woken; nothing runs on them.
         """
         for key, door in list(self._doors.items()):
             if door.facts.address in asleep:
-                # Its engines stand still, and the driver's clock may do so too.
+                # Its engines are idle, and the driver's clock may have stopped.
                 still = dict.fromkeys(door.facts.engines, 0.0)
                 door.read_s, door.use = now_s, replace(door.use, busy=still)
             elif not self._read(door, now_s):
@@ -172,13 +172,13 @@ class DrmClients:
             if name in before and (share := _share(before[name], engine, seconds)) is not None
         }
         door.use = replace(_use(door.pid, facts), busy=busy)
-        # A driver may for a while tell less than before: the larger value counts until then.
+        # A driver may report less than before for a while; the larger value counts until then.
         kept = {name: _later(before.get(name), engine) for name, engine in facts.engines.items()}
         door.facts, door.read_s = replace(facts, engines=kept), now_s
         return True
 
     def _look(self, now_s: float) -> None:
-        """A part of the way through all processes; at its end, take up the clients found."""
+        """Examine the next part of all processes; after the last, add the clients found."""
         if self._scan is None:
             if self._scan_s is not None and now_s - self._scan_s < SCAN_EVERY_S:
                 return
@@ -191,8 +191,8 @@ class DrmClients:
 
     def _take_up(self, now_s: float) -> None:
         began = {pid: _began(self._root, pid) for pid, _ in self._files}
-        # A process that was forked, such as a loader's worker, has its parent's clients as well:
-        # they are counted once, for the process that is older.
+        # A forked process, such as a loader's worker, also has its parent's clients:
+        # they are counted once, for the older process.
         for pid, name in sorted(self._files, key=lambda file: (began[file[0]], file[0])):
             path = self._root / f"proc/{pid}/fdinfo/{name}"
             if any(door.path == path for door in self._doors.values()):
@@ -226,7 +226,7 @@ def _later(before: EngineTime | None, now: EngineTime) -> EngineTime:
 
 
 def _open_files(root: Path) -> Iterator[tuple[int, str] | None]:
-    """(process, number) of each open file of a GPU; None for each other file, and each process."""
+    """(process, number) of each open file of a GPU; None for other files and for each process."""
     for pid in _names(f"{root}/proc"):
         if not pid.isdecimal():
             continue
@@ -240,7 +240,7 @@ def _open_files(root: Path) -> Iterator[tuple[int, str] | None]:
 
 
 def _names(folder: str) -> list[str]:
-    """Empty: another user's, or gone. As text: a path for each of thousands costs more."""
+    """The names in a folder, as text since paths cost more; empty if another user's or gone."""
     try:
         return os.listdir(folder)  # noqa: PTH208
     except OSError:

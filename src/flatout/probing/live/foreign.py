@@ -1,4 +1,4 @@
-"""Training programs that flatout did not start: what can be known of them from outside."""
+"""Training programs that flatout did not start, as far as known from outside."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MOST_LETTERS = 300
 TORCH = b"libtorch"
 NAMES = ("python", "pt_main_thread", "torchrun")
 OUR_PROGRAMS = "flatout_programs"
-"""In the path of what flatout starts itself: workers of an export, self-tests, ceilings."""
+"""In the paths of programs that flatout starts: export workers, self-tests, ceilings."""
 MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class ForeignJob:
-    """A process that has loaded torch or computes on a GPU, with what it started."""
+    """A process that has loaded torch or computes on a GPU, with its descendants."""
 
     pid: int
     began_s: float
@@ -34,18 +34,18 @@ class ForeignJob:
 
 
 class ForeignJobs:
-    """Looks for them every ten seconds."""
+    """Looks for such jobs every ten seconds."""
 
     def __init__(self) -> None:
         self._last_s: float | None = None
         self._found: list[ForeignJob] = []
         self._ours: set[int] = set()
-        """What flatout runs itself: what that has started, compilers of torch, is no job either."""
+        """Processes of flatout itself. Their descendants, such as torch's compilers, are no jobs."""
         self._known: dict[tuple[int, float], bool] = {}
-        """Whether a process, by pid and start, has loaded torch. One that has not may yet do so."""
+        """Whether a process, by pid and start, has loaded torch. If not, it may still do so."""
 
     def find(self, own: Collection[int], on_gpu: Collection[int] = ()) -> list[ForeignJob]:
-        """Those that run now. own: processes of known jobs; what these have started is theirs."""
+        """Jobs that run now. own: processes of known jobs, to which their descendants belong."""
         now_s = time.monotonic()
         if self._last_s is None or now_s - self._last_s >= EVERY_S:
             self._last_s = now_s
@@ -59,7 +59,7 @@ class ForeignJobs:
         jobs = []
         for process in torch.values():
             with suppress(psutil.Error):
-                if process.ppid() not in torch:  # loader workers belong to who started them
+                if process.ppid() not in torch:  # loader workers belong to their parent
                     job = _job(process)
                     jobs += [job] if not job.ancestors & self._ours else []
         return sorted(jobs, key=lambda job: job.began_s)
@@ -83,7 +83,7 @@ class ForeignJobs:
 
 
 def _maps_torch(pid: int) -> bool:
-    """Whether torch's library is in its memory; False also where that cannot be read."""
+    """Whether torch's library is in its memory; also False if that cannot be read."""
     if not sys.platform.startswith("linux"):
         return False
     try:

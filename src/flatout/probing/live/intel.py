@@ -1,4 +1,4 @@
-"""Intel's GPUs now, from the files of i915 and xe, and from those of the programs that use them."""
+"""Intel's GPUs now, from the files of i915 and xe and of the programs that use them."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from flatout.probing.program_answer import Ask, ask
 VENDOR = "0x8086"
 SLOW_EVERY_S = 10.0
 COMPUTE = frozenset({"compute", "ccs"})
-"""Classes of engines on which kernels run, by i915's name and xe's."""
+"""Classes of engines on which kernels run, by the names of i915 and xe."""
 ENGINES = COMPUTE | {"render", "rcs"}
-"""Video and copies are others' work."""
+"""Engines that count as busy, without those for video and copies."""
 OWN = re.compile(r"(vram|local)[0-9]*")
 SHARED = re.compile(r"gtt|system[0-9]+")
-"""Regions of memory: on the card, and of the host's what the GPU can reach."""
+"""Memory regions on the card, and those of the host that the GPU can reach."""
 ASLEEP = 0.98
-"""Share of time from which on a GPU slept, so that nothing ran but what wakes it for a moment."""
+"""Share of time asleep from which nothing counts as running, apart from brief wake-ups."""
 
 
 class IntelSampler:
-    """The GPUs that i915 or xe drives. root: of /proc and /sys. runner: asks xpu-smi for names.
+    """The GPUs of i915 or xe. root: of /proc and /sys. runner: asks xpu-smi for names.
 
-    A GPU that sleeps is not woken; one on which nobody is seen is read every ten seconds, so that
-    it can fall asleep. A processor's own GPU is shown only where there is no other one, or once a
-    program has computed on it.
+    A sleeping GPU is not woken. A GPU without visible programs is read every ten seconds, so that
+    it can fall asleep. A processor's own GPU is shown only if it is the only one or once a program
+    has computed on it.
     """
 
     def __init__(self, root: Path, runner: Ask = ask) -> None:
@@ -46,11 +46,11 @@ class IntelSampler:
         self._facts: dict[str, Gpu] = {}
         self._sensors: dict[str, IntelSensors] = {}
         self._sensed: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {}
-        """When the sensors were read (the last two times), and what they told."""
+        """The last two times that the sensors were read, and their last values."""
         self._computed: set[str] = set()
 
     def samples(self, now_s: float, first_index: int = 0) -> tuple[GpuSample, ...]:
-        """Each GPU now, numbered from `first_index` on: so many others the machine has."""
+        """Each GPU now, numbered from `first_index`, the number of the machine's other GPUs."""
         cards = self._cards.now(now_s)
         if cards != self._found:
             self._learn(cards)
@@ -68,7 +68,7 @@ class IntelSampler:
         )
 
     def _learn(self, cards: tuple[Path, ...]) -> None:
-        """Names and sizes, once for the same cards."""
+        """Read names and sizes, once for the same cards."""
         self._found = cards
         self._folders = {(card / "device").resolve().name.lower(): card for card in cards}
         gpus = (intel.from_sysfs(self._root, self._runner) or ()) if cards else ()
@@ -77,7 +77,7 @@ class IntelSampler:
         self._sensed = {}
 
     def _shown(self, others: int) -> list[str]:
-        """Addresses: cards first, so that a processor's own GPU that comes later moves none."""
+        """Addresses, cards first: a processor's own GPU that appears later renumbers none."""
         own = [name for name in self._folders if self._is_processors(name)]
         cards = [name for name in self._folders if name not in own]
         alone = not others and not cards
@@ -104,19 +104,19 @@ class IntelSampler:
         sensed = self._sense(name, now_s, bool(uses))
         busy = busiest(uses)
         if busy is None and (self._sensors[name].idle or 0.0) >= ASLEEP:
-            busy = 0.0  # others' programs cannot be seen, but nothing ran while it slept
+            busy = 0.0  # other users' programs are invisible, but nothing ran while it slept
         return replace(sample, utilization=busy, **sensed)
 
     def _sense(self, name: str, now_s: float, is_used: bool) -> dict[str, Any]:
         times, values = self._sensed.get(name, ((), {}))
-        # Rates are known from the second time on.
+        # Rates are known from the second reading.
         if len(times) < 2 or is_used or now_s - times[-1] >= SLOW_EVERY_S:
             times, values = (*times[-1:], now_s), self._sensors[name].read(now_s)
             self._sensed[name] = times, values
         return values
 
     def _used_bytes(self, name: str, total: int | None, uses: list[DrmUse]) -> int | None:
-        """What the driver tells of the whole card, else the sum of what can be seen."""
+        """Bytes used on the whole card by the driver, else the sum of visible clients."""
         free = reading.number(self._folders[name] / "lmem_avail_bytes")
         if total is not None and free is not None and 0 <= free <= total:
             return total - free
@@ -129,7 +129,7 @@ def _sleeps(card: Path) -> bool:
 
 
 def busiest(uses: Iterable[DrmUse]) -> float | None:
-    """Share of the time of the busiest class of engines that these clients used, 0 to 1."""
+    """These clients' share of the time of their busiest class of engines, 0 to 1."""
     sums: dict[str, float] = {}
     for use in uses:
         for name in ENGINES & use.busy.keys():
@@ -138,7 +138,7 @@ def busiest(uses: Iterable[DrmUse]) -> float | None:
 
 
 def memory(uses: Collection[DrmUse]) -> int | None:
-    """Bytes on the card; of the host's where it has none of its own."""
+    """Bytes on the card, or on the host if it has no memory of its own."""
     for regions in (OWN, SHARED):
         sizes = [size for use in uses for size in _sizes(use.memory, regions)]
         if sizes:
@@ -151,7 +151,7 @@ def _sizes(regions: Mapping[str, int], wanted: re.Pattern[str]) -> list[int]:
 
 
 def _processes(uses: Iterable[DrmUse]) -> tuple[GpuUse, ...]:
-    """Those that have computed; the many that only draw windows are no jobs."""
+    """Processes that have computed; the many that only draw windows are no jobs."""
     by_pid: dict[int, list[DrmUse]] = {}
     for use in uses:
         by_pid.setdefault(use.pid, []).append(use)

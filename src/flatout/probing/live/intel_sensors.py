@@ -1,6 +1,6 @@
-"""What the files of i915 and xe tell of one Intel card: clocks, what holds them down, power, heat.
+"""One Intel card from the files of i915 and xe: clocks, throttling, power and temperature.
 
-To read them wakes the card: whoever asks looks first whether it sleeps.
+Reading them wakes the card, so callers first check whether it sleeps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from flatout.probing import reading
 
 LEAST_S = 0.05
-"""Between two readings, for a rate to mean something."""
+"""Least seconds between two readings for a meaningful rate."""
 DRIVERS = ("i915", "xe")
 REASONS = {
     "pl1": "sw_power_cap",
@@ -34,21 +34,21 @@ REASONS = {
     "vr_thermalert": "hw_thermal_slowdown",
     "prochot": "hw_slowdown",
 }
-"""The drivers' reasons by NVML's names. p0_freq is a setting of clocks that nobody has changed."""
+"""The drivers' reasons -> NVML's names, without p0_freq, the clocks' unchanged setting."""
 
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of one part of the card (GT), by their places in its folder."""
+    """The files of one part of the card (GT), by their paths in its folder."""
 
     clock: str
     wanted: str
-    """What was asked for, where what is cannot be read."""
+    """The requested clock, used if the actual one cannot be read."""
     most: tuple[str, ...]
     throttled: str
     reason: str
     idle: str
-    """How long it slept, in milliseconds."""
+    """Milliseconds that it has slept."""
 
 
 XE = _Files(
@@ -75,22 +75,22 @@ OLD_I915 = _Files(
     reason="none",
     idle="power/rc6_residency_ms",
 )
-"""Before Linux 5.19, in the folder of the card itself."""
+"""Before Linux 5.19, in the card's own folder."""
 
 
 class IntelSensors:
-    """One card, asked again and again; its folder in /sys/class/drm."""
+    """One card, polled repeatedly. card: its folder in /sys/class/drm."""
 
     def __init__(self, card: Path) -> None:
         self._parts, self._files = _parts(card)
         self._monitor = _monitor(card)
         self._before: dict[str, tuple[float, float]] = {}
-        """(seconds, value) of what only grows."""
+        """(seconds, value) of each growing counter."""
         self.idle: float | None = None
-        """Share of the time since the reading before in which the GPU slept, 0 to 1."""
+        """Share of the time since the last reading in which the GPU slept, 0 to 1."""
 
     def read(self, now_s: float) -> dict[str, Any]:
-        """By the names of `GpuSample`; `now_s` of a clock that only goes forward."""
+        """Values by the names of `GpuSample`; `now_s` is of a clock that only goes forward."""
         self.idle = self._idle(now_s)
         return {
             "clock_mhz": self._clock(self._files.clock, self._files.wanted),
@@ -103,7 +103,7 @@ class IntelSensors:
         }
 
     def _clock(self, *names: str) -> float | None:
-        """MHz: the highest of its parts; 0 while all of them sleep."""
+        """The highest MHz of its parts; 0 while all of them sleep."""
         found = []
         for part in self._parts:
             values = (reading.number(part / name) for name in names)
@@ -122,7 +122,7 @@ class IntelSensors:
         return tuple(reasons) if known else None
 
     def _power(self, now_s: float) -> float | None:
-        """W since the reading before: of the card, else of its chip."""
+        """Mean W since the last reading, of the card, else of its chip."""
         growths = []
         for channel in (1, 2):
             name = f"energy{channel}_input"
@@ -132,13 +132,13 @@ class IntelSensors:
         return None if per_s is None else per_s / 1e6
 
     def _watts(self, kind: str) -> float | None:
-        """A limit of the same channel; one that is switched off reads 0."""
+        """A limit in W of the same channel, or None if switched off (it reads 0)."""
         values = (reading.number(self._monitor / f"power{channel}_{kind}") for channel in (1, 2))
         millionths = next((value for value in values if value and value > 0), None)
         return None if millionths is None else millionths / 1e6
 
     def _temperature(self) -> float | None:
-        """°C of the chip; of another place on the card where that is not told."""
+        """°C of the chip, else of another place on the card."""
         found: dict[str, int] = {}
         for channel in range(1, 5):
             value = reading.number(self._monitor / f"temp{channel}_input")
@@ -149,7 +149,7 @@ class IntelSensors:
         return values[0] / 1000 if values else None
 
     def _idle(self, now_s: float) -> float | None:
-        """Of the part that slept least."""
+        """The sleeping share of the part that slept least."""
         shares = []
         for part in self._parts:
             file = part / self._files.idle
@@ -160,7 +160,7 @@ class IntelSensors:
         return min(shares, default=None)
 
     def _growth(self, name: str, value: float | None, now_s: float) -> float | None:
-        """Per second since the reading before."""
+        """Growth per second since the last reading, or None if unknown."""
         if value is None:
             self._before.pop(name, None)
             return None
@@ -174,10 +174,10 @@ class IntelSensors:
 
 
 def _parts(card: Path) -> tuple[list[Path], _Files]:
-    """The parts that compute, and how their files are called."""
+    """The parts that compute, and the names of their files."""
     tiles = _numbered(card / "device", "tile")
     first = [parts[0] for tile in tiles if (parts := _numbered(tile, "gt"))]
-    if first:  # a tile's others are for video
+    if first:  # a tile's other parts are for video
         return first, XE
     parts = _numbered(card / "gt", "gt")
     if parts:
@@ -191,7 +191,7 @@ def _numbered(folder: Path, word: str) -> list[Path]:
 
 
 def _monitor(card: Path) -> Path:
-    """The sensors of the whole card; i915 has others for its parts ("i915_gt0")."""
+    """The whole card's sensors; i915 has others for its parts ("i915_gt0")."""
     folder = card / "device/hwmon"
     monitors = reading.entries(folder) or ()
     named = [each for each in monitors if reading.text(each / "name") in DRIVERS]

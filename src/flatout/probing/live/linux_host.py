@@ -1,4 +1,4 @@
-"""Linux's own figures of the machine, or of the container with its limits, from /proc and /sys."""
+"""Figures of the Linux machine, or the container with its limits, from /proc and /sys."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flatout_agent import limits
 
 SECTOR_BYTES = 512
 VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
-"""Their blocks are counted again on the disks below them, or are no disk's."""
+"""Devices whose blocks are also counted on the disks below them, or are on no disk."""
 
 
 def counters(root: Path) -> dict[str, float]:
-    """What only grows: seconds of all cores, bytes, periods. What is not there is not known."""
+    """Growing counters: seconds of all cores, bytes, periods. Missing ones are unknown."""
     found = _cpu(root) | _swap(root) | _disk(root) | _network(root)
     periods = limits.throttled_periods(root)
     if periods is not None:
@@ -24,7 +24,7 @@ def counters(root: Path) -> dict[str, float]:
 
 
 def levels(root: Path) -> dict[str, Any]:
-    """What is so now, by the names of `MachineSample`."""
+    """Present values, by the names of `MachineSample`."""
     memory = limits.meminfo(root)
     total, limit = memory.get("MemTotal"), limits.memory_limit(root)
     available = limits.available_memory(root)
@@ -43,7 +43,7 @@ def levels(root: Path) -> dict[str, Any]:
 
 
 def _cpu(root: Path) -> dict[str, float]:
-    """Of the cores that this process may use; busy: of its container where that has a quota."""
+    """Seconds of the cores that this process may use; busy: its container's, if with a quota."""
     lines = [line.split()[:9] for line in _text(root / "proc/stat").splitlines()]
     cores = [words for words in lines if words and words[0][:3] == "cpu"]
     usable = _usable_cores()

@@ -1,4 +1,4 @@
-"""macmon, where it is installed: it tells of Apple's GPU what else only root may ask.
+"""macmon, if installed: it reports facts about Apple's GPU that otherwise only root may ask.
 
 `macmon pipe` prints one line of JSON a second: https://github.com/vladkens/macmon
 """
@@ -16,14 +16,14 @@ from contextlib import suppress
 from typing import Any
 
 STALE_S = 5.0
-"""What is older is not known any more."""
+"""Seconds after which figures are too old to use."""
 RESTART_S = 60.0
 END_S = 1.0
 MOST_LETTERS = 1 << 20
 
 
 class Macmon:
-    """The program, read in a thread. command: None where it is not installed."""
+    """The program, read in a thread. command: None if it is not installed."""
 
     def __init__(self, command: Sequence[str] | None) -> None:
         self._command = command
@@ -31,14 +31,14 @@ class Macmon:
         self._thread: threading.Thread | None = None
         self._began_s: float | None = None
         self._lines: deque[dict[str, float]] = deque(maxlen=1)
-        """The newest, until it is taken."""
+        """The newest figures, until they are taken."""
         self._taken: tuple[float, dict[str, float]] | None = None
 
     def figures(self, now_s: float) -> dict[str, float]:
-        """The newest, by the names in `figures`; empty: none yet, or none any more.
+        """The newest figures, by the names in the function `figures`; empty if none or too old.
 
-        now_s: of a clock that only goes forward. The program is started when it is first asked for,
-        and again a minute later where it has ended by itself.
+        now_s: of a clock that only goes forward. The program is started by the first call, and
+        again a minute later if it has ended by itself.
         """
         self._keep_running(now_s)
         if self._lines:
@@ -53,7 +53,7 @@ class Macmon:
         self._end()
 
     def _end(self) -> None:
-        """Without waiting for what cannot be ended."""
+        """End the program, without waiting long if it cannot be ended."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -84,7 +84,7 @@ class Macmon:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=sys.platform != "win32",  # Ctrl-C is not for it
+                start_new_session=sys.platform != "win32",  # Ctrl-C must not reach it
             )
         except (OSError, ValueError):
             return
@@ -101,8 +101,8 @@ class Macmon:
 
 
 def figures(line: str | bytes) -> dict[str, float]:
-    """utilization, scaled (utilization times clock, of older versions), fan: 0 to 1;
-    clock_mhz, power_w, temperature_c.
+    """The line's utilization, scaled (older versions' utilization times clock) and fan, 0 to 1,
+    and clock_mhz, power_w, temperature_c.
     """
     try:
         document = json.loads(line)
@@ -118,7 +118,7 @@ def figures(line: str | bytes) -> dict[str, float]:
         "scaled": _share(document.get("gpu_scaled_ratio", old[1])),
         "clock_mhz": _number(document.get("gpu_freq_mhz", old[0])),
         "power_w": _number(document.get("gpu_power")),
-        # Where no sensor is known it writes 0.
+        # It writes 0 if it knows no sensor.
         "temperature_c": _number(
             temperature.get("gpu_temp_avg") if isinstance(temperature, Mapping) else None
         )
@@ -129,7 +129,7 @@ def figures(line: str | bytes) -> dict[str, float]:
 
 
 def _fan(fans: Any) -> float | None:
-    """The fastest, as a share of what it can do."""
+    """The fastest fan's share of its maximum speed."""
     shares = []
     for fan in fans if isinstance(fans, list) else ():
         if isinstance(fan, Mapping):

@@ -1,4 +1,4 @@
-"""The machine's figures where there is no /proc: macOS and Windows, through psutil."""
+"""The machine's figures without /proc, on macOS and Windows, through psutil."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 def counters() -> dict[str, float]:
-    """What only grows: seconds of all cores, bytes."""
+    """Growing counters: seconds of all cores, bytes."""
     found: dict[str, float] = {}
     with suppress(psutil.Error, OSError, RuntimeError):
         times = psutil.cpu_times()
@@ -29,7 +29,7 @@ def counters() -> dict[str, float]:
 
 
 def levels() -> dict[str, Any]:
-    """What is so now, by the names of `MachineSample`."""
+    """Present values, by the names of `MachineSample`."""
     found: dict[str, Any] = {}
     with suppress(psutil.Error, OSError, RuntimeError):
         memory = psutil.virtual_memory()

@@ -1,4 +1,4 @@
-"""Whether a process that a driver names still lives."""
+"""Whether a process named by a driver is still alive."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 
 MACHINES_OWN = 0xEFFFFFFC
-"""Inode of the machine's own pid namespace, whose numbers drivers use (PROC_PID_INIT_INO)."""
+"""Inode of the machine's pid namespace, whose numbers drivers use (PROC_PID_INIT_INO)."""
 
 
 def alive(pid: int) -> bool | None:
-    """False: it is gone, or a zombie. None: inside a container its number means something else."""
+    """Whether it lives (a zombie does not), or None in a container, where numbers differ."""
     if not _is_machines_own():
         return None
     if not psutil.pid_exists(pid):

@@ -1,4 +1,4 @@
-"""One machine, sampled again and again: rates come from what only grows."""
+"""One machine, sampled repeatedly; rates come from growing counters."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from flatout.probing.nvml.live import NvidiaSampler
 from flatout_agent import limits
 
 LEAST_S = 0.05
-"""Between samples, for a rate to mean something."""
+"""Least seconds between samples for a meaningful rate."""
 AskGpus = Callable[[float, int], tuple[GpuSample, ...]]
-"""now in seconds, and the index of the vendor's first GPU."""
+"""Takes the time in seconds and the index of the vendor's first GPU."""
 
 
 class MachineSampler:
-    """Use it in a `with` statement: the driver's library is open meanwhile.
+    """Use it in a `with` statement, during which the driver's library is open.
 
     root: of /proc and /sys, for tests. library: pynvml, or a fake of it.
     """
@@ -40,9 +40,9 @@ class MachineSampler:
         self._stack = ExitStack()
         self._vendors: dict[Vendor, AskGpus] = {}
         self._most: dict[Vendor, int] = {}
-        """The most GPUs that each vendor has had: the next one's indices stay as they are."""
+        """The most GPUs that each vendor has had, so that the next one's indices stay."""
         self.gpm_wanted = False
-        """Whether somebody looks at `sm_active` and `tensor_active`, which cost something."""
+        """Whether anybody needs `sm_active` and `tensor_active`, which cost time."""
         self._disks = Disks()
         self._before: tuple[float, dict[str, float]] | None = None
         self._hostname = socket.gethostname()
@@ -61,7 +61,7 @@ class MachineSampler:
         self._stack.close()
 
     def sample(self, folders: Sequence[str] = ()) -> MachineSample:
-        """The machine now. folders: whose file systems are asked for their free room."""
+        """The machine now. folders: those whose file systems' free space to report."""
         now_s = time.monotonic()
         counters = linux_host.counters(self._root) if self._linux else other_host.counters()
         levels = linux_host.levels(self._root) if self._linux else other_host.levels()
@@ -82,7 +82,7 @@ class MachineSampler:
         return cores if quota is None else min(cores, quota)
 
     def _begin(self, vendor: Vendor, begin: Callable[[], AskGpus | None]) -> None:
-        """Nothing of one vendor costs the others."""
+        """Start a vendor's sampler; its failure does not affect the other vendors."""
         try:
             ask = begin()
         except Exception:

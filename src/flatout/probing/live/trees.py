@@ -1,4 +1,4 @@
-"""What a process uses together with all that it started."""
+"""What a process and its descendants use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAMILY_EVERY_S = 5.0
 
 
 class TreeUse:
-    """One process with its descendants, asked again and again."""
+    """One process with its descendants, polled repeatedly."""
 
     def __init__(self, root_pid: int) -> None:
         self.pid = root_pid
@@ -28,9 +28,9 @@ class TreeUse:
         self._pss: dict[int, int] = {}
 
     def read(self) -> tuple[float | None, int | None, frozenset[int]]:
-        """(cores' worth of time since the last call, bytes, the pids). None: not known yet, gone.
+        """(cores used since the last call, bytes, the pids); None if unknown yet or gone.
 
-        Memory that processes share counts once, where the system tells that (Linux).
+        Memory that processes share counts once if the system reports it (Linux).
         """
         now_s = time.monotonic()
         if self._family_s is None or now_s - self._family_s >= FAMILY_EVERY_S:
@@ -53,7 +53,7 @@ class TreeUse:
                     self._members[process.pid] = known.get(process.pid, process)
 
     def _cores(self, now_s: float) -> float | None:
-        """A process that is seen first counts from then on; one that has ended, no more."""
+        """Cores used since the last call by processes that already ran then and still run."""
         spent, used = 0.0, {}
         for pid, process in list(self._members.items()):
             try:
@@ -79,14 +79,14 @@ class TreeUse:
 
 
 READS = {"x86_64": (0, (23, 270)), "aarch64": (63, (72,))}
-"""Numbers of the system calls read, and select and pselect6."""
+"""Numbers of the system call read, and of select and pselect6."""
 
 
 def waits_for_input(pid: int) -> bool:
     """Whether the process waits for a line from its terminal, as `input()` and debuggers do.
 
-    Linux tells it of one's own descendants, and of others where tracing them is allowed. Where it
-    is not, only a plain read of a terminal is known.
+    Linux reports it for one's own descendants and for others that may be traced. Otherwise only a
+    plain read of a terminal is known.
     """
     calls = READS.get(platform.machine())
     if not sys.platform.startswith("linux") or calls is None:
@@ -96,15 +96,15 @@ def waits_for_input(pid: int) -> bool:
             return True
         words = Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").split()
         number, first = int(words[0]), int(words[1], 16)
-    except (OSError, ValueError, IndexError):  # it runs, or may not be asked
+    except (OSError, ValueError, IndexError):  # it runs, or may not be queried
         return False
     read, selects = calls
-    # Readline waits by select for descriptors below 1, which is standard input alone.
+    # Readline waits by select for descriptors below 1, which is only standard input.
     return (number == read and first == 0) or (number in selects and first == 1)
 
 
 def _shared_beyond_own(pid: int) -> int:
-    """Of its resident memory, the bytes that count for others: resident minus proportional."""
+    """Bytes of its resident memory that count for others: resident minus proportional."""
     if not sys.platform.startswith("linux"):
         return 0
     try:

@@ -1,7 +1,7 @@
-"""NVIDIA's own management library: the only package that calls it.
+"""NVIDIA's own management library (NVML), which only this package calls.
 
-No library, no driver or no device is an ordinary state: there are no GPUs then. A fact that the
-driver refuses is None.
+No library, driver or device is an ordinary state: there are no GPUs then. A fact that the driver
+refuses is None.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NOT_FOUND = "NVML Shared Library Not Found"
-"""The reason where there is no trace of NVIDIA's driver."""
+"""The reason if there is no trace of NVIDIA's driver."""
 
 VERSION_MISMATCH = 18
-"""NVML_ERROR_LIB_RM_VERSION_MISMATCH: pynvml words it unlike nvidia-smi and the search engines."""
+"""NVML_ERROR_LIB_RM_VERSION_MISMATCH, which pynvml and nvidia-smi word differently."""
 
 
 def gpus(library: Any = None) -> tuple[GpuIdentity, ...]:
@@ -49,9 +49,9 @@ def facts(
 ) -> tuple[tuple[Gpu, ...] | None, tuple[GpuPair, ...] | None, Driver]:
     """Everything that the library reports: the GPUs, how they are connected, and the driver.
 
-    GPUs and pairs are None where it could not be queried; the driver then says why.
+    GPUs and pairs are None if it could not be queried; the driver then says why.
     """
-    # Imported here because `run` needs the identity alone, and quickly.
+    # Imported here because `run` needs only the identity, and quickly.
     from flatout.nouns.gpu import Driver
     from flatout.probing.nvml import links
     from flatout.probing.nvml.gpu import read_gpu
@@ -60,7 +60,7 @@ def facts(
     library = _library(library)
     try:
         library.nvmlInit()
-    except Exception as error:  # also from a library that is broken, or far older than pynvml
+    except Exception as error:  # also from a broken library or one far older than pynvml
         return None, None, Driver(vendor="nvidia", nvml_error=_reason(error))
     ask = Questions(library)
     try:
@@ -79,7 +79,7 @@ def facts(
 
 @contextmanager
 def session(library: Any = None) -> Iterator[Questions | None]:
-    """The library, initialised for many questions; None where it cannot be used."""
+    """The library, initialised for many questions, or None if it cannot be used."""
     from flatout.probing.nvml.questions import Questions
 
     library = _library(library)
@@ -119,7 +119,7 @@ def _gpu(library: Any, index: int, driver: str | None) -> GpuIdentity:
 
 
 def _ask(library: Any, question: Callable[[], T]) -> T | None:
-    """The driver's answer; None where it refuses."""
+    """The driver's answer, or None if it refuses."""
     try:
         return question()
     except library.NVMLError:

@@ -1,7 +1,7 @@
-"""How much of a GPU works while a kernel runs (GPM): NVIDIA's H100 and newer.
+"""How much of a GPU is active while a kernel runs (GPM), on NVIDIA's H100 and newer.
 
-Counters are read into a sample; NVML makes the shares from two samples. They are no finer than
-100 ms.
+Counters are read into a sample, and NVML computes the shares from two samples. They are no finer
+than 100 ms.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ LEAST_S = 0.1
 
 @dataclass(frozen=True)
 class GpmShares:
-    """Means since the sample before. None: not supported, refused, or not known yet."""
+    """Means since the last sample, or None if unsupported, refused or not known yet."""
 
     sm_active: float | None = None
-    """Share of the multiprocessors at work, 0 to 1."""
+    """Share of the multiprocessors that are active, 0 to 1."""
     tensor_active: float | None = None
-    """Share of the tensor cores' time at work, 0 to 1."""
+    """Share of the time that the tensor cores are active, 0 to 1."""
 
 
 UNKNOWN = GpmShares()
 
 
 class GpmSampler:
-    """Asked about GPUs again and again; one that refuses anything is not asked any more."""
+    """Polls GPUs; a GPU that refuses anything is not asked again."""
 
     def __init__(self, ask: Questions) -> None:
         self._library = ask.library
@@ -39,7 +39,7 @@ class GpmSampler:
         self._pairs: dict[int, _Pair] = {}
 
     def shares(self, index: int, handle: Any, now_s: float) -> GpmShares:
-        """Of the GPU with this index; `now_s` of a clock that only goes forward."""
+        """The shares of the GPU with this index; `now_s` is of a clock that only goes forward."""
         if index in self._off:
             return UNKNOWN
         try:
@@ -55,7 +55,7 @@ class GpmSampler:
             return UNKNOWN
 
     def close(self) -> None:
-        """Free all samples; it may be asked again afterwards."""
+        """Free all samples; the sampler may be used again afterwards."""
         for index in list(self._pairs):
             self._free(index)
 
@@ -66,7 +66,7 @@ class GpmSampler:
 
 
 class _Pair:
-    """The two samples of one GPU: each new one overwrites the older."""
+    """The two samples of one GPU; each new one overwrites the older."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -85,7 +85,7 @@ class _Pair:
         for sample in samples:
             try:
                 self._library.nvmlGpmSampleFree(sample)
-            except Exception:  # a GPU that is lost has nothing to free
+            except Exception:  # a lost GPU has nothing to free
                 continue
 
     def shares(self, handle: Any, now_s: float) -> GpmShares:

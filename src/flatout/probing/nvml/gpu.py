@@ -38,7 +38,7 @@ FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "com
 
 
 def read_gpu(ask: Questions, index: int, handle: Any, links: Links) -> Gpu:
-    """One GPU, with its NVLink connections as read before."""
+    """One GPU, with the NVLink connections that were read before."""
     return Gpu(
         vendor="nvidia",
         name=ask.text("nvmlDeviceGetName", handle),
@@ -86,7 +86,7 @@ def _bus(ask: Questions, handle: Any) -> dict[str, Any]:
 
 
 def _numa_node(ask: Questions, handle: Any) -> int | None:
-    """The nearest node. (nvmlDeviceGetNumaNodeId is for GPUs that are nodes themselves.)"""
+    """The nearest node; nvmlDeviceGetNumaNodeId is for GPUs that are nodes themselves."""
     words = ask("nvmlDeviceGetMemoryAffinity", handle, 16, AFFINITY_OF_NODE)
     nodes = [
         64 * position + bit
@@ -98,7 +98,7 @@ def _numa_node(ask: Questions, handle: Any) -> int | None:
 
 
 def memory(ask: Questions, handle: Any) -> dict[str, Any]:
-    # The first version counts what the driver keeps for itself as used.
+    # The first version counts the driver's own memory as used.
     info = ask("nvmlDeviceGetMemoryInfo", handle, MEMORY_V2)
     if info is None:
         info = ask("nvmlDeviceGetMemoryInfo", handle)
@@ -183,7 +183,7 @@ def _modes(ask: Questions, handle: Any) -> dict[str, Any]:
 
 
 def _slices(ask: Questions, handle: Any) -> tuple[str, ...]:
-    """The slices' profiles, the ends of their names: "NVIDIA A100-SXM4-40GB MIG 1g.5gb"."""
+    """The slices' profiles, which end their names: "NVIDIA A100-SXM4-40GB MIG 1g.5gb"."""
     count = ask.number("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
     devices = [ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(count)]
     names = [ask.text("nvmlDeviceGetName", device) for device in devices if device is not None]

@@ -11,7 +11,7 @@ from flatout.nouns.gpu import Gpu, GpuPair, Link
 from flatout.probing.nvml.questions import Questions
 
 MAX_LINKS = 36
-"""NVML_NVLINK_MAX_LINKS; a GPU with fewer refuses the others."""
+"""NVML_NVLINK_MAX_LINKS; a GPU with fewer refuses higher numbers."""
 REMOTE_GPU = 0
 REMOTE_NPU = 1
 REMOTE_SWITCH = 2
@@ -31,12 +31,12 @@ WAYS: dict[int, Link] = {
 
 @dataclass(frozen=True)
 class Links:
-    """The NVLink connections of one GPU, by number; None: it has none, or does not report them."""
+    """The NVLink connections of one GPU by number, or None if it reports none."""
 
     up: tuple[int, ...] | None
     down: tuple[int, ...] | None
     absent: bool = False
-    """The GPU says that it has no NVLink."""
+    """Whether the GPU says that it has no NVLink."""
 
 
 def links(ask: Questions, handle: Any) -> Links:
@@ -57,7 +57,7 @@ def pairs(
     gpus: Sequence[Gpu],
     connections: Mapping[int, Links],
 ) -> tuple[GpuPair, ...] | None:
-    """The shortest path of each pair. Unknown ones are left out; None: all are unknown."""
+    """The shortest path of each pair, without unknown ones, or None if all are unknown."""
     possible = list(itertools.combinations(handles, 2))
     if not possible:
         return ()
@@ -79,7 +79,7 @@ def pairs(
 def _ends(
     ask: Questions, handle: Any, connections: Links, places: Mapping[str | None, int | None]
 ) -> set[int | str | None]:
-    """What is at the other ends: GPUs' numbers, a switch, or unknown."""
+    """The other ends: GPUs' numbers, a switch, or unknown."""
     if connections.up is None:
         return set() if connections.absent else {UNKNOWN}
     return {_end(ask, handle, link, places) for link in connections.up}
@@ -101,7 +101,7 @@ def _end(
 def _nvlink(
     first: int, second: int, ends: Mapping[int, set[int | str | None]]
 ) -> Literal["nvlink", "unknown"] | None:
-    """`nvlink`, or `unknown` where an NVLink may connect the two; None: there is none."""
+    """`nvlink`, or `unknown` if an NVLink may connect the two, or None if none does."""
     first_ends, second_ends = ends[first], ends[second]
     if (
         second in first_ends

@@ -1,7 +1,7 @@
-"""NVIDIA's GPUs now, at little cost: cheap questions each time, dear ones every ten seconds.
+"""NVIDIA's GPUs now, at little cost: cheap questions each time, slow ones every ten seconds.
 
 A question takes from 2 us (utilization) to 5 ms (processes) under a lock that all programs on the
-machine share, so that nothing is asked more often than it changes.
+machine share, so nothing is asked more often than it changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_XIDS = 20
 
 
 class NvidiaSampler:
-    """The driver's GPUs. A GPU that has fallen off the bus has no figures any more."""
+    """The driver's GPUs. A GPU that has fallen off the bus has no more figures."""
 
     def __init__(self, ask: Questions) -> None:
         self._ask = ask
@@ -35,10 +35,10 @@ class NvidiaSampler:
         self._xids: dict[int, tuple[int, ...]] = {}
         self._gpm = GpmSampler(ask)
         self.gpm_wanted = False
-        """Whether somebody looks at `sm_active` and `tensor_active`; they are asked only then."""
+        """Whether anybody needs `sm_active` and `tensor_active`, which are queried only then."""
 
     def sample(self, now_s: float) -> tuple[GpuSample, ...]:
-        """Each GPU now; `now_s` of a clock that only goes forward."""
+        """Each GPU now; `now_s` is of a clock that only goes forward."""
         if self._slow_s is None or now_s - self._slow_s >= SLOW_EVERY_S:
             self._slow_s = now_s
             self._slow = {
@@ -52,7 +52,7 @@ class NvidiaSampler:
         )
 
     def close(self) -> None:
-        """Let go of the driver's events and samples."""
+        """Release the driver's events and samples."""
         self._gpm.close()
         if self._events is not None:
             self._ask("nvmlEventSetFree", self._events)
@@ -110,7 +110,7 @@ class NvidiaSampler:
         )
 
     def _shares(self, handle: Any) -> dict[int, float]:
-        """Of each process that ran a kernel of late: the driver keeps older answers as well."""
+        """Share of each process that ran a kernel recently; the driver also keeps older answers."""
         since_us = int(1e6 * (time.time() - SLOW_EVERY_S))
         rates = self._ask("nvmlDeviceGetProcessUtilization", handle, since_us) or ()
         shares: dict[int, float] = {}
@@ -119,7 +119,7 @@ class NvidiaSampler:
         return shares
 
     def _hear(self) -> None:
-        """Take the driver's errors since the last call; asking without waiting."""
+        """Take the driver's errors since the last call, without waiting."""
         for _ in range(MOST_XIDS):
             if self._events is None:
                 return
@@ -140,7 +140,7 @@ class NvidiaSampler:
 
 
 def _events(ask: Questions, handles: dict[int, Any]) -> Any:
-    """A set that hears of the driver's errors; None: this driver tells nobody."""
+    """A set that receives the driver's errors, or None if this driver does not report them."""
     if not handles:
         return None
     events = ask("nvmlEventSetCreate")
@@ -152,7 +152,7 @@ def _events(ask: Questions, handles: dict[int, Any]) -> Any:
         try:
             register(handle, XID_CRITICAL, events)
             heard += 1
-        except Exception:  # a GPU or a system (WSL) that has no such events
+        except Exception:  # a GPU or a system (WSL) without such events
             continue
     if heard:
         return events

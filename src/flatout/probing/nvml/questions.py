@@ -1,4 +1,4 @@
-"""NVML, one question at a time: the answer is None where it refuses or does not know it."""
+"""NVML, one question at a time; the answer is None if it refuses or does not know it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Questions:
         self.library = library
 
     def __call__(self, question: str, *arguments: Any) -> Any:
-        """What the function named `question` answers; None where it refuses."""
+        """The answer of the function named `question`, or None if it refuses."""
         try:
             return getattr(self.library, question)(*arguments)
         except Exception:  # NVMLError; no such function in an older library; undecodable names
             return None
 
     def has_no_such_part(self, question: str, *arguments: Any) -> bool:
-        """Whether the GPU answers that it has no such part, which is not the same as refusing."""
+        """Whether the GPU answers that it has no such part, which differs from refusing."""
         try:
             getattr(self.library, question)(*arguments)
         except Exception as error:
@@ -31,7 +31,7 @@ class Questions:
         return False
 
     def text(self, question: str, *arguments: Any) -> str | None:
-        """The answer as text; None where it is empty."""
+        """The answer as text, or None if empty."""
         answer = self(question, *arguments)
         if isinstance(answer, bytes):
             answer = answer.decode(errors="replace")
@@ -43,7 +43,7 @@ class Questions:
         return answer if isinstance(answer, int) else None
 
     def flag(self, question: str, *arguments: Any) -> bool | None:
-        """The answer as a bool; of a pair (now, after the next restart) the first counts."""
+        """The answer as a bool; in a pair (now, after the next restart) the first counts."""
         answer = self(question, *arguments)
         if isinstance(answer, list | tuple) and answer:
             answer = answer[0]
@@ -59,18 +59,18 @@ class Questions:
         return self.number("nvmlDeviceGetCount")
 
     def handles(self) -> dict[int, Any]:
-        """The GPUs that answer, by index: a lost one does not."""
+        """The GPUs that answer, by index; a lost GPU does not."""
         handles = {
             index: self("nvmlDeviceGetHandleByIndex", index) for index in range(self.count or 0)
         }
         return {index: handle for index, handle in handles.items() if handle is not None}
 
     def driver_version(self) -> str | None:
-        """The version of the driver's user side."""
+        """The version of the driver's user-space part."""
         return self.text("nvmlSystemGetDriverVersion")
 
     def cuda_version(self) -> str | None:
-        """The newest CUDA that the driver supports: 12080 is 12.8."""
+        """The newest CUDA that the driver supports: 12.8 for 12080."""
         number = self.number("nvmlSystemGetCudaDriverVersion_v2")
         return f"{number // 1000}.{number % 1000 // 10}" if number else None
 

@@ -1,1 +1,1 @@
-"""HW: what gives less than its data sheet says, or than its twin."""
+"""HW: hardware that is slower than its data sheet, or than its twin."""

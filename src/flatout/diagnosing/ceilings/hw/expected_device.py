@@ -1,4 +1,4 @@
-"""Whether a device is the model that was named."""
+"""Whether a device is the expected model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flatout.nouns.ceiling import Device
 
 
 def is_expected(device: Device, expected: str) -> bool:
-    """The device is of that model or family."""
+    """Whether the device is of that model or family."""
     model = gpus.find(expected, device.memory_bytes)
     device_model = gpus.find(device.name, device.memory_bytes) if device.name else None
     return (

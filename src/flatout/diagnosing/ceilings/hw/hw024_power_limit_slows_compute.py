@@ -3,7 +3,7 @@
 ## What it sees
 
 The best matrix product gives less than about half of the data sheet's peak, and while it ran the
-driver named the power limit (sw_power_cap) as what limited the clocks. With the limit at its
+driver named the power limit (sw_power_cap) as the limit of the clocks. With the limit at its
 default it is a note: the card is built that way.
 
 ## Why it matters

@@ -3,7 +3,7 @@
 ## What it sees
 
 The best matrix product gives less than about half of the data sheet's peak, and while it ran the
-driver named heat (sw_thermal_slowdown, hw_thermal_slowdown) as what limited the clocks.
+driver named heat (sw_thermal_slowdown, hw_thermal_slowdown) as the limit of the clocks.
 
 ## Why it matters
 

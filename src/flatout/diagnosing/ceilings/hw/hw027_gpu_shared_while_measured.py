@@ -7,8 +7,8 @@ measurement began.
 
 ## Why it matters
 
-The figures are what was left over. Training beside that program will be just as slow, and may run
-out of memory.
+The figures show only the remaining capacity. Training beside that program will be just as slow, and
+may run out of memory.
 
 ## Evidence
 

@@ -7,11 +7,11 @@ The best matrix product over all number formats gives less than 55 % of the data
 
 ## Why it matters
 
-Healthy GPUs give 70 to 95 %. What is lost here is lost in every training step.
+Healthy GPUs give 70 to 95 %. Every training step loses as much.
 
 ## Evidence
 
-The figure beside the data sheet, and the clock under load where it is known.
+The figure beside the data sheet, and the clock under load if known.
 
 ## Cure
 

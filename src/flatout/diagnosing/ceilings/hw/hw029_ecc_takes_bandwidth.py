@@ -16,8 +16,8 @@ The figure beside the data sheet, and that ECC is on.
 
 ## Cure
 
-Keep it where a wrong bit must not go unnoticed: that is its purpose. Otherwise it can be switched
-off, which needs a GPU reset.
+Keep it if a wrong bit must not go unnoticed: that is its purpose. Otherwise it can be switched off,
+which needs a GPU reset.
 
 ## References
 

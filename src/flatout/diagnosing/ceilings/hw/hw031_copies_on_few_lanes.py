@@ -2,8 +2,8 @@
 
 ## What it sees
 
-Pinned copies give less than 65 % of what the card's link carries, and the link has fewer lanes than
-the card, even under load.
+Pinned copies give less than 65 % of the capacity of the card's link, and the link has fewer lanes
+than the card, even under load.
 
 ## Why it matters
 

@@ -2,8 +2,8 @@
 
 ## What it sees
 
-Pinned copies give less than 65 % of what the card's link carries, and under load the link stayed at
-a lower generation than the card can do. (Every idle link is slow; that does not count.)
+Pinned copies give less than 65 % of the capacity of the card's link, and under load the link stayed
+at a lower generation than the card can do. (Every idle link is slow; that does not count.)
 
 ## Why it matters
 
@@ -42,7 +42,7 @@ CHECK = Check(code="HW032", severity=Severity.WARNING, since="0.2.0")
 
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
-    """One finding for each such GPU; a board that has no newer one makes it a note."""
+    """One finding for each such GPU; a note if the board supports no newer generation."""
     for shortfall in shortfalls.pcie(benched, machine):
         gpu = shortfall.gpu
         generations = shortfalls.generations(gpu)
@@ -64,6 +64,6 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _of_the_board(gpu: Gpu) -> bool:
-    """Card and slot together can do no more than they do."""
+    """Whether the link already runs at the highest generation that card and slot support."""
     most = gpu.pcie_generation_max
     return most is not None and gpu.pcie_generation is not None and gpu.pcie_generation >= most

@@ -2,8 +2,8 @@
 
 ## What it sees
 
-Pinned copies give less than 65 % of what the card's link carries; lanes and generation are not the
-cause.
+Pinned copies give less than 65 % of the capacity of the card's link; lanes and generation are not
+the cause.
 
 ## Why it matters
 
@@ -11,7 +11,7 @@ Batches take longer to reach the GPU, and offloaded tensors take longer in both 
 
 ## Evidence
 
-The figure beside the data sheet, and what is known of the NUMA nodes and the IOMMU.
+The figure beside the data sheet, and known facts about the NUMA nodes and the IOMMU.
 
 ## Cure
 

@@ -2,8 +2,8 @@
 
 ## What it sees
 
-Of GPUs with the same name one gives less than 90 % of their median in the same measurement: matrix
-products, memory, or copies from the host.
+One of several GPUs with the same name gives less than 90 % of their median in the same measurement:
+matrix products, memory, or copies from the host.
 
 ## Why it matters
 
@@ -11,7 +11,7 @@ In data-parallel training each step ends when the slowest GPU does: one slow car
 
 ## Evidence
 
-Its figure, the median of all, and what the driver says of it.
+Its figure, the median of all, and the driver's facts about it.
 
 ## Cure
 
@@ -69,7 +69,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _alike(benched: Benched, names: dict[str, str | None]) -> dict[tuple[str, str], list[Ceiling]]:
-    """The same measurement on GPUs of one name, three of them or more: two have no median."""
+    """The same measurement on three or more GPUs of one name; two have no median."""
     groups: dict[tuple[str, str], list[Ceiling]] = defaultdict(list)
     for ceiling in benched.ceilings:
         name = names.get(ceiling.device)

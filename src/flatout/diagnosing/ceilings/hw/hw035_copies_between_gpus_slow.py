@@ -2,8 +2,8 @@
 
 ## What it sees
 
-A copy from one GPU to another gives less than half of what their NVLink carries in one direction;
-without NVLink, less than a copy from the host.
+A copy from one GPU to another gives less than half of the capacity of their NVLink in one
+direction; without NVLink, less than a copy from the host.
 
 ## Why it matters
 
@@ -38,7 +38,7 @@ from flatout.nouns.machine import Machine
 CHECK = Check(code="HW035", severity=Severity.WARNING, since="0.2.0")
 LEAST_NVLINK = 0.5
 LEAST_HOST = 0.6
-"""Of a pinned copy from the host: through the host it takes two of them."""
+"""Share of a pinned host copy's bandwidth; a copy through the host takes two of them."""
 
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
@@ -65,7 +65,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _expected(benched: Benched, copies: Ceiling, machine: Machine) -> tuple[float | None, str]:
-    """The least that is in order, and why."""
+    """The least acceptable GB/s, or None if unknown, and the reason."""
     joined = any(pair.link == "nvlink" for pair in machine.gpu_pairs or ())
     if joined and copies.datasheet is not None:
         least = LEAST_NVLINK * copies.datasheet

@@ -7,12 +7,12 @@ and these are fewer than half of the machine's.
 
 ## Why it matters
 
-Loaders and CPU training get no more than this. Where the job was meant to have the whole machine, a
+Loaders and CPU training get no more than this. If the job was meant to have the whole machine, a
 forgotten taskset, or the limit of a batch job or a container, costs the rest.
 
 ## Evidence
 
-The cores here and of the machine, and what limits them.
+The cores here and of the machine, and the limit's source.
 
 ## Cure
 
@@ -39,7 +39,7 @@ FEW = 0.5
 
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
-    """At most one finding; only where the CPU was measured."""
+    """At most one finding, only if the CPU was measured."""
     cpu = machine.cpu
     measured = any(
         ceiling.device == "cpu" and ceiling.value is not None for ceiling in benched.ceilings

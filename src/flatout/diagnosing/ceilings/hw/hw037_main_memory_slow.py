@@ -42,7 +42,7 @@ FEWEST_CORES = 6
 
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
-    """At most one finding; in a container or virtual machine others may use the memory as well."""
+    """At most one finding; in a container or virtual machine others may also use the memory."""
     bandwidth = shortfalls.value(benched, "memory-cpu")
     inside = machine.container.kind or machine.container.virtual_machine or machine.container.wsl
     if bandwidth is None or bandwidth >= ONE_CHANNEL_GB_PER_S or inside:

@@ -12,7 +12,7 @@ on the CPU under autocast leave that unused.
 
 ## Evidence
 
-Both figures, what the CPU has, and the variables that limit oneDNN.
+Both figures, the CPU's features, and the variables that limit oneDNN.
 
 ## Cure
 

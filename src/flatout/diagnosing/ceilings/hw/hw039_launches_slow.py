@@ -14,8 +14,8 @@ The rate, the time for each, the CPU and its governor.
 
 ## Cure
 
-Set the governor to `performance`, give the process a core of its own, and turn off profilers and
-debug variables. In the program, use CUDA graphs or torch.compile, which launch less.
+Set the governor to `performance`, give the process its own core, and turn off profilers and debug
+variables. In the program, use CUDA graphs or torch.compile, which launch less.
 
 ## References
 

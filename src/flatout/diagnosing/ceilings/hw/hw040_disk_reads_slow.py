@@ -16,7 +16,7 @@ The measured rates, and the kind of disk.
 ## Cure
 
 Keep the data on a local solid-state disk, or pack small files into large ones; several workers help
-on network disks, where the time goes to waiting.
+on network disks, which mostly wait.
 
 ## References
 

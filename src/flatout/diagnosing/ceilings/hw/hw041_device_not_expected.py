@@ -36,7 +36,7 @@ CHECK = Check(code="HW041", severity=Severity.ERROR, since="0.2.0")
 
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
-    """One finding for all devices that are another."""
+    """One finding for all devices of another model."""
     if benched.expected is None:
         return
     wrong = [device for device in benched.devices if not is_expected(device, benched.expected)]

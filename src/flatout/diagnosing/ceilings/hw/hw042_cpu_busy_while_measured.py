@@ -3,12 +3,12 @@
 ## What it sees
 
 Just before the measurement began, other programs used a fifth of the machine's cores or more. Not
-checked where this process has only some of the cores: the others may be busy.
+checked if this process has only some of the cores: the others may be busy.
 
 ## Why it matters
 
-The figures of the CPU (matrix products, memory, JPEG) are what was left over, and so are launch
-latency and rate of a GPU: they are lower than what this hardware does at most.
+The figures of the CPU (matrix products, memory, JPEG) show only the remaining capacity, as do
+launch latency and rate of a GPU: they are below this hardware's maximum.
 
 ## Evidence
 
@@ -16,7 +16,7 @@ The share of the cores that was in use.
 
 ## Cure
 
-Measure again when nothing else runs, or read the figures as what is left for training now.
+Measure again when nothing else runs, or read the figures as the capacity left for training now.
 
 ## References
 

@@ -1,4 +1,4 @@
-"""What the checks of ceilings share: how much of its data sheet a device gives."""
+"""Shared by the checks of ceilings: how much of its data sheet a device reaches."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
 LEAST_COMPUTE = 0.55
-"""Of the peak, by the best format: healthy GPUs give 0.7 to 0.95 with random data."""
+"""Share of the peak in the best format; healthy GPUs reach 0.7 to 0.95 with random data."""
 LEAST_COMPUTE_AMD = 0.4
-"""CDNA's sheets count clocks that no full load holds: healthy ones give 0.5 to 0.65."""
+"""CDNA's data sheets assume clocks that no full load holds; healthy GPUs reach 0.5 to 0.65."""
 LEAST_MEMORY = 0.7
-"""Of the bandwidth: healthy ones give 0.8 to 0.95."""
+"""Share of the bandwidth; healthy GPUs reach 0.8 to 0.95."""
 LEAST_PCIE = 0.65
-"""Of the lanes' rate before overhead: healthy ones give 0.8 to 0.9."""
+"""Share of the lanes' rate before overhead; healthy GPUs reach 0.8 to 0.9."""
 GDDR_GB_PER_S = 1100
-"""Below this a data center's or workstation's card has GDDR; from there on HBM."""
+"""Data center and workstation cards below this have GDDR, the others HBM."""
 PROGRAM_BYTES = 2**28
-"""A program on the GPU that holds less than this is a screen's or a monitor's."""
+"""A program that holds less on the GPU belongs to the display or a monitoring tool."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Shortfall:
     """One device that gives far less than its data sheet says."""
 
     ceiling: Ceiling
-    """The best of those that show it."""
+    """The best of the ceilings that show it."""
     share: float
     gpu: Gpu | None
-    """As it was under load; None: not known."""
+    """The GPU as it was under load, or None if unknown."""
     name: str
 
     @property
@@ -71,7 +71,7 @@ def pcie(benched: Benched, machine: Machine) -> Iterator[Shortfall]:
 
 
 def gpu_of(benched: Benched, machine: Machine, device: str) -> Gpu | None:
-    """The driver's GPU behind a device of torch's: by its number there only where all are seen."""
+    """The driver's GPU behind a torch device: by torch's number only if torch sees all GPUs."""
     facts = next((row for row in benched.devices if row.device == device), None)
     cards = [gpu for gpu in machine.gpus or () if gpu.driver_sees is not False]
     if facts is not None and facts.uuid is not None:
@@ -85,7 +85,7 @@ def gpu_of(benched: Benched, machine: Machine, device: str) -> Gpu | None:
 
 
 def other_programs(gpu: Gpu | None) -> tuple[str, ...]:
-    """Other programs that were on it before anything was measured."""
+    """Other programs that were on the GPU before anything was measured."""
     processes = gpu.processes if gpu is not None and gpu.processes else ()
     return tuple(
         f"{process.name or 'a program'} (process {process.pid}, {units.size(process.memory_bytes)})"
@@ -95,21 +95,21 @@ def other_programs(gpu: Gpu | None) -> tuple[str, ...]:
 
 
 def explained(shortfall: Shortfall) -> bool:
-    """The driver names a cause, which is then a finding of its own."""
+    """Whether there is a known cause, which is then a finding of its own."""
     gpu = shortfall.gpu
     reasons = (*throttles.POWER, *throttles.HEAT, *throttles.BRAKE, *throttles.SETTINGS)
     return bool(causes.reasons(gpu, reasons) or other_programs(gpu))
 
 
 def lanes(gpu: Gpu | None) -> tuple[int, int] | None:
-    """PCIe lanes under load and of the card; None: not known."""
+    """PCIe lanes under load and of the card, or None if unknown."""
     if gpu is None or gpu.pcie_width is None or gpu.pcie_width_max is None:
         return None
     return gpu.pcie_width, gpu.pcie_width_max
 
 
 def generations(gpu: Gpu | None) -> tuple[int, int] | None:
-    """PCIe generation under load and of the card; None: not known."""
+    """PCIe generation under load and of the card, or None if unknown."""
     if gpu is None or gpu.pcie_generation is None:
         return None
     card = gpu.pcie_generation_card or gpu.pcie_generation_max
@@ -117,14 +117,14 @@ def generations(gpu: Gpu | None) -> tuple[int, int] | None:
 
 
 def gddr_with_ecc(gpu: Gpu) -> bool:
-    """ECC is on, and its bits travel with the data: by the bandwidth it is no HBM."""
+    """Whether ECC is on and its bits travel with the data: the bandwidth is too low for HBM."""
     model = gpus.find(gpu.name, gpu.memory_bytes) if gpu.name else None
     bandwidth = model.bandwidth_gb_per_s if model else None
     return gpu.ecc is True and bandwidth is not None and bandwidth < GDDR_GB_PER_S
 
 
 def value(benched: Benched, ceiling_id: str) -> float | None:
-    """The measured value of that ceiling; None: not measured."""
+    """The measured value of that ceiling, or None if not measured."""
     values = (ceiling.value for ceiling in benched.ceilings if ceiling.id == ceiling_id)
     return next((value for value in values if value is not None), None)
 
@@ -140,7 +140,7 @@ def _below(
 
 
 def _shortfall(benched: Benched, machine: Machine, rows: Sequence[Ceiling]) -> Shortfall | None:
-    """Of the ceiling that comes nearest to its data sheet."""
+    """The shortfall of the ceiling that comes nearest to its data sheet."""
     shares = [
         (ceiling.value / ceiling.datasheet, ceiling)
         for ceiling in rows

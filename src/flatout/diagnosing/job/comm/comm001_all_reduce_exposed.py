@@ -8,8 +8,8 @@ or more while no kernel computes.
 ## Why it matters
 
 DistributedDataParallel sends gradients in buckets while the backward pass computes the next ones.
-What is not overlapped with computing is lost time: always the last bucket, and all of them when
-buckets are large, the connection is slow or the step is short.
+Sending that does not overlap with computing is lost time: always for the last bucket, and for all
+of them if buckets are large, the connection is slow or the step is short.
 
 ## Evidence
 
@@ -43,7 +43,7 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="COMM001", severity=Severity.WARNING, since="0.2.0", hides=("COMM007",))
 LEAST_SHARE = 0.03
 BACKWARD = 0.5
-"""Share of the computing beside which gradients can be sent; two thirds are backward."""
+"""Share of computing that can overlap sending gradients; two thirds of it are backward."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

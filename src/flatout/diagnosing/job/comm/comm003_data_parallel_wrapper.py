@@ -42,7 +42,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="COMM003", severity=Severity.WARNING, since="0.2.0")
 OF_OTHERS = 0.5
-"""Share of the launches that are for other GPUs; at least, from two GPUs on."""
+"""Least share of launches that are for the other GPUs, if there are at least two."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

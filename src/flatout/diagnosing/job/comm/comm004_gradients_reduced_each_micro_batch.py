@@ -3,8 +3,7 @@
 ## What it sees
 
 The script accumulates gradients over several backward passes a step under DistributedDataParallel,
-and the bytes (or, where they are not known, the messages) that are all-reduced are those of
-several passes.
+and as many bytes are all-reduced (or messages, if the bytes are unknown) as in several passes.
 
 ## Why it matters
 
@@ -40,7 +39,7 @@ CHECK = Check(
     code="COMM004", severity=Severity.WARNING, since="0.2.0", hides=("COMM001", "COMM007")
 )
 MORE = 1.5
-"""Times the gradients' bytes from which more than one pass is exchanged."""
+"""How many times the gradients' bytes show that more than one pass is exchanged."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

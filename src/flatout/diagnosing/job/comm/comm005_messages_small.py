@@ -40,7 +40,7 @@ from flatout.nouns.profile import Collective, Profile
 CHECK = Check(code="COMM005", severity=Severity.WARNING, since="0.2.0", hides=("COMM007",))
 SMALL = 2**20
 SHORT_MS = 0.1
-"""Mean length of a message that must be small, where the bytes are not known."""
+"""Mean length below which a message of unknown bytes must be small."""
 MANY = 10
 LEAST_SHARE = 0.02
 

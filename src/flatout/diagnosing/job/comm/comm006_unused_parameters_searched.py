@@ -15,9 +15,9 @@ The wrapper's option, the parameter tensors, and how long the device waits for l
 
 ## Cure
 
-Leave the option out; torch says so where a parameter gets no gradient. Where the same ones are
-unused in each step, `static_graph=True`. The gain: the walk, 5 us for each parameter tensor, as far
-as the device waits for the host; a note where that is little.
+Leave the option out; torch says so if a parameter gets no gradient. If the same ones are unused in
+each step, `static_graph=True`. The gain: the walk, 5 us for each parameter tensor, as far as the
+device waits for the host; a note where that is little.
 
 ## References
 
@@ -38,7 +38,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="COMM006", severity=Severity.NOTE, since="0.2.0")
 WALK_MS = 0.005
-"""For each parameter tensor: its few nodes of the graph."""
+"""Time for the few graph nodes of each parameter tensor."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -8,7 +8,7 @@ or more while no kernel computes, and no other check of communication explains i
 ## Why it matters
 
 Parts that are spread over devices (experts, embeddings, shards of the weights) wait for each other.
-What is sent while nothing computes is lost time on all of them.
+Sending while nothing computes is lost time on all of them.
 
 ## Evidence
 
@@ -18,7 +18,7 @@ The collectives with their exposed milliseconds.
 
 Start a collective as soon as its input is there (`async_op=True`) and wait for it where its result
 is used, with computing in between; prefetch shards (FSDP2: `set_modules_to_forward_prefetch`); send
-half of the bytes. No gain is predicted: what could run beside it is not known.
+half of the bytes. No gain is predicted: the work that could run beside it is unknown.
 
 ## References
 

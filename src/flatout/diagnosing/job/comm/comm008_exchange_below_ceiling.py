@@ -10,7 +10,7 @@ communication.
 
 Time in a collective is waiting for the last rank, or sending. The fastest message waited least: if
 even it is slow, the data take a slower way than they could, through host memory or the network
-instead of NVLink. On a CPU the exchange shares its cores with the computing, which costs as well.
+instead of NVLink. On a CPU the exchange shares its cores with the computing, which also costs time.
 
 ## Evidence
 
@@ -21,8 +21,8 @@ The bus bandwidth reached (bytes x 2(W-1)/W / time for W ranks), the ceiling, ex
 GPUs: see which way NCCL takes (`NCCL_DEBUG=INFO` prints P2P, SHM or NET for each channel) and what
 the links are (`nvidia-smi topo -m`); unset variables that switch fast ways off (`NCCL_P2P_DISABLE`,
 `NCCL_SHM_DISABLE`). Ranks on several machines: their network is the ceiling, so send fewer bytes.
-CPU: fewer threads for computing, so that a core is left for the exchange. The gain: the time that
-these bytes would not take at the ceiling, as far as it is exposed.
+CPU: fewer threads for computing, so that a core is left for the exchange. The gain: the exposed
+time that these bytes would not take at the ceiling.
 
 ## References
 

@@ -13,14 +13,14 @@ most of the gradients, that is when the backward pass is over. With the default 
 
 ## Evidence
 
-Messages and bytes a step, exposed and hidden milliseconds; where `flatout bench` was run, the
-latency of a message.
+Messages and bytes a step, exposed and hidden milliseconds; if `flatout bench` was run, the latency
+of a message.
 
 ## Cure
 
 A smaller `bucket_cap_mb`: large enough that a message's latency is a tenth of its time, an eighth
-of all gradients where that is not known. The gain: what then fits beside the backward pass, all but
-the last message, less the latency of the new ones.
+of all gradients if that is unknown. The gain: what then fits beside the backward pass, all but the
+last message, less the latency of the new ones.
 
 ## References
 
@@ -46,9 +46,9 @@ FEW = 3
 HIDDEN = 0.25
 LEAST_SHARE = 0.03
 BACKWARD = 0.5
-"""Share of the computing beside which gradients can be sent; two thirds are backward."""
+"""Share of computing that can overlap sending gradients; two thirds of it are backward."""
 PARTS = 8
-"""Buckets to aim at where no latency is known."""
+"""Buckets to aim for if the latency is unknown."""
 LEAST_MIB = 1
 LATENCY_SHARE = 0.1
 
@@ -104,7 +104,7 @@ def _large(profile: Profile, collective: Collective, size: float) -> Iterator[Di
 
 
 def _bucket_mib(collective: Collective, size: float, latency_ms: float | None) -> int:
-    """Of which the latency is a tenth; at the speed that the messages have now."""
+    """MiB of a bucket whose time is ten latencies, at the messages' present speed."""
     per_part = size / PARTS
     if latency_ms is not None and collective.ms > 0:
         per_part = latency_ms / LATENCY_SHARE * size / collective.ms

@@ -7,9 +7,9 @@ The model is wrapped, and there are broadcasts in each step, exposed for 1% of i
 ## Why it matters
 
 With `broadcast_buffers=True`, the default, the running statistics of batch normalisation and all
-other buffers are sent from rank 0 to the others at the begin of each forward pass, where nothing
-can run beside it: every rank waits for rank 0. Normalisation in training uses the statistics of the
-batch, so that it learns the same without.
+other buffers are sent from rank 0 to the others at the beginning of each forward pass. Nothing can
+run beside that: every rank waits for rank 0. Normalisation in training uses the statistics of the
+batch, so training is the same without it.
 
 ## Evidence
 
@@ -17,8 +17,8 @@ Broadcasts a step, their bytes, exposed milliseconds.
 
 ## Cure
 
-`broadcast_buffers=False`. What rank 0 saves stays the same, since its own statistics were those
-that were sent. Before an evaluation on all ranks, send them once. The gain: the exposed broadcasts.
+`broadcast_buffers=False`. Rank 0 saves the same as before, since it sent its own statistics. Before
+an evaluation on all ranks, send them once. The gain: the exposed broadcasts.
 
 ## References
 

@@ -17,8 +17,8 @@ measured bandwidth of both kinds.
 ## Cure
 
 `pin_memory=True` in the DataLoader, and `non_blocking=True` in the loop's copies. The gain: the
-exposed milliseconds less what the same bytes take from pinned memory (where that was not measured:
-half of them).
+exposed milliseconds less the time of the same bytes from pinned memory (half of them if that was
+not measured).
 
 ## References
 

@@ -17,8 +17,8 @@ stays without work after them.
 
 ## Cure
 
-`non_blocking=True` in the copies; the boost device-prefetch starts them on a stream of their own,
-one batch ahead. The gain: the exposed milliseconds and the idle time after them.
+`non_blocking=True` in the copies; the boost device-prefetch starts them on their own stream, one
+batch ahead. The gain: the exposed milliseconds and the idle time after them.
 
 ## References
 

@@ -17,9 +17,9 @@ The copies of the line, the milliseconds of them while nothing computes, and the
 
 ## Cure
 
-Copy first and convert on the device; where the data come from the script's own memory, pin them:
+Copy first and convert on the device. If the data come from the script's own memory, pin them:
 `.pin_memory()`, or allocate one pinned buffer and refill it. The gain: the exposed milliseconds
-less what the same bytes take from pinned memory (not measured: half).
+less the time of the same bytes from pinned memory (half of them if not measured).
 
 ## References
 

@@ -4,22 +4,22 @@
 
 A line creates a tensor (`torch.zeros`, `torch.arange`, `torch.tensor` ...) and copies it to the
 device in each step. On a CPU: a line creates masks or positions (`torch.ones`, `torch.tril`,
-`torch.arange` ...) again in each step, and that takes time. Where the bytes were compared and are
-the same in each step, LOOP017 tells of it; what `torch.tensor` converts changes then, and only half
-of its time can go. Where stacks were sampled, what they show of the line counts at most.
+`torch.arange` ...) again in each step, and that takes time. If the bytes were compared, LOOP017
+reports those that are the same in each step. Values that `torch.tensor` still converts then change,
+and only half of that time can be saved. At most the line's time in sampled stacks counts.
 
 ## Why it matters
 
-The host fills the memory, the copy starts from memory that is not pinned, and the host waits for
-it: the device runs dry. Created on the device, the tensor costs one kernel; created once, nothing.
+The host fills the memory, copies from it unpinned, and waits for the copy, so the device runs out
+of work. Created on the device, the tensor costs one kernel; created once, nothing.
 
 ## Evidence
 
-The line, its copies, and the milliseconds on the host and for which the device is idle.
+The line, its copies, its milliseconds on the host, and the device's idle milliseconds.
 
 ## Cure
 
-Pass `device=device` to the call that creates it; where it is the same in each step, create it once
+Pass `device=device` to the call that creates it; if it is the same in each step, create it once
 before the loop (in a module: `register_buffer`). The gain: the exposed copy and the idle time after
 it; on a CPU the time on the line.
 
@@ -44,16 +44,16 @@ from flatout.nouns.profile import Copy, Place, Profile
 
 CHECK = Check(code="COPY004", severity=Severity.WARNING, since="0.2.0")
 THE_SAME = re.compile(r"torch\.(ones|full|arange|linspace|eye|tril|triu|tensor|hann_window)\(")
-"""What is most often the same in each step; zeros are buffers to be filled, random is not."""
+"""Tensors that are usually the same in each step; zeros would be buffers to fill."""
 MOVED = re.compile(r"^(.*torch\.\w+\(.*)\)\.(?:to|cuda)\([^()]*\)(.*)$")
 MAKING = re.compile(
     r"aten::(ones|full|arange|linspace|eye|tril|triu|fill_|lift_fresh|hann_window|empty|detach_?)"
 )
-"""Operators that such a line consists of: others on it compute."""
+"""Operators that make such a tensor; others on the line compute."""
 CONVERTED_HERE = re.compile(r"torch\.tensor\((?!\s*[\[(]*\s*[-\d.])")
-"""What converts other values than numbers that stand there."""
+"""Conversions of values other than literal numbers."""
 CONVERTED = 0.5
-"""Of its time, where the values come as an array or as a tensor."""
+"""Share of the time saved if the values come as an array or a tensor."""
 FUNCTIONS = ("__getitem__", "__iter__", "__next__", "collate_fn", "collate")
 """These create tensors for each sample; the checks of the loader report them."""
 
@@ -115,7 +115,7 @@ def _on_cpu(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _changes(profile: Profile, source: str) -> bool:
-    """Whether values are converted that are others in each step, as far as the flow tells."""
+    """Whether the converted values differ from step to step, as far as the flow shows."""
     return flow.of(profile) is not None and CONVERTED_HERE.search(source) is not None
 
 
@@ -135,7 +135,7 @@ def _cure(where: str, source: str, changing: bool) -> Cure:
 
 
 def _line_costs(profile: Profile) -> tuple[dict[str, float], dict[str, str]]:
-    """Milliseconds a step and text of the lines that make what may be the same each time."""
+    """Milliseconds a step, and source, of lines whose tensors may be the same each time."""
     spent: dict[str, float] = {}
     sources: dict[str, str] = {}
     for operator in profile.operators:
@@ -157,7 +157,7 @@ def _line_costs(profile: Profile) -> tuple[dict[str, float], dict[str, str]]:
 
 
 def _sampled_ms(profile: Profile, where: str) -> float:
-    """What stacks show of a line in the step itself: evaluation is no part of it."""
+    """Milliseconds of a line in the step by sampled stacks, without evaluation."""
     lines = host_lines.of(profile, *HostKind)
     if not lines:
         return math.inf

@@ -4,7 +4,8 @@
 
 A line moves a module's constant (`MEAN.to(device)`) or an object's attribute
 (`self.mask.to(device)`) to the device in each step, and the copy takes place each time. So does any
-other line that was seen to copy a tensor which training does not change, equal in two steps.
+other line that was seen to copy a tensor that is equal in two steps and that training does not
+change.
 
 ## Why it matters
 
@@ -67,7 +68,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _constant(profile: Profile, place: Place) -> str:
-    """What is moved on this line, if it is a constant; else empty."""
+    """The constant that this line moves, or empty if none."""
     named = copies.CONSTANT.search(place.source)
     if named is not None:
         return named[1]

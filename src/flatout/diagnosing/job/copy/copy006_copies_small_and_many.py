@@ -7,8 +7,8 @@ losses' weights moved one by one.
 
 ## Why it matters
 
-Each costs its launch, a wait of the host where the memory is not pinned, and several microseconds
-on the device, whatever its size.
+Each costs its launch, a wait of the host if the memory is not pinned, and several microseconds on
+the device, whatever its size.
 
 ## Evidence
 

@@ -8,7 +8,7 @@ gradients kept for later, statistics made with NumPy.
 ## Why it matters
 
 The host waits until the device has computed the tensor and sent it, and the device then waits for
-the host. Most of what is done with it (a mean, an arg max, an accuracy) is one small kernel.
+the host. Most uses of it (a mean, an arg max, an accuracy) are one small kernel.
 
 ## Evidence
 
@@ -17,7 +17,7 @@ is idle after them.
 
 ## Cure
 
-Reduce on the device and copy the result, every N steps; where the whole is needed, copy to pinned
+Reduce on the device and copy the result, every N steps; if all of it is needed, copy to pinned
 memory with `non_blocking=True`. The gain: the exposed copy and the idle time after it.
 
 ## References

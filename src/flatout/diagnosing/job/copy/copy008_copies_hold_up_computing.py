@@ -7,9 +7,9 @@ run while nothing computes.
 
 ## Why it matters
 
-The copy stands in the same stream as the kernels: the device runs it when its turn comes, and the
-kernels after it wait for the bytes. On a stream of its own it overlaps with the kernels of the
-previous step.
+The copy is in the same stream as the kernels: the device runs it when its turn comes, and the
+kernels after it wait for the bytes. On its own stream it overlaps with the kernels of the previous
+step.
 
 ## Evidence
 

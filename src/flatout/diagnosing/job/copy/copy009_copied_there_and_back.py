@@ -2,13 +2,13 @@
 
 ## What it sees
 
-A value that is copied to the host (`.cpu()`, `.to("cpu")`), and what was computed from it there
+A value is copied to the host (`.cpu()`, `.to("cpu")`), and a result computed from it there is
 copied back to the device in the same step.
 
 ## Why it matters
 
 The copy to the host waits until the device has computed all before it; the device is idle until
-the copy back arrives. What is computed in between on the host would take the device microseconds.
+the copy back arrives. The work in between on the host would take the device microseconds.
 
 ## Evidence
 
@@ -66,7 +66,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _costs(profile: Profile, row: ReturnSeen) -> tuple[float, float]:
-    """Milliseconds of copies that nothing hides, and in which the device is idle."""
+    """Milliseconds of copies that nothing hides, and of the device being idle."""
     lines = (row.left, row.back)
     exposed = sum(copy.exposed_ms for copy in profile.copies if str(copy.where) in lines)
     idle = sum(sync.idle_ms for sync in profile.syncs if str(sync.where) in lines)

@@ -18,10 +18,10 @@ cores for this process.
 
 ## Cure
 
-Give the DataLoader workers. The gain: the step without its wait or, where that is longer, the
-workers' share of the work; on a CPU the work stays and is spread over the cores. An IterableDataset
-must divide its data itself, by `torch.utils.data.get_worker_info()`, or each worker yields all of
-it.
+Give the DataLoader workers. The gain: the step becomes the longer of the step without its wait and
+the workers' share of the work; on a CPU the work stays and is spread over the cores. An
+IterableDataset must divide its data itself, by `torch.utils.data.get_worker_info()`, or each worker
+yields all of it.
 
 ## References
 
@@ -42,7 +42,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="DATA001", severity=Severity.WARNING, since="0.2.0", hides=("DATA008",))
 LEAST_SHARE = 0.03
-"""Of the step; for less, processes are not worth starting."""
+"""Share of the step below which starting processes does not pay."""
 SINGLE = "_SingleProcessDataLoaderIter"
 
 
@@ -85,7 +85,7 @@ def _alone(profile: Profile) -> bool:
 
 
 def _in_loader_ms(profile: Profile) -> float:
-    """What preparing a step's batch took in the loop, also while the device still computed."""
+    """Milliseconds the loop spent preparing a step's batch, even while the device computed."""
     waited_ms = profile.seen.wait_s * 1000 if profile.seen is not None else 0.0
     return savings.within(profile, waited_ms)
 

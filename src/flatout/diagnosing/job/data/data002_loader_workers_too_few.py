@@ -8,7 +8,7 @@ their time (or that is not known), and there are cores left for more of them.
 ## Why it matters
 
 Together the workers prepare fewer samples a second than the device trains on. Each further worker
-on a core of its own adds as many as the others do, until the device is the slower one.
+with its own core adds as many as the others, until the device is the slower one.
 
 ## Evidence
 
@@ -18,7 +18,7 @@ for this process.
 ## Cure
 
 As many workers as prepare a step's samples within the step, with a quarter to spare. The gain: the
-step without its wait or, where that is longer, the workers' share of the preparing.
+step becomes the longer of the step without its wait and the workers' share of the preparing.
 
 ## References
 
@@ -39,7 +39,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="DATA002", severity=Severity.WARNING, since="0.2.0")
 SPARE = 1.25
-"""Samples do not all take the same time."""
+"""Workers for each one needed on average: samples take different times."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -49,7 +49,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     busy, work = loading.workers_busy(profile), loading.prepared_ms(profile)
     if busy is not None and busy < loading.BUSY:
-        return  # they wait for something else: the storage
+        return  # they wait for the storage
     step, wait = profile.anatomy.step_ms, loading.steady_wait_ms(profile)
     work = loader.num_workers * step if work is None else work
     training = max(step - wait, 1e-3)

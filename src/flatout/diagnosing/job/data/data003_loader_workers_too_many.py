@@ -8,8 +8,8 @@ do: they compute less than half of their time.
 
 ## Why it matters
 
-Processes without a core of their own take turns. They start slower, each holds a copy of the
-dataset's objects and batches of its own in memory, and on a CPU they take the cores from training.
+Processes without their own core take turns. They start slower, each holds a copy of the dataset's
+objects and its own batches in memory, and on a CPU they take the cores from training.
 `os.cpu_count()` in a container or a batch job counts the machine's cores, not the job's.
 
 ## Evidence

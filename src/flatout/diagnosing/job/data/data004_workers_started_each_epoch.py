@@ -13,7 +13,7 @@ nothing trains. Short epochs lose most.
 
 ## Evidence
 
-The time from `iter(loader)` to the first batch, less what preparing that batch takes, and the
+The time from `iter(loader)` to the first batch, less the time to prepare that batch, and the
 batches of an epoch.
 
 ## Cure

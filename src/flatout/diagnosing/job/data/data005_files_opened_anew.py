@@ -3,13 +3,13 @@
 ## What it sees
 
 While the job was watched, one line of the script opened fewer distinct files than it makes calls in
-a single step: the same ones again and again. One file per sample (a picture) does not count. Forked
-loader workers are watched as well.
+a single step, so it opens the same files repeatedly. One file per sample (a picture) does not
+count. Forked loader workers are also watched.
 
 ## Why it matters
 
-Opening costs a walk through the folders, on a network file system a round trip, and what a library
-reads at the beginning of a file (an HDF5 index, a zip directory, the header of an array). Where all
+Opening costs a walk through the folders, a round trip on a network file system, and the library's
+reading of the file's beginning (an HDF5 index, a zip directory, the header of an array). If all
 samples are in one file, open it once.
 
 ## Evidence
@@ -19,8 +19,8 @@ The calls and their milliseconds a step, the line, and the file.
 ## Cure
 
 Open the file once for each process, when the first sample is asked for: not in `__init__`, since
-an open file must not be shared by forked workers. The gain: the calls' time, as far as the step
-waits for the loader.
+an open file must not be shared by forked workers. The gain: the calls' time, at most the step's
+wait for the loader.
 
 ## References
 
@@ -43,9 +43,9 @@ from flatout_agent.wire import CallSeen
 CHECK = Check(code="DATA005", severity=Severity.WARNING, since="0.2.0")
 OPENING = ("open", "h5py.File", "lmdb.open", "sqlite3.connect", "zipfile.ZipFile")
 LEAST = 2.0
-"""Calls a step for each file from which it counts as reopened."""
+"""Calls a step for each file from which files count as reopened."""
 MOST = 16
-"""Files; a data set of more that are all opened again is small, and not at fault."""
+"""The most files; more that are all opened again are a small data set, not a fault."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -60,7 +60,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 def _line(profile: Profile, call: CallSeen, files: int) -> Iterator[Diagnosis]:
     loader, spent = loading.loader(profile), call.s * 1000
     if loader is not None and call.in_worker:
-        spent /= max(1, loader.num_workers)  # they open beside each other
+        spent /= max(1, loader.num_workers)  # workers open files in parallel
     saves = savings.within(profile, min(spent, _exposed_ms(profile)))
     if not savings.worth(profile, saves):
         return
@@ -87,7 +87,7 @@ def _line(profile: Profile, call: CallSeen, files: int) -> Iterator[Diagnosis]:
 
 
 def _exposed_ms(profile: Profile) -> float:
-    """Without workers the loop itself opens the files; with them the wait is the most to win."""
+    """The most to save: the step if the loop itself opens the files, else the wait for workers."""
     loader = loading.loader(profile)
     in_loop = loader is None or loader.num_workers == 0
     if in_loop and not savings.accelerated(profile):

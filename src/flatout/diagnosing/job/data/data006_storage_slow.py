@@ -17,9 +17,9 @@ The wait for data, the number of workers and the share of their time that they c
 ## Cure
 
 Copy the data to a local disk, or pack small files into larger ones that are read in one go (tar
-shards, LMDB, Arrow, memory-mapped arrays). More workers overlap more round trips: they cost no core
-while they wait. The gain: the step without its wait or, where that is longer, the workers' share of
-the computing alone.
+shards, LMDB, Arrow, memory-mapped arrays). More workers overlap more round trips; they need no core
+while they wait. The gain: the step becomes the longer of the step without its wait and the workers'
+share of their computing.
 
 ## References
 
@@ -39,7 +39,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="DATA006", severity=Severity.WARNING, since="0.2.0", hides=("DATA003",))
 LEAST_IDLE = 0.25
-"""Share of the workers' time that they must wait, where stacks show it."""
+"""Share of the workers' time that they must wait, if stacks show it."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -51,7 +51,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     step, wait = profile.anatomy.step_ms, loading.steady_wait_ms(profile)
     idle = profile.host.worker_idle_ms if profile.host is not None else None
     if idle is not None and idle < LEAST_IDLE * loader.num_workers * step:
-        return  # they have no core, or nothing to do
+        return  # workers have no core, or nothing to do
     after = max(step - wait, work / loader.num_workers)
     saves = savings.within(profile, step - after)
     if not savings.worth(profile, saves):

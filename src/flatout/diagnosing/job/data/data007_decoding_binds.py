@@ -12,8 +12,8 @@ other hardware to do it.
 
 ## Evidence
 
-The wait for data, the workers, the share of their time that they compute, the cores, and what a
-sample costs; where it was measured, beside it what decoding a picture takes here.
+The wait for data, the workers, the share of their time that they compute, the cores, the time per
+sample and, if measured, the time to decode a picture here.
 
 ## Cure
 
@@ -91,7 +91,7 @@ def _a_sample(profile: Profile, work_ms: float) -> str:
 
 
 def _most(line: HostLine | None) -> str:
-    """What the workers do most, for the evidence."""
+    """The workers' costliest line, for the evidence."""
     if line is None:
         return ""
     package = f" in {line.package}" if line.package not in ("", "torch") else ""

@@ -7,7 +7,7 @@ Operators on lines of a function whose name says that it collates (`collate`, `c
 
 ## Why it matters
 
-With workers the DataLoader collates in them, beside the step. Where the loop calls the function
+With workers the DataLoader collates in them, beside the step. If the loop calls the function
 itself, or the loader has no workers, padding and stacking hold up the step.
 
 ## Evidence

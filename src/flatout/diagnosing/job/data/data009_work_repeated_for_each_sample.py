@@ -8,7 +8,7 @@ same line for each sample, and the step waits for them.
 ## Why it matters
 
 Each operator on one sample costs several microseconds of dispatch beside its arithmetic. Converting
-and normalising a whole batch is one call; on the device it is nearly free. What gives the same
+and normalising a whole batch is one call; on the device it is nearly free. Work with the same
 result for a sample in each epoch can be done before training.
 
 ## Evidence
@@ -18,8 +18,8 @@ The calls and milliseconds a step on these lines, and the samples of a step.
 ## Cure
 
 Return the sample as it is stored (uint8, token ids) and convert the batch, after moving it to the
-device; compute once in `__init__` what does not change. The gain: the time on these lines, as far
-as the step waits for the loader; on a CPU half of it, since the arithmetic itself remains.
+device; compute constants once in `__init__`. The gain: the time on these lines, at most the step's
+wait for the loader; on a CPU half of it, since the arithmetic itself remains.
 
 ## References
 
@@ -40,7 +40,7 @@ from flatout.nouns.profile import Operator, Profile
 CHECK = Check(code="DATA009", severity=Severity.WARNING, since="0.2.0")
 FUNCTION = "__getitem__"
 DRAWN = ("aten::randn", "aten::rand", "aten::normal_", "aten::uniform_", "aten::randint")
-"""Samples that are drawn, not read: synthetic data have nothing to convert."""
+"""Operators that draw samples: synthetic data need no conversion."""
 ON_CPU = 0.5
 
 

@@ -4,8 +4,7 @@
 
 Training on a CPU or an accelerator with a loader without workers: in sampled stacks, lines of the
 data set, its transforms or `collate_fn`, and the packages that they call (decoding pictures,
-tokenising, NumPy), for 8 % of the step or more. What the loader itself takes for collating is not
-counted.
+tokenising, NumPy), for 8 % of the step or more. The loader's own collating is not counted.
 
 ## Why it matters
 
@@ -13,16 +12,16 @@ While a sample is decoded or transformed, nothing trains.
 
 ## Evidence
 
-The costliest line, what it calls and its milliseconds a step. Where that is a test whether
-something is in a list, as in drawing negative samples, it is said.
+The costliest line, what it calls and its milliseconds a step, and whether it tests if something is
+in a list, as in drawing negative samples.
 
 ## Cure
 
-What gives the same for a sample in each epoch (decoding, resizing, tokenising) do once: before
-training, or kept from the first epoch on: the boost image-cache keeps decoded pictures,
-sample-cache keeps samples that are the same each time. What is searched in a list belongs into a
-set, too. What is drawn anew belongs into workers, where there are cores for them (DATA001). The
-gain: nine tenths of the time, of what can be kept.
+Do work that gives the same for a sample in each epoch (decoding, resizing, tokenising) once, before
+training, or keep its result from the first epoch: the boost image-cache keeps decoded pictures,
+sample-cache keeps samples that are the same each time. Search in a set instead of a list. Leave
+random work to workers if there are cores for them (DATA001). The gain: nine tenths of the time of
+work whose result can be kept.
 
 ## References
 

@@ -2,18 +2,18 @@
 
 ## What it sees
 
-An input of the model in which the last (or first) quarter of the length or more, as the mean of
-the batches that were looked at, is the same whole number in all rows: numbers of words (batch x
-length), or frames of features (batch x length x ...; with the length last, too, where lengths are
-given). That it is padding shows in a mask of rows and length or in the rows' lengths among the
-inputs, in the `padding_idx` of an embedding, or in rows of different lengths within which it never
-stands. A model with weights for this very length is left alone. The line named is the one that
-fixes the length: in the loader, where one makes the batch.
+An input of the model in which the last (or first) quarter of the length or more, on average over
+the watched batches, is the same whole number in all rows: numbers of words (batch x length), or
+frames of features (batch x length x ...; also with the length last if lengths are given). A mask of
+rows and length, the rows' lengths among the inputs, the `padding_idx` of an embedding, or rows of
+different lengths that never contain the number show that it is padding. A model with weights for
+this very length is left alone. The line named is the one that fixes the length: in the loader if
+that makes the batch.
 
 ## Why it matters
 
-Almost all operators work on the padding as on words: their time grows with the length of the
-batch, that of attention with its square.
+Almost all operators treat the padding like words: their time grows with the length of the batch,
+that of attention with its square.
 
 ## Evidence
 
@@ -24,8 +24,8 @@ length.
 
 Pad each batch to its longest row, in `collate_fn` (`torch.nn.utils.rnn.pad_sequence`,
 `DataCollatorWithPadding`); rows of similar length in a batch (sorted, or in buckets) leave even
-less. Cut an input that is padded already: `ids[:, :longest]`. The gain: that share of the length
-of all operators that work on the whole of it, though attention saves more.
+less. Cut an input that is already padded: `ids[:, :longest]`. The gain: that share of the length,
+of the time of all operators that work on the whole length, though attention saves more.
 
 ## References
 
@@ -87,7 +87,7 @@ def _mask(row: PaddingSeen) -> str:
 
 
 def _change(row: PaddingSeen) -> tuple[str, str] | tuple[str, str, str]:
-    """What to write in place of what; of frames by hand, as each has a shape of its own."""
+    """The line before and the lines after; each kind of frame needs its own code."""
     sizes = row.shape.split("x")
     if len(sizes) < 3:
         return (
@@ -108,7 +108,7 @@ def _side(row: PaddingSeen) -> str:
 
 
 def _where(profile: Profile, row: PaddingSeen) -> str | None:
-    """Where the batch is made; else where it is taken from a loader, or given to the model."""
+    """Where the batch is made, else taken from a loader, else given to the model."""
     watched = profile.seen
     if row.where is not None or watched is None:
         return row.where

@@ -8,8 +8,8 @@ samples or more for one training call of the model.
 ## Why it matters
 
 For each batch the loader asks its sampler, collates, and with workers sends it through a queue.
-For batches of one sample that is as much work as for whole ones, many times a step; joining
-them afterwards copies each sample once more.
+Batches of one sample cost as much of this as whole ones, many times a step, and joining them
+afterwards copies each sample once more.
 
 ## Evidence
 
@@ -18,7 +18,7 @@ How many single samples a step takes, and the time in the loader's own code.
 ## Cure
 
 `batch_size=N` in the DataLoader and no joining by hand. The gain: the loader's own time for all
-but one of these batches, at least half of what the step waits for data where that is not known.
+but one of these batches, or half of the step's wait for data if that time is unknown.
 
 ## References
 
@@ -40,11 +40,11 @@ CHECK = Check(code="DATA012", severity=Severity.WARNING, since="0.3.0")
 LEAST = 8
 """Single samples a step."""
 ONE_CALL = 1.5
-"""Training calls, or backward passes, of a step that are still one."""
+"""Training calls or backward passes a step that still count as one."""
 KEPT = 0.8
-"""Of the loader's own time, of which one larger batch takes some still."""
+"""Share of the loader's own time saved; one larger batch still takes the rest."""
 UNKNOWN = 0.5
-"""Of the time in which the step waits, where the loader's own is not known."""
+"""Share of the step's waiting saved, if the loader's own time is unknown."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -83,7 +83,7 @@ def _size(profile: Profile) -> int | None:
 
 
 def _singles(profile: Profile) -> float:
-    """Batches of one sample that a step takes; 0: the loader makes others, or it is not sure."""
+    """Batches of one sample that a step takes; 0 if the loader makes others or it is unsure."""
     facts, watched, seen = loading.loader(profile), profile.seen, flow.of(profile)
     if facts is None or watched is None or facts.batch_size not in (1, None):
         return 0.0
@@ -96,7 +96,7 @@ def _singles(profile: Profile) -> float:
 
 
 def _one_call(profile: Profile, samples: float) -> bool:
-    """Whether the model is called once for all of them: it gets at least half of them at once."""
+    """Whether the model is called once for all samples: it gets at least half of them at once."""
     job, seen = profile.job, flow.of(profile)
     if job is None or job.micro_steps > ONE_CALL:
         return False
@@ -123,7 +123,7 @@ def _saved_ms(profile: Profile, own: list[HostLine]) -> tuple[float, str]:
 
 
 def _where(profile: Profile, own: list[HostLine]) -> str | None:
-    """The line that makes the loader; else the one that takes the samples."""
+    """The line that makes the loader, else the line that takes the samples."""
     watched = profile.seen
     if watched is not None and watched.single_loader_where:
         return watched.single_loader_where

@@ -37,9 +37,9 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="DATA013", severity=Severity.WARNING, since="0.3.0", hides=("DATA001",))
 FEWEST = 8
-"""Rows of a batch below which one by one is as good."""
+"""Rows of a batch below which fetching one by one is as good."""
 LEFT = 0.05
-"""Of the waiting, for the index operations."""
+"""Share of the waiting that the index operations still take."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -1,4 +1,4 @@
-"""Work of the user's own beside the training, by what the data flow tells of its lines."""
+"""The user's work beside the training, found by the data flow of its lines."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from flatout.nouns.profile import Profile
 from flatout_agent.wire import BesideSeen, FlowSeen
 
 ACCUMULATED = "accumulated"
-"""BesideSeen.source of gradients that are cloned to be added up."""
+"""BesideSeen.source of gradients that are cloned to be summed."""
 CERTAIN = 0.5
-"""Share of the work's time that must be in lines of which the flow tells that they stand beside."""
+"""Share of the work's time that must be in lines known from the flow to be beside training."""
 DOUBTED = 0.1
-"""Share of it that may be in lines whose values the program may use for the training."""
+"""Share that may be in lines whose values the training may use."""
 WORD = re.compile(r"[A-Za-z_]\w*")
 Function = tuple[str, str]
 """A file and a function in it."""
 
 
 class _Place(NamedTuple):
-    """Where a work stands."""
+    """The function that holds a piece of work."""
 
     function: Function
     whole: bool
-    """All of the function's lines belong to it."""
+    """Whether all of the function's lines belong to it."""
     source: str = ""
-    """ACCUMULATED is told apart."""
+    """ACCUMULATED, or empty for any other source."""
 
 
 @dataclass(frozen=True)
 class WorkBeside:
-    """Lines that do one work beside the training."""
+    """Lines that do one piece of work beside the training."""
 
     group: LineGroup
     rows: tuple[BesideSeen, ...]
-    """Of these lines, those whose operators the flow has seen."""
+    """Those of the lines whose operators the flow has seen."""
     function: str
-    """Of the user's, that holds all of it."""
+    """The user's function that holds all of it."""
     whole: bool
-    """It is all that this function does; else some of its lines."""
+    """Whether it is all that this function does, not just some of its lines."""
     device_ms: float
-    """Of a step, on the device that trains."""
+    """Milliseconds a step on the device that trains."""
 
     @property
     def sources(self) -> frozenset[str]:
@@ -57,12 +57,12 @@ class WorkBeside:
 
     @property
     def operators(self) -> frozenset[str]:
-        """aten.clone, aten.mul."""
+        """Names of its operators: aten.clone, aten.mul."""
         return frozenset(name for row in self.rows for name in row.operators)
 
     @property
     def hooked(self) -> bool:
-        """Whether hooks of modules do it."""
+        """Whether module hooks do it."""
         return any(line.hooked for line in self.group.lines)
 
     @property
@@ -86,10 +86,10 @@ class WorkBeside:
 
 
 def works(profile: Profile) -> Iterator[WorkBeside]:
-    """All such work, whatever it costs; none where the data flow or the host's lines are unknown.
+    """All such work, whatever it costs; none if the data flow or the host's lines are unknown.
 
-    A function that serves the training in no line, nor in what it calls, is one work, with all that
-    runs in it; of other functions only the lines are, that stand beside.
+    A function that serves the training in none of its lines or calls is one piece of work, with
+    all that runs in it. In other functions only the lines beside the training are.
     """
     seen = flow.of(profile)
     if seen is None or profile.host is None:
@@ -116,9 +116,9 @@ def works(profile: Profile) -> Iterator[WorkBeside]:
 
 
 def _add_freeing(profile: Profile, seen: FlowSeen, groups: dict[_Place, list[HostLine]]) -> None:
-    """To lines of a function, those that give another value to a name that stands in them.
+    """Add lines of the same function that rebind a name used in its work.
 
-    No operator runs there: what takes time is that the tensors of before are given back.
+    No operator runs there; the time goes to freeing the previous tensors.
     """
     assert profile.host is not None
     running = {*seen.training, *(row.where for row in seen.beside)}
@@ -137,7 +137,7 @@ def _add_freeing(profile: Profile, seen: FlowSeen, groups: dict[_Place, list[Hos
 def _work(
     profile: Profile, place: _Place, lines: list[HostLine], rows: dict[str, BesideSeen]
 ) -> WorkBeside | None:
-    """None: too little of it is known to stand beside the training."""
+    """The work, or None if too little of it is known to be beside the training."""
     of_rows = [line for line in lines if str(line.where) in rows]
     certain_ms = sum(line.ms for line in of_rows if _certain(rows[str(line.where)], line))
     total_ms = sum(line.ms for line in lines)
@@ -158,7 +158,7 @@ def _work(
 
 
 def _certain(row: BesideSeen, line: HostLine) -> bool:
-    """Whether nothing of it comes back into the training: what hooks read, they report."""
+    """Whether no result returns to the training; hooks only report what they read."""
     return not row.steers or line.hooked
 
 
@@ -167,7 +167,7 @@ def _function(place: Place) -> Function:
 
 
 def _serving(profile: Profile, seen: FlowSeen) -> frozenset[Function]:
-    """Functions that the training's lines stand in, or are called from."""
+    """Functions that contain the training's lines or call them."""
     assert profile.host is not None
     training = frozenset(seen.training)
     serving = {
@@ -185,6 +185,6 @@ def _serving(profile: Profile, seen: FlowSeen) -> frozenset[Function]:
 
 
 def _outermost(line: HostLine, serving: frozenset[Function]) -> Place | None:
-    """The outermost function on the way to this line in which the training has no line."""
+    """The outermost function on the way to this line that does not serve the training."""
     ways = (place for place in (*line.chain, line.where) if _function(place) not in serving)
     return next(ways, None)

@@ -15,13 +15,13 @@ from flatout_agent.wire import HostConstantSeen
 
 
 def other_lines(profile: Profile) -> list[HostLine]:
-    """Lines that call packages for anything else, the longest first."""
+    """Lines that call packages for other purposes, the longest first."""
     lines = host_lines.of(profile, HostKind.LIBRARY)
     return [line for line in lines if flow.host_constant(profile, str(line.where)) is None]
 
 
 def diagnoses(profile: Profile) -> Iterator[Diagnosis]:
-    """One for each function that makes such a tensor."""
+    """One diagnosis for each function that makes such a tensor."""
     lines: dict[HostConstantSeen, list[HostLine]] = defaultdict(list)
     for line in host_lines.of(profile, HostKind.LIBRARY):
         row = flow.host_constant(profile, str(line.where))

@@ -8,7 +8,7 @@ yet, and its kernels are short: on average less than 0.2 ms.
 ## Why it matters
 
 Through Python, autograd and the driver one launch takes the host five to some tens of microseconds.
-Where the kernel itself is shorter than that, a faster device is only idle for longer.
+If the kernel itself is shorter, a faster device is only idle for longer.
 
 ## Evidence
 
@@ -46,9 +46,9 @@ LEAST_SHARE = 0.1
 MANY = 50
 SHORT_MS = 0.2
 IN_MODEL = 0.7
-"""Share of the launches that are the model's: the rest of the loop is in no graph."""
+"""Share of the launches that are the model's; the rest of the loop is in no graph."""
 IN_GRAPH_MS = 0.001
-"""Between two kernels of a recorded graph."""
+"""Time between two kernels of a recorded graph."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -53,7 +53,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if not watched.memory_total_bytes or watched.memory_peak_bytes is None:
         return
     used = watched.memory_peak_bytes / watched.memory_total_bytes
-    # twice the samples: each half of the new step, which the host or the device binds
+    # twice the samples: each half of the new step is bound by the host or the device
     sample_step_ms = max(anatomy.step_ms / 2, anatomy.step_ms - wait)
     saves = savings.within(profile, anatomy.step_ms - sample_step_ms)
     if used >= MEMORY or not savings.worth(profile, saves):

@@ -40,7 +40,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="HOST004", severity=Severity.WARNING, since="0.2.0")
 BELIEVED = 0.25
-"""Of the operators' time of threads without a core; OpenMP lets them sleep where it knows."""
+"""Cautious share of coreless threads' operator time saved; OpenMP's threads may sleep."""
 MORE = 1.25
 """Threads for each core from which it is reported."""
 

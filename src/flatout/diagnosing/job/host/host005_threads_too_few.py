@@ -2,9 +2,9 @@
 
 ## What it sees
 
-Training on a CPU with fewer threads than cores for this process (of two hyper-threads one counts;
-where that is not known, half of the cores), all of them busy, and matrix products that are large
-enough to be split.
+Training on a CPU with fewer threads than cores for this process, all of them busy, and matrix
+products that are large enough to be split. One of two hyper-threads counts, or half of the cores
+if that is unknown.
 
 ## Why it matters
 
@@ -18,9 +18,9 @@ and how many of them were busy, and the time in operators.
 
 ## Cure
 
-As many threads as cores (of two hyper-threads one counts), less one for each busy worker. The gain:
-for matrix products seven tenths of what perfect sharing would give, for the other operators, which
-memory binds, half of that.
+As many threads as cores (one of two hyper-threads counts), less one for each busy worker. The gain:
+seven tenths of that of perfect sharing for matrix products, half of that for the other operators,
+which memory limits.
 
 ## References
 
@@ -41,7 +41,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="HOST005", severity=Severity.WARNING, since="0.2.0", hides=("HOST008",))
 LARGE_MS = 0.1
-"""Mean length of a matrix product that is worth sharing out."""
+"""Mean length of a matrix product that is worth dividing among threads."""
 REACHED = 0.7
 BOUND_BY_MEMORY = 0.35
 OTHERS = (Kind.NORMALISATION, Kind.ELEMENTWISE, Kind.REDUCTION, Kind.CONVERSION, Kind.OPTIMIZER)
@@ -104,7 +104,7 @@ def _where(profile: Profile) -> str | None:
 
 
 def _cause(profile: Profile) -> str:
-    """What set the number of threads, for the evidence; empty: not known."""
+    """What set the number of threads, for the evidence, or empty if unknown."""
     cores = profile.seen.cores if profile.seen is not None else None
     if cores is None:
         return ""

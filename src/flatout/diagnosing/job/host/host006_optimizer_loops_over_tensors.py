@@ -22,8 +22,8 @@ lines, as sampled stacks show them.
 the dispatch of all calls but one in each operator, taken to be 5 us on a CPU and 10 us on a device;
 at most half of the update.
 
-For an update by hand an optimizer of torch.optim with `fused=True`, which reads and writes each
-weight once. The gain: of the lines' time all but one operator for each weight, at most eight
+For an update by hand, use an optimizer of torch.optim with `fused=True`, which reads and writes
+each weight once. The gain: of the lines' time all but one operator for each weight, at most eight
 tenths.
 
 ## References
@@ -51,7 +51,7 @@ FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 FEW = 16
 CALLS = 2.0
-"""Operators for each tensor from which it is a loop."""
+"""Operators for each tensor from which it counts as a loop."""
 DISPATCH_MS, LAUNCH_MS = 0.005, 0.010
 MOST = 0.5
 
@@ -59,9 +59,9 @@ MOST = 0.5
 SHOWN = 3
 """Lines that the evidence names."""
 SPARED = 0.8
-"""Of the time of an update by hand, at most."""
+"""The most of a hand-written update's time that is saved."""
 SCALED = ("aten::sqrt", "aten::sqrt_", "aten::rsqrt", "aten::addcdiv_", "aten::_foreach_sqrt")
-"""What Adam and its like call, and plain gradient descent does not."""
+"""Operators that optimizers like Adam call and plain gradient descent does not."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -136,7 +136,7 @@ def _shown(update: UpdateSeen) -> str:
 
 
 def _like(profile: Profile, update: UpdateSeen) -> str:
-    """The optimizer that such operators make."""
+    """The optimizer that calls such operators."""
     names = {operator.name for operator in profile.operators if str(operator.where) in update.lines}
     return "Adam" if names.intersection(SCALED) else "SGD"
 

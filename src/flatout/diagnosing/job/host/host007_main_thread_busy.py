@@ -8,7 +8,7 @@ writing files, drawing, printing.
 
 ## Why it matters
 
-What the loop does, it does before the next launch. A few milliseconds of Python a step are a few
+The loop's own work delays the next launch. A few milliseconds of Python a step are a few
 milliseconds of an idle device.
 
 ## Evidence
@@ -18,8 +18,8 @@ logging, open) that were seen to take time.
 
 ## Cure
 
-Do it every N steps, on the device, or in a thread of its own. The gain: the idle time, less what
-the garbage collector took.
+Do it every N steps, on the device, or in a thread of its own. The gain: the idle time, less the
+garbage collector's.
 
 ## References
 
@@ -42,14 +42,14 @@ from flatout_agent.wire import CallSeen
 CHECK = Check(code="HOST007", severity=Severity.WARNING, since="0.2.0")
 CALLS = ("print", "logging", "open", "SummaryWriter.add_scalar", "wandb.log")
 EXPLAINS = 0.5
-"""Share of the waiting that a seen call must take to be named as what the host does."""
+"""Share of the waiting that a seen call must take to be named as the host's work."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the longest pause, or for the call that fills it."""
     pauses = launch_gaps.pauses(profile) if savings.accelerated(profile) else []
     if not pauses or not profile.trace_steps:
-        return  # a window without steps holds the program's start as well
+        return  # a window without steps may include the program's start
     idle = sum(gap.ms for gap in pauses)
     saves = savings.within(profile, idle - launch_gaps.paused_ms(profile))
     if not savings.worth(profile, saves):

@@ -5,10 +5,10 @@
 Training on a CPU: a quarter of the step or more passes in calling operators: in torch's Python and
 its dispatch, between operators and (1.5 us for each) inside of them, on one core. The script's own
 Python (HOST009), other packages (HOST010), operators called one by one outside of the model
-(HOST011) and text of tensors (HOST018) are not counted: compiling the model does not cure them.
-Nor is the optimizer (KERN010), nor a recurrent layer of torch, which goes through its time steps
-itself. Where stacks were sampled, an operator counts for 30 us at most: more is not its call, but a
-machine that does other work.
+(HOST011) and text of tensors (HOST018) are not counted: compiling the model does not cure them. Nor
+is the optimizer (KERN010), nor a recurrent layer of torch, which loops over its time steps itself.
+If stacks were sampled, an operator counts for 30 us at most: more is not its call, but a machine
+that does other work.
 
 ## Why it matters
 
@@ -25,7 +25,7 @@ were busy, and the line of the script's that calls most of them in a Python loop
 A loop over samples, heads, time steps or elements written as operators on whole tensors; else
 `torch.compile`, which calls one function instead of hundreds of operators; larger batches. A loop
 outside of any module's forward pass is not compiled with it: call them once for all there, or less
-often where the result only informs. The gain: half of the time in Python and in dispatch.
+often if the result only informs. The gain: half of the time in Python and in dispatch.
 
 ## References
 
@@ -49,13 +49,13 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="HOST008", severity=Severity.WARNING, since="0.2.0")
 LEAST_SHARE = 0.25
 DISPATCH_MS = 0.0015
-"""Inside of one operator, before it computes."""
+"""Time inside one operator before it computes."""
 MOST_CALL_MS = 0.03
-"""For one operator, with torch's Python around it: more is no dispatch, but a busy machine."""
+"""The most for one operator with torch's Python around it; more means a busy machine."""
 MANY = 50
 SPARED = 0.5
 FORWARD = "forward"
-"""The function of a module."""
+"""The name of a module's own function."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -100,7 +100,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _calling_ms(profile: Profile, computing_ms: float, calls: float) -> float:
-    """In calling operators: between them, but for collections, and inside of each."""
+    """Milliseconds in calling operators: between (without garbage collections) and inside them."""
     between = profile.anatomy.part(*CALLING)
     inside = min(computing_ms, DISPATCH_MS * calls)
     if profile.host is None:
@@ -109,14 +109,14 @@ def _calling_ms(profile: Profile, computing_ms: float, calls: float) -> float:
 
 
 def _where(profile: Profile, busiest: tuple[Place, float] | None) -> str | None:
-    """The line of the loop; without one, the call of the model."""
+    """The line of the loop, else of the model's call."""
     if busiest is not None:
         return str(busiest[0])
     return profile.seen.model_where if profile.seen is not None else None
 
 
 def _loop(busiest: tuple[Place, float] | None) -> str:
-    """For the evidence: the loop that calls most of them."""
+    """For the evidence: the loop that calls most operators."""
     if busiest is None:
         return ""
     place, calls = busiest
@@ -125,7 +125,7 @@ def _loop(busiest: tuple[Place, float] | None) -> str:
 
 
 def _in_model(profile: Profile, busiest: tuple[Place, float] | None) -> bool:
-    """Whether compiling the model reaches the loop; also where no loop, or nothing is known."""
+    """Whether compiling the model reaches the loop; True if no loop or no host time is known."""
     if busiest is None or profile.host is None:
         return True
     place = busiest[0]

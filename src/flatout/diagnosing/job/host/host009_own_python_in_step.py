@@ -4,18 +4,17 @@
 
 In sampled stacks: a function of the script itself that runs Python (loops, lists, dictionaries,
 strings, built-in functions), and not operators, for 4 % of the step or more. On an accelerator it
-counts where the device waits for the host. Below 9 % one or two lines without a loop, sorting or
-text are a note: each program has such Python. So is what was seen in one or two of the sampled
-steps only.
+counts while the device waits for the host. Below 9 % one or two lines without a loop, sorting or
+text are a note: every program has some Python. Lines seen in only one or two sampled steps are
+also a note.
 
-Where most of it is a test whether something is in a list (`if item not in owned`), that is said.
-It is told by the script's text, and by how the time is spread over the loop around it.
+If most of it is a test whether something is in a list (`if item not in owned`), that is said. The
+script's text shows it, and how the time is spread over the loop around it.
 
 ## Why it matters
 
-Python executes some ten million simple operations a second, on one core, while all else waits. A
-double loop over 128 x 128 elements takes a millisecond; the same as one operator takes
-microseconds.
+Python executes about ten million simple operations a second, on one core, while all else waits. A
+double loop over 128 x 128 elements takes a millisecond, one operator for it microseconds.
 
 ## Evidence
 
@@ -24,9 +23,9 @@ the lines that called them.
 
 ## Cure
 
-What gives the same in each step, do once before the loop. What goes over elements or samples, write
-as operators on whole tensors. Environments that are stepped one by one, vectorise. What is searched
-in lists, look up in sets. What is only reported, do every N steps. The gain: nine tenths of the
+Do work that gives the same in each step once, before the loop. Replace loops over elements or
+samples by operators on whole tensors. Vectorise environments that are stepped one by one. Look
+items up in sets, not in lists. Compute reports only every N steps. The gain: nine tenths of the
 time. `torch.compile` does not cure it.
 
 ## References
@@ -52,18 +51,18 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="HOST009", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
 MODULE = "<module>"
 PLAIN = 0.09
-"""Share of the step below which lines without a loop are a note: each program has such Python."""
+"""Share of the step below which lines without a loop are a note: every program has some."""
 FEW = 2
-"""Lines: more are the body of a loop, or of a function that is called again and again."""
+"""Lines; more are the body of a loop or of a function that is called repeatedly."""
 HEAVY = re.compile(
     r"\b(for|while|lambda|sorted|sum|max|min|map|filter|zip|join|split|any|all|set|dict|list|tuple|"
     r"tolist|format|str|repr|print|deepcopy)\b|<\w*comp>|%|\bf[\"']"
 )
-"""In a line: what may take long by itself."""
+"""Code in a line that may take long by itself."""
 STEPS = re.compile(
     r"\b(env|environment|sim|world)\.step\(|\bfor\b.*\b(envs?|environments?|sims|worlds)\b"
 )
-"""Calls of environments one by one."""
+"""Calls that step environments one by one."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -92,7 +91,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _severity(profile: Profile, group: LineGroup, severity: Severity) -> Severity:
-    """A note where it is little, and nothing in it loops or is heavy."""
+    """The severity: a note if it is little and nothing in it loops or is heavy."""
     numbers = {line.where.line for line in group.lines}
     texts = (f"{line.where.function} {line.callee} {line.where.source}" for line in group.lines)
     heavy = group.scans or len(numbers) > FEW or any(HEAVY.search(text) for text in texts)

@@ -4,29 +4,29 @@
 
 In sampled stacks: a line of the script that calls another package (scikit-learn, NumPy, pandas,
 Matplotlib, NetworkX, SymPy, logging, a compressor, copying) in each step, for 4 % of the step or
-more. Of a package that runs the loop only what logs (`self.log`) is told, and only of a line that
-logs a dozen values or more in a step, as a loop over all weights does. On an accelerator the time
-counts for which the device waits for the host. What was seen in one or two of the sampled steps
-only, as an evaluation at the end of an epoch, is a note. Where all that the lines of a function
-lead to is a tensor of the same bytes in two consecutive steps, its work is told as one.
+more. For a package that runs the loop, only its logging (`self.log`) counts, and only on a line
+that logs a dozen values or more in a step, as in a loop over all weights. On an accelerator the
+time counts while the device waits for the host. Lines seen in only one or two sampled steps, such
+as an evaluation at the end of an epoch, are a note. If a function's lines only lead to a tensor
+with the same bytes in two consecutive steps, they are one finding.
 
 ## Why it matters
 
-Training stands still meanwhile. Most of these calls serve a report or a metric that nobody reads in
-each step, or prepare what could be prepared once.
+Training waits meanwhile. Most of these calls serve a report or a metric that nobody reads in each
+step, or prepare something that could be prepared once.
 
 ## Evidence
 
-The lines, what they call, their milliseconds a step, and in how many stacks they were seen. Where
-the package has a thread of its own that works off what these lines hand to it, as TensorBoard's
-writer has: that thread, with its CPU time, and what the training thread waits meanwhile.
+The lines, what they call, their milliseconds a step, and in how many stacks they were seen. If the
+package has its own thread for the work that these lines give it, like TensorBoard's writer: that
+thread's CPU time, and how long the training thread waits meanwhile.
 
 ## Cure
 
-Every N steps instead of each; on tensors instead of arrays; once before training; or in a thread or
-a loader's worker. Arrays that grow by np.concatenate, np.append or pd.concat are copied each time:
-allocate them once and write into them, or collect the parts in a list. The gain: nine tenths of the
-time. `torch.compile` does not cure it.
+Call it every N steps instead of each, on tensors instead of arrays, once before training, or in a
+thread or a loader's worker. Arrays that grow by np.concatenate, np.append or pd.concat are copied
+each time: allocate them once and write into them, or collect the parts in a list. The gain: nine
+tenths of the time. `torch.compile` does not cure it.
 
 ## References
 
@@ -49,7 +49,7 @@ CHECK = Check(code="HOST010", severity=Severity.WARNING, since="0.3.0", hides=("
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for each package and function that calls it in one way."""
+    """One finding for each kind of call from one function to a package."""
     yield from constant_work.diagnoses(profile)
     for group in host_lines.by_call(profile, constant_work.other_lines(profile)):
         saves = host_lines.saved_ms(profile, group.ms)

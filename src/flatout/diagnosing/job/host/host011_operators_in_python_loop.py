@@ -2,23 +2,23 @@
 
 ## What it sees
 
-A line outside of the model's forward pass that calls operators 24 times a step or more, each of
-them so small that the call and not the work is what takes time, for 4 % of the step or more:
+A line outside of the model's forward pass that calls operators 24 times a step or more, each so
+small that the call takes longer than the work, for 4 % of the step or more:
 filling a mask element by element, `.item()` for each parameter, a loss summed over samples, an
 average of weights parameter by parameter. Functions of torch that go through all weights, such as
-`clip_grad_norm_` and `AveragedModel.update_parameters`, are told only where the script calls them
-in a loop of its own.
+`clip_grad_norm_` and `AveragedModel.update_parameters`, are reported only if the script calls them
+in a loop.
 
-And a loop, in the model or outside of it, whose operators need nothing of each other, by the data
-flow of a step: a convolution for each channel, attention head by head, augmentation image by image.
-Of the calls of one operator on equal shapes eight or more a step could be spared, they are three
-quarters of the loop, and with their backward pass it takes a tenth of the step. Layers and time
-steps, each of which takes what the one before has given, are no such loop.
+Also a loop, in the model or outside of it, whose rounds need nothing of each other by the data flow
+of a step: a convolution for each channel, attention head by head, augmentation image by image. One
+call for all would save eight or more calls a step of operators on equal shapes, these are three
+quarters of the loop, and the loop takes a tenth of the step with its backward pass. Layers and
+time steps do not count, since each needs the result of the one before.
 
 ## Why it matters
 
 Each call costs some microseconds of Python, dispatch and set-up, however small its tensors are. One
-operator on the whole tensor, or one `torch._foreach_` call on the list of parameters, does the same
+operator on the whole tensor, or one `torch._foreach_` call on the list of parameters, does it all
 at once.
 
 ## Evidence
@@ -27,11 +27,11 @@ The line, its milliseconds a step, and the operators that it calls with their nu
 
 ## Cure
 
-The same on whole tensors. For parameters: `clip_grad_norm_`, `torch._foreach_norm`,
+Compute on whole tensors. For parameters: `clip_grad_norm_`, `torch._foreach_norm`,
 `torch._foreach_lerp_`, `AveragedModel`. The gain: eight tenths of the line's time. For loops of
 independent calls: `groups` of one convolution, `scaled_dot_product_attention` over all heads, the
-whole batch at once, `torch.bmm`. The gain: nine tenths of what their calls take beyond the work
-itself, by its operations and elements. Compiling the model does not cure what is not in the model.
+whole batch at once, `torch.bmm`. The gain: nine tenths of the calls' time beyond the work itself,
+estimated from its operations and elements. Compiling the model does not cure loops outside it.
 
 ## References
 

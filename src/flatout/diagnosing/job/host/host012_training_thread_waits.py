@@ -4,8 +4,8 @@
 
 In sampled stacks: a line in which the training thread uses no CPU for 4 % of the step or more,
 outside of torch and of the loader: sleep, files that are written through, another process, a
-database, the network, a lock. On an accelerator it counts where the device waits for the host.
-What was seen in one or two of the sampled steps only is a note.
+database, the network, a lock. On an accelerator it counts while the device waits for the host.
+Lines seen in only one or two sampled steps are a note.
 
 ## Why it matters
 
@@ -13,8 +13,8 @@ Nothing trains meanwhile, on no core.
 
 ## Evidence
 
-The line, what it calls, the milliseconds a step in which the thread was ready for nothing, and in
-how many stacks it was seen.
+The line, what it calls, the milliseconds a step in which the thread had nothing to run, and in how
+many stacks it was seen.
 
 ## Cure
 
@@ -43,7 +43,7 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="HOST012", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
 ASIDE = packages.ASIDE
 Wait = tuple[str, str, tuple[str, ...]]
-"""What the thread does, in words; the cure and its lines."""
+"""What the thread does, in words; the cure; its lines."""
 PROCESS: Wait = (
     "waits for another process",
     "Start the process once and talk to it, or every 50 steps.",
@@ -119,7 +119,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _wait(line: HostLine) -> Wait:
-    """By the package that it calls, else by what its line says."""
+    """The wait, by the package that the line calls, else by its text."""
     package = line.package
     known = NETWORK if package in REMOTE else BY_PACKAGE.get(packages.use(package, line.callee))
     if known is not None:

@@ -2,16 +2,16 @@
 
 ## What it sees
 
-Beside the training thread another thread of the process that runs Python for 15 % of the step or
-more, while the training thread waits, without CPU use, for 4 % of it or more. The thread of a
-package that the training thread itself calls in each step, as a writer of logs, is told with these
-calls instead (HOST010): they give it its work.
+Another thread of the process runs Python for 15 % of the step or more, while the training thread
+waits, without CPU use, for 4 % of it or more. The thread of a package that the training thread
+itself calls in each step, such as a writer of logs, is reported with these calls instead (HOST010),
+since they give it its work.
 
 ## Why it matters
 
-Python runs one thread at a time. A thread that computes in Python gives the interpreter back every
-5 ms only: each call of an operator may wait that long, and what passes between operators says
-nothing of dispatch (HOST008) meanwhile.
+Python runs one thread at a time. A thread that computes in Python releases the interpreter only
+every 5 ms. Each operator call may wait that long, so the time between operators then says nothing
+about dispatch (HOST008).
 
 ## Evidence
 
@@ -20,7 +20,7 @@ The thread's name and its line, its CPU time a step, and how long the training t
 ## Cure
 
 Move the work into a process of its own (multiprocessing), or make the thread wait for events
-instead of polling. The gain: what the training thread waited, at most what the other one ran.
+instead of polling. The gain: the training thread's wait, at most the other thread's CPU time.
 
 ## References
 
@@ -43,9 +43,9 @@ CHECK = Check(
     code="HOST013", severity=Severity.WARNING, since="0.3.0", hides=("HOST008", "HOST012")
 )
 LEAST_CPU = 0.15
-"""Of the step, that the other thread must run."""
+"""Share of the step that the other thread must run."""
 RELIEVED = 0.1
-"""Of the step: where sampled steps are shorter by this, waiting for the interpreter was."""
+"""Share of the step; sampled steps this much shorter were spared waiting for the interpreter."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

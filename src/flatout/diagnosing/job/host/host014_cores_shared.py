@@ -13,13 +13,14 @@ step three times as long.
 
 ## Evidence
 
-Milliseconds a step without a core, how many cores other programs used and which they are, what a
-quota held back, and what the host of the virtual machine took.
+Milliseconds a step without a core, the cores that other programs used and which programs, and the
+time that a quota held back and that the virtual machine's host took.
 
 ## Cure
 
-End the other programs or give them other cores (taskset); where that cannot be, fewer threads than
-cores; under a quota as many threads as it has cores. The gain is at least the time without a core.
+End the other programs or give them other cores (taskset). If that is impossible, use fewer threads
+than cores; under a quota, as many threads as it has cores. The gain is at least the time without a
+core.
 
 ## References
 
@@ -51,7 +52,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if cores is None or savings.accelerated(profile):
         return
     if profile.job is not None and profile.job.threads > cores.cores:
-        return  # its own threads crowd it out: HOST004
+        return  # its own threads compete for its cores: HOST004
     if _nobody_else(profile, cores):
         return
     queued_ms, throttled_ms = 1000 * (cores.queued_s or 0.0), 1000 * (cores.throttled_s or 0.0)

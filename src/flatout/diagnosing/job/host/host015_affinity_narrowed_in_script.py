@@ -15,8 +15,8 @@ The line that binds the process, the cores that it leaves and those of the machi
 
 ## Cure
 
-Remove the call, or leave all cores that nothing else needs. The gain: seven tenths of what perfect
-sharing of the operators among all physical cores would give.
+Remove the call, or leave all cores that nothing else needs. The gain: seven tenths of that of
+perfect sharing of the operators among all physical cores.
 
 ## References
 
@@ -38,7 +38,7 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="HOST015", severity=Severity.WARNING, since="0.3.0", hides=("HOST005",))
 REACHED = 0.7
 BUSY = 0.6
-"""Share of the cores that are left from which on they limit the step."""
+"""Utilisation of the remaining cores from which they limit the step."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -50,7 +50,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if cores.cores >= cores.machine or busy is None or busy < BUSY * cores.cores:
         return
     if cores.quota is not None and cores.quota <= cores.cores:
-        return  # the quota would be what binds
+        return  # the quota would be the limit
     computing_ms = profile.anatomy.step_ms - profile.anatomy.part(*HOST_PARTS, *WAITS)
     saves = savings.within(profile, REACHED * computing_ms * (1 - cores.cores / cores.machine))
     if not savings.worth(profile, saves):

@@ -2,30 +2,29 @@
 
 ## What it sees
 
-A tenth of the step or more in which the device has nothing recorded to do and neither a launch, a
-call that waits, the loader nor another rank explains it; work that the trace does not have; kernels
-that no rule knows; on a CPU, from a trace without sampled stacks, time between operators beyond
-what calling them takes.
+A tenth of the step or more in which the device has no recorded work and neither a launch, a waiting
+call, the loader nor another rank explains it; work that is missing from the trace; kernels that no
+rule knows; on a CPU, in a trace without sampled stacks, time between operators beyond the time to
+call them.
 
 ## Why it matters
 
-What has no cause has no cure either, and other findings are worth less than they seem: they see
-only the rest of the step.
+Without a cause there is no cure, and other findings are worth less than they seem: they see only
+the rest of the step.
 
-While nothing runs, what was queued earlier waits for nothing on its own device, for a stream's
-events are those of work that has ended. Either there was work that the recorder left out (nodes of
-CUDA graphs, sampled events), or something outside the program held the device: another process, a
-host function in the stream, another device.
+While nothing runs, queued work waits for nothing on its own device: the events of a stream come
+from work that has ended. Either the recorder left work out (nodes of CUDA graphs, sampled events),
+or something else held the device: another process, a host function in the stream, another device.
 
 ## Evidence
 
-How much, in how many gaps, the longest of them: its stream, what ran before and after it, and how
-long before it that was launched; and what it is not.
+How much, in how many gaps. For the longest gap: its stream, the work before and after it, how long
+before it that work was launched, and which causes are excluded.
 
 ## Cure
 
-The one command that tells: another recording, or a look at the device's other processes. No gain is
-predicted of what is not known.
+The one command that finds out: another recording, or a look at the device's other processes. No
+gain is predicted for an unknown cause.
 
 ## References
 
@@ -55,13 +54,13 @@ LEAST_SHARE = 0.10
 LEAST_PART = 0.02
 """Share of the step from which a part of it is described."""
 CALL_MS = 0.010
-"""What calling one operator takes at most, Python included."""
+"""The most that calling one operator takes, Python included."""
 EXPLAINS = 0.5
 """Share of the waiting that the lines of sampled stacks must take to explain it."""
 RECORDER = re.compile(
     r"Activity Buffer Request|Buffer Flush|Instrumentation|Resource|UVM Activity Init"
 )
-"""What CUDA's recorder says of itself."""
+"""Events of CUDA's recorder about itself."""
 NAME = 60
 """Characters of a kernel's name."""
 
@@ -74,12 +73,12 @@ class Unexplained:
     name: str
     """For the title."""
     known: str
-    """What is known of it, and what it is not."""
+    """What is known about it, and which causes are excluded."""
     cure: Cure
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for all that has no cause; what is most of it is described first."""
+    """One finding for all time without a cause; the largest part is described first."""
     step_ms = profile.anatomy.step_ms
     parts = [part for describe in PARTS if (part := describe(profile)) is not None]
     parts = [part for part in parts if part.ms >= LEAST_PART * step_ms]
@@ -120,7 +119,7 @@ def _unrecorded(profile: Profile) -> Unexplained | None:
 
 
 def _queued(profile: Profile) -> Unexplained | None:
-    """Nothing ran, though work was queued; or nothing of the host was recorded."""
+    """The time in which nothing ran though work was queued, or the host was not recorded."""
     ms, gaps = profile.anatomy.part(Kind.WAIT_OTHER), _gaps(profile, Kind.WAIT_OTHER)
     if gaps and RECORDER.fullmatch(max(gaps, key=lambda gap: gap.ms).doing):
         known = f"while the recorder itself holds things up{_described(gaps)}: no part of training"
@@ -142,10 +141,10 @@ def _queued(profile: Profile) -> Unexplained | None:
 
 
 def _launches(profile: Profile) -> Unexplained | None:
-    """The host launched nothing, and no line, call or collection says what it did instead."""
+    """The time in which the host launched nothing and no line, call or collection says why."""
     if not savings.accelerated(profile):
         return None
-    # A window without steps has no finding about launches: all of them are described here.
+    # A window without steps has no finding about launches, so all gaps are described here.
     gaps = launch_gaps.pauses(profile) if profile.trace_steps else _gaps(profile, Kind.WAIT_HOST)
     gaps = [gap for gap in gaps if gap.where is None]
     ms = sum(gap.ms for gap in gaps) - launch_gaps.paused_ms(profile) - _seen_ms(profile)
@@ -159,7 +158,7 @@ def _launches(profile: Profile) -> Unexplained | None:
 
 
 def _seen_ms(profile: Profile) -> float:
-    """Of the pauses, what calls and lines explain that were seen beside the trace."""
+    """Milliseconds of the pauses that calls and lines seen beside the trace explain."""
     calls = profile.seen.calls if profile.seen is not None else ()
     in_calls = sum(1000 * call.s for call in calls if call.where is not None)
     if profile.host is None:
@@ -171,7 +170,7 @@ def _seen_ms(profile: Profile) -> float:
 
 
 def _between_operators(profile: Profile) -> Unexplained | None:
-    """On a CPU, where no stacks were sampled."""
+    """The time between operators on a CPU, if no stacks were sampled."""
     anatomy = profile.anatomy
     if savings.accelerated(profile) or profile.host is not None:
         return None

@@ -4,12 +4,12 @@
 
 Lines of the script that run in each step beside forward pass, loss, backward pass and update, for
 10 % of the step or more: averages and copies of the weights, statistics in forward hooks, singular
-values in a callback, clones of gradients. The data flow of two consecutive steps tells them: what
-they compute reaches neither a backward pass nor the weights, nor anything that the loss is computed
-from. Augmentation, losses and all that they depend on are the training, and never told. Nor are
-lines of which a value is read or kept that the program may use for the training, as rewards are;
-nor a few values that are logged by the package that runs the loop (`self.log`).
-On an accelerator the time counts for which it computes for these lines, or waits for the host.
+values in a callback, clones of gradients. By the data flow of two consecutive steps, their results
+reach neither a backward pass nor the weights, nor anything from which the loss is computed. Never
+reported are augmentation, losses and all that they depend on, which belong to the training; lines
+with a value that the program reads or keeps and may use for the training, such as rewards; and a
+few values that the package that runs the loop logs (`self.log`).
+On an accelerator the time counts in which it computes for these lines or waits for the host.
 
 ## Why it matters
 
@@ -23,8 +23,8 @@ and waiting together.
 
 ## Cure
 
-What reports, every N steps: nearly all of its time goes. An average or a copy of the weights in
-place, on all tensors at once: some seven tenths go. Gradients are added up by `backward` itself.
+Report only every N steps, which saves nearly all of the time. Average or copy weights in place, on
+all tensors at once, which saves about seven tenths. Gradients are added up by `backward` itself.
 
 ## References
 
@@ -47,15 +47,15 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="HOST017", severity=Severity.WARNING, since="0.3.0")
 LEAST_SHARE = 0.10
-"""Of the step."""
+"""Share of the step."""
 ELSEWHERE = 0.5
-"""Share of the work's time in calls that LOOP008 and LOOP009 tell by name."""
+"""Share of the work's time in calls that LOOP008 and LOOP009 report by name."""
 MODULE = "<module>"
 NAMED_CALLS = ("torch.save", "print", "logging", "SummaryWriter.add_scalar", "wandb.log")
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for each work."""
+    """One finding for each piece of work."""
     for work in beside.works(profile):
         ms = max(work.group.ms, work.device_ms)
         purpose = purposes.of(work)
@@ -88,7 +88,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _named(profile: Profile, work: WorkBeside) -> bool:
-    """Whether most of it is a call that has a finding of its own."""
+    """Whether most of it is calls that have their own finding."""
     places = {str(line.where) for line in work.group.lines}
     calls = profile.seen.calls if profile.seen is not None else ()
     took_ms = sum(

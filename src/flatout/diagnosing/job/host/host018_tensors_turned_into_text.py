@@ -3,14 +3,14 @@
 ## What it sees
 
 In sampled stacks: a line of the script below which torch formats tensors (`print(x)`, `f"{x}"`,
-`str(x)`, `repr(x)`, `log.debug(x)`), for 4 % of the step or more. On an accelerator it counts where
-the device waits for the host; lines that print or log there are told by SYNC003 and SYNC008.
+`str(x)`, `repr(x)`, `log.debug(x)`), for 4 % of the step or more. On an accelerator it counts while
+the device waits for the host; SYNC003 and SYNC008 report lines that print or log there.
 
 ## Why it matters
 
 The text of one tensor takes a tenth of a millisecond to some milliseconds: its values are copied,
 compared and rounded by up to hundreds of small operators, and put together in Python. An f-string
-is made before `log.debug` is called, also where that level is off and nobody ever reads it.
+is made before `log.debug` is called, even if that level is off and nobody ever reads it.
 
 ## Evidence
 
@@ -18,10 +18,10 @@ The line with its milliseconds a step, and the operators that it calls for the t
 
 ## Cure
 
-Leave it out, or make it only where it is read: `log.debug("%s", x)` formats what is really logged,
-`if log.isEnabledFor(logging.DEBUG):` skips all of it; print every 50 steps. Of a large tensor its
-shape or mean tells more than its corners. The gain: nine tenths of the time. Compiling the model
-does not cure it.
+Leave it out, or make it only if it is read: `log.debug("%s", x)` formats only logged tensors,
+`if log.isEnabledFor(logging.DEBUG):` skips all of it; print every 50 steps. A large tensor's shape
+or mean says more than its corners. The gain: nine tenths of the time. Compiling the model does not
+cure it.
 
 ## References
 
@@ -77,12 +77,12 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _of_a_runner(group: LineGroup) -> bool:
-    """Whether a package does it that runs the loop, for itself."""
+    """Whether a package that runs the loop does it for itself."""
     return any(packages.runs_loop(line.framework, line.callee) for line in group.lines)
 
 
 def _operators(profile: Profile, group: LineGroup) -> str:
-    """For the evidence: how many operators the text takes."""
+    """For the evidence: how many operators making the text calls."""
     calls = sum(row.calls for row in operator_loops.called_on(profile, group.where))
     return f"{calls:,.0f} operators a step from here; " if calls >= 1 else ""
 

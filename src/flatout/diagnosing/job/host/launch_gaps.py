@@ -6,11 +6,11 @@ from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Gap, Profile
 
 PAUSE_MS = 1.0
-"""A gap of this length is no launch's: the host did something else."""
+"""Length from which a gap is a pause: the host did something other than launching."""
 
 
 def paused_ms(profile: Profile) -> float:
-    """In Python's garbage collector."""
+    """Milliseconds a step in Python's garbage collector."""
     return profile.seen.gc_s * 1000 if profile.seen is not None else 0.0
 
 
@@ -25,6 +25,6 @@ def pauses(profile: Profile) -> list[Gap]:
 
 
 def one_by_one_ms(profile: Profile) -> float:
-    """What is left of the waiting for launches without pauses and collections."""
+    """Milliseconds of waiting for launches, without pauses and collections."""
     pausing = max(sum(gap.ms for gap in pauses(profile)), paused_ms(profile))
     return max(0.0, profile.anatomy.part(Kind.WAIT_HOST) - pausing)

@@ -12,16 +12,16 @@ from flatout.nouns.profile import Profile
 MOSTLY = 0.5
 """Share of the lines' time."""
 MANY = 12
-"""Values that one line logs in a step, from which it is taken for a loop over weights."""
+"""Values a step from which a logging line counts as a loop over weights."""
 LARGE = 0.25
-"""Share of a step, where it is not known how many values a line logs."""
+"""Share of a step that is much, if the number of logged values is unknown."""
 
 
 def is_sparing(profile: Profile, group: LineGroup) -> bool:
-    """Whether most of what these lines take is such a package's own way to log a few values.
+    """Whether most of these lines' time is a loop-running package's own logging of a few values.
 
-    That is how scripts report to the package that runs their loop. Each value costs a few
-    operators, whose numbers tell how many values a line logs.
+    Scripts report to the package that runs their loop in this way. Each value costs a few
+    operators, so their number shows how many values a line logs.
     """
     logging = [
         line
@@ -36,7 +36,7 @@ def is_sparing(profile: Profile, group: LineGroup) -> bool:
 
 
 def _values(profile: Profile, place: str) -> float | None:
-    """About how many values a line logs in a step; None: it calls no operators."""
+    """About how many values a line logs in a step, or None if it calls no operators."""
     calls = [
         operator.calls
         for operator in operator_loops.called_on(profile, place)

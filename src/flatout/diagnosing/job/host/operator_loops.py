@@ -14,26 +14,26 @@ from flatout.nouns.place import Place
 from flatout.nouns.profile import Operator, Profile
 
 MANY = 24
-"""Operators a step from which a line is taken for a loop."""
+"""Operators a step from which a line counts as a loop."""
 REPEATED = 12
-"""Calls of one and the same operator that these must contain."""
+"""Calls of one operator that these must include."""
 INNER = ("aten::as_strided", "aten::empty", "aten::empty_strided", "aten::resize_")
-"""Operators that others call, some of them several times."""
+"""Operators that others call, sometimes repeatedly."""
 PASSES_BACK = re.compile(r"\b(backward|grad)\(")
 """Calls of a backward pass."""
 THROUGH_ALL = re.compile(
     r"\b(update_parameters|clip_grad_norm_|clip_grad_value_|clip_grads_with_norm_|get_total_norm|"
     r"unscale_|zero_grad|parameters_to_vector|vector_to_parameters)\("
 )
-"""Functions of torch's that take all weights at once, and go through them themselves."""
+"""Functions of torch that take all weights at once and loop over them."""
 RECURRENT = re.compile(r"aten::(gru|lstm|rnn_tanh|rnn_relu)")
-"""Layers of torch's that go through the time steps themselves."""
+"""Layers of torch that loop over the time steps."""
 FEW = 2
-"""Calls of such a layer a step on one line: more are a loop of the script's over sequences."""
+"""The most calls of such a layer a step on one line; more are a script's loop over sequences."""
 BUSIEST = 0.2
-"""Of the operators of a forward pass."""
+"""Least share of a forward pass's operators that the busiest line calls."""
 SMALL_MS = 0.03
-"""Mean time of an operator below which its call is what costs."""
+"""Mean time of an operator up to which its call is the main cost."""
 
 
 def loops(profile: Profile) -> list[LineGroup]:
@@ -59,7 +59,7 @@ def repeated(profile: Profile) -> list[LineGroup]:
 
 
 def _forward_without_model(profile: Profile) -> set[str]:
-    """Where no module is trained: the lines that have a backward pass are the model's."""
+    """The lines with a backward pass, which are the model's if no module is trained."""
     if profile.job is None or profile.job.models:
         return set()
     return {str(operator.where) for operator in profile.operators if operator.backward}
@@ -71,7 +71,7 @@ def _formatting(profile: Profile) -> set[str]:
 
 
 def text_share(profile: Profile) -> float:
-    """Of all operators' calls: those that torch makes for texts of tensors."""
+    """Share of all operator calls that torch makes to turn tensors into text."""
     places = _formatting(profile)
     calls = sum(operator.calls for operator in profile.operators)
     formatting = sum(row.calls for row in profile.operators if str(row.where) in places)
@@ -79,7 +79,7 @@ def text_share(profile: Profile) -> float:
 
 
 def update_ms(profile: Profile) -> float:
-    """What the lines take that update the weights by hand."""
+    """Milliseconds a step of the lines that update the weights by hand."""
     update = profile.seen.update if profile.seen is not None else None
     lines = host_lines.of(profile, HostKind.TORCH, HostKind.PYTHON) if update is not None else []
     return host_lines.scale(profile) * total_ms(line for line in lines if line.updating)
@@ -97,7 +97,7 @@ def _is_repeated(profile: Profile, group: LineGroup) -> bool:
 
 
 def called_on(profile: Profile, where: Place | str) -> list[Operator]:
-    """Operators that one line calls itself, not those of the backward pass."""
+    """Operators that one line calls itself, without the backward pass."""
     return [
         operator
         for operator in profile.operators
@@ -106,10 +106,10 @@ def called_on(profile: Profile, where: Place | str) -> list[Operator]:
 
 
 def busiest_line(profile: Profile) -> tuple[Place, float] | None:
-    """The line that calls most operators again and again, in the model or not, and their number.
+    """The line that calls most operators in a loop, in the model or not, and their number.
 
-    None: no line calls a fifth of those of the forward pass. Updates of weights are left out, and
-    what torch itself goes through.
+    None if no line calls a fifth of the forward pass's operators. Updates of weights and torch's
+    own loops are left out.
     """
     update = profile.seen.update if profile.seen is not None else None
     updating = {*(update.lines if update is not None else ()), *_formatting(profile)}
@@ -135,7 +135,7 @@ def busiest_line(profile: Profile) -> tuple[Place, float] | None:
 
 
 def recurrent_share(profile: Profile) -> float:
-    """Of all operators' calls: on lines whose time steps torch itself goes through."""
+    """Share of all operator calls on lines where torch itself loops over the time steps."""
     places = {
         operator.where
         for operator in profile.operators
@@ -149,9 +149,9 @@ def recurrent_share(profile: Profile) -> float:
 
 
 def is_of_torch(operators: Sequence[Operator]) -> bool:
-    """Whether torch itself goes through what this line gives it: all weights, or time steps.
+    """Whether torch itself loops over what this line gives it: all weights, or time steps.
 
-    Where the script calls it in a loop of its own, all its operators are called that often.
+    If the script calls it in a loop, all its operators are called that often.
     """
     calls = [operator.calls for operator in operators if operator.name not in INNER]
     sources = {operator.where.source for operator in operators if operator.where is not None}

@@ -1,4 +1,4 @@
-"""What well-known packages are called for in a training loop, and what to do instead."""
+"""Why training loops call well-known packages, and what to do instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PackageUse:
     """What a package is called for."""
 
     what: str
-    """Begins a title: "computing metrics"; empty: not known."""
+    """The beginning of a title, such as "computing metrics", or empty if unknown."""
     cure: str
     lines: tuple[str, ...]
 
@@ -380,20 +380,20 @@ BY_CALL = (
     (ARRAYS, re.compile(r"\b(save\w*|load\w*|fromfile|tofile|genfromtxt)\("), FILES),
     (ARRAYS, re.compile(r"\b(random|rng)\."), RANDOM),
 )
-"""What a package of one use is called for where a line calls these."""
+"""(a package's use, the calls on a line, the use that they show instead)."""
 BY_PACKAGE = {name: use for use, names in USES.items() for name in names.split()}
 RUNNERS = (
     "lightning pytorch_lightning lightning_fabric lightning_utilities transformers accelerate "
     "fastai ignite composer catalyst skorch trl peft deepspeed threading contextlib"
 )
 LOOPS = frozenset(RUNNERS.split())
-"""Packages that run the loop, or its model: what they do is not the script's to leave out."""
+"""Packages that run the loop or its model: the script cannot leave out their work."""
 LOGS = re.compile(r"[\w.]*\.(log|log_\w+)\(")
-"""Calls of these that only report."""
+"""Calls of these packages that only report."""
 
 
 def use(package: str, callee: str = "") -> PackageUse:
-    """What that package is called for. callee: what the line calls, writer.add_histogram(...)."""
+    """What the package is called for. callee: the call on the line, writer.add_histogram(...)."""
     if logs_for_loop(package, callee):
         return LOOP_REPORTS
     known = BY_PACKAGE.get(package.lstrip("_"), OTHER)
@@ -402,9 +402,9 @@ def use(package: str, callee: str = "") -> PackageUse:
 
 
 def subject(package: str, callee: str, known: PackageUse | None = None) -> str:
-    """Begins a title: "compressing in zlib.compress()", "Solver.run() of some_package".
+    """The beginning of a title: "compressing in zlib.compress()", "Solver.run() of some_package".
 
-    known: what it is called for, where more than the call tells it.
+    known: what it is called for, if known from more than the call.
     """
     what, call = (known or use(package, callee)).what, _call(callee)
     if not what:
@@ -417,14 +417,14 @@ def subject(package: str, callee: str, known: PackageUse | None = None) -> str:
 
 
 def _call(callee: str) -> str:
-    """Like "zlib.compress()"; empty: it is no call by name, or a long one."""
+    """Like "zlib.compress()", or empty if the call has no name or a long one."""
     match = re.match(r"[A-Za-z_][\w.]*(?=\()", callee)
     short = match is not None and len(match[0]) <= LONGEST_CALL
     return f"{match[0]}()" if match is not None and short else ""
 
 
 def reports(package: str, callee: str = "") -> bool:
-    """Whether it is called to report, and nothing of it comes back."""
+    """Whether it is called only to report, and returns nothing to the training."""
     return use(package, callee) in (
         REPORTING,
         LOOP_REPORTS,
@@ -436,10 +436,10 @@ def reports(package: str, callee: str = "") -> bool:
 
 
 def runs_loop(package: str, callee: str = "") -> bool:
-    """Whether it runs the training loop or the model. callee: what the line calls of it."""
+    """Whether it runs the training loop or the model. callee: the call on the line."""
     return package in LOOPS and not logs_for_loop(package, callee)
 
 
 def logs_for_loop(package: str, callee: str) -> bool:
-    """Whether it is what a package that runs the loop has for logging: self.log(...)."""
+    """Whether it is the logging call of a package that runs the loop: self.log(...)."""
     return package in LOOPS and LOGS.match(callee) is not None

@@ -1,4 +1,4 @@
-"""What work beside the training is for, and what to do instead."""
+"""The purpose of work beside the training, and what to do instead."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from flatout.diagnosing.job.host import packages
 from flatout.diagnosing.job.host.beside import ACCUMULATED, WorkBeside
 
 REPORT = 0.95
-"""Share of its time that goes where it is done every 50 steps, with the test that tells them."""
+"""Share of its time saved by doing it every 50 steps, including the test of the step."""
 ADDED = 0.9
-"""Of clones of gradients: backward adds instead."""
+"""Share of the time saved if backward adds gradients instead of cloning them."""
 IN_PLACE = 0.7
-"""Of an average or a copy that makes new tensors: what goes where it is made in place at once."""
+"""Share of the time saved if an average or copy works in place on all tensors at once."""
 UNREAD = "neither the loss nor the update of the weights takes what it computes"
 ARITHMETIC = re.compile(r"aten\.(_foreach_)?(mul|add|sub|rsub|lerp|div|addcmul)_?")
 COPIES = re.compile(
@@ -26,7 +26,7 @@ DECOMPOSES = re.compile(
     r"cholesky\w*|solve\w*)|svd|qr|geqrf|symeig)"
 )
 AVERAGED_MODEL = re.compile(r"\.update_parameters\(")
-"""torch.optim.swa_utils.AveragedModel's."""
+"""The update of torch.optim.swa_utils.AveragedModel."""
 SINGULAR = re.compile(r"svd")
 SPREADS = re.compile(r"aten\.(hist\w*|sort|topk|quantile|kthvalue|median|nanmedian|bincount)")
 """Operators that look at the distribution of values."""
@@ -34,10 +34,10 @@ SPREADS = re.compile(r"aten\.(hist\w*|sort|topk|quantile|kthvalue|median|nanmedi
 
 @dataclass(frozen=True)
 class Purpose:
-    """What work is for."""
+    """The purpose of work beside the training."""
 
     what: str
-    """Begins a title: "averaging the weights"."""
+    """The beginning of a title: "averaging the weights"."""
     cure: str
     lines: tuple[str, ...]
     spared: float = REPORT
@@ -95,7 +95,7 @@ REPORT_CURE = "Do it every 50 steps, or once an epoch, where it only reports."
 
 
 def of(work: WorkBeside) -> Purpose | None:
-    """None: it is done as well as it can be, each step."""
+    """The purpose, or None if the work cannot be done better."""
     if work.sources == {ACCUMULATED}:
         return GRADIENTS
     lines = work.group.lines
@@ -137,7 +137,7 @@ def _of_averaged_model(work: WorkBeside) -> Purpose | None:
 
 
 def _way(work: WorkBeside) -> str:
-    """How the weights are reached where that makes copies of its own."""
+    """How the weights are reached, if that itself makes copies; else empty."""
     if "deepcopy(" in work.text or any(line.framework == "copy" for line in work.group.lines):
         return " with copy.deepcopy"
     return " through state_dict" if "state_dict(" in work.text else ""

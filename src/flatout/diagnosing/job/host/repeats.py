@@ -1,4 +1,4 @@
-"""Loops of independent calls: what one batched call for all would leave of their time."""
+"""Loops of independent calls, and the time that one batched call for all would save."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flatout.nouns.profile import Operator, Profile
 from flatout_agent.wire import RepeatSeen
 
 FLOPS_PER_MS = 20e6
-"""Of a CPU where no large product shows what it reaches; and of convolutions of few channels."""
+"""Least rate of a CPU's matrix products, and the rate of its convolutions (few channels)."""
 ELEMENT_MS = 0.6e-6
-"""For one element, in operators that add or multiply."""
+"""Time for one element in operators that add or multiply."""
 FUNCTION_MS = 2e-6
-"""In those that compute exponentials, powers, random numbers, or go to elements by their index."""
+"""The same in operators that compute exponentials, powers or random numbers, or that index."""
 FUNCTIONS = re.compile(
     r"aten::_?(exp|log|pow|tanh|sigmoid|softmax|gelu|silu|erf|sin|cos|normal|uniform|bernoulli|rand"
     r"|index|gather|scatter|grid_sampler|sort|topk|max|min|argmax|cumsum|native_dropout)\w*"
@@ -27,11 +27,11 @@ FUNCTIONS = re.compile(
 GATHERED = re.compile(
     r"aten::(fill_|zero_|zeros|add_?|slice_backward|select_backward|index_backward)"
 )
-"""In a backward pass: each use of a tensor fills one of its size, and all of them are added up."""
+"""Backward operators: each use of a tensor fills a gradient of its size, and all are summed."""
 LEAST_SHARE = 0.1
-"""Of the step that the loop takes."""
+"""Least share of the step that the loop takes."""
 LEAST_PART = 0.2
-"""Of the loop that one call for all would spare: where less, its work is what costs."""
+"""Least share of the loop that one call for all saves; if less, its work is the cost."""
 
 
 @dataclass(frozen=True)
@@ -40,23 +40,23 @@ class RepeatCost:
 
     row: RepeatSeen
     operators: tuple[Operator, ...]
-    """Of its lines, in the forward and in the backward pass, the costliest first."""
+    """The operators of its lines, forward and backward, the costliest first."""
     ms: float
-    """All of it, with the Python between the operators."""
+    """Milliseconds of all of it, with the Python between the operators."""
     spared_ms: float
-    """What each call takes whatever its size, of all calls that one for all would spare."""
+    """Milliseconds that the calls saved take whatever their size."""
 
 
 def costs(profile: Profile) -> list[RepeatCost]:
-    """Of all such loops, the largest saving first; none where the flow was not followed."""
+    """The costs of all such loops, largest saving first; none if the flow was not followed."""
     seen = flow.of(profile)
     rows = [_cost(profile, row) for row in (seen.repeats if seen is not None else ())]
     return sorted((row for row in rows if row is not None), key=lambda row: -row.spared_ms)
 
 
 def _cost(profile: Profile, row: RepeatSeen) -> RepeatCost | None:
-    """None: nothing of it was recorded, it updates the weights, which another check is about, or
-    torch itself goes through them.
+    """The cost, or None if nothing of it was recorded or other code accounts for it: torch's own
+    loop, or an update of the weights, which another check reports.
     """
     by_hand = profile.seen.update if profile.seen is not None else None
     lines = set(row.lines) - set(by_hand.lines if by_hand is not None else ())
@@ -85,7 +85,7 @@ def _cost(profile: Profile, row: RepeatSeen) -> RepeatCost | None:
 
 
 def _passes(called: Iterable[Operator]) -> list[list[Operator]]:
-    """Products by line and pass: one operator's row has the operations, another one's the time."""
+    """Products by line and pass: the operations and the time may be in different rows."""
     groups: dict[tuple[str, bool], list[Operator]] = {}
     for operator in called:
         groups.setdefault((str(operator.where), operator.backward), []).append(operator)
@@ -104,7 +104,7 @@ def _flops(group: Iterable[Operator]) -> float:
 
 
 def _rate(profile: Profile) -> float:
-    """Operations in a millisecond that the best products of the step reach, those of one line."""
+    """Operations per millisecond of the step's fastest line of products."""
     rates = [
         _flops(group) / spent
         for group in _passes(op for op in profile.operators if op.where is not None)
@@ -114,7 +114,7 @@ def _rate(profile: Profile) -> float:
 
 
 def _product_work_ms(group: Sequence[Operator], rate: float) -> float:
-    """What the products of one line and pass would take at such a rate, and no longer than now."""
+    """Milliseconds that the products of one line and pass take at this rate; at most as now."""
     products = [operator for operator in group if _multiplies(operator)]
     if any(operators.CONVOLVES.fullmatch(operator.name) for operator in products):
         rate = FLOPS_PER_MS
@@ -122,7 +122,7 @@ def _product_work_ms(group: Sequence[Operator], rate: float) -> float:
 
 
 def _floor_ms(operator: Operator) -> float:
-    """Its time without what its elements take; of products all of it."""
+    """Its milliseconds without the time for its elements; for products all of them."""
     if _multiplies(operator) or (operator.backward and GATHERED.fullmatch(operator.name)):
         return operator.host_ms
     each = FUNCTION_MS if FUNCTIONS.fullmatch(operator.name) else ELEMENT_MS
@@ -130,7 +130,7 @@ def _floor_ms(operator: Operator) -> float:
 
 
 def _elements(operator: Operator) -> float:
-    """Of its largest input, the mean over its shapes."""
+    """Elements of its largest input, the mean over its shapes."""
     sizes = [
         max((operators.elements(shape) for shape in operators.shape(text)), default=0)
         for text in operator.shapes
@@ -139,7 +139,7 @@ def _elements(operator: Operator) -> float:
 
 
 def _python_ms(profile: Profile, row: RepeatSeen, called: Iterable[Operator]) -> float:
-    """Sampled on these lines beyond what is recorded of their forward operators."""
+    """Milliseconds sampled on these lines beyond those recorded for their forward operators."""
     lines = host_lines.of(profile, HostKind.TORCH, HostKind.PYTHON)
     sampled = sum(line.ms for line in lines if str(line.where) in (row.where, *row.lines))
     recorded = sum(operator.host_ms for operator in called if not operator.backward)
@@ -147,7 +147,7 @@ def _python_ms(profile: Profile, row: RepeatSeen, called: Iterable[Operator]) ->
 
 
 def worth(profile: Profile, cost: RepeatCost, saves_ms: float) -> bool:
-    """Whether a finding should be made of it: it is large, and a good part of it for nothing."""
+    """Whether it is worth a finding: it is large, and much of it can be saved."""
     step_ms = profile.anatomy.step_ms
     large = cost.ms >= LEAST_SHARE * step_ms and saves_ms >= LEAST_PART * cost.ms
     return large and saves_ms >= savings.NOTED * step_ms > 0

@@ -1,4 +1,4 @@
-"""Threads of packages that the training thread gives their work: writers of logs."""
+"""Threads of packages that get their work from the training thread, such as log writers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flatout.nouns.profile import Profile
 
 
 def feeding(profile: Profile, thread: HostThread) -> LineGroup | None:
-    """Lines of the training thread that call the package of that thread; None: they are few."""
+    """Lines of the training thread that call that thread's package, or None if they take little."""
     if thread.where is not None or not thread.package or packages.runs_loop(thread.package):
         return None
     calls = [
@@ -22,7 +22,7 @@ def feeding(profile: Profile, thread: HostThread) -> LineGroup | None:
 
 
 def fed(profile: Profile, group: LineGroup) -> HostThread | None:
-    """The busiest other thread, where it works off what these lines give it."""
+    """The busiest other thread, if these lines give it its work."""
     thread = profile.host.threads[0] if profile.host is not None and profile.host.threads else None
     if thread is None:
         return None
@@ -31,7 +31,7 @@ def fed(profile: Profile, group: LineGroup) -> HostThread | None:
 
 
 def waited_ms(profile: Profile, group: LineGroup) -> float:
-    """In which the training thread waits while the busiest other thread runs, beside `group`."""
+    """Milliseconds, outside `group`, that training waits while the busiest other thread runs."""
     host = profile.host
     assert host is not None
     own = {str(line.where) for line in group.lines}
@@ -41,7 +41,7 @@ def waited_ms(profile: Profile, group: LineGroup) -> float:
 
 
 def words(profile: Profile, thread: HostThread | None) -> str:
-    """For the evidence, of a thread that has its work from there; empty: there is none."""
+    """For the evidence: the thread that gets its work from there, or empty if none."""
     if thread is None or profile.host is None:
         return ""
     factor = host_lines.scale(profile)

@@ -1,4 +1,4 @@
-"""Attention that is not fused: what its checks share."""
+"""Shared by the checks of attention that is not fused."""
 
 from __future__ import annotations
 

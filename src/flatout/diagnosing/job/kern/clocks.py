@@ -1,4 +1,4 @@
-"""What the driver said of the GPUs' clocks while the window was recorded."""
+"""The driver's facts about the GPUs' clocks while the window was recorded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flatout.nouns.profile import DeviceSample, Profile
 
 
 def share(sample: DeviceSample) -> float | None:
-    """The clock as a share of its maximum; None: not known."""
+    """The clock as a share of its maximum, or None if unknown."""
     if not sample.clock_mhz or not sample.clock_max_mhz:
         return None
     return sample.clock_mhz / sample.clock_max_mhz
@@ -24,7 +24,7 @@ def throttled(sample: DeviceSample, *reasons: str) -> bool:
 
 
 def saving(profile: Profile, slow: Sequence[DeviceSample]) -> Saving:
-    """What full clocks would save: of the slowest GPU, on which the others wait."""
+    """What full clocks would save on the slowest GPU, for which the others wait."""
     computing = profile.anatomy.step_ms - profile.anatomy.part(
         *WAITS, Kind.COPY, Kind.COMMUNICATION
     )
@@ -39,14 +39,14 @@ def saving(profile: Profile, slow: Sequence[DeviceSample]) -> Saving:
 
 
 def subject(slow: Sequence[DeviceSample]) -> str:
-    """GPU 0 (NVIDIA A100); GPUs 0, 3."""
+    """Like "GPU 0 (NVIDIA A100)" or "GPUs 0, 3"."""
     if len(slow) > 1:
         return f"GPUs {', '.join(str(sample.index) for sample in slow)}"
     return f"GPU {slow[0].index}" + (f" ({slow[0].name})" if slow[0].name else "")
 
 
 def evidence(slow: Sequence[DeviceSample]) -> str:
-    """Reasons, temperature, power and clock of each, as far as they are known."""
+    """Reasons, temperature, power and clock of each, where known."""
     return "; ".join(_facts(sample) for sample in slow)
 
 

@@ -3,7 +3,7 @@
 ## What it sees
 
 Operators whose floating-point inputs are all float64 and take a share of the step, whether the
-whole model is in float64 or only what was made from NumPy arrays.
+whole model is in float64 or only tensors made from NumPy arrays.
 
 ## Why it matters
 
@@ -13,9 +13,9 @@ default is float64, and one float64 tensor promotes all that it is added to.
 
 ## Evidence
 
-Where float64 enters the step (a field of the batch, an array, a conversion, the model's
-parameters, torch's default dtype), and the operators in float64 with their time, lines and shapes.
-Data from before the step is followed back, in the text of the script, to the line that made it.
+Where float64 comes from (a field of the batch, an array, a conversion, the model's parameters,
+torch's default dtype), and the operators in float64 with their time, lines and shapes. Data from
+before the step is followed back, in the text of the script, to the line that made it.
 
 ## Cure
 
@@ -43,7 +43,7 @@ from flatout_agent.wire import FlowSeen
 CHECK = Check(code="KERN001", severity=Severity.WARNING, since="0.2.0")
 CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::copy_")
 SOURCES = 3
-"""Places where float64 enters that are named."""
+"""The most places of float64's origin that are named."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -87,7 +87,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _source(profile: Profile) -> tuple[str, str | None]:
-    """Where float64 enters, in words for the evidence, and the line of the costliest such place."""
+    """Where float64 comes from, in words for the evidence, and the costliest such line."""
     seen = flow.of(profile)
     if seen is None or not seen.doubles:
         return "", None
@@ -98,7 +98,7 @@ def _source(profile: Profile) -> tuple[str, str | None]:
 
 
 def _many(operator: Operator) -> bool:
-    """Not of single numbers: those Python's own make, which are converted without any shape."""
+    """Whether it is not about single numbers; conversions of Python's own have no shape."""
     if not operator.shapes:
         return operator.name not in CONVERSIONS
     return any(operators.elements(tensor) > 1 for tensor in operators.inputs(operator))
@@ -114,7 +114,7 @@ def _lines(profile: Profile, whole: bool) -> tuple[str, ...]:
 
 
 def _lines_at_sources(profile: Profile, seen: FlowSeen) -> tuple[str, ...]:
-    """What to change on the lines where float64 enters."""
+    """What to change on the lines where float64 comes in."""
     lines: list[str] = []
     for row in seen.doubles[:SOURCES]:
         _, where = flow.source(profile, row)

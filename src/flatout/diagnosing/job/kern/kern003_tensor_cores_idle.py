@@ -18,8 +18,8 @@ The float32 products and attention kernels with their time, lines and shapes.
 
 ## Cure
 
-`torch.autocast` around the model's call and the loss; with float16 a GradScaler as well. Or the
-boost bf16-autocast. TF32 (KERN002) gets a part of the same gain; the two do not add up.
+`torch.autocast` around the model's call and the loss; with float16 also a GradScaler. Or the boost
+bf16-autocast. TF32 (KERN002) gets a part of the same gain; the two do not add up.
 
 ## References
 
@@ -81,7 +81,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _half(profile: Profile) -> str | None:
-    """The 16-bit dtype that this GPU's matrix units take; None: none, or not known."""
+    """The 16-bit dtype that this GPU's matrix units take, or None if none is known."""
     job = profile.job
     if job is not None and job.hip:
         return "bf16" if job.bf16 else None

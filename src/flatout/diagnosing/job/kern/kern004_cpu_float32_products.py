@@ -16,8 +16,8 @@ The float32 products with their time, lines and shapes.
 
 ## Cure
 
-`torch.autocast("cpu", dtype=torch.bfloat16)` around the model's call: the boost bf16-autocast.
-Where the CPU has AMX, the boost cpu-bf16 rounds inside the products alone.
+`torch.autocast("cpu", dtype=torch.bfloat16)` around the model's call: the boost bf16-autocast. If
+the CPU has AMX, the boost cpu-bf16 rounds only inside the products.
 
 ## References
 

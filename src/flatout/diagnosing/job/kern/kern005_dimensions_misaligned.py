@@ -43,7 +43,7 @@ ODD, EVEN = 0.4, 0.1
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for each dimension that is off."""
+    """One finding for each misaligned dimension."""
     capability = operators.capability(profile)
     if capability is None or capability < (7, 0):
         return
@@ -102,7 +102,7 @@ def _multiple(profile: Profile, operator: Operator) -> int | None:
 
 
 def _off(operator: Operator, multiple: int) -> int | None:
-    """The largest dimension by which rows are laid out that is off, in its costliest shape."""
+    """The largest misaligned row dimension in its costliest shape, or None."""
     if not operator.shapes:
         return None
     matrices = [matrix for matrix in operators.shape(operator.shapes[0]) if len(matrix) >= 2]

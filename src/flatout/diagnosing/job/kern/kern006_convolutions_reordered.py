@@ -41,7 +41,7 @@ from flatout.nouns.profile import Operator, Profile
 CHECK = Check(code="KERN006", severity=Severity.WARNING, since="0.2.0")
 REORDERING = re.compile(r"(?i)nchw_?to_?nhwc|nhwc_?to_?nchw")
 CAUTIOUS_CPU = 1.15
-"""Of convolutions with oneDNN, where no ceilings were measured."""
+"""Speed-up of convolutions with oneDNN, if no ceilings were measured."""
 DTYPES = {"float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16"}
 
 
@@ -94,7 +94,7 @@ def _lines(model: str | None) -> tuple[str, ...]:
 
 
 def _channels_last(profile: Profile) -> bool:
-    """Already so; or not known and not seen."""
+    """Whether it is channels-last already, or unknown and no reordering was seen."""
     if profile.job is None or not profile.job.models:
         return not any(REORDERING.search(kernel.name) for kernel in profile.kernels)
     models = [model for model in profile.job.models if model.conv2d]

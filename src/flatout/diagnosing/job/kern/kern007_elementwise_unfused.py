@@ -39,12 +39,12 @@ from flatout.nouns.profile import Operator, Profile
 
 CHECK = Check(code="KERN007", severity=Severity.WARNING, since="0.2.0")
 SHARE, SHARE_CPU = 0.10, 0.25
-"""Of the step; on a CPU compiling seldom pays for less."""
+"""Least share of the step; on a CPU compiling seldom pays for less."""
 FEWEST = 20
 """Launches a step."""
 FUSED = 0.5
 FUSED_CPU = 0.2
-"""Cautious shares of their time that fusing saves; on a CPU caches hide more of it."""
+"""Cautious shares of their time that fusing saves; on a CPU caches already save some."""
 RANDOM = r"aten::(bernoulli|uniform|normal|random|exponential|rand|randn)\w*"
 COMPILED = re.compile(r"triton_|cpp_fused|CompiledFunction|Torch-Compiled Region")
 
@@ -91,7 +91,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _updating(profile: Profile) -> list[Operator]:
-    """An update by hand is no part of the model that is compiled."""
+    """Operators of an update by hand, which compiling the model does not reach."""
     return [
         operator
         for operator in operators.of_update(profile)
@@ -100,14 +100,14 @@ def _updating(profile: Profile) -> list[Operator]:
 
 
 def _drawing(profile: Profile) -> list[Operator]:
-    """Random numbers on a CPU: they take as long in one pass as in several."""
+    """Random numbers on a CPU, which fusing does not speed up."""
     if savings.accelerated(profile):
         return []
     return operators.called(profile, RANDOM)
 
 
 def _compiled(profile: Profile) -> bool:
-    """It is compiled, or that is not known."""
+    """Whether it is compiled or that is unknown."""
     if profile.job is not None and any(model.compiled for model in profile.job.models):
         return True
     names = [operator.name for operator in profile.operators]

@@ -2,8 +2,8 @@
 
 ## What it sees
 
-A softmax over scores that a batched matrix product made and another one takes, by their shapes
-(or, where these were not recorded, in one function), and no fused attention in their place.
+A softmax over scores that one batched matrix product makes and another takes, by their shapes (or,
+if these were not recorded, in one function), instead of fused attention.
 
 ## Why it matters
 
@@ -13,7 +13,7 @@ never write them.
 
 ## Evidence
 
-The products, the softmax and what stands between them, with time, lines and shapes.
+The products, the softmax and the operators between them, with time, lines and shapes.
 
 ## Cure
 
@@ -81,7 +81,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _parts(profile: Profile) -> list[Operator]:
-    """Products, softmax and what is between; empty: no attention by hand."""
+    """Products, softmax and the operators between, or empty if no attention by hand."""
     softmax = operators.called(profile, SOFTMAX)
     multiplied = operators.called(profile, PRODUCT)
     if not softmax or not multiplied or _fallback(profile):
@@ -102,7 +102,7 @@ def _parts(profile: Profile) -> list[Operator]:
 
 
 def _fallback(profile: Profile) -> bool:
-    """Torch's own attention made these operators (KERN020)."""
+    """Whether torch's own attention called these operators (KERN020)."""
     return bool(operators.called(profile, attention.MATH))
 
 
@@ -117,7 +117,7 @@ def _scores(operators_with_scores: list[Operator]) -> set[tuple[int, int, int]]:
 
 
 def _makes(product: Operator, scores: set[tuple[int, int, int]]) -> bool:
-    """Its output, or its first factor, is one of the scores."""
+    """Whether its output or one of its factors has the shape of the scores."""
     for text in product.shapes:
         factors = [factor for factor in operators.shape(text) if len(factor) == 3][-2:]
         if len(factors) == 2:

@@ -5,13 +5,13 @@
 In one function of the user's, within a few lines: a mean over dimensions (or a variance), a square
 root (or its reciprocal), both with a backward pass, and a tensor that is multiplied or divided by
 one number for each of its rows or channels; in a model that is not compiled. Updates of weights and
-what prepares data have no backward pass, and torch's own normalisation is left out where a CPU
-makes it of the same operators.
+data preparation have no backward pass, and torch's own normalisation is left out if a CPU makes it
+of the same operators.
 
 ## Why it matters
 
 Each of these operators reads and writes the whole tensor. Torch's own normalisation reads it once
-or twice, and its backward pass is one kernel as well.
+or twice, and its backward pass is also one kernel.
 
 ## Evidence
 
@@ -20,7 +20,7 @@ The operators of that function on tensors of these shapes, with their time and l
 ## Cure
 
 `torch.nn.functional.layer_norm`, `rms_norm` (torch 2.4), `group_norm` or `batch_norm`; or
-`torch.compile`, which fuses what is written by hand.
+`torch.compile`, which fuses hand-written code.
 
 ## References
 
@@ -42,7 +42,7 @@ from flatout.nouns.profile import Operator, Place, Profile
 
 CHECK = Check(code="KERN009", severity=Severity.WARNING, since="0.2.0")
 MEAN_BACKWARD = re.compile(r"Mean(?!Backward0)Backward\d+|(Var|Std|VarMean|StdMean)Backward\d+")
-"""Autograd's names; MeanBackward0 is the mean of all elements: a loss, no normalisation."""
+"""Autograd's names without MeanBackward0, the mean of all elements, as in a loss."""
 ROOT_BACKWARD = re.compile(r"(Sqrt|Rsqrt|Std|StdMean)Backward\d+")
 MEAN = re.compile(r"aten::(mean|var|std|var_mean|std_mean)")
 ROOT = re.compile(r"aten::(rsqrt|sqrt)")
@@ -55,7 +55,7 @@ PARTS = re.compile(
 )
 OF_TORCH = re.compile(r"aten::\w*(layer|rms|group|batch|instance|weight)_norm\w*")
 NEAR = 4
-"""Lines around a scaling to which the rest of its normalisation is taken to belong."""
+"""Lines around a scaling that count as part of its normalisation."""
 SAVED, SAVED_CPU = 0.6, 0.4
 """Cautious shares of the time of these operators that one kernel saves."""
 
@@ -71,7 +71,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _parts(group: list[Operator]) -> list[Operator]:
-    """The operators of one function that normalise and are trained; empty: none do."""
+    """The operators of one function that normalise and are trained, or empty if none."""
     of_torch = _lines(operator for operator in group if OF_TORCH.fullmatch(operator.name))
     own = [operator for operator in group if _line(operator) not in of_torch]
     means, roots = (

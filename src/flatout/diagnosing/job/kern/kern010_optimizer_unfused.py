@@ -12,7 +12,7 @@ launches each of them for every tensor. Fused, each number is read and written o
 
 ## Evidence
 
-The optimizer, its parameters, what the update takes, and what one pass over memory would.
+The optimizer, its parameters, the time of the update, and of one pass over memory.
 
 ## Cure
 
@@ -40,9 +40,9 @@ CHECK = Check(code="KERN010", severity=Severity.WARNING, since="0.2.0")
 PASSES = {"Adam": 7, "AdamW": 7, "SGD": 5, "Adagrad": 5}
 """Numbers read and written for each parameter by the fused implementation (SGD: with momentum)."""
 REACHED = 0.7
-"""Share of the memory's bandwidth that a fused update is believed to reach."""
+"""Share of the memory bandwidth that a fused update is assumed to reach."""
 SAVED, SAVED_CPU = 0.25, 0.15
-"""Cautious shares of the update, where no bandwidth was measured."""
+"""Cautious shares of the update saved, if no bandwidth was measured."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

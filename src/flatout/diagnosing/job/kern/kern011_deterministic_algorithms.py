@@ -13,12 +13,12 @@ memory for each.
 
 ## Evidence
 
-The setting, and what the filling takes. Slower algorithms are not predicted: their faster
+The setting, and the time of the filling. Slower algorithms are not predicted: their faster
 counterparts did not run.
 
 ## Cure
 
-Use determinism only where a run must repeat bit for bit. Where it has to stay:
+Use determinism only if a run must repeat bit for bit. If it has to stay:
 `torch.utils.deterministic.fill_uninitialized_memory = False`.
 
 ## References

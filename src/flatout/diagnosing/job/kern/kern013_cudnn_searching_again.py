@@ -13,7 +13,7 @@ ends.
 
 ## Evidence
 
-How many shapes were seen, and what the host spends in convolutions beyond launching them.
+How many shapes were seen, and the host's time in convolutions beyond launching them.
 
 ## Cure
 
@@ -36,9 +36,9 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="KERN013", severity=Severity.WARNING, since="0.2.0", hides=("KERN012",))
 MANY = 4
-"""Shapes beyond which each is hardly seen again: the boost cudnn-benchmark draws the same line."""
+"""Shapes beyond which each hardly recurs; the boost cudnn-benchmark has the same limit."""
 LAUNCH_MS = 0.1
-"""On the host, for one convolution whose kernel is known: generous."""
+"""Generous host time for one convolution whose kernel is known."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

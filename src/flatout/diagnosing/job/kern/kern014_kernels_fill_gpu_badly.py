@@ -40,10 +40,10 @@ from flatout.nouns.profile import Kernel, Profile
 
 CHECK = Check(code="KERN014", severity=Severity.NOTE, since="0.2.0")
 FULL = 0.4
-"""Share of threads from which on bandwidth, not latency, binds as a rule."""
+"""Share of threads from which bandwidth, not latency, is usually the limit."""
 LOW = 0.2
 LONG_MS = 0.02
-"""A shorter kernel is bound by its launch, whatever it fills."""
+"""A shorter kernel is limited by its launch, however many threads it has."""
 NEED_FEW = (
     Kind.TENSOR_CORES,
     Kind.MATMUL,
@@ -52,7 +52,7 @@ NEED_FEW = (
     Kind.COPY,
 )
 BELIEVED = 0.5
-"""Cautious share of the difference that more threads really win back."""
+"""Cautious share of the difference that more threads recover."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -6,8 +6,8 @@ The driver gave heat as a reason for lower clocks while the steps were recorded.
 
 ## Why it matters
 
-Kernels take longer in the proportion in which the clock falls, and with several GPUs all of them
-wait for the hottest.
+Kernels take longer in proportion to the fall of the clock, and with several GPUs all of them wait
+for the hottest.
 
 ## Evidence
 
@@ -16,7 +16,7 @@ The reasons, the temperature, the clock and its maximum: means over the recorded
 ## Cure
 
 Clean fans and air vents, give the cards room, cool the rack. Until then a lower power limit holds a
-steadier speed than throttling. `flatout doctor` shows what the driver says now (HW004).
+steadier speed than throttling. `flatout doctor` shows the driver's present reasons (HW004).
 
 ## References
 

@@ -3,12 +3,12 @@
 ## What it sees
 
 The driver gave power as a reason for lower clocks while the steps were recorded, and the limit is
-well under what the data sheet says of this model; or the power supply's brake is active.
+well below this model's data sheet; or the power supply's brake is active.
 
 ## Why it matters
 
-At its own limit a busy GPU always lowers its clocks a little: that is no fault. A lower limit,
-set by someone or by a weak supply, costs speed for as long as it stays.
+At its own limit a busy GPU always lowers its clocks a little, which is no fault. A lower limit, set
+by somebody or by a weak supply, costs speed as long as it stays.
 
 ## Evidence
 
@@ -16,7 +16,7 @@ The reasons, the power, its limit and the data sheet's, the clock and its maximu
 
 ## Cure
 
-Raise the limit, where the supply and the cooling allow it. If the brake is active, check cables,
+Raise the limit if the supply and the cooling allow it. If the brake is active, check cables,
 connectors and the redundancy of the power supplies.
 
 ## References
@@ -38,11 +38,11 @@ from flatout.nouns.profile import DeviceSample, Profile
 
 CHECK = Check(code="KERN016", severity=Severity.WARNING, since="0.2.0", hides=("KERN017",))
 LOW = 0.9
-"""Share of the data sheet's power below which a limit is one that someone set."""
+"""Share of the data sheet's power below which somebody set the limit."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for all GPUs that a limit of their own slows."""
+    """One finding for all GPUs that their own power limit slows."""
     slowed = [sample for sample in profile.devices if _braked(sample) or _limited(sample)]
     if not slowed:
         return

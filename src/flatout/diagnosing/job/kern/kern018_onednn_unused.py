@@ -41,11 +41,11 @@ CHECK = Check(
 SLOW = r"aten::(_slow_conv2d_(forward|backward)|slow_conv\w*|thnn_conv2d\w*|_nnpack_\w+)"
 ONEDNN = r"aten::mkldnn_convolution\w*"
 SAVED = 0.5
-"""A cautious share of their time, where no ceiling or no operations are known."""
+"""Cautious share of their time saved, if the ceiling or the operations are unknown."""
 SMALL = 20480
-"""Elements of a single image, up to which torch leaves oneDNN out."""
+"""Elements of a single image up to which torch does not use oneDNN."""
 REACHED = 0.4
-"""Share of the ceiling that oneDNN's convolutions are believed to reach."""
+"""Share of the ceiling that oneDNN's convolutions are assumed to reach."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -56,7 +56,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if not slow or operators.in_dtype(slow, operators.FLOAT64):
         return  # float64 has no oneDNN: KERN001
     if all(map(_is_small, slow)):
-        return  # torch itself prefers them
+        return  # torch itself prefers its own for these
     if not operators.called(profile, ONEDNN):
         slow += operators.called(profile, r"aten::convolution_backward")
     took = operators.total(profile, slow)

@@ -2,9 +2,9 @@
 
 ## What it sees
 
-Lines of the user's with `.contiguous()`, `.clone()`, or a `.reshape()`, `.permute()` or
-`.transpose()` that has to copy, where the copying takes a share of the step. Of lines that call
-layers as well only those that ask for a copy by name: layers make copies of their own.
+The user's lines with `.contiguous()`, `.clone()`, or a `.reshape()`, `.permute()` or `.transpose()`
+that has to copy, if the copying takes a share of the step. Lines that also call layers count only
+if they ask for a copy by name, since layers make their own copies.
 
 ## Why it matters
 
@@ -44,18 +44,18 @@ REORDERS = re.compile(
     r"\.(contiguous|permute|transpose|movedim|reshape|flatten)\(|\.(mT|T)\b|\brearrange\("
 )
 COPYING = re.compile(r"\.(contiguous|clone)\(")
-"""What asks for a copy by name."""
+"""Explicit requests for a copy."""
 SHARE = 0.02
-"""Of the step, for one line."""
+"""Least share of the step for one line."""
 SAVED = 0.5
-"""Cautious: not every copy can go."""
+"""Cautious share saved: not every copy can be avoided."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for each line."""
     lines: dict[Place, list[Operator]] = {}
     for operator in operators.called(profile, COPIES):
-        # Inputs of more than one dtype: a conversion, as autocast makes them.
+        # Inputs of more than one dtype mean a conversion, as by autocast.
         if (
             operator.where is not None
             and REORDERS.search(operator.where.source)
@@ -65,14 +65,14 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     computing = _computing(profile)
     for place, copies in lines.items():
         if place in computing and not COPYING.search(place.source):
-            continue  # whose copies they are is not known
+            continue  # the source of the copies is unknown
         took = operators.total(profile, copies)
         if took >= SHARE * profile.anatomy.step_ms:
             yield from _diagnosis(profile, place, copies, took)
 
 
 def _computing(profile: Profile) -> set[Place | None]:
-    """Lines that call layers as well, which make copies of their own."""
+    """Lines that also call layers, which make their own copies."""
     kinds = (Kind.TENSOR_CORES, Kind.MATMUL, Kind.ATTENTION, Kind.NORMALISATION)
     return {operator.where for operator in operators.of_kind(profile, *kinds)}
 

@@ -42,8 +42,8 @@ CHECK = Check(code="KERN020", severity=Severity.WARNING, since="0.2.0")
 PRODUCTS = r"aten::(bmm|baddbmm)"
 SOFTMAX = r"aten::(_softmax|_softmax_backward_data|_safe_softmax)"
 BETWEEN = r"aten::(masked_fill_?|mul_?|div_?|bernoulli_?|native_dropout\w*)"
-"""What attention is made of; on its line, where that is known. A layer's other dropouts may have
-the same line: what is between counts only where all of it has the shape of heads.
+"""Operators of attention between its products.
+A layer's other dropouts may share its line, so these count only with the shape of heads.
 """
 
 
@@ -75,7 +75,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _parts(profile: Profile, math: list[Operator]) -> list[Operator]:
-    """What torch's attention calls, on its lines."""
+    """The operators that torch's attention calls, on its lines if known."""
     lines = {operator.where for operator in math if operator.where is not None}
     near = [operator for operator in profile.operators if not lines or operator.where in lines]
     heads = {
@@ -109,7 +109,7 @@ def _lines(profile: Profile, math: list[Operator]) -> tuple[str, ...]:
     place = operators.costliest_place(profile, math)
     call = "y = F.scaled_dot_product_attention(q, k, v, "
     if place is not None and place.source and "scaled_dot_product" not in place.source:
-        return ()  # a layer of torch's calls it, by that layer's own arguments
+        return ()  # a torch layer calls it with its own arguments
     if not savings.accelerated(profile):
         return savings.lines(place, f"{call}dropout_p=p)", f"{call}dropout_p=0.0)")
     return savings.lines(place, f"{call}attn_mask=mask)", f"{call}is_causal=True)")

@@ -4,7 +4,7 @@
 
 An embedding with dense gradients, at least five times as many rows as a step looks up, that nothing
 else in the forward pass reads (no tied output layer), and an optimizer that has a version for
-sparse gradients: Adam, AdamW, Adagrad, SGD without momentum. Told where the update of these rows,
+sparse gradients: Adam, AdamW, Adagrad, SGD without momentum. Reported if the update of these rows,
 with filling and adding their gradients, takes at least a tenth of the step.
 
 ## Why it matters
@@ -19,7 +19,7 @@ The tables, the rows that a step looks up, and the time of update and gradients.
 
 ## Cure
 
-`nn.Embedding(..., sparse=True)`, with an optimizer of its own for these weights:
+`nn.Embedding(..., sparse=True)`, with a separate optimizer for these weights:
 `torch.optim.SparseAdam` in place of Adam and AdamW; `SGD` and `Adagrad` take sparse gradients
 themselves, without weight decay. The rows that a step does not use then keep their values and their
 momentum, which decay otherwise: training differs slightly, as it does for any lazy optimizer. The
@@ -46,13 +46,13 @@ from flatout_agent.wire import EmbeddingSeen
 
 CHECK = Check(code="KERN022", severity=Severity.WARNING, since="0.3.0")
 SPARSE = {"Adam": "SparseAdam", "AdamW": "SparseAdam", "SGD": "SGD", "Adagrad": "Adagrad"}
-"""The optimizer of torch that takes sparse gradients in its place."""
+"""The torch optimizer for sparse gradients that replaces each."""
 LEAST = 0.1
-"""Share of the step in these rows below which nothing is told."""
+"""Share of the step in these rows below which nothing is reported."""
 MOMENTUM = 0.1
-"""Of the parameters' bytes, what an optimizer holds at most that has no momentum."""
+"""The most that an optimizer without momentum holds, as a share of the parameters' bytes."""
 DEAR = 4.0
-"""How many times as long as in the dense update a row takes that is used."""
+"""How many times as long a used row takes in the sparse as in the dense update."""
 FILLING = r"aten::(fill_|zero_|add_?|embedding_dense_backward|_embedding_bag_dense_backward)"
 """Operators that make and add up dense gradients."""
 
@@ -99,7 +99,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _has_momentum(profile: Profile) -> bool:
-    """Or it is not known: SGD adds up sparse gradients without end for it."""
+    """Whether SGD has momentum or that is unknown: with it, sparse gradients grow without end."""
     seen = profile.seen
     if seen is None or seen.optimizer_bytes is None:
         return True
@@ -107,7 +107,7 @@ def _has_momentum(profile: Profile) -> bool:
 
 
 def _gradients(profile: Profile, rows: Sequence[EmbeddingSeen]) -> list[Operator]:
-    """Operators that fill and add up gradients of these tables alone."""
+    """Operators that fill and add up only gradients of these tables."""
     tables = {f"{row.rows}x{row.width}" for row in rows}
     return [
         operator

@@ -2,10 +2,10 @@
 
 ## What it sees
 
-A linear layer whose output goes into `cross_entropy` or `nll_loss` alone, of whose rows at least
-60% are not in the loss: their target is `ignore_index`, or they are left out by an index after the
-layer (`logits[mask]`, `logits[:, -1]`). Told from 1,000 classes on, or where layer and loss take a
-tenth of the step.
+A linear layer whose output only goes into `cross_entropy` or `nll_loss`, with at least 60% of its
+rows not in the loss: their target is `ignore_index`, or an index after the layer leaves them out
+(`logits[mask]`, `logits[:, -1]`). Reported from 1,000 classes, or if layer and loss take a tenth of
+the step.
 
 ## Why it matters
 
@@ -41,9 +41,9 @@ from flatout_agent.wire import FlowSeen, IgnoredSeen
 
 CHECK = Check(code="KERN023", severity=Severity.WARNING, since="0.3.0")
 MANY = 1000
-"""Classes from which it is told whatever it takes."""
+"""Classes from which it is reported whatever its time."""
 LEAST = 0.1
-"""Share of the step from which it is told of fewer."""
+"""Share of the step from which it is reported for fewer classes."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -78,7 +78,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _ms(profile: Profile, flow: FlowSeen, row: IgnoredSeen) -> float:
-    """Of a step, in layer and loss.
+    """Milliseconds of a step in layer and loss.
 
     On an accelerator by the share of operations in the time of its products, else by the share of
     the time in operators.

@@ -43,29 +43,29 @@ from flatout.nouns.profile import Operator, Place, Profile
 CHECK = Check(code="KERN024", severity=Severity.WARNING, since="0.3.0")
 SELECTS, SLICES = "aten::select_backward", "aten::slice_backward"
 PASSES = r"aten::(fill_|zero_|add_?)"
-"""What goes over tensors of the whole size."""
+"""Operators that pass over tensors of the whole size."""
 MANY = 8
-"""Slices, and slices in the whole, at least."""
+"""Least number of slices taken, and of slices in the whole."""
 LEAST = 0.03
 """Share of the step."""
 LEFT = 2
-"""Passes over the whole tensor, as many as for one or two slices now."""
+"""Passes over the whole tensor that remain, as many as one or two slices take now."""
 MOST_MS = 0.2e-6
-"""For each number that a pass reads or writes on a CPU, as at 20 GB/s: more is a busy machine."""
+"""The most per number a pass handles on a CPU, at 20 GB/s; more means a busy machine."""
 
 
 @dataclass(frozen=True)
 class _Slices:
-    """Those of one line, of tensors of one shape."""
+    """The slices that one line takes of tensors of one shape."""
 
     operator: Operator
     part: Shape
     whole: Shape
     passes: tuple[Operator, ...]
-    """What goes over the whole; some of it over other tensors, too."""
+    """Operators that pass over the whole, some also over other tensors."""
 
     def ms(self, profile: Profile) -> float:
-        """In passes over the whole, at most one for each slice; by the numbers that it holds."""
+        """Milliseconds in passes over the whole, at most one per slice, by its share of numbers."""
         took = 0.0
         for operator in self.passes:
             others = [operators.elements(shape) for shape in operators.inputs(operator)
@@ -93,7 +93,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _slices(group: Sequence[Operator]) -> _Slices | None:
-    """None: the line takes no such slices; else those of the largest tensor."""
+    """The line's slices of the largest tensor, or None if it takes no such slices."""
     many = [operator for operator in group if operator.calls >= MANY and operator.shapes]
     passes = [operator for operator in many if operators.matches(PASSES, operator.name)]
     wholes = {shape for operator in passes for shape in operators.inputs(operator)}
@@ -110,7 +110,7 @@ def _slices(group: Sequence[Operator]) -> _Slices | None:
 
 
 def _is_slice(part: Shape, whole: Shape) -> bool:
-    """Whether it is the whole but for one dimension, and of that an eighth or less."""
+    """Whether it equals the whole except for one dimension, and is at most an eighth of it."""
     if operators.elements(whole) < MANY * operators.elements(part) or not part:
         return False
     if len(part) == len(whole):

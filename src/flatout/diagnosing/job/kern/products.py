@@ -18,24 +18,24 @@ CAUTIOUS = {
     ("tf32", "fp16"): 1.6,
     ("tf32", "bf16"): 1.6,
 }
-"""Speed-ups of large products that are common on GPUs, for where no ceiling was measured."""
+"""Usual speed-ups of large products on GPUs, if no ceiling was measured."""
 HALVED = 0.25
-"""Share of the time of kernels that move memory which 16 bits save: a half at most, nothing where
-autocast keeps float32 (losses, exponents, sums with float32). The middle is believed."""
+"""Share of the time of memory-bound kernels that 16 bits save: at most a half, and nothing where
+autocast keeps float32 (losses, exponents, sums with float32). This is the middle."""
 CASTS = 4.0
 """Kernels that autocast adds to one product of the forward pass: casts of its weight and bias, and
 of their gradients. Other inputs are often in 16 bits already."""
 CAUTIOUS_CPU = {("fp64", "fp32"): 1.8, ("fp32", "bf16"): 1.5}
 VARIANTS = {("fp32", "bf16"): "bfloat16"}
-"""In which variant products were timed again."""
+"""The variant in which products were timed again, by dtypes."""
 COVERED = 0.5
-"""Of their time, what must have been timed again to speak for all of them."""
+"""Share of their time that must have been timed again to represent all."""
 CASTS_MS = {"bfloat16": 0.01}
-"""What autocast adds to one forward call beyond its weight: its bias, input and their gradients."""
+"""Autocast's time per forward call beyond the weight: for bias, input and their gradients."""
 TIMED = 0.35
-"""By how much of itself a saving may be off that comes from products timed again."""
+"""Share by which a saving from products timed again may be off."""
 REACHED = 0.5
-"""Products that reach this share of their ceiling are limited by it, and gain its whole ratio."""
+"""Products that reach this share of their ceiling gain the ceilings' whole ratio."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,19 @@ class Faster:
     """What products gain in another dtype."""
 
     saves_ms: float
-    """On the device."""
+    """Milliseconds on the device."""
     words: str
     """The arithmetic."""
     uncertainty: float | None = None
-    """By how much of itself the saving may be off; None: as the check's family."""
+    """Share by which the saving may be off, or None for the check family's."""
 
 
 def faster(profile: Profile, slow: Sequence[Operator], now: str, then: str) -> Faster:
     """What these operators save when they run in dtype `then` instead of `now` (fp32, bf16, ...).
 
-    By the ratio of the measured ceilings, a cautious constant where there are none. Where their
-    operations were counted and they reach little of the ceiling, something else limits them too,
-    and the ratio shrinks towards 1.
+    By the ratio of the measured ceilings, or a cautious constant if there are none. If their
+    counted operations reach little of the ceiling, something else limits them too, and the ratio
+    shrinks towards 1.
     """
     convolutions = [operator for operator in slow if operators.CONVOLVES.fullmatch(operator.name)]
     fused = [operator for operator in slow if operator.kind is Kind.ATTENTION]
@@ -100,8 +100,8 @@ def casts_host_ms(profile: Profile, slow: Sequence[Operator]) -> float:
 
 
 def again(profile: Profile, slow: Sequence[Operator], variant: str) -> tuple[float, str] | None:
-    """(how many times as fast these ran when they were made again in this variant, at least 1;
-    that in words). None: too few were.
+    """(how many times as fast these ran when repeated in this variant, at least 1; that in words),
+    or None if too few were repeated.
     """
     names = {operator.name for operator in slow}
     of_these = [p for p in profile.products if p.name in names and "float" in p.dtypes]
@@ -167,7 +167,7 @@ def _measured(
 
 
 def _reached(profile: Profile, slow: Sequence[Operator], ceiling: float) -> float | None:
-    """Share of the ceiling (TFLOP/s) that these operators reach; None: operations not counted."""
+    """Share of the ceiling (TFLOP/s) that these reach, or None if operations were not counted."""
     counted = [operator for operator in slow if operator.flops]
     took = operators.total(profile, counted)
     flops = sum(operator.flops or 0.0 for operator in counted)

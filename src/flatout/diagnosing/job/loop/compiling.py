@@ -11,7 +11,7 @@ from flatout.nouns import units
 from flatout.nouns.profile import Profile
 
 COMPILING = re.compile(r".*\(dynamo_timed\)|_compile\.compile_inner.*|compile_fx\b.*")
-"""What torch.compile calls its own work in a trace."""
+"""Names of torch.compile's own work in a trace."""
 SHAPE = re.compile(
     r"size mismatch|stride mismatch|shape mismatch|\.size\(|\.size\(\)\[|shape\[|rank mismatch"
     r"|expected \d+, actual \d+",
@@ -20,7 +20,7 @@ SHAPE = re.compile(
 
 
 def saving(profile: Profile) -> Saving:
-    """What compiling takes a step, as far as the recording saw it."""
+    """The time a step that compiling takes, as far as recorded."""
     took = sum(
         operator.host_ms for operator in profile.operators if COMPILING.fullmatch(operator.name)
     )
@@ -30,12 +30,12 @@ def saving(profile: Profile) -> Saving:
 
 
 def of_shapes(reasons: Sequence[str]) -> list[str]:
-    """Those that name a size that changed."""
+    """The reasons that name a changed size."""
     return [reason for reason in reasons if SHAPE.search(reason)]
 
 
 def evidence(reasons: Sequence[str], most: int = 3, width: int = 240) -> str:
-    """The first distinct ones, shortened."""
+    """The first distinct reasons, shortened."""
     distinct = list(dict.fromkeys(reasons))
     parts = [text if len(text) <= width else f"{text[: width - 3]}..." for text in distinct[:most]]
     if len(distinct) > most:

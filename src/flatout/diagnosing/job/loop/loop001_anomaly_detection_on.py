@@ -38,7 +38,7 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="LOOP001", severity=Severity.WARNING, since="0.2.0", hides=("KERN007",))
 LOOKING = r"aten::(isnan|is_nonzero|any|ne(\.\w+)?|item|_local_scalar_dense)"
 STACK_MS = 0.05
-"""Cautious: what noting one Python stack costs."""
+"""Cautious cost of recording one Python stack."""
 ANSWER = r"aten::(is_nonzero|item|_local_scalar_dense)"
 
 

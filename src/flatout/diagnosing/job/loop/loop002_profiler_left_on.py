@@ -11,8 +11,8 @@ events pile up in memory until the profiler stops.
 
 ## Evidence
 
-A step's time while it runs, beside one without it: where it runs all the time, the program is run
-again without it. Where that is not known, how many operators a step has.
+A step's time while it runs, beside one without it: if it runs all the time, the program is run
+again without it. If that is unknown, how many operators a step has.
 
 ## Cure
 
@@ -39,7 +39,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="LOOP002", severity=Severity.WARNING, since="0.2.0")
 EVENT_MS = 0.003
-"""Cautious: what recording one operator costs on the host."""
+"""Cautious cost of recording one operator on the host."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -68,7 +68,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _measured(profile: Profile) -> tuple[Saving, str] | None:
-    """The step with it and without it; None: they were not measured."""
+    """The saving and the steps with and without it, or None if not measured."""
     seen, step_ms = profile.seen, profile.anatomy.step_ms
     if seen is None or seen.profiler_step_s is None:
         return None
@@ -80,9 +80,9 @@ def _measured(profile: Profile) -> tuple[Saving, str] | None:
 
 
 def _estimated(profile: Profile) -> tuple[Saving, str]:
-    """By the operators that it records."""
+    """The saving by the operators that it records."""
     events = sum(operator.calls for operator in profile.operators)
-    # On an accelerator only what it waits for the host counts.
+    # On an accelerator only its waiting for the host counts.
     most = profile.anatomy.part(*CALLING, Kind.WAIT_HOST)
     saved = min(events * EVENT_MS, most)
     saving = device_time.of_step(

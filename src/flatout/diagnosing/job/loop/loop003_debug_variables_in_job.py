@@ -12,7 +12,7 @@ device does nothing. Such lines stay in scripts and job files long after the bug
 
 ## Evidence
 
-Each variable with its value, and what the device waits.
+Each variable with its value, and the device's wait.
 
 ## Cure
 
@@ -47,7 +47,7 @@ SAVED, SAVED_PYTHON = 0.5, 0.2
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for all of them; a note where they only write logs."""
+    """One finding for all of them; a note if they only write logs."""
     variables = profile.seen.debug_variables if profile.seen is not None else ()
     if not variables:
         return

@@ -35,7 +35,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="LOOP004", severity=Severity.WARNING, since="0.2.0")
 FEWEST = 2
-"""One is often the change from the first shape to shapes that may change, or to evaluation."""
+"""One recompilation is often the change to dynamic shapes, or to evaluation."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -2,7 +2,7 @@
 
 ## What it sees
 
-Calls of the model in evaluation mode with gradients on, from which no backward pass follows.
+Calls of the model in evaluation mode with gradients on, without a backward pass.
 
 ## Why it matters
 
@@ -11,7 +11,7 @@ activations at once, so that evaluation batches must be smaller than they could 
 
 ## Evidence
 
-What evaluation takes for each training step, and its line.
+The time of evaluation for each training step, and its line.
 
 ## Cure
 
@@ -35,7 +35,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="LOOP006", severity=Severity.WARNING, since="0.2.0")
 SAVED = 0.15
-"""Cautious share of the evaluation's time: between a tenth and a third is seen."""
+"""Cautious share of the evaluation's time saved; observed: between a tenth and a third."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -2,10 +2,10 @@
 
 ## What it sees
 
-Evaluation between the steps of an epoch, not at its end, and a quarter of the time or more
-spent in it; a tenth where it returns after 20 steps or fewer. What it takes is counted over the
-steps from one to the next. Text that the model generates in a callback, to be looked at, is
-evaluation, too. Calls of a model that is not trained, a teacher or a target network, do not count.
+Evaluation between the steps of an epoch, not at its end, and a quarter of the time or more spent in
+it; a tenth if it recurs after 20 steps or fewer. Its time is spread over the steps from one to the
+next. Text that the model generates in a callback for inspection is also evaluation. Calls of a
+model that is not trained, a teacher or a target network, do not count.
 
 ## Why it matters
 
@@ -13,7 +13,7 @@ Evaluating every few steps shows little more than every few hundred, and trainin
 
 ## Evidence
 
-What evaluation takes for each training step, beside the step, after how many steps it returns, the
+The time of evaluation for each training step, beside the step, after how many steps it recurs, the
 function that evaluates or generates, and the line of the training loop that calls it.
 
 ## Cure
@@ -41,17 +41,17 @@ from flatout_agent.wire import LoopSeen
 
 CHECK = Check(code="LOOP007", severity=Severity.WARNING, since="0.2.0")
 SHARE = 0.25
-"""Of all time."""
+"""Share of all time."""
 OFTEN_SHARE = 0.10
-"""Of all time, where it returns often."""
+"""Share of all time if it recurs often."""
 OFTEN = 20
-"""Steps between two evaluations that show hardly anything new."""
+"""The most steps between two evaluations that hardly show anything new."""
 ENOUGH = 0.05
-"""Of the steps' time: what evaluation may take."""
+"""Share of the steps' time that evaluation may take."""
 GENERATES = re.compile(r"\b(generate|beam_search|sample_sequence)\w*\(")
-"""Calls that make the model write something."""
+"""Calls that make the model generate something."""
 TEXTS = ("transformers", "vllm", "ctranslate2")
-"""Packages whose models write text."""
+"""Packages whose models generate text."""
 MAIN = ("<module>", "main")
 LONGEST = 36
 """Characters of a function that the title names."""
@@ -85,7 +85,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _place(profile: Profile, where: str | None) -> Place | None:
-    """With its function and text, where stacks or operators show them."""
+    """The place with its function and text, if stacks or operators show them."""
     lines = profile.host.lines if profile.host is not None else ()
     sampled = (place for line in lines for place in (line.where, *line.chain))
     recorded = (operator.where for operator in profile.operators if operator.where is not None)
@@ -129,7 +129,7 @@ def _after(watched: LoopSeen) -> str:
 
 
 def _model_called(watched: LoopSeen, where: str | None, place: Place | None) -> str:
-    """The line where the model is called; with its text where it is known."""
+    """The line that calls the model, with its text if known."""
     if watched.eval_where is None or (place is None and watched.eval_where == where):
         return ""
     text = f" {place.source}" if place is not None and place.source else ""

@@ -34,7 +34,7 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="LOOP008", severity=Severity.WARNING, since="0.2.0")
 EVERY = 100
-"""Steps: one save in so many is enough."""
+"""Steps for which one save is enough."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

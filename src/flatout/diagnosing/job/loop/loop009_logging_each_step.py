@@ -3,13 +3,13 @@
 ## What it sees
 
 `print`, `logging`, TensorBoard's `add_scalar` or `wandb.log` in every second step or more often,
-and time in it. Where it reads a value from an accelerator, the SYNC codes report the wait for the
+and time in it. If it reads a value from an accelerator, the SYNC codes report the wait for the
 device instead.
 
 ## Why it matters
 
-Each line is formatted, written and flushed while the loop stands still; over a slow terminal, a
-network disk or an uploading logger that takes milliseconds.
+Each line is formatted, written and flushed while the loop waits; a slow terminal, a network disk
+or an uploading logger takes milliseconds.
 
 ## Evidence
 
@@ -37,11 +37,11 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="LOOP009", severity=Severity.WARNING, since="0.2.0")
 NAMES = ("print", "logging", "SummaryWriter.add_scalar", "wandb.log")
 EVERY = 50
-"""Steps: one line of the log in so many is enough."""
+"""Steps for which one line of the log is enough."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for all of it."""
+    """One finding for all logging."""
     waiting = {str(sync.where) for sync in profile.syncs if sync.where is not None}
     log_calls = [call for call in loops.calls(profile, *NAMES) if call.where not in waiting]
     saving = loops.rarer(profile, log_calls, "logging", EVERY)

@@ -7,7 +7,7 @@ A `torch.optim.Optimizer` that the loop creates in every second step or more oft
 ## Why it matters
 
 Momentum and the moments of Adam start at zero in each step: it is not the intended optimizer any
-more. Building it, and allocating its state, takes time as well.
+more. Building it and allocating its state also takes time.
 
 ## Evidence
 

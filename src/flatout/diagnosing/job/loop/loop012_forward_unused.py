@@ -2,9 +2,9 @@
 
 ## What it sees
 
-Training calls of the model, with gradients on, from whose outputs no backward pass follows, but
-whose outputs are read: for a metric, say. Of calls that nobody reads LOOP016 tells,
-of calls that repeat another one LOOP024.
+Training calls of the model, with gradients on, whose outputs are read (for a metric, say) but get
+no backward pass. LOOP016 reports calls whose outputs nobody reads, LOOP024 calls that repeat
+another one.
 
 ## Why it matters
 
@@ -40,7 +40,7 @@ CHECK = Check(code="LOOP012", severity=Severity.WARNING, since="0.2.0")
 LEAST = 0.5
 """Calls a step."""
 FORWARD = 0.3
-"""Share of computing that forward passes take, where operators do not show it."""
+"""Share of computing that forward passes take, if operators do not show it."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -79,7 +79,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _unread(profile: Profile) -> float:
-    """Such calls of a step whose outputs are not read either, or that repeat another call."""
+    """Such calls a step that other checks report: outputs unread, or another call repeated."""
     seen = flow.of(profile)
     if seen is None:
         return 0.0

@@ -72,7 +72,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _zeroed(profile: Profile) -> bool:
-    """A call of zero_grad, or a fill outside the backward pass: the model's own is inside of it."""
+    """Whether zero_grad is called or zeros are filled in outside the model's backward pass."""
     if operators.called(profile, r"Optimizer\.zero_grad#.*"):
         return True
     fills = [operator for operator in operators.called(profile, ZEROING) if not operator.backward]

@@ -3,25 +3,24 @@
 ## What it sees
 
 Operators, mostly those of a whole forward pass, whose results reach neither a backward pass, nor
-the host (`item`, `numpy`, `print`), nor a variable that outlives the step; and derivatives by
-`torch.autograd.grad` of which the same holds, as a Laplacian that is only printed now and then. The
-data flow of two consecutive steps is followed for that; what the second step takes from the first
-counts as read.
+the host (`item`, `numpy`, `print`), nor a variable that outlives the step. The same for derivatives
+by `torch.autograd.grad`, such as a Laplacian that is only printed now and then. The data flow of
+two consecutive steps is followed; anything that the second takes from the first counts as read.
 
 ## Why it matters
 
-It is work for nothing. A second forward pass costs a third of a training step; on the same input it
-gives what is there already, and in training mode it moves the statistics of batch norm twice.
+The work is wasted. A second forward pass costs a third of a training step; on the same input it
+repeats a known result, and in training mode it moves the statistics of batch norm twice.
 
 ## Evidence
 
-The outermost call of which nothing is read and its line, its share of the step, and whether the
-same module is called on the same tensors on another line.
+The outermost call whose results are never read and its line, its share of the step, and whether
+the same module is called on the same tensors on another line.
 
 ## Cure
 
-Remove the call, or make it only in the steps that read its result. Where a later line needs it,
-use the result of the first call. Of `nn.MultiheadAttention`, whose averaged weights nobody reads:
+Remove the call, or make it only in the steps that read its result. If a later line needs it, use
+the result of the first call. If nobody reads the averaged weights of `nn.MultiheadAttention`, pass
 `need_weights=False`. The gain: its share of the time in operators.
 
 ## References
@@ -43,9 +42,9 @@ from flatout_agent.wire import UnreadSeen
 
 CHECK = Check(code="LOOP016", severity=Severity.WARNING, since="0.2.0")
 GRADIENTS = "autograd.grad"
-"""UnreadSeen.what of calls of torch.autograd.grad."""
+"""UnreadSeen.what for calls of torch.autograd.grad."""
 LEAST_OPERATORS = 0.10
-"""Share of the step from which operators that are no call of a module are told."""
+"""Share of the step from which operators outside module calls are reported."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

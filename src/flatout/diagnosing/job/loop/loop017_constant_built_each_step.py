@@ -5,12 +5,12 @@
 Operators that make a tensor from numbers, or from tensors that training does not change, and give
 the same shape, dtype and bytes in two consecutive steps: masks, positions, tables, one-hot targets,
 converted constants, the mean of the whole data set, features of a fixed image through a frozen
-network, named by the outermost call that gives nothing else. Random ones, what the loader gives,
-what is only filled with a number, what is written to later, what a layer makes of a fixed input by
-code that it also runs on what changes, and what comes of a target network (frozen, with the shapes
-of a trained one, whose weights it gets from time to time) do not count. Of less than 1 KiB only
-what takes time to make counts, where it is made of the same tensors. Tensors on an accelerator are
-compared by the operators and numbers that make them, and then told as likely.
+network, named by the outermost call that gives nothing else. These do not count: random tensors,
+the loader's, tensors that are only filled with a number or written to later, a layer's results for
+a fixed input by code that it also runs on changing input, and results of a target network (frozen,
+and given the weights of a trained one from time to time). Tensors below 1 KiB count only if they
+are made of the same tensors and take time to make. Tensors on an accelerator are compared by the
+operators and numbers that make them, and reported as likely.
 
 ## Why it matters
 
@@ -24,7 +24,7 @@ The lines, the operators and their time, the tensor's shape, dtype and bytes.
 ## Cure
 
 Build it once: before the loop, in a module's `__init__` with `register_buffer`, or in a function
-under `functools.lru_cache` that is asked by size, dtype and device. The gain: the time of the
+under `functools.lru_cache` with size, dtype and device as arguments. The gain: the time of the
 operators that build it.
 
 ## References
@@ -49,11 +49,11 @@ MOVING = {"aten._to_copy", "aten.copy_"}
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for each line that ends in one."""
+    """One finding for each line that ends in a constant."""
     seen = flow.of(profile)
     for row in seen.constants if seen is not None else ():
         if savings.accelerated(profile) and set(row.operators) <= MOVING:
-            continue  # copied to the device each step: told by the check of such copies
+            continue  # copied to the device each step: the check of such copies reports it
         took = flow.constant_ms(profile, row)
         saving = device_time.of_step(
             profile, took, f"the {units.milliseconds(took)} in which it is built"

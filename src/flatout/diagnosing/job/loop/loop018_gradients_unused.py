@@ -5,15 +5,15 @@
 Parameters that get a gradient in each backward pass, though no optimizer of the process has them,
 the program does not change them itself, and nothing reads the gradient: mostly a backbone that is
 meant to be fixed, while only the head is given to the optimizer. Or a called module that is
-trained, but not by this pass: all that it computes for the module is set to zero or dropped before
-anything reads it, while another part of the pass is used. That is mostly the discriminator's step
-of a GAN, which goes back through the generator as well. The data flow of two steps shows which
-operators of the backward pass serve nothing but these gradients.
+trained, but not by this pass: all its gradients are set to zero or dropped before anything reads
+them, while another part of the pass is used. That is mostly the discriminator's step of a GAN,
+which also goes back through the generator. The data flow of two steps shows which operators of the
+backward pass serve only these gradients.
 
 ## Why it matters
 
-The backward pass through a part costs about twice its forward pass. Where nothing that is trained
-lies before the part, all of that is for nothing, and the activations that are kept for it.
+The backward pass through a part costs about twice its forward pass. If nothing before the part is
+trained, all of that is wasted, and so are the activations kept for it.
 
 ## Evidence
 
@@ -22,13 +22,12 @@ operators that serve only these gradients.
 
 ## Cure
 
-`backbone.requires_grad_(False)` once, before training; where nothing before it is trained, also
-`with torch.no_grad():` around its call. Where the parameters were to be trained, give them to the
-optimizer instead. Of a part that another pass trains: `detach()` its output for this pass, or call
-it under `torch.no_grad()` where no other pass needs that output. Where another pass learns through
-the same line, as through the encoder of a critic, freeze the part for this one. The gain: those
-operators' share of the step; without gradients the forward pass also keeps no activations, which
-is not counted.
+`backbone.requires_grad_(False)` once, before training; if nothing before it is trained, also
+`with torch.no_grad():` around its call. If the parameters were to be trained, give them to the
+optimizer instead. If another pass trains the part, `detach()` its output for this pass, or call it
+under `torch.no_grad()` if no other pass needs that output. If another pass learns through the same
+line, as through the encoder of a critic, freeze the part for this one. The gain: those operators'
+share of the step; the forward pass then also keeps no activations, which is not counted.
 
 ## References
 
@@ -54,7 +53,7 @@ LEAST = 0.03
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for the model, or for each pass whose gradients are dropped in part."""
+    """One finding for the model, or for each pass that drops some of its gradients."""
     seen = flow.of(profile)
     for row in seen.gradients if seen is not None else ():
         assert seen is not None

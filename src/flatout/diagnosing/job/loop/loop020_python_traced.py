@@ -13,7 +13,7 @@ of it looks like a slow program.
 
 ## Evidence
 
-What traces, the line that switches it on, and the time that Python takes in a step.
+The tracer, the line that switches it on, and the time that Python takes in a step.
 
 ## Cure
 

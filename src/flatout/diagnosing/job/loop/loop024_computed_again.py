@@ -5,17 +5,17 @@
 Calls of one module in a step whose operators all work on the same values as those of an earlier
 call, in two consecutive steps: the helpers of a physics-informed loss that each call the network
 anew, a second forward pass for a metric. Repeated calls of `torch.autograd.grad` for the same
-derivatives count, too, and those that give what `backward` leaves in `.grad` as well: mostly
-gradients that are computed in advance only to log their norm. Dropout, batch normalisation that
-keeps statistics, weights that have changed in between, a discriminator that gets its input once
-detached and once not, and calls on all parts of a batch without gradients that are made again with
-them, part by part to save memory, do not. Of calls that nobody reads LOOP016 tells, of what is the
-same in each step LOOP017.
+derivatives count too, as do those whose result `backward` also leaves in `.grad`, mostly gradients
+computed in advance only to log their norm. These do not count: dropout, batch normalisation that
+keeps statistics, weights that changed in between, a discriminator whose input is once detached and
+once not, and calls on a whole batch without gradients that are repeated with them part by part, to
+save memory. LOOP016 reports calls whose results nobody reads, LOOP017 results that are the same in
+each step.
 
 ## Why it matters
 
-The same numbers are computed several times. Where a backward pass follows, it goes through each of
-them, too.
+The same numbers are computed several times. If a backward pass follows, it also goes through each
+of them.
 
 ## Evidence
 
@@ -25,9 +25,9 @@ again with it, and their share of the step.
 ## Cure
 
 Call it once and use its output wherever it is needed, `output.detach()` where no gradient is. One
-`torch.autograd.grad` gives the derivatives by all columns of an input; after `backward` the
-parameters' `.grad` holds theirs, and `clip_grad_norm_` returns their norm. The gain: the time of
-the operators that only repeat, without the backward pass through them.
+`torch.autograd.grad` gives the derivatives by all columns of an input. After `backward` the
+parameters' gradients are in `.grad`, and `clip_grad_norm_` returns their norm. The gain: the time
+of the repeated operators, without the backward pass through them.
 
 ## References
 
@@ -48,11 +48,11 @@ from flatout_agent.wire import AgainSeen
 
 CHECK = Check(code="LOOP024", severity=Severity.WARNING, since="0.3.0")
 GRADIENTS = "autograd.grad"
-"""AgainSeen.what of calls of torch.autograd.grad."""
+"""AgainSeen.what for calls of torch.autograd.grad."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for each line that calls a module, or torch.autograd.grad."""
+    """One finding for each line that calls a module or torch.autograd.grad again."""
     seen = flow.of(profile)
     for row in seen.again if seen is not None else ():
         assert seen is not None

@@ -13,12 +13,12 @@ others, and the memory that they hold grows as well.
 ## Evidence
 
 What is added, how many in each step, and from which line; the time of a step at the beginning and
-now, where the program was watched from its start.
+now, if the program was watched from its start.
 
 ## Cure
 
-Add it once, before the loop; or keep what `register_*_hook` returns and call `remove()` on it in
-the same step.
+Add it once, before the loop; or keep the handle that `register_*_hook` returns and call `remove()`
+on it in the same step.
 
 ## References
 
@@ -41,11 +41,11 @@ CHECK = Check(
     code="LOOP025",
     severity=Severity.WARNING,
     since="0.3.0",
-    # What the hooks themselves do: with one of each left, it may not be worth a word.
+    # The hooks' own work: with one of each left, it may not be worth reporting.
     hides=("HOST008", "HOST011", "KERN007", "LOOP016"),
 )
 WORTH_TELLING = 1.1
-"""Times as long as at the beginning, a step has visibly grown."""
+"""How many times as long as at the beginning a step must take to be reported."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

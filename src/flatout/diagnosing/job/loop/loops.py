@@ -1,4 +1,4 @@
-"""What checks of the training loop ask of the calls that were seen in it."""
+"""What checks of the training loop ask of the calls seen in it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from flatout.nouns.profile import Profile
 from flatout_agent.wire import CallSeen
 
 EACH_STEP = 0.5
-"""Calls a step from which on it is each step: one call in a short window is chance."""
+"""Calls a step from which it counts as each step: one call in a short window is chance."""
 
 
 def calls(profile: Profile, *names: str, least: float = EACH_STEP) -> list[CallSeen]:
-    """Those of these names that the loop makes at least so often a step, the longest first."""
+    """The loop's calls of these names, made at least this often a step, longest first."""
     watched_calls = profile.seen.calls if profile.seen is not None else ()
     matching = [call for call in watched_calls if call.name in names and call.calls >= least]
     return sorted(matching, key=lambda call: -call.s)
 
 
 def ms(calls: Iterable[CallSeen]) -> float:
-    """Milliseconds a step of all of them."""
+    """Milliseconds a step of all calls."""
     return sum(max(call.s, 0.0) for call in calls) * 1000
 
 
 def where(calls: Iterable[CallSeen]) -> str | None:
-    """The line of the longest with a line."""
+    """The line of the longest call whose line is known."""
     return next((call.where for call in calls if call.where), None)
 
 
@@ -46,7 +46,7 @@ def evidence(calls: list[CallSeen], most: int = 3) -> str:
 
 
 def rarer(profile: Profile, calls: list[CallSeen], work: str, every: int) -> Saving:
-    """What is saved where one in `every` steps makes these calls. work: "saving"."""
+    """What is saved if one in `every` steps makes these calls. work: "saving"."""
     took = ms(calls)
     reason = f"{work} takes {units.milliseconds(took)} a step; one in {every} steps is enough"
     return device_time.of_step(profile, took * (1 - 1 / every), reason)
@@ -55,7 +55,7 @@ def rarer(profile: Profile, calls: list[CallSeen], work: str, every: int) -> Sav
 def diagnosis(
     title: str, calls: list[CallSeen], saving: Saving, cure: str, lines: Sequence[str]
 ) -> Diagnosis:
-    """Calls that nearly every step makes. lines: the line as it is, and what should stand there."""
+    """Calls that nearly every step makes. lines: the line now, then its replacement."""
     line = where(calls)
     return Diagnosis(
         title=f"{title}: {units.milliseconds(ms(calls))}",
@@ -76,11 +76,11 @@ NAMED = (
     r'File "([^"]+)", line (\d+)',
     r"((?:[A-Za-z]:)?[^\s:(\"']+\.py):(\d+)",
 )
-"""How torch names lines: behind a guard, in a stack, behind a function."""
+"""How torch names lines: after a guard, in a stack, after a function."""
 
 
 def line_in(text: str) -> str | None:
-    """The user's line that torch names in a message, file:line; None: it names none."""
+    """The user's line that torch names in a message, as file:line, or None if it names none."""
     for pattern in NAMED:
         places = [place for place in re.findall(pattern, text) if not FOREIGN.search(place[0])]
         if places:

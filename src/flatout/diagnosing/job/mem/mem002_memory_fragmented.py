@@ -2,18 +2,17 @@
 
 ## What it sees
 
-Memory that the allocator has reserved beyond what was in use at most: a fifth of the device or
-more.
+Memory that the allocator has reserved beyond the peak in use: a fifth of the device or more.
 
 ## Why it matters
 
-The caching allocator cuts blocks and cannot join those of different segments. What is left
+The caching allocator cuts blocks and cannot join those of different segments. The space left
 between them is lost for larger tensors: jobs run out of memory with gigabytes free, and the batch
 stays smaller than it could be.
 
 ## Evidence
 
-What is reserved, what was in use at most, what the device has.
+The memory reserved, the peak in use, and the device's memory.
 
 ## Cure
 
@@ -38,7 +37,7 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="MEM002", severity=Severity.NOTE, since="0.2.0")
 SHARE = 0.2
 TIGHT = 0.9
-"""Reserved share of the device from which on it is in the way."""
+"""Share of the device's memory from which reserved memory is a problem."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

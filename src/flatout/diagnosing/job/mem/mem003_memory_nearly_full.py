@@ -11,7 +11,7 @@ process ends the job hours later; on a CPU the system begins to swap, or kills t
 
 ## Evidence
 
-What was in use at most, and what there is.
+The peak in use, and the device's memory.
 
 ## Cure
 
@@ -41,7 +41,7 @@ FULL = 0.93
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the device."""
     used = device_memory.share_used(profile)
-    if used is None or not FULL <= used <= 1.5:  # beyond that the two figures are not of one thing
+    if used is None or not FULL <= used <= 1.5:  # beyond 1.5 the two figures do not match
         return
     yield Diagnosis(
         title=f"memory is {units.share(used)} full",

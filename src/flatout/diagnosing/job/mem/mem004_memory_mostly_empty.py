@@ -12,7 +12,7 @@ predicted gain is per sample.
 
 ## Evidence
 
-What was in use at most, what there is, the batch size, and by how much it could grow.
+The peak in use, the device's memory, the batch size, and by how much it could grow.
 
 ## Cure
 
@@ -40,7 +40,7 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="MEM004", severity=Severity.NOTE, since="0.2.0")
 EMPTY = 0.5
 FILLED = 0.85
-"""Share of the memory that a larger batch should leave at most in use."""
+"""The most of the memory that a larger batch should use."""
 FIXED = (Kind.WAIT_HOST, Kind.OPTIMIZER, Kind.COMMUNICATION)
 FIXED_COPIES = 4
 """Weights, gradients and two moments: memory that does not grow with the batch."""
@@ -86,7 +86,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _factor(profile: Profile) -> int:
-    """The power of two by which what grows with the batch can be multiplied."""
+    """The power of two by which the batch can be multiplied."""
     watched = profile.seen
     if watched is None or not watched.memory_peak_bytes or not watched.memory_total_bytes:
         return 1

@@ -6,7 +6,7 @@ Losses from steps before the last ones are alive, and with them the graph of the
 
 ## Why it matters
 
-A loss that is added up or put into a list as a tensor holds every node of its graph, and what
+A loss that is added up or put into a list as a tensor holds every node of its graph and all that
 these have saved. Memory grows until the job ends with an out-of-memory error, and each step pays
 for new memory instead of using the old one again.
 

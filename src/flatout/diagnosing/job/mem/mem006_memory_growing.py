@@ -11,7 +11,7 @@ with an out-of-memory error, the sooner the smaller the device.
 
 ## Evidence
 
-Bytes a step, what is in use now, and for how many steps that lasts.
+Bytes a step, the memory in use now, and for how many steps that lasts.
 
 ## Cure
 
@@ -36,9 +36,9 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="MEM006", severity=Severity.WARNING, since="0.2.0")
 LEAST = 64 * 2**10
-"""Bytes a step, on an accelerator: there each tensor is counted."""
+"""Bytes a step on an accelerator, where each tensor is counted."""
 LEAST_CPU = 2 * 2**20
-"""Of a process on a CPU, which grows by itself for a while."""
+"""Bytes a step of a process on a CPU, which grows by itself for a while."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -40,7 +40,7 @@ CHECK = Check(code="MEM007", severity=Severity.NOTE, since="0.2.0")
 SOFTMAX = r"aten::(_?log_softmax|_?softmax|_(log_)?softmax_backward_data|nll_loss\w*)"
 VOCABULARY = 8192
 SHARE = 0.08
-"""Of the memory in use, for one such tensor."""
+"""Share of the memory in use that one such tensor takes."""
 SAVED = 0.4
 """Cautious share of these operators' time that fusing saves."""
 
@@ -84,7 +84,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _bytes(operator: Operator) -> int:
-    """Of its costliest input with that many classes, in float32."""
+    """Bytes in float32 of its costliest input with that many classes."""
     sizes = (
         operators.elements(tensor) * 4
         for tensor in operators.inputs(operator)

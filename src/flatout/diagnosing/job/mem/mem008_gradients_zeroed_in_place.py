@@ -7,7 +7,7 @@
 ## Why it matters
 
 The fill goes through memory once for all gradients, and the backward pass then adds to them, which
-reads and writes them once more, instead of assigning what it computed. The memory of gradients also
+reads and writes them once more, instead of assigning its results. The memory of gradients also
 stays taken during the forward pass.
 
 ## Evidence
@@ -78,7 +78,7 @@ def _of_gradients(operator: Operator) -> bool:
 
 
 def _accumulates(profile: Profile, added: list[Operator]) -> bool:
-    """One addition for each tensor: not those of the model's own backward pass."""
+    """Whether each tensor has an addition, beyond those of the model's own backward pass."""
     optimizers = profile.job.optimizers if profile.job is not None else ()
     tensors = sum(optimizer.tensors for optimizer in optimizers)
     return 0 < tensors <= sum(operator.calls for operator in added)

@@ -2,20 +2,20 @@
 
 ## What it sees
 
-`torch.utils.checkpoint` in the model, on a GPU or a CPU, while less than half of the memory is ever
-in use, what would be kept without it included. Two steps whose operators are followed show which of
-them a checkpoint calls again in the backward pass, and how large their results are; where they were
-not followed, the operators of lines that call a checkpoint are looked at.
+`torch.utils.checkpoint` in the model, on a GPU or a CPU, while less than half of the memory would
+ever be in use even without it. Two steps whose operators are followed show which of them a
+checkpoint calls again in the backward pass, and how large their results are; if they were not
+followed, the operators of lines that call a checkpoint are examined.
 
 ## Why it matters
 
 Checkpointing runs the forward pass of its blocks once more in the backward pass: up to a third more
-computing. That pays only where the activations would not fit otherwise.
+computing. That pays only if the activations would not fit otherwise.
 
 ## Evidence
 
-The line that calls the checkpoint, or that switches it on (`gradient_checkpointing_enable()`), what
-is computed again, the memory in use, and what the activations would take at most.
+The line that calls the checkpoint, or that switches it on (`gradient_checkpointing_enable()`), the
+operators computed again, the memory in use, and the most that the activations would take.
 
 ## Cure
 
@@ -43,7 +43,7 @@ from flatout_agent.wire import FlowSeen, RecomputedSeen
 CHECK = Check(code="MEM009", severity=Severity.WARNING, since="0.2.0")
 EMPTY = 0.5
 RECOMPUTED = 0.2
-"""Cautious share of computing that is the second forward pass; a quarter where it is all."""
+"""Cautious share of computing in the second forward pass; a quarter if all is repeated."""
 CALL = re.compile(r"\bcheckpoint(_sequential)?\(|\.gradient_checkpointing")
 NODE = re.compile(r"(autograd::engine::evaluate_function: )?CheckpointFunction(Backward)?")
 
@@ -61,7 +61,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _followed(profile: Profile, seen: FlowSeen, row: RecomputedSeen | None) -> Iterator[Diagnosis]:
-    """By the operators that were called again."""
+    """A finding by the operators that were called again."""
     watched = profile.seen
     if row is None or watched is None or not watched.memory_total_bytes:
         return
@@ -96,7 +96,7 @@ def _followed(profile: Profile, seen: FlowSeen, row: RecomputedSeen | None) -> I
 
 
 def _by_lines(profile: Profile, used: float) -> Iterator[Diagnosis]:
-    """By operators of lines that call a checkpoint, where the data flow is not known."""
+    """A finding by operators of lines that call a checkpoint, if the data flow is unknown."""
     checkpointed = [
         operator
         for operator in profile.operators

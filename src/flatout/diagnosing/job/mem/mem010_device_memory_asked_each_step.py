@@ -9,7 +9,7 @@ allocation, although the steps are all alike by now.
 
 Torch's allocator caches its memory: in a steady state it asks for none. These calls make the host
 wait for the device. Reasons: `empty_cache()` in the loop, sizes that change from step to step,
-caching turned off, or a library with an allocator of its own.
+caching turned off, or a library with its own allocator.
 
 ## Evidence
 

@@ -1,4 +1,4 @@
-"""Calls in nearly each step for which the device waits: what they take, and what it costs."""
+"""Calls in nearly every step for which the device waits: their time and their cost."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class StallingCalls:
 
     number: float
     ms: float
-    """In the calls themselves, as they were watched; 0: only the trace shows them."""
+    """Milliseconds in the calls themselves as watched; 0 if only the trace shows them."""
     idle_ms: float
-    """For which the device waits."""
+    """Milliseconds for which the device waits."""
     saves_ms: float
     where: str | None
-    """file:line of the first with a line."""
+    """file:line of the first call whose line is known."""
 
     @property
     def reason(self) -> str:
@@ -32,7 +32,7 @@ class StallingCalls:
 
 
 def of(profile: Profile, stall: stalls.Stall, names: Collection[str]) -> StallingCalls | None:
-    """The calls of these names, and the stalls of this kind; None: they are not worth a word."""
+    """The calls of these names and the stalls of this kind, or None if not worth reporting."""
     if not savings.accelerated(profile):
         return None
     syncs = stalls.of(profile, stall)

@@ -6,7 +6,7 @@ A line that clips gradients, or compares their norm, reads a value from the devi
 
 ## Why it matters
 
-`clip_grad_norm_` itself needs no value on the host. With `error_if_nonfinite=True`, or where the
+`clip_grad_norm_` itself needs no value on the host. With `error_if_nonfinite=True`, or if the
 script reads the norm (`if norm > limit`, `norm.item()`), the host waits for the whole backward
 pass, and the device then waits for the optimizer's launches.
 

@@ -7,7 +7,7 @@
 ## Why it matters
 
 Freeing memory waits for the device, and the next step has to ask the driver for it again, which
-waits as well. The cache costs nothing: torch reuses it. If memory runs out, the cache is not the
+also waits. The cache costs nothing: torch reuses it. If memory runs out, the cache is not the
 cause.
 
 ## Evidence
@@ -17,7 +17,7 @@ The calls and their milliseconds a step, the line, and for how long the device i
 ## Cure
 
 Leave it out. Against fragmentation: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. The gain:
-the idle time after the calls, or their time on the host where that is all that is known.
+the idle time after the calls, or their time on the host if only that is known.
 
 ## References
 

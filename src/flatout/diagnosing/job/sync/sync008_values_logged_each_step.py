@@ -17,7 +17,7 @@ idle afterwards.
 
 ## Cure
 
-Log every N steps, the mean of what was added up on the device. The gain: the idle time.
+Log every N steps the mean of values added up on the device. The gain: the idle time.
 
 ## References
 

@@ -17,8 +17,8 @@ idle afterwards.
 
 ## Cure
 
-autocast to bfloat16 without a scaler, where the device has it; else `fused=True` in the optimizer.
-The gain: the idle time.
+autocast to bfloat16 without a scaler, if the device has it; else `fused=True` in the optimizer. The
+gain: the idle time.
 
 ## References
 

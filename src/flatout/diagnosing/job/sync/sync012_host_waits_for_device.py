@@ -17,8 +17,8 @@ the device is idle afterwards.
 
 ## Cure
 
-Find out what in the line needs a value from the device; `torch.cuda.set_sync_debug_mode("warn")`
-names each such call. The gain: the idle time.
+Find the part of the line that needs a value from the device;
+`torch.cuda.set_sync_debug_mode("warn")` names each such call. The gain: the idle time.
 
 ## References
 

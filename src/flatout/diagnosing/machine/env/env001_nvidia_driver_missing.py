@@ -42,7 +42,7 @@ CHECK = Check(code="ENV001", severity=Severity.ERROR, since="0.2.0", hides=("ENV
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where a GPU waits for a driver that is nowhere."""
+    """One finding if a GPU has no driver and none is installed."""
     evidence = _on_windows(machine) or _on_linux(machine)
     if evidence is None:
         return

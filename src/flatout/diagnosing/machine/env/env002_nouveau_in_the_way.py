@@ -8,8 +8,7 @@ and no driver is bound to the GPU.
 ## Why it matters
 
 nouveau is a display driver without CUDA. As long as it holds the GPU, NVIDIA's driver cannot take
-it, and torch sees no GPU at all. Where NVIDIA's driver has other GPUs of this machine, it is a
-note.
+it, and torch sees no GPU at all. If NVIDIA's driver has other GPUs of this machine, it is a note.
 
 ## Evidence
 

@@ -3,8 +3,8 @@
 ## What it sees
 
 `nvidia.ko` is on disk for other kernel releases and not for the running one, and it is not loaded.
-That is what a kernel update leaves behind where DKMS could not build the module, most often because
-the new kernel's headers are missing.
+A kernel update leaves this behind if DKMS could not build the module, usually because the new
+kernel's headers are missing.
 
 ## Why it matters
 
@@ -17,7 +17,7 @@ The running release, the releases with a module, and whether DKMS and the header
 
 ## Cure
 
-Install the running kernel's headers, let DKMS build the module, and load it. Where the driver came
+Install the running kernel's headers, let DKMS build the module, and load it. If the driver came
 without DKMS, reinstall the driver. Until then, starting the previous kernel from the boot menu also
 works.
 
@@ -42,7 +42,7 @@ CHECK = Check(code="ENV003", severity=Severity.ERROR, since="0.2.0", hides=("ENV
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where the module is there for other kernels alone."""
+    """One finding if the module exists only for other kernels."""
     kernel, release = machine.kernel, machine.system.release
     if not driver_state.module_missing(machine) or kernel.nvidia_module_on_disk is not False:
         return

@@ -19,10 +19,10 @@ The versions of the loaded module, of the module on disk, and of the library; an
 
 ## Cure
 
-Load the new module: stop what uses the GPU, unload the old one and load the new one; or simply
-restart. Where the module on disk differs from the library too, reinstall the driver. In a container
-the library must come from the host: remove the one in the image, or restart the container after the
-host's driver was updated.
+Load the new module: stop programs that use the GPU, unload the old one and load the new one; or
+simply restart. If the module on disk also differs from the library, reinstall the driver. In a
+container the library must come from the host: remove the one in the image, or restart the container
+after the host's driver was updated.
 
 ## References
 

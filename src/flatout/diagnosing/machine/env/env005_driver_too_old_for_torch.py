@@ -4,7 +4,7 @@
 
 The driver's version is below the oldest one on which programs of torch's CUDA release run,
 including NVIDIA's minor-version compatibility: any CUDA 12.x build runs on the drivers from
-525.60.13 (Linux) on, any 13.x on those from 580 on. Where torch itself finds a GPU, nothing is
+525.60.13 (Linux) on, any 13.x on those from 580 on. If torch itself finds a GPU, nothing is
 reported: a forward-compatibility package may be installed.
 
 ## Why it matters
@@ -17,7 +17,7 @@ The driver's version, torch's version and build, and the driver that this CUDA n
 
 ## Cure
 
-Either install a newer driver, at least the version that is named; or, where the driver may not be
+Either install a newer driver, at least the version that is named; or, if the driver may not be
 changed, install the newest torch build that runs on the present one.
 
 ## References
@@ -81,7 +81,7 @@ def _ways(machine: Machine, needed: str) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _torch_for_driver(place: Target) -> tuple[str, tuple[str, ...]] | None:
-    """The build that runs on the present driver; None: none does, or it is not known."""
+    """The build that runs on the present driver, or None if there is none or it is unknown."""
     try:
         choice = pytorch.choose(place)
         lines = pytorch.commands(place)
@@ -93,7 +93,7 @@ def _torch_for_driver(place: Target) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _gpu_allows(machine: Machine, needed: str) -> bool:
-    """The GPUs are still supported by the driver branch that is needed."""
+    """Whether the required driver branch still supports the GPUs."""
     capabilities = map(driver_state.capability, machine.gpus_of("nvidia"))
     lasts = [cuda.last_driver_branch(capability) for capability in capabilities if capability]
     try:

@@ -5,9 +5,8 @@
 /dev/nvidiactl, /dev/nvidia-uvm or a /dev/nvidiaN is there, and this process may not both read and
 write it. Files that belong to administrators anyway (/dev/nvidia-caps) are not looked at.
 
-Files that are open to everyone by their mode and closed all the same are withheld by a device
-cgroup, as batch systems do with the GPUs of other jobs: that is reported only where the job was
-given no GPU at all.
+If a file's mode is open to everyone but the file is closed, a device cgroup withholds it, as batch
+systems do with the GPUs of other jobs. That is reported only if the job was given no GPU at all.
 
 ## Why it matters
 
@@ -75,8 +74,9 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _not_given(machine: Machine, files: list[DeviceFile]) -> Iterator[Diagnosis]:
-    """The files are open to everyone and closed to this process. Silent where it has other GPUs,
-    and in Docker, where a container loses its devices that way: NVML's error shows it.
+    """One finding for files that everyone may open by their mode, but not this process.
+
+    None if it has other GPUs, or in Docker, where NVML's error shows that devices were lost.
     """
     lost = machine.container.kind not in (None, "singularity")
     if lost or driver_state.listed(machine) or driver_state.cuda_works(machine):

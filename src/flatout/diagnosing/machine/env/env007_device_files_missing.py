@@ -82,14 +82,14 @@ def _missing_files(machine: Machine) -> list[str]:
     if machine.container.wsl or nothing or not driver_state.loaded(machine):
         return []
     paths = [file.path for file in files if not file.exists]
-    # Where nvidia_uvm is not loaded, nothing says that its file should be there.
+    # Without nvidia_uvm loaded, its file need not exist.
     unlisted = bool(files) and all(file.path != UVM for file in files)
     failed = driver_state.cuda_works(machine) is False
     return [*paths, UVM] if unlisted and failed else paths
 
 
 def _severity(machine: Machine, paths: list[str]) -> Severity | None:
-    """None: nothing to report."""
+    """The severity, or None if there is nothing to report."""
     works = driver_state.cuda_works(machine)
     if not paths or not machine.gpus_of("nvidia") or works:
         return None

@@ -42,7 +42,7 @@ CHECK = Check(code="ENV008", severity=Severity.ERROR, since="0.2.0", hides=("ENV
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where a module that is there does not get in."""
+    """One finding if an installed module is not loaded."""
     there = machine.kernel.nvidia_module_on_disk is True
     if not machine.system.secure_boot or not there or not driver_state.module_missing(machine):
         return

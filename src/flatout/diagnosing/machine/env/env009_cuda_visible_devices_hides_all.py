@@ -17,8 +17,8 @@ The value, and the GPUs that are there.
 
 ## Cure
 
-Unset the variable, also where a profile, an env file or a job script sets it. In a job of Slurm,
-ask for a GPU (`--gres=gpu:1`) instead.
+Unset the variable, and remove it from a profile, env file or job script that sets it. In a job of
+Slurm, ask for a GPU (`--gres=gpu:1`) instead.
 
 ## References
 
@@ -40,7 +40,7 @@ CHECK = Check(code="ENV009", severity=Severity.ERROR, since="0.2.0", hides=("ENV
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where the variable hides GPUs that are there."""
+    """One finding if the variable hides GPUs that are there."""
     value = (machine.environment or {}).get(visible_devices.NAME)
     cards = machine.gpus_of("nvidia")
     if value is None or not cards or not visible_devices.hides_all(value):

@@ -3,7 +3,7 @@
 ## What it sees
 
 An entry of CUDA_VISIBLE_DEVICES is a number above the last GPU, the start of a UUID that no GPU (or
-more than one) has, a MIG device where there is none, something that is neither number nor UUID, or
+more than one) has, a MIG device that does not exist, something that is neither number nor UUID, or
 an entry that is listed twice.
 
 ## Why it matters
@@ -14,8 +14,8 @@ container the GPUs that were passed through are counted from 0.
 
 ## Evidence
 
-The value, the entry at which CUDA stops and why, how many GPUs the driver lists, and what is left.
-It is an error where nothing is left, else a warning.
+The value, the entry at which CUDA stops and why, how many GPUs the driver lists, and which GPUs are
+left. It is an error if none is left, else a warning.
 
 ## Cure
 
@@ -71,6 +71,6 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _commands(place: Target, usable: str | None) -> tuple[str, ...]:
-    """A value for this shell alone: one that stays would hide GPUs that come later."""
+    """A value for this shell only: a permanent one would hide GPUs added later."""
     lines = system_packages.variable(place, visible_devices.NAME, usable)
     return lines[:1] if usable else lines

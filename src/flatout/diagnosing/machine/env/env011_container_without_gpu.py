@@ -14,7 +14,7 @@ however well the host is set up.
 
 ## Evidence
 
-The kind of container, that no device file is there, and what says that a GPU should be.
+The kind of container, that no device file is there, and the reason to expect a GPU.
 
 ## Cure
 
@@ -47,7 +47,7 @@ CHECK = Check(
     hides=("ENV006", "ENV007", "ENV014", "ENV015", "ENV017", "ENV019", "ENV025"),
 )
 
-# Kind of container -> what starts it with a GPU; IMAGE and COMMAND are those of before.
+# Kind of container -> what starts it with a GPU; IMAGE and COMMAND are the user's own.
 NVIDIA = {
     "docker": (
         "docker run --gpus all IMAGE",
@@ -103,20 +103,20 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _of_host(machine: Machine) -> str:
-    """What shows that the host has a GPU; empty: nothing."""
+    """What shows that the host has a GPU, or empty if nothing does."""
     cards = driver_state.on_bus(machine)
     if cards:
         return f"NVIDIA on the host's bus: {driver_state.names(cards[:2])} ({len(cards)} in all)"
     if driver_state.loaded(machine):
         return "NVIDIA's module is loaded in the host's kernel"
-    # Many processors hold a small GPU of AMD's: only a torch for ROCm makes it expected.
+    # Many AMD processors include a small GPU; only a torch built for ROCm suggests its use.
     rocm = machine.torch is not None and machine.torch.hip is not None
     amd = [gpu for gpu in machine.gpus_of("amd") if gpu.pci_address and rocm]
     return f"AMD on the host's bus: {amd[0].name or amd[0].pci_id or 'GPU'}" if amd else ""
 
 
 def _of_image(machine: Machine) -> str:
-    """What says that the image is made for a GPU; empty: nothing."""
+    """What shows that the image is made for a GPU, or empty if nothing does."""
     torch = machine.torch
     if torch is not None and (torch.cuda or torch.hip):
         built = f"CUDA {torch.cuda}" if torch.cuda else f"ROCm {torch.hip}"
@@ -127,7 +127,7 @@ def _of_image(machine: Machine) -> str:
 
 
 def _commands(place: Target, kind: str, amd: bool) -> tuple[str, ...]:
-    """Remarks: they are for the host, and this shell is in the container."""
+    """Comments, since they must run on the host and this shell is in the container."""
     if amd:
         lines = AMD.get(kind, (f"{_runner(kind)} run {AMD_DEVICES} IMAGE",))
         return tuple(f"# {line}" for line in ("On the host:", *lines, "Look here: ls -l /dev/kfd"))

@@ -8,14 +8,14 @@ forward-compatibility folder do not count.
 
 ## Why it matters
 
-In WSL the driver is that of Windows: it appears as /usr/lib/wsl/lib/libcuda.so.1 and speaks to
+In WSL the driver is Windows' own: it appears as /usr/lib/wsl/lib/libcuda.so.1 and speaks to
 /dev/dxg. A Linux driver package brings another libcuda.so.1, for a kernel module that WSL does not
 have. If the loader takes that one, CUDA finds no device. Packages such as `cuda` and `cuda-drivers`
 pull it in; `cuda-toolkit` does not.
 
 ## Evidence
 
-The libraries with their paths and versions. An error where torch finds no GPU, else a warning.
+The libraries with their paths and versions. An error if torch finds no GPU, else a warning.
 
 ## Cure
 

@@ -11,8 +11,8 @@ can use the GPU through the driver of Windows.
 
 ## Evidence
 
-The kernel release that WSL 1 reports, and torch's build. An error where torch is built for CUDA,
-else a warning.
+The kernel release that WSL 1 reports, and torch's build. An error if torch is built for CUDA, else
+a warning.
 
 ## Cure
 

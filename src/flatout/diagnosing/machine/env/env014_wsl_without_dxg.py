@@ -6,13 +6,13 @@ The process runs in WSL 2, outside of a container, and the device file /dev/dxg 
 
 ## Why it matters
 
-/dev/dxg is the only way from WSL 2 to the GPU. It is missing where the WSL kernel is older than
-4.19.121 or self-built without it, where Windows is older than Windows 10 21H2, where the Windows
-driver does not support WSL, or where /etc/wsl.conf switches the GPU off.
+/dev/dxg is the only way from WSL 2 to the GPU. It is missing if the WSL kernel is older than
+4.19.121 or self-built without it, if Windows is older than Windows 10 21H2, if the Windows driver
+does not support WSL, or if /etc/wsl.conf switches the GPU off.
 
 ## Evidence
 
-The WSL kernel's release, and torch's build. An error where torch is built for CUDA, else a warning.
+The WSL kernel's release, and torch's build. An error if torch is built for CUDA, else a warning.
 
 ## Cure
 

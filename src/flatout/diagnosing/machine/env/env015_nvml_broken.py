@@ -17,7 +17,7 @@ The error of the one that fails, and the driver's version as the other reports i
 
 ## Cure
 
-Install the library or the tool of exactly the driver's version, from where the driver came. In a
+Install the library or the tool of exactly the driver's version, from the driver's source. In a
 container ask the container toolkit for it: NVIDIA_DRIVER_CAPABILITIES=compute,utility.
 
 ## References
@@ -41,7 +41,7 @@ CHECK = Check(code="ENV015", severity=Severity.WARNING, since="0.2.0")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where exactly one of the two has an error, and the driver answered."""
+    """One finding if exactly one of the two has an error, and the driver answered."""
     driver_facts = machine.driver("nvidia")
     if driver_facts is None or driver_facts.version is None or not driver_state.listed(machine):
         return

@@ -3,8 +3,8 @@
 ## What it sees
 
 A GPU says that its NVSwitch fabric is not started or still in progress, or the service
-nvidia-fabricmanager is known not to run where NVSwitches are. Where every GPU's fabric is complete,
-nothing is reported: in some virtual machines the service runs on the host.
+nvidia-fabricmanager is known not to run although there are NVSwitches. If every GPU's fabric is
+complete, nothing is reported: in some virtual machines the service runs on the host.
 
 ## Why it matters
 
@@ -14,8 +14,8 @@ initialized", also for a single GPU.
 
 ## Evidence
 
-The service's state, each GPU's fabric state, and what torch said. A warning where torch finds its
-GPUs all the same.
+The service's state, each GPU's fabric state, and what torch said. A warning if torch still finds
+its GPUs.
 
 ## Cure
 

@@ -20,9 +20,9 @@ listed, and the Xid errors of that address.
 
 ## Cure
 
-Read the kernel's log, then restart (a full power cycle helps where a restart does not). If it
-happens again, check power cables, risers and temperature, and have the card replaced. A GPU that
-its driver no longer supports needs an older driver branch.
+Read the kernel's log, then restart (a full power cycle helps if a restart does not). If it happens
+again, check power cables, risers and temperature, and have the card replaced. A GPU that its driver
+no longer supports needs an older driver branch.
 
 ## References
 

@@ -4,7 +4,7 @@
 
 An NVIDIA GPU is on the bus and the driver lists none: its module is loaded, and NVML and nvidia-smi
 fail or find no device; or the module is there for the running kernel and not loaded, without Secure
-Boot. Causes that have a page of their own (ENV001 to ENV014) are reported there instead.
+Boot. Causes with their own page (ENV001 to ENV014) are reported there instead.
 
 ## Why it matters
 
@@ -72,7 +72,7 @@ def _not_loaded(machine: Machine) -> bool:
 
 
 def _fails(machine: Machine, cards: tuple[Gpu, ...]) -> bool:
-    """The module is loaded (or this is Windows), and the driver lists nothing."""
+    """Whether the module is loaded (or this is Windows) but the driver lists nothing."""
     driver_facts = machine.driver("nvidia")
     windows = machine.system.name == "Windows"
     if not (driver_facts if windows else driver_state.loaded(machine)):

@@ -35,7 +35,7 @@ VENDORS = ("nvidia", "amd", "intel", "apple")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding; an error where a GPU waits for torch."""
+    """One finding; an error if a GPU waits for torch."""
     python = machine.interpreter
     if python is None or not machine.torch_missing or software.package(machine, "torch", "pytorch"):
         return

@@ -36,7 +36,7 @@ CHECK = Check(code="ENV021", severity=Severity.ERROR, since="0.2.0", hides=("ENV
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding, where a build for the GPU exists."""
+    """One finding if a build for the GPU exists."""
     torch = machine.torch
     if torch is None or not software.cpu_build(torch):
         return

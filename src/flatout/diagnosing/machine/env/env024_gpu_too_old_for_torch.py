@@ -41,7 +41,7 @@ CHECK = Check(code="ENV024", severity=Severity.ERROR, since="0.2.0")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding; a warning only where another GPU is supported."""
+    """One finding; a warning only if another GPU is supported."""
     torch = machine.torch
     if torch is None or software.cuda_of(torch) is None:
         return

@@ -12,8 +12,8 @@ The training runs on the processor, or stops with "No CUDA GPUs are available".
 
 ## Evidence
 
-What CUDA's initialisation said, torch's build, and the driver's version. "CUDA unknown error" after
-a suspend means that the module nvidia_uvm lost its state.
+The error of CUDA's initialisation, torch's build, and the driver's version. "CUDA unknown error"
+after a suspend means that the module nvidia_uvm lost its state.
 
 ## Cure
 
@@ -41,7 +41,7 @@ CHECK = Check(code="ENV025", severity=Severity.ERROR, since="0.2.0")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where no other cause is known."""
+    """One finding if no other cause is known."""
     torch = machine.torch
     built_for = software.cuda_of(torch)
     if torch is None or built_for is None or torch.cuda_available is not False:

@@ -38,7 +38,7 @@ CHECK = Check(code="ENV027", severity=Severity.WARNING, since="0.2.0", hides=("E
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding, where the toolkit that fits is there and another is in front."""
+    """One finding if the matching toolkit is installed but another precedes it."""
     toolkits = machine.toolkits or ()
     front = software.active_toolkit(machine)
     built_with = software.cuda_of(machine.torch)

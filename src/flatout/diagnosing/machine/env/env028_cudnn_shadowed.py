@@ -10,7 +10,7 @@ torch's own.
 torch's wheels find libcudnn itself by their own path, and cuDNN then opens its parts by their bare
 names: those come from LD_LIBRARY_PATH first. Two releases in one process end in
 CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH or a crash in the first convolution. Builds without such a
-path of their own, and LD_PRELOAD, take the foreign cuDNN whole; torch stops with "cuDNN version
+path, and LD_PRELOAD, take all of the foreign cuDNN; torch stops with "cuDNN version
 incompatibility", or runs with an untested and often slower one.
 
 ## Evidence
@@ -51,7 +51,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         if not software.differ(library.version, own):
             continue
         if software.numbers(library.version, 1) != software.numbers(own, 1):
-            continue  # libcudnn.so.8 and libcudnn.so.9 do not meet
+            continue  # libcudnn.so.8 and libcudnn.so.9 do not conflict
         loaded = f"; torch loaded {torch.cudnn}" if torch.cudnn else ""
         yield Diagnosis(
             title=f"cuDNN {library.version} in {name} shadows torch's {own}",

@@ -40,7 +40,7 @@ CHECK = Check(code="ENV029", severity=Severity.WARNING, since="0.2.0")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding for the first foreign NCCL; a note where torch's own path comes first."""
+    """One finding for the first foreign NCCL; a note if torch's own path comes first."""
     torch = machine.torch
     if torch is None or software.cuda_of(torch) is None:
         return

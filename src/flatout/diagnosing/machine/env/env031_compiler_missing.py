@@ -13,7 +13,7 @@ compile.
 
 ## Evidence
 
-What was looked for, and torch's version.
+The compilers that were looked for, and torch's version.
 
 ## Cure
 

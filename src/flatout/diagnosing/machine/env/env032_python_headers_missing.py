@@ -2,8 +2,8 @@
 
 ## What it sees
 
-There is no Python.h for the interpreter that runs the training. Python packages of Linux
-distributions leave it in a package of its own.
+There is no Python.h for the interpreter that runs the training. Linux distributions put it in a
+package separate from Python.
 
 ## Why it matters
 

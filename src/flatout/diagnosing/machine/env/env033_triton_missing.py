@@ -3,7 +3,7 @@
 ## What it sees
 
 On Linux a CUDA or ROCm build of torch without the package triton beside it (usually after `pip
-install --no-deps`). On Windows it is reported only where a compiled function was tried and failed
+install --no-deps`). On Windows it is reported only if a compiled function was tried and failed
 because Triton is missing: there torch's wheels do not bring it.
 
 ## Why it matters

@@ -3,7 +3,7 @@
 ## What it sees
 
 The interpreter's version against those for which torch's wheels are built: the installed release
-where it does not work, else the newest. A torch that works is reported only where newer releases no
+where it does not work, else the newest. A torch that works is reported only if newer releases no
 longer support this Python.
 
 ## Why it matters
@@ -40,7 +40,7 @@ CHECK = Check(code="ENV034", severity=Severity.WARNING, since="0.2.0", hides=("E
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding; its severity says whether torch can be had at all."""
+    """One finding; its severity says whether any torch can be installed."""
     place = target.of(machine)
     minor, newest = place.python_minor, pytorch.newest()
     if machine.interpreter is None or minor is None or minor in newest.pythons:

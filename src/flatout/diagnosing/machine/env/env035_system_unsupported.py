@@ -8,13 +8,13 @@ processor, for which wheels ended with torch 2.2.
 
 ## Why it matters
 
-pip finds no wheel at all, or the import ends with "version GLIBC_2.28 not found". Where an
-older release still fits, it is a warning; where a torch already works here, nothing is wrong now,
-and it is a note that newer releases will not install.
+pip finds no wheel at all, or the import ends with "version GLIBC_2.28 not found". If an older
+release still fits, it is a warning. If a torch already works here, nothing is wrong now, and it is
+a note that newer releases will not install.
 
 ## Evidence
 
-What this system has, and what the newest torch needs.
+This system's versions, and those that the newest torch needs.
 
 ## Cure
 
@@ -46,7 +46,7 @@ CHECK = Check(
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding for the first reason; milder where a torch works, or an older one still fits."""
+    """One finding for the first reason; milder if torch works or an older release still fits."""
     reason = (
         _bits(machine) or _libc(machine) or _windows(machine) or _macos(machine) or _intel(machine)
     )
@@ -65,7 +65,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _older(machine: Machine, title: str, evidence: str, cure: Cure) -> Reason:
-    """With an older release, where one still fits this system."""
+    """The reason, with an older release as the cure if one still fits this system."""
     choice = software.choice(machine)
     if choice is None:
         return title, evidence, cure, Severity.ERROR

@@ -38,7 +38,7 @@ CHECK = Check(code="ENV036", severity=Severity.ERROR, since="0.2.0", hides=("ENV
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding, where no GPU of the build's vendor is here and another's is."""
+    """One finding if the machine's GPUs are all of vendors other than the build's."""
     torch = machine.torch
     built_for = _vendor(torch) if torch else None
     if torch is None or built_for is None or machine.gpus_of(built_for):

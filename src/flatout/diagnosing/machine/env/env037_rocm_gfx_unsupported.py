@@ -15,8 +15,8 @@ The GPU with its gfx number, and the list in this torch.
 
 ## Cure
 
-Where ROCm holds kernels for a close relative (gfx1030 for the rest of RDNA 2, gfx1100 for the rest
-of RDNA 3), HSA_OVERRIDE_GFX_VERSION lets the GPU run them: AMD does not support it, but it usually
+If ROCm holds kernels for a close relative (gfx1030 for the rest of RDNA 2, gfx1100 for the rest of
+RDNA 3), HSA_OVERRIDE_GFX_VERSION lets the GPU run them: AMD does not support it, but it usually
 works. Else a torch built for this architecture.
 
 ## References
@@ -70,7 +70,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _plain(gfx: str) -> str:
-    """Without the features behind the name: gfx90a:sramecc+:xnack-."""
+    """The name without the features after it, as in gfx90a:sramecc+:xnack-."""
     return gfx.partition(":")[0]
 
 

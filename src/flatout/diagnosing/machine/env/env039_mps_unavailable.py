@@ -16,7 +16,7 @@ newer ones: 12.3 at first, 13.0 for torch 2.5, 14.0 for torch 2.10.
 
 ## Cure
 
-Update macOS; where MPS is not built in, install torch's own wheel.
+Update macOS; if MPS is not built in, install torch's own wheel.
 
 ## References
 

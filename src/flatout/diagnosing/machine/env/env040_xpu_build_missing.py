@@ -35,7 +35,7 @@ CHECK = Check(code="ENV040", severity=Severity.WARNING, since="0.2.0")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding, where XPU is the build that fits."""
+    """One finding if XPU is the build that fits."""
     torch, gpus = machine.torch, software.capable(machine, "intel")
     if torch is None or not gpus or machine.gpus_of("nvidia") or software.capable(machine, "amd"):
         return

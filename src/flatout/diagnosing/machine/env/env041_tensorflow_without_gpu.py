@@ -13,7 +13,7 @@ than a line in its log.
 
 ## Evidence
 
-Package, version, and what is missing.
+Package, version, and the missing part.
 
 ## Cure
 
@@ -77,7 +77,7 @@ def _libraries(machine: Machine, flow: Tensorflow) -> str | None:
     if flow.cuda_libraries is not False or machine.libraries is None:
         return None
     if any(library.name == "cudnn" for library in machine.libraries):
-        return None  # it may find the system's CUDA
+        return None  # it may find a system-wide CUDA
     return "neither its nvidia-* packages nor a cuDNN of the system are there"
 
 

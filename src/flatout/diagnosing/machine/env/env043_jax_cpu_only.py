@@ -36,7 +36,7 @@ CHECK = Check(code="ENV043", severity=Severity.WARNING, since="0.2.0", hides=("E
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding on Linux, where the plugins are."""
+    """One finding, on Linux, the only system with the plugins."""
     python = machine.interpreter
     jax = python.jax if python else None
     gpus = machine.gpus_of("nvidia") or software.capable(machine, "amd")

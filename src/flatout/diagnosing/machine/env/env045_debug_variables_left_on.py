@@ -3,7 +3,7 @@
 ## What it sees
 
 Variables of CUDA, ROCm, NCCL, torch and TensorFlow that make calls wait, check every access, or
-write a log. Those of a GPU count only where there is one.
+write a log. A GPU's variables count only if there is a GPU.
 
 ## Why it matters
 
@@ -45,13 +45,13 @@ ANY = r".+"
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable, the values at which it costs something, and what."""
+    """One variable, the values that cost time, and what they do."""
 
     name: str
     values: str
     cost: str
     vendor: str | None = None
-    """Only with a GPU of this vendor."""
+    """The vendor whose GPUs it concerns, or None for all."""
     log_only: bool = False
 
 
@@ -79,7 +79,7 @@ VARIABLES = (
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding for all of them; a note where they only write logs."""
+    """One finding for all of them; a note if they only write logs."""
     settings = [
         (variable, value)
         for variable in VARIABLES

@@ -42,7 +42,7 @@ FAR_UNDER = 4
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding for each variable; too few is a note where a GPU does the work."""
+    """One finding for each variable; too few threads is a note if a GPU does the work."""
     cores = machine.cpu.cores
     if cores is None or machine.gpus is None:
         return

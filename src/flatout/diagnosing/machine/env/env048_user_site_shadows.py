@@ -17,7 +17,7 @@ Each package with its version and folder.
 
 ## Cure
 
-PYTHONNOUSERSITE=1 hides the folder; then install into the environment what is missing.
+PYTHONNOUSERSITE=1 hides the folder; then install missing packages into the environment.
 
 ## References
 
@@ -69,7 +69,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _commands(machine: Machine, packages: list[Package]) -> tuple[str, ...]:
-    """Where torch stands in that folder alone, it must come into the environment too."""
+    """If torch is only in that folder, it must also be installed into the environment."""
     hide = system_packages.variable(target.of(machine), "PYTHONNOUSERSITE", "1")
     python = machine.interpreter
     copies = [

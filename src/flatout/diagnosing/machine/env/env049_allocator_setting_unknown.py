@@ -40,7 +40,7 @@ from flatout.nouns.machine import Machine
 CHECK = Check(code="ENV049", severity=Severity.ERROR, since="0.2.0")
 NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 NEWEST_KNOWN = (2, 13)
-"""Of newer releases it is not known here which options they added."""
+"""The newest release whose options are known here."""
 SINCE = {
     "max_split_size_mb": (1, 12),
     "roundup_power2_divisions": (1, 12),
@@ -48,7 +48,7 @@ SINCE = {
     "backend": (2, 0),
     "expandable_segments": (2, 1),
 }
-"""First release with the option, as far as it is known."""
+"""The first release with each option, if known."""
 OPTIONS = {
     *SINCE,
     "max_non_split_rounding_mb",
@@ -103,7 +103,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def faults(value: str, release: tuple[int, ...] | None) -> list[str]:
-    """What torch of this release would refuse, in words."""
+    """What this release of torch would reject, in words."""
     problems = []
     for part in re.split(r",(?![^\[]*\])", value.replace(" ", "")):
         option, colon, setting = part.partition(":")

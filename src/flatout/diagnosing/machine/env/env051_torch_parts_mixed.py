@@ -80,7 +80,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _parts(machine: Machine, torch: Torch) -> Iterator[tuple[str, str, str]]:
-    """Name, version here and version that fits, of the parts that do not."""
+    """The name, installed version and matching version of each part that does not match."""
     release = pytorch.release(torch.version) if torch.version else None
     if release is None:
         return
@@ -93,7 +93,7 @@ def _parts(machine: Machine, torch: Torch) -> Iterator[tuple[str, str, str]]:
 
 
 def _matching(machine: Machine, torch: Torch, parts: list[tuple[str, str, str]]) -> tuple[str, ...]:
-    """With the wheels of torch's own build: torchvision's kernels are of one CUDA too."""
+    """Lines that use the index of torch's own build: torchvision is also built per CUDA."""
     place = software.torch_target(machine)
     pinned = tuple(f"{name}=={fits}.*" for name, _, fits in parts)
     if place.manager == "conda" or not torch.build:

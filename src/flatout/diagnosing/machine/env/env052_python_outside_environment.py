@@ -7,7 +7,7 @@ is merely switched on in every shell does not count while another environment's 
 
 ## Why it matters
 
-What you install goes into the environment, what runs comes from elsewhere: "No module named torch"
+You install packages into the environment, but run others from elsewhere: "No module named torch"
 right after installing it.
 
 ## Evidence
@@ -36,7 +36,7 @@ CHECK = Check(code="ENV052", severity=Severity.WARNING, since="0.2.0", hides=("E
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """A warning where the interpreter is of no environment, a note where it is of another."""
+    """A warning if the interpreter is in no environment, a note if it is in another one."""
     python = machine.interpreter
     if python is None or not python.executable or python.virtual_environment is None:
         return

@@ -66,7 +66,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _rocm_expected(machine: Machine) -> bool:
-    """ROCm is to be used here: not where an integrated GPU stands beside NVIDIA's and its torch."""
+    """Whether ROCm is meant to be used: not for an integrated GPU beside NVIDIA's and its torch."""
     if not machine.gpus_of("amd"):
         return False
     if software.rocm_of(machine.torch) is not None:

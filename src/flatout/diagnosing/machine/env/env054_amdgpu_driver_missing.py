@@ -14,7 +14,7 @@ The GPU with its bus address, and the loaded modules.
 
 ## Cure
 
-Load the module; where the kernel has none for this GPU, install AMD's driver.
+Load the module; if the kernel has none for this GPU, install AMD's driver.
 
 ## References
 

@@ -7,8 +7,8 @@ The ROCm release of torch's build against the one on the system.
 ## Why it matters
 
 torch's wheels bring ROCm's user-space part; the kernel driver comes from the system, and AMD
-supports them two releases apart. Further apart torch may see no GPU, which makes this a warning;
-where torch works it is a note, since extensions are then built with another ROCm than torch.
+supports them two releases apart. Further apart torch may see no GPU, which makes this a warning; if
+torch works it is a note, since extensions are then built with another ROCm than torch.
 
 ## Evidence
 
@@ -36,7 +36,7 @@ CHECK = Check(code="ENV055", severity=Severity.WARNING, since="0.2.0")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """A warning where torch sees no GPU, else a note."""
+    """A warning if torch sees no GPU, else a note."""
     torch, driver = machine.torch, machine.driver("amd")
     built_for = software.rocm_of(torch)
     installed = driver.rocm if driver else None

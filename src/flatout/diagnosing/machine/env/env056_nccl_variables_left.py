@@ -3,7 +3,7 @@
 ## What it sees
 
 More than one GPU, and NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1, or NCCL_IB_DISABLE=1 with active
-InfiniBand ports. P2P counts only where the GPUs have a direct path to each other.
+InfiniBand ports. P2P counts only if the GPUs have a direct path to each other.
 
 ## Why it matters
 

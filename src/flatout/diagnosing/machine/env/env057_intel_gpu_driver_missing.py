@@ -38,7 +38,7 @@ MODULES = {"i915", "xe"}
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding, where Intel's GPU is the one for training."""
+    """One finding if Intel's GPU is the one to train on."""
     gpus = software.capable(machine, "intel")
     place = target.of(machine)
     if not gpus or place.vendor != "intel" or not software.on(machine, "Linux") or place.wsl:

@@ -10,7 +10,7 @@ TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1.
 NVIDIA_TF32_OVERRIDE=0 switches TF32 off below torch: float32 matrix products and convolutions then
 do without tensor cores, whatever the program sets, at a fraction of their speed.
 TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 does the opposite: all float32 matrix products are rounded to
-TF32, also where the program asked for full precision; that is a note.
+TF32, even if the program asked for full precision; that is a note.
 
 ## Evidence
 

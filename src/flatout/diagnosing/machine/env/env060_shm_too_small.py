@@ -13,7 +13,7 @@ NCCL between GPUs of one machine uses it too.
 
 ## Evidence
 
-The size of /dev/shm and what of it is free, the main memory, the kind of container.
+The size and free space of /dev/shm, the main memory, the kind of container.
 
 ## Cure
 
@@ -42,7 +42,7 @@ ENOUGH = GIB
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where /dev/shm is small."""
+    """One finding if /dev/shm is small."""
     memory = machine.memory
     if machine.system.name != "Linux" or memory.shm_bytes is None:
         return

@@ -39,11 +39,11 @@ ENOUGH = 4096
 FEW = 1024
 WANTED = 65536
 ON_MACOS = 10240
-"""What the kernel of macOS lets every process have."""
+"""Files that the macOS kernel lets every process open."""
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where the soft limit is low."""
+    """One finding if the soft limit is low."""
     limits = machine.limits
     soft, hard = limits.open_files, limits.open_files_hard
     if soft is None or soft < 0 or soft >= ENOUGH:

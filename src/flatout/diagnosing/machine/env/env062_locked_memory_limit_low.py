@@ -39,7 +39,7 @@ ENOUGH = 2**30
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where ports are active and the limit is low."""
+    """One finding if ports are active and the limit is low."""
     limit = machine.limits.locked_memory_bytes
     active = [port.name for port in machine.network_ports or () if port.state == "active"]
     if not active or limit is None or limit < 0 or limit >= ENOUGH:

@@ -40,7 +40,7 @@ VARIABLE = "OMP_NUM_THREADS"
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where the quota is at most half of what is visible."""
+    """One finding if the quota is at most half of the visible cores."""
     quota, visible = machine.cpu.quota_cores, _visible(machine)
     if quota is None or visible is None or quota > visible / 2:
         return

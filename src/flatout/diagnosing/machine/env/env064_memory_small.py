@@ -13,12 +13,12 @@ does not help.
 
 ## Evidence
 
-The main memory, the limit where there is one, and the memory of the GPUs.
+The main memory, its limit if any, and the memory of the GPUs.
 
 ## Cure
 
-More memory or a higher limit. What works with little: torch.load(mmap=True), safetensors, fewer
-loader workers, memory-mapped datasets.
+More memory or a higher limit. With little memory these work: torch.load(mmap=True), safetensors,
+fewer loader workers, memory-mapped datasets.
 
 ## References
 
@@ -39,11 +39,11 @@ CHECK = Check(code="ENV064", severity=Severity.WARNING, since="0.2.0")
 GIB = 2**30
 LITTLE = 8 * GIB
 ROUNDING = 0.93
-"""Of memory sold as 8 GiB, the kernel shows a little less."""
+"""The kernel shows slightly less memory than was sold as 8 GiB."""
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where main memory or its limit is small."""
+    """One finding if main memory or its limit is small."""
     total, limit = machine.memory.total_bytes, machine.memory.limit_bytes
     if total is None:
         return

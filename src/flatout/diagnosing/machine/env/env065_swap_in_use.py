@@ -41,7 +41,7 @@ GIB = 2**30
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where swap is in use and it matters."""
+    """One finding if swap is in use and it matters."""
     severity = _severity(machine.memory, machine.system.name)
     if severity is None:
         return

@@ -12,11 +12,12 @@ downloads fail with "No space left on device", often far from the cause.
 
 ## Evidence
 
-The folder, its file system, what is free and its size.
+The folder, its file system, and that system's free space and size.
 
 ## Cure
 
-See what takes the space; empty caches, which refill by themselves; move temporary files elsewhere.
+Find the files that take the space; empty caches, which refill by themselves; move temporary files
+elsewhere.
 
 ## References
 
@@ -41,7 +42,7 @@ USES = {"work": "the job's folder", "temporary": "temporary files", "cache": "ca
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding per file system, whatever it is used for."""
+    """One finding per file system, with all its uses."""
     full: dict[tuple[int | None, int | None], list[Disk]] = {}
     for disk in machine.disks or ():
         if _severity(disk) is not None:

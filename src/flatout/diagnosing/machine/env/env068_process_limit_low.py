@@ -38,7 +38,7 @@ ENOUGH = 4096
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where the limit is low."""
+    """One finding if the limit is low."""
     limit = machine.limits.processes
     if machine.system.name != "Linux" or limit is None or limit < 0 or limit >= ENOUGH:
         return

@@ -8,7 +8,7 @@ it. With fewer than four per GPU it is a warning, else a note.
 ## Why it matters
 
 Loader workers and threads inherit the affinity: all of them share these few cores. Under Slurm that
-is what was asked for; otherwise it is often left over from a library or a launcher that pins.
+is the number requested; otherwise it is often left over from a library or a launcher that pins.
 
 ## Evidence
 
@@ -40,7 +40,7 @@ PINNING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where affinity alone narrows the cores."""
+    """One finding if affinity alone narrows the cores."""
     cpu = machine.cpu
     own, whole = cpu.affinity_cores, cpu.logical_cores
     if own is None or whole is None or cpu.quota_cores is not None or own * 2 >= whole:

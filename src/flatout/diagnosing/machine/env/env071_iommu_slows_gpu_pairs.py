@@ -16,7 +16,7 @@ The GPUs, how their pairs are connected, and that the IOMMU translates.
 
 ## Cure
 
-Boot with iommu=pt (passthrough), or switch the IOMMU off in the firmware where no virtual machine
+Boot with iommu=pt (passthrough), or switch the IOMMU off in the firmware if no virtual machine
 needs it.
 
 ## References

@@ -42,7 +42,7 @@ MODULES = ("nvidia_peermem", "nv_peer_mem")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where the module is known to be missing."""
+    """One finding if the module is known to be missing."""
     loaded = machine.kernel.modules
     active = [port.name for port in machine.network_ports or () if port.state == "active"]
     gpus = [gpu for gpu in machine.gpus_of("nvidia") if devices.data_center(gpu)]

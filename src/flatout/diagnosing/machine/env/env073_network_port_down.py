@@ -3,8 +3,8 @@
 ## What it sees
 
 Some InfiniBand ports of this machine are active, and another is not, or runs at a lower rate than
-most of them. Ports in Ethernet mode are left out: they often serve other purposes.
-Where as many healthy ports as GPUs remain it is a note: the others may be for storage.
+most of them. Ports in Ethernet mode are left out: they often serve other purposes. If as many
+healthy ports as GPUs remain, it is a note: the others may be for storage.
 
 ## Why it matters
 
@@ -13,7 +13,7 @@ quarter of the rate slows every all-reduce of the whole job.
 
 ## Evidence
 
-Every InfiniBand port that stands out, with state and rate, and what most have.
+Every InfiniBand port that differs, with state and rate, and the state and rate of most ports.
 
 ## Cure
 
@@ -98,7 +98,7 @@ def _commands(
     names = [shell.quote(place, port.name.partition("/")[0]) for port in odd]
     well = [port.name.replace("/", ":") for port in healthy]
     leave_out = (
-        # the first = means: exactly these; quoted, since zsh reads something into it
+        # the leading = means "exactly these"; quoted because zsh would expand it
         (f"export NCCL_IB_HCA='={','.join(well)}'",) if well else ()
     )
     return (

@@ -42,7 +42,7 @@ SHOP = "WindowsApps"
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where its packages are not known, but the reason is."""
+    """One finding if its packages are unknown and the reason is known."""
     python = machine.interpreter
     if python is None or python.error is None or python.packages is not None:
         return

@@ -1,4 +1,4 @@
-"""What the checks of torch and Python ask of a Machine: its build, its GPUs, its variables."""
+"""What the checks of torch and Python ask of a Machine: build, GPUs and variables."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from flatout.nouns.interpreter import Package, Torch
 from flatout.nouns.machine import CudaToolkit, Library, Machine
 
 INTEGRATED_BYTES = 4 * 2**30
-"""A GPU that reports less memory of its own than this is taken for an integrated one."""
+"""A GPU that reports less memory of its own counts as integrated."""
 
 
 def version(text: str | None) -> Version | None:
-    """The version that the text says; None: none, or not one that can be compared."""
+    """The version in the text, or None if there is none that can be compared."""
     try:
         return Version(text) if text else None
     except InvalidVersion:
@@ -32,13 +32,13 @@ def version(text: str | None) -> Version | None:
 
 
 def numbers(text: str | None, count: int = 2) -> tuple[int, ...] | None:
-    """The first `count` numbers of a version: "12.8.1" is (12, 8)."""
+    """The first `count` numbers of a version: (12, 8) for "12.8.1"."""
     parsed = version(text)
     return parsed.release[:count] if parsed else None
 
 
 def variable(machine: Machine, name: str) -> str | None:
-    """An environment variable's value; None: not set, or not known."""
+    """An environment variable's value, or None if unset or unknown."""
     return (machine.environment or {}).get(name)
 
 
@@ -48,7 +48,7 @@ def switched_on(value: str | None) -> bool:
 
 
 def package(machine: Machine, *names: str) -> Package | None:
-    """The first installed package with one of these names; None: none, or not known."""
+    """The first installed package with one of these names, or None if none is known."""
     python = machine.interpreter
     packages = (python.packages or ()) if python else ()
     return next((package_facts for package_facts in packages if package_facts.name in names), None)
@@ -71,12 +71,12 @@ def gpu_name(gpu: Gpu) -> str:
 
 
 def capable(machine: Machine, vendor: str) -> tuple[Gpu, ...]:
-    """The vendor's GPUs that training would want to use: not the small integrated ones."""
+    """The vendor's GPUs worth training on, without the small integrated ones."""
     gpus = machine.gpus_of(vendor)
     if vendor in ("nvidia", "apple"):
         return gpus
     if vendor == "intel":
-        # Those that torch supports have a line of their own in the data sheets: Arc, also inside.
+        # The GPUs that torch supports have their own data sheets: Arc, also integrated ones.
         return tuple(
             gpu for gpu in gpus if gpu.shared_memory is False or data_sheets.kind(gpu.name)
         )
@@ -88,7 +88,7 @@ def capable(machine: Machine, vendor: str) -> tuple[Gpu, ...]:
 
 
 def visible_gpus(machine: Machine) -> tuple[Gpu, ...]:
-    """NVIDIA's GPUs that CUDA_VISIBLE_DEVICES lets a program see; without it all of them."""
+    """The NVIDIA GPUs that CUDA_VISIBLE_DEVICES shows; all of them if it is not set."""
     gpus = machine.gpus_of("nvidia")
     value = variable(machine, visible_devices.NAME)
     if value is None:
@@ -104,7 +104,7 @@ def _names(entry: str, gpu: Gpu) -> bool:
 
 
 def cuda_of(torch: Torch | None) -> str | None:
-    """CUDA that this torch was built with; None: not a CUDA build, or not known."""
+    """The CUDA that torch was built with, or None if not a CUDA build or unknown."""
     if torch is None or torch.hip:
         return None
     build = torch.build or ""
@@ -114,7 +114,7 @@ def cuda_of(torch: Torch | None) -> str | None:
 
 
 def rocm_of(torch: Torch | None) -> str | None:
-    """ROCm that this torch was built with; None: not a ROCm build, or not known."""
+    """The ROCm that torch was built with, or None if not a ROCm build or unknown."""
     if torch is None:
         return None
     return (torch.build or "").removeprefix("rocm") if _rocm_build(torch) else torch.hip
@@ -132,7 +132,7 @@ def cpu_build(torch: Torch) -> bool:
 
 
 def arch_list(machine: Machine) -> tuple[str, ...]:
-    """GPU architectures in this torch, from itself or from its build's entry; empty: not known."""
+    """GPU architectures in torch, as it reports or by its build's entry; empty if unknown."""
     torch = machine.torch
     if torch is None or torch.arch_list or not torch.version or not torch.build:
         return (torch and torch.arch_list) or ()
@@ -141,8 +141,9 @@ def arch_list(machine: Machine) -> tuple[str, ...]:
 
 
 def new_environment(place: Target) -> tuple[str, ...]:
-    """Lines that make an environment with a Python for which torch is built: the newest but one,
-    since other packages are built for it already.
+    """Lines that make an environment with the second newest Python for which torch is built.
+
+    Other packages are already built for that one.
     """
     plain = [minor for minor in pytorch.newest().pythons if not minor.endswith("t")]
     chosen = plain[-2] if len(plain) > 1 else plain[-1]
@@ -159,7 +160,7 @@ def new_environment(place: Target) -> tuple[str, ...]:
 
 
 def choice(machine: Machine, stay: bool = True) -> Choice | None:
-    """The build that should be here; None: nothing fits this machine. stay: see `to_install`."""
+    """The build to install, or None if none fits this machine. stay: see `to_install`."""
     try:
         return wheels.choose(to_install(machine, stay))
     except UserError:
@@ -167,7 +168,7 @@ def choice(machine: Machine, stay: bool = True) -> Choice | None:
 
 
 def install_torch(machine: Machine, stay: bool = True) -> tuple[str, ...]:
-    """Lines that install the right torch; a remark with the reason where none fits."""
+    """Lines that install the right torch, or a comment with the reason if none fits."""
     try:
         return wheels.commands(to_install(machine, stay))
     except UserError as error:
@@ -175,15 +176,16 @@ def install_torch(machine: Machine, stay: bool = True) -> tuple[str, ...]:
 
 
 def to_install(machine: Machine, stay: bool = True) -> Target:
-    """What torch is installed for. stay: with the release that is here, where a build of it fits,
-    because the user's programs were written for it.
+    """What to install torch for.
+
+    stay: keep the installed release if a build of it fits: the user's programs rely on it.
     """
     release = machine.torch.version if machine.torch and stay else None
     return replace(target.of(machine), release=release)
 
 
 def same_torch_again(machine: Machine) -> tuple[str, ...]:
-    """Lines that reinstall this torch, or install the right one where it is not from pip."""
+    """Lines that reinstall this torch, or the right one if it is not from pip."""
     torch, place = machine.torch, torch_target(machine)
     if torch is None or not torch.version or not torch.build or place.manager == "conda":
         return install_torch(machine)
@@ -195,19 +197,19 @@ def same_torch_again(machine: Machine) -> tuple[str, ...]:
 
 
 def pip_target(machine: Machine) -> Target:
-    """The Target for packages that conda does not have: with pip also in a conda environment."""
+    """The Target for packages that conda lacks: pip, even in a conda environment."""
     place = target.of(machine)
     return replace(place, manager="pip") if place.manager == "conda" else place
 
 
 def torch_target(machine: Machine) -> Target:
-    """The Target for what belongs to the torch that is here: by the manager that installed it."""
+    """The Target for torch's companion packages: with the manager that installed torch."""
     by_conda = machine.torch is not None and machine.torch.installer == "conda"
     return target.of(machine) if by_conda else pip_target(machine)
 
 
 def active_toolkit(machine: Machine) -> CudaToolkit | None:
-    """The CUDA toolkit that a build of an extension takes, by torch's own order of search."""
+    """The CUDA toolkit that building an extension uses, in torch's own search order."""
     toolkits = machine.toolkits or ()
     by_home = [toolkit for toolkit in toolkits if toolkit.cuda_home]
     by_path = sorted(
@@ -225,7 +227,7 @@ def shortened(text: str, length: int = 100) -> str:
 
 
 def brought(machine: Machine, library: str) -> str | None:
-    """Version of a CUDA library that torch's wheel brings: cudnn or nccl; None: not known."""
+    """The version of the cudnn or nccl in torch's wheel, or None if unknown."""
     torch, names = machine.torch, [f"nvidia-{library}-cu{major}" for major in (11, 12, 13)]
     installed = package(machine, *names)
     if torch is None or (installed and installed.version):
@@ -239,7 +241,7 @@ def brought(machine: Machine, library: str) -> str | None:
 
 
 def differ(first: str | None, second: str | None) -> bool:
-    """Whether two versions differ in the numbers that both give, the first three of them."""
+    """Whether two versions differ in the first three numbers, as far as both give them."""
     first_numbers, second_numbers = numbers(first, 3), numbers(second, 3)
     if not first_numbers or not second_numbers or min(len(first_numbers), len(second_numbers)) < 2:
         return False
@@ -248,7 +250,7 @@ def differ(first: str | None, second: str | None) -> bool:
 
 
 def foreign_libraries(machine: Machine, name: str) -> tuple[tuple[Library, str], ...]:
-    """Libraries that the loader takes before its own folders, and the variable that causes it."""
+    """Libraries that the loader finds before its own folders, each with the variable behind it."""
     preloaded = re.split(r"[:\s]+", variable(machine, "LD_PRELOAD") or "")
     return tuple(
         (library, "LD_PRELOAD" if library.path in preloaded else "LD_LIBRARY_PATH")

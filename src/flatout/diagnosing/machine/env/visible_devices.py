@@ -24,20 +24,20 @@ class Reading:
     visible: tuple[str, ...]
     """Entries that CUDA accepts."""
     wrong: str | None = None
-    """The entry at which it stops; None: every entry is right, or not known to be wrong."""
+    """The entry at which CUDA stops, or None if no entry is known to be wrong."""
     reason: str = ""
     usable: tuple[str, ...] = ()
-    """All entries that name a GPU, also those after the wrong one."""
+    """All entries that name a GPU, including those after the wrong one."""
 
 
 def hides_all(value: str) -> bool:
-    """The value says in so many words that no GPU is to be seen."""
+    """Whether the value explicitly hides all GPUs."""
     first = value.split(",")[0].strip().strip("\"'").lower()
     return first in _NOTHING or re.match(r"-\d", first) is not None
 
 
 def read(value: str, gpus: Sequence[Gpu]) -> Reading:
-    """What CUDA sees of `gpus`, those that the driver lists."""
+    """What CUDA sees of `gpus`, the GPUs that the driver lists."""
     entries = [entry.strip() for entry in value.split(",")]
     usable = tuple(dict.fromkeys(entry for entry in entries if not _problem(entry, gpus)))
     visible: list[str] = []
@@ -57,7 +57,7 @@ def _key(entry: str) -> str:
 
 
 def _problem(entry: str, gpus: Sequence[Gpu]) -> str:
-    """Why the entry names no GPU; empty: it names one, or that is not known."""
+    """Why the entry names no GPU, or empty if it names one or that is unknown."""
     if re.match(r"\+?\d", entry):
         return _index_problem(int(_key(entry)), gpus)
     if entry.lower().startswith("gpu-"):

@@ -2,7 +2,7 @@
 
 ## What it sees
 
-The PCIe link of a GPU is narrower than the card: x8 or x4 instead of x16. It is a note where nobody
+The PCIe link of a GPU is narrower than the card: x8 or x4 instead of x16. It is a note if nobody
 can change it from here: a laptop, a virtual machine, several cards that share the lanes of a
 consumer board at x8. GPUs that are connected to their processor chip to chip (GB10, GH200, GB200)
 are left out: their PCIe figures are placeholders.
@@ -64,14 +64,14 @@ def _lost(gpu: Gpu) -> bool:
 
 
 def _most(gpu: Gpu) -> int | None:
-    """Lanes of the card. The driver may report those of card and slot together."""
+    """Lanes of the card; the driver may report the minimum of card and slot."""
     sheet = devices.model(gpu)
     widths = (gpu.pcie_width_max, sheet.pcie_width if sheet else None)
     return max((lanes for lanes in widths if lanes is not None), default=None)
 
 
 def _meant_so(gpu: Gpu, machine: Machine) -> bool:
-    """A laptop's or a provider's choice, or two cards on a consumer board."""
+    """Whether it is a laptop's or a provider's choice, or two cards on a consumer board."""
     if devices.laptop(gpu) or machine.container.virtual_machine is not None:
         return True
     shares = len(machine.gpus_of(gpu.vendor)) > 1 and not devices.data_center(gpu)

@@ -65,7 +65,7 @@ def _limited_by_slot(gpu: Gpu) -> bool:
 
 
 def _card(gpu: Gpu) -> int | None:
-    """What the card itself can do, by the driver or else by its data sheet."""
+    """The generation the card supports, from the driver or else its data sheet."""
     if gpu.pcie_generation_card is not None:
         return gpu.pcie_generation_card
     sheet = devices.model(gpu)

@@ -15,8 +15,8 @@ The reasons, the clock now and at most, and the power now.
 
 ## Cure
 
-The GPU is not the cause: check the power supplies, their cables (each plug of its own) and the
-server's power cap in its management controller.
+The GPU is not the cause: check the power supplies, their cables (a separate one for each plug) and
+the server's power cap in its management controller.
 
 ## References
 
@@ -53,7 +53,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _braked(gpu: Gpu) -> bool:
-    """By name, or by a slowdown that heat does not explain."""
+    """Whether the driver names a power brake, or reports a slowdown that heat does not explain."""
     reasons = causes.reasons(gpu, throttles.BRAKE)
     return "hw_power_brake_slowdown" in reasons or bool(
         reasons and not causes.reasons(gpu, throttles.HEAT)

@@ -16,7 +16,7 @@ The errors since the driver was loaded and in the card's lifetime, retired pages
 
 ## Cure
 
-Save what is running, reset the GPU so that the broken rows are replaced, and test it. If the errors
+Save running work, reset the GPU so that the broken rows are replaced, and test it. If the errors
 come again: have the card replaced.
 
 ## References
@@ -39,7 +39,7 @@ CHECK = Check(code="HW006", severity=Severity.ERROR, since="0.2.0")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding for present errors, one for those of the past."""
+    """One finding for present errors, one for past errors."""
     present = [gpu for gpu in machine.gpus or () if gpu.ecc_uncorrected]
     past = [
         gpu

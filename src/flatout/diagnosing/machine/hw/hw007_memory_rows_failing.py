@@ -13,7 +13,7 @@ has few spare rows; when they are used up, and remapping fails, it must be repla
 
 ## Evidence
 
-What waits, what failed, and the number of retired pages.
+The pending and failed repairs, and the number of retired pages.
 
 ## Cure
 
@@ -38,11 +38,11 @@ from flatout.nouns.machine import Machine
 
 CHECK = Check(code="HW007", severity=Severity.ERROR, since="0.2.0")
 MANY_PAGES = 60
-"""Of the 64 that can be retired."""
+"""Retired pages that are many; 64 can be retired."""
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding for GPUs that fail, one for those that only wait for a reset."""
+    """One finding for failing GPUs, one for those that only need a reset."""
     failing = [gpu for gpu in machine.gpus or () if _fails(gpu)]
     waiting = [gpu for gpu in machine.gpus or () if gpu.retirement_pending and not _fails(gpu)]
     if failing:

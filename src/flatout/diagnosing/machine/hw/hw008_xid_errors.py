@@ -74,7 +74,7 @@ def _facts(error: Xid, machine: Machine) -> str:
 
 
 def _gpu(error: Xid, machine: Machine) -> Gpu | None:
-    """The log leaves out the function: 0000:3b:00."""
+    """The GPU of the error; the log's address has no function, as in 0000:3b:00."""
     address = (error.pci_address or "").partition(".")[0].lower()
     gpus = [
         gpu for gpu in machine.gpus or () if (gpu.pci_address or "").partition(".")[0] == address

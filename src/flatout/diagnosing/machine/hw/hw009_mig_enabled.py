@@ -42,7 +42,7 @@ CHECK = Check(code="HW009", severity=Severity.NOTE, since="0.2.0")
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for GPUs without slices, one for those with slices."""
     divided = [gpu for gpu in machine.gpus or () if gpu.mig]
-    # a job or a container that was given a slice of one GPU does not see those of others
+    # a job or container that was given a slice of one GPU sees no slices of the others
     assigned = bool(driver_state.cuda_works(machine)) and (
         machine.container.kind is not None or bool(driver_state.withheld(machine))
     )

@@ -41,7 +41,7 @@ CHECK = Check(code="HW010", severity=Severity.NOTE, since="0.2.0")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding for all GPUs with it off."""
+    """One finding for all GPUs with persistence mode off."""
     if machine.system.name != "Linux" or machine.container.wsl is not None:
         return
     off = [

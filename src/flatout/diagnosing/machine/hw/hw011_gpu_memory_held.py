@@ -7,8 +7,8 @@ own programs are left out.
 
 ## Why it matters
 
-What they hold is not there for training: "CUDA out of memory" comes early, and a batch size found
-while they run is too small for later. Often it is a notebook or a crashed run that lives on.
+Training cannot use the memory that they hold: "CUDA out of memory" comes early, and a batch size
+found while they run is too small for later. Often it is a notebook or a crashed run that lives on.
 
 ## Evidence
 

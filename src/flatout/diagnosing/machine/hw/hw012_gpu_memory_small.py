@@ -2,7 +2,7 @@
 
 ## What it sees
 
-The largest GPU with memory of its own has less than 6 GiB.
+The largest GPU with its own memory has less than 6 GiB.
 
 ## Why it matters
 
@@ -42,7 +42,7 @@ BYTES_PER_PARAMETER = 16
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where no GPU has more."""
+    """One finding if no GPU has more memory."""
     largest = max(devices.own_memory(machine), key=_memory, default=None)
     unsized = any(
         gpu.memory_bytes is None and gpu.shared_memory is not True for gpu in machine.gpus or ()

@@ -36,7 +36,7 @@ from flatout.nouns.machine import Machine
 CHECK = Check(code="HW014", severity=Severity.WARNING, since="0.2.0")
 SLOW = ("powersave", "conservative")
 OWN_MIND = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
-"""Drivers under which powersave is fast: the processor chooses its clocks itself."""
+"""Drivers whose powersave is fast: the processor chooses its clocks itself."""
 FILES = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
 
 

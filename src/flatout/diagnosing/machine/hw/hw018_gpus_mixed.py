@@ -2,7 +2,7 @@
 
 ## What it sees
 
-GPUs of one maker, each with memory of its own, and of different models.
+GPUs of one maker and different models, each with its own memory.
 
 ## Why it matters
 

@@ -69,7 +69,7 @@ def _facts(gpu: Gpu) -> str:
 
 
 def _lines(hot: list[Gpu]) -> list[str]:
-    """Laptops refuse another power limit."""
+    """The lines of the cure; laptops do not accept another power limit."""
     return [
         devices.smi([gpu], f"-pl {gpu.power_limit_w * 0.85:.0f}")
         for gpu in hot

@@ -16,8 +16,8 @@ The memory in use, in all, and by programs that compute.
 
 ## Cure
 
-Close browsers, plug the screen into the processor's own graphics where there is one, or log out of
-the desktop and train over the network.
+Close browsers, plug the screen into the processor's own graphics if it has one, or log out of the
+desktop and train over the network.
 
 ## References
 
@@ -45,7 +45,7 @@ COMPUTES = re.compile(r"python|jupyter|ollama|vllm|llama|tritonserver", re.IGNOR
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding per GPU whose screen costs much."""
+    """One finding per GPU whose screen takes much of its memory."""
     for gpu in devices.own_memory(machine):
         used, whole = gpu.memory_used_bytes, gpu.memory_bytes
         if gpu.display is not True or used is None or not whole or gpu.processes is None:

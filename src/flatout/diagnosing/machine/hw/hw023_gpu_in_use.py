@@ -2,8 +2,8 @@
 
 ## What it sees
 
-A GPU is busy by 30 % or more (80 % where a screen may hang on it: an idle card that draws a desktop
-at low clocks looks busy) over the driver's last sampling period, while flatout itself computes
+A GPU is busy by 30 % or more (80 % if it may drive a screen: an idle card that draws a desktop at
+low clocks looks busy) over the driver's last sampling period, while flatout itself computes
 nothing.
 
 ## Why it matters
@@ -12,12 +12,11 @@ Programs on one GPU take turns: training gets a share of it, and whatever is mea
 
 ## Evidence
 
-The load, the power, and the programs as far as they can be seen (from a container those of others
-cannot).
+The load, the power, and the visible programs (a container does not see others').
 
 ## Cure
 
-Wait, use an idle GPU, or end what is yours and forgotten.
+Wait, use an idle GPU, or end forgotten programs of your own.
 
 ## References
 

@@ -1,4 +1,4 @@
-"""PCIe: what the checks of links share."""
+"""Shared by the checks of PCIe links."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flatout.nouns.machine import Machine
 
 
 def look(machine: Machine, gpu: Gpu) -> tuple[str, ...]:
-    """The line that shows what link card and slot can do, and what they agreed on."""
+    """The line that shows the links that card and slot support and the one in use."""
     if machine.system.name != "Linux" or gpu.pci_address is None:
         return ()
     lspci = system_packages.sudo(target.of(machine), f"lspci -vv -s {gpu.pci_address}")

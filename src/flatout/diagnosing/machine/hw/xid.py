@@ -1,4 +1,4 @@
-"""What the numbers of the NVIDIA driver's errors (Xid) mean, and what to do about each.
+"""The meaning of the NVIDIA driver's error numbers (Xid), and what to do about each.
 
 From https://docs.nvidia.com/deploy/xid-errors/ and the driver's own header nverror.h.
 """
@@ -33,7 +33,7 @@ class Meaning:
 
 
 def meaning(number: int) -> Meaning:
-    """The number's meaning; an unknown one says so."""
+    """The number's meaning, which says so if the number is unknown."""
     entry = MEANINGS.get(number)
     if entry is not None:
         return entry
