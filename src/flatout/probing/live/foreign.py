@@ -40,7 +40,7 @@ class ForeignJobs:
         self._last_s: float | None = None
         self._found: list[ForeignJob] = []
         self._ours: set[int] = set()
-        """Processes of flatout itself. Their descendants, such as torch's compilers, are no jobs."""
+        """Processes of flatout. Their descendants, such as torch's compilers, are no jobs."""
         self._known: dict[tuple[int, float], bool] = {}
         """Whether a process, by pid and start, has loaded torch. If not, it may still do so."""
 
