@@ -126,12 +126,12 @@ ENGINE = LaunchEngine(
 )
 FILE = "job.yaml"
 CANCELLED = "cancelled"
-"""A file in the launch's folder: it was ended from here."""
+"""The file in the launch's folder that says it was ended from here."""
 LOST = "what the script writes is lost with its pods: --set claim=NAME:/PATH mounts a volume"
 
 
 def check(request: LaunchRequest) -> CheckedLaunch:
-    """Ask the cluster whether it would take this job."""
+    """Ask the cluster whether it would accept this job."""
     engine_calls.need("kubectl", kubectl.INSTALL)
     kubernetes_checks.here(request)
     cluster = Kubectl.of(dict(request.options))
@@ -148,7 +148,7 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
 
 
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
-    """The code first, then the objects, which hold on to the code until they go."""
+    """Send the code, then the objects, which keep the code until they are deleted."""
     cluster = Kubectl.of(dict(request.options))
     name, kind = kubernetes_pod.name(request), request.option("kind", TRAINJOB)
     belongs = []
@@ -178,7 +178,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 
 def state(job: SubmittedJob) -> JobState:
-    """As the job's conditions and its pods say."""
+    """The state by the job's conditions and its pods."""
     cluster, resource = Kubectl.of(job.extra), _resource(job)
     status, answer = cluster.status(resource, job.id)
     if status is None:
@@ -207,13 +207,13 @@ def state(job: SubmittedJob) -> JobState:
 
 
 def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
-    """Of all pods."""
+    """The logs of all pods."""
     final = lambda: state(job).final  # noqa: E731
     return kubernetes_pods.lines(Kubectl.of(job.extra), _selector(job), final)
 
 
 def cancel(job: SubmittedJob) -> None:
-    """Delete it; what belongs to it goes with it."""
+    """Delete the job with everything that belongs to it."""
     cluster = Kubectl.of(job.extra)
     cluster.need("delete", _resource(job), job.id, "--wait=false")
     for thing in job.extra.get("belongs", "").split():
@@ -223,7 +223,7 @@ def cancel(job: SubmittedJob) -> None:
 
 
 def costs(request: LaunchRequest) -> LaunchCosts:
-    """What is asked for; the cluster knows no prices."""
+    """The resources requested; the cluster knows no prices."""
     return contract.costs(request, () if request.option("claim") else (LOST,))
 
 
@@ -232,7 +232,7 @@ def _resource(job: SubmittedJob) -> str:
 
 
 def _selector(job: SubmittedJob) -> str:
-    """TrainJobs run as JobSets of the same name."""
+    """The label selector of its pods. TrainJobs run as JobSets of the same name."""
     key = "job-name" if job.extra.get("kind") == JOB else "jobset.sigs.k8s.io/jobset-name"
     return f"{key}={job.id}"
 
@@ -253,7 +253,7 @@ def _failed(
 
 
 def _send_code(request: LaunchRequest, cluster: Kubectl, folder: Path) -> None:
-    """The packed code, kept in the launch's folder too, as a ConfigMap. Raises UserError."""
+    """Send the packed code as a ConfigMap and keep it in the folder. Raises UserError."""
     assert request.packed is not None
     archive, name = folder / kubernetes_pod.ARCHIVE, kubernetes_pod.code_map(request)
     with archive.open("wb") as file:
@@ -264,7 +264,7 @@ def _send_code(request: LaunchRequest, cluster: Kubectl, folder: Path) -> None:
 
 
 def _hold(cluster: Kubectl, kind: str, name: str, belongs: list[str]) -> None:
-    """Let these go with the job. Where that is not allowed, they stay until --cancel."""
+    """Have these deleted with the job. If that is not allowed, they stay until --cancel."""
     document = cluster.read("get", RESOURCES[kind], name)
     if not isinstance(document, dict):
         return

@@ -117,7 +117,7 @@ STATES: dict[str, LaunchState] = {
 }
 OURS = re.compile(r"\[(node \d+)\] (.*)", re.DOTALL)
 TOOL = re.compile(r"\S+ \S+\s(?:INFO|SUCC|WARN|ERR)\S* (?:cli|sdk|dashboard_sdk)\.py:\d+ -- ")
-"""What the ray command itself prints about the log."""
+"""Log lines of the ray command itself."""
 LOST = "what the script writes below its own folder is lost: let it write to a path nodes share"
 
 
@@ -144,7 +144,7 @@ def check(request: LaunchRequest) -> CheckedLaunch:
 
 
 def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
-    """The driver: our file with the values of this launch."""
+    """The driver file with the values of this launch."""
     spec = importlib.util.find_spec(DRIVER)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"{DRIVER} is not installed beside flatout")
@@ -172,7 +172,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     if request.option("pip"):
         packages = [word.strip() for word in request.option("pip").split(",") if word.strip()]
         command += ["--runtime-env-json", json.dumps({"pip": packages})]
-    # What travels is chosen already.
+    # The files to send are chosen already.
     environment = {**os.environ, "RAY_RUNTIME_ENV_IGNORE_GITIGNORE": "1"}
     answer = engine_calls.ask([*command, "--", "python", FILE], limit_s=300, env=environment)
     if answer.returncode:
@@ -185,7 +185,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 
 def state(job: SubmittedJob) -> JobState:
-    """As the cluster says."""
+    """The state that the cluster reports."""
     if job.extra.get("kuberay"):
         return ray_kuberay.state(job)
     answer = _api(job).read(f"/api/jobs/{job.id}")
@@ -217,13 +217,13 @@ def cancel(job: SubmittedJob) -> None:
 
 
 def costs(request: LaunchRequest) -> LaunchCosts:
-    """What is asked for; Ray knows no prices."""
+    """The resources requested; Ray knows no prices."""
     return contract.costs(request, (LOST,))
 
 
 def _values(request: LaunchRequest) -> dict[str, str]:
     """The driver's settings as Python writes them."""
-    # The driver counts restarts of all nodes, and knows the Python that Ray runs.
+    # The driver counts restarts of all nodes and knows which Python Ray runs.
     command = contract.node_command(replace(request, restarts=0, python=""))
     time_s = None if request.time_s is None else round(request.time_s)
     return {
@@ -240,7 +240,7 @@ def _values(request: LaunchRequest) -> dict[str, str]:
 
 
 def _setting(value: str) -> Callable[[re.Match[str]], str]:
-    """The line with another value; a plain text would have its backslashes read."""
+    """A replacement for the line's value; backslashes in a plain text would be interpreted."""
     return lambda line: f"{line[1]} = {value}"
 
 
@@ -253,7 +253,7 @@ def _cpus(request: LaunchRequest) -> int:
 
 
 def _warnings(request: LaunchRequest, nodes: list[Mapping[str, float]]) -> Iterator[str]:
-    """Nodes may still be added."""
+    """Warnings about too few nodes, to which more may still be added."""
     asked = {"CPU": _cpus(request)}
     if isinstance(request.gpus, int):
         asked["GPU"] = request.gpus
@@ -285,7 +285,7 @@ def _whole(job: SubmittedJob) -> Iterator[str | None]:
 
 
 def _followed(job: SubmittedJob) -> Iterator[str | None]:
-    """As it is written; where ray is not here any more, as far as it is."""
+    """The log while it is written, or what there is of it if ray is no longer installed here."""
     if shutil.which("ray") is None:
         yield from _whole(job)
         return

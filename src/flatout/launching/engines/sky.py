@@ -94,7 +94,7 @@ ENGINE = LaunchEngine(
 )
 FILE = "task.yaml"
 CONTROLLER_S = 1800.0
-"""The first managed job waits for a machine that manages them."""
+"""Long, because the first managed job waits for the machine that manages such jobs."""
 STATES: dict[str, LaunchState] = {
     "INIT": "queued",
     "PENDING": "queued",
@@ -108,7 +108,7 @@ STATES: dict[str, LaunchState] = {
     "SUCCEEDED": "ended",
     "CANCELLED": "cancelled",
 }
-"""All others begin with FAILED."""
+"""All other states begin with FAILED."""
 DETAILS = {
     "SETTING_UP": "its environment is installed",
     "STARTING": "its machines are started",
@@ -151,10 +151,10 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
 
 
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
-    """Hand it over; machines are made while it is followed."""
+    """Submit it; machines are made while it is followed."""
     assert request.packed is not None
     code = staging.stage(request.packed, folder)
-    # Chosen already: without this file SkyPilot would leave out what git ignores, too.
+    # The files are chosen already. Without this one, SkyPilot would also omit what git ignores.
     (code / ".skyignore").touch()
     name, task = folder.name.lower(), str(folder / FILE)
     managed = sky_task.managed(request)
@@ -168,7 +168,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 
 def state(job: SubmittedJob) -> JobState:
-    """As the cluster's queue says; before that, as the cluster itself."""
+    """The state in the cluster's queue; before that, the state of the cluster."""
     if job.extra.get("managed"):
         rows = sky_cli.document("jobs", "queue", "--all-users")
         own = [row for row in rows or [] if isinstance(row, dict) and row.get("job_name") == job.id]
@@ -193,7 +193,7 @@ def _of(status: object, why: str) -> JobState:
 
 
 def _starting(job: SubmittedJob, answered: bool) -> JobState:
-    """There is no job yet: the cluster comes, or could not be had."""
+    """The state while there is no job: the cluster is starting or was not available."""
     if job.extra.get("managed"):
         if time.time() - job.submitted_at < CONTROLLER_S:
             return JobState("queued", "SkyPilot starts its jobs controller")
@@ -221,13 +221,13 @@ def _starting(job: SubmittedJob, answered: bool) -> JobState:
 
 
 def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
-    """Of all nodes, once there is a job."""
+    """The logs of all nodes, once there is a job."""
     for text in tails.afresh(lambda: state(job), lambda now: _printed(job, now), wait_s=3):
         yield None if text is None else _line(escapes.removed(text))
 
 
 def _printed(job: SubmittedJob, now: JobState) -> Iterator[str | None]:
-    """What sky prints of the job's log, from the beginning; nothing before there is one."""
+    """The job's log as sky prints it, from the beginning; nothing before there is a job."""
     if now.state in ("queued", "unknown"):
         yield from tails.pause(2)
         return
@@ -237,7 +237,7 @@ def _printed(job: SubmittedJob, now: JobState) -> Iterator[str | None]:
 
 
 def cancel(job: SubmittedJob) -> None:
-    """End the job; its machines stop or go as the file says."""
+    """End the job; its machines stop or are deleted as the file says."""
     managed = bool(job.extra.get("managed"))
     words = ["jobs", "cancel", "--name", job.id] if managed else ["cancel", job.id, "--all"]
     answer = sky_cli.ask(*words, "--yes")
@@ -249,7 +249,7 @@ def cancel(job: SubmittedJob) -> None:
 
 
 def costs(request: LaunchRequest) -> LaunchCosts:
-    """What is asked for; prices are SkyPilot's to tell: `sky gpus list`, `sky launch --dryrun`."""
+    """The resources requested; `sky gpus list` and `sky launch --dryrun` tell prices."""
     notes = [sky_task.afterwards(request)]
     if not request.option("mount"):
         notes.append("what it writes is on disks of these machines: --set mount=s3://BUCKET:/PATH")

@@ -95,9 +95,9 @@ ENGINE = LaunchEngine(
 FILE = "job.sbatch"
 BATCH_LOG = "slurm.log"
 ENDED = "ended"
-"""The script's exit code, for clusters that keep no accounts."""
+"""The file with the script's exit code, for clusters without accounting."""
 START = "flatout launch: start "
-"""Begins the line that each start of the job writes."""
+"""The beginning of the line that each start of the job writes."""
 TASK_ENDED = re.compile(
     r"^srun: error: (?P<host>[^:\s]+): task (?P<task>\d+):"
     r" (?:Exited with exit code (?P<code>\d+)|(?P<how>[A-Z][\w ()]+))",
@@ -110,7 +110,7 @@ LOCAL = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 def check(request: LaunchRequest) -> CheckedLaunch:
-    """Ask the cluster whether it would take this job."""
+    """Ask the cluster whether it would accept this job."""
     for program in ("sbatch", "sinfo", "scontrol"):
         engine_calls.need(program, LOGIN)
     partition = slurm_facts.partition(request.partition)
@@ -151,7 +151,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 
 def state(job: SubmittedJob) -> JobState:
-    """As scontrol says; of jobs that it has forgotten, as sacct or the script itself says."""
+    """The state from scontrol; for jobs it has forgotten, from sacct or the script itself."""
     known = slurm_facts.of_controller(job.id) or slurm_facts.of_accounts(job.id)
     if known is not None:
         return _with_first(job, known) if known.state == "failed" else known
@@ -163,7 +163,7 @@ def state(job: SubmittedJob) -> JobState:
 
 
 def _with_first(job: SubmittedJob, failed: JobState) -> JobState:
-    """Which node ended first, as srun has written it: the exit code of all is but the highest."""
+    """Add which node ended first, from srun: the job's exit code is only the highest of all."""
     try:
         text = Path(job.folder, BATCH_LOG).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -179,7 +179,7 @@ def _with_first(job: SubmittedJob, failed: JobState) -> JobState:
 
 
 def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
-    """The files beside the script."""
+    """The log files beside the script."""
     folder = Path(job.folder)
 
     def paths() -> dict[Path, str]:
@@ -190,19 +190,19 @@ def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
 
 
 def read(job: SubmittedJob, node: str, path: str) -> str:
-    """All nodes share the code folder, where their logs are."""
+    """Read it directly: all nodes share the code folder, which has their logs."""
     return tails.end_of(Path(path))
 
 
 def cancel(job: SubmittedJob) -> None:
-    """Have Slurm end it."""
+    """Let Slurm end it."""
     answer = engine_calls.ask(["scancel", job.id])
     if answer.returncode:
         raise UserError(f"scancel: {answer.said}", f"squeue --jobs {job.id}", 1)
 
 
 def costs(request: LaunchRequest) -> LaunchCosts:
-    """What is asked for."""
+    """The resources requested."""
     return contract.costs(request)
 
 
@@ -224,7 +224,7 @@ def _script(request: LaunchRequest) -> Iterator[str]:
 
 
 def _directives(request: LaunchRequest) -> Iterator[str]:
-    """The lines that sbatch reads; the user's own win."""
+    """The lines that sbatch reads; the user's own take precedence."""
     given = dict(request.options)
     for why, name, value in _rows(request):
         if name in given or value is None:
@@ -237,7 +237,7 @@ def _directives(request: LaunchRequest) -> Iterator[str]:
 
 
 def _rows(request: LaunchRequest) -> Iterator[tuple[str, str, str | None]]:
-    """Reason, name and value of each option; None: it is not given."""
+    """Reason, name and value of each option; an option with the value None is omitted."""
     given = dict(request.options)
     yield "", "job-name", request.name
     yield "", "partition", request.partition or None
@@ -291,7 +291,7 @@ exit "$code\""""
 
 
 def _with_cores(request: LaunchRequest, partition: slurm_facts.Partition) -> LaunchRequest:
-    """With the cores that belong to the GPUs asked for; all of a node's where it needs no GPU."""
+    """The request with the cores that belong to its GPUs, or all of a node's without GPUs."""
     given = dict(request.options)
     if CORES in given or {"exclusive", "cpus-per-gpu"} & given.keys():
         return request
@@ -309,7 +309,7 @@ def _with_cores(request: LaunchRequest, partition: slurm_facts.Partition) -> Lau
 
 
 def _tested(request: LaunchRequest) -> engine_calls.ToolAnswer:
-    """Slurm's own word on the script; nothing is submitted."""
+    """Slurm's own check of the script; nothing is submitted."""
     (file,) = files(request)
     return engine_calls.ask(["sbatch", "--test-only"], given=file.text, env=_environment())
 
@@ -333,7 +333,7 @@ def _python() -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Without what an allocation that this is started in would hand on to the job."""
+    """The variables without those that a surrounding allocation would pass on to the job."""
     return {
         name: value
         for name, value in os.environ.items()
