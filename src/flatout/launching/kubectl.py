@@ -98,7 +98,7 @@ class Kubectl:
             return None, ToolAnswer(-1, "", "kubectl's answer is no JSON")
 
     def tried(self, text: str) -> ToolAnswer:
-        """Have the API server check objects without keeping them. Raises UserError if it refuses."""
+        """Have the API server check objects without keeping them. Raises UserError on refusal."""
         words = ("create", "--dry-run=server", "--validate=strict", "--filename", "-")
         answer = self.ask(*words, given=text)
         if answer.returncode:
