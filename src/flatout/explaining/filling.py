@@ -10,10 +10,10 @@ from flatout.knowledge.signatures import PLACEHOLDER
 from flatout.nouns.signature import Wording
 
 NOTHING = "\0"
-"""Where neither a captured text nor an alternative is, until the blanks around it are gone."""
+"""Marks a place without captured text or alternative until the blanks around it are removed."""
 _AROUND_NOTHING = re.compile(r" ?\(\0\)| \0(?=[ ,.;:)]|$)|(?:^|(?<=\())\0 ")
 _PLAIN = re.compile(r"[\w.:/@%+=,-]*")
-"""A captured text of these letters means nothing but itself to any shell."""
+"""Captured text of these characters has no special meaning in any shell."""
 
 
 def wording(texts: Wording, captured: Mapping[str, str]) -> Wording:
@@ -21,12 +21,12 @@ def wording(texts: Wording, captured: Mapping[str, str]) -> Wording:
 
 
 def text(template: str, captured: Mapping[str, str]) -> str:
-    """`template` with its placeholders filled, by their alternative where nothing was captured."""
+    """`template` with its placeholders filled, with the alternative if nothing was captured."""
     return _AROUND_NOTHING.sub("", _filled(template, captured, False, NOTHING)).replace(NOTHING, "")
 
 
 def command(template: str, captured: Mapping[str, str]) -> str:
-    """The same for a line that people paste into a shell: a log cannot smuggle in a command."""
+    """The same for a line pasted into a shell: a log cannot inject a command."""
     return _filled(template, captured, True, "")
 
 
