@@ -86,7 +86,7 @@ class Measurements:
     began: float | None = None
     """When the first process was ready to measure, or None if it is not yet."""
     order: list[tuple[str, str]] = field(default_factory=list)
-    """Ids and devices of all planned ceilings in the order shown; values come with measuring."""
+    """Ids and devices of all planned ceilings in the order shown, not the order of measuring."""
     hangs: Counter[str] = field(default_factory=Counter)
     """How often each device hung."""
 

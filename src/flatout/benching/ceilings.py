@@ -45,7 +45,7 @@ FOR_PROFILES = (
 )
 """The ceilings an anatomy is compared with; about ten seconds with quick=True."""
 ALWAYS_MEASURED = ("matmul-fp32", "matmul-cpu-fp32")
-"""Those that only a run over all of them measures; others may come from a smaller run."""
+"""Those that any run over FOR_PROFILES measures; without one, a smaller run was stored."""
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def states(text: str) -> list[RankState]:
 
 
 def _named(found: list[RankState]) -> list[RankState]:
-    """The states with operations filled in: with only a number, the others' name for it counts."""
+    """The states; a rank known only by a number gets the operation others name at that place."""
     places: dict[tuple[str, int | None], set[tuple[str, int | None]]] = {}
     for state in found:
         if state.operation:

@@ -107,7 +107,7 @@ def of_crash(
 
 
 def _as_leak(matches: tuple[Match, ...]) -> tuple[Match, ...]:
-    """The matches reordered: memory that grew with the steps decides between causes."""
+    """The matches with a leak as the root cause, since memory grew with the steps."""
     root, *rest = matches
     if root.id == LEAK or root.signature.specificity >= SURE:
         return matches

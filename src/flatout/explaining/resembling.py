@@ -38,7 +38,7 @@ _VALUE = re.compile(
 """Values that differ between two prints of one message."""
 _ENDING = re.compile(r"(?:ing|ed|es|s|e|ly)$")
 STEM = 4
-"""Fewest letters left of a word when its ending is removed."""
+"""Longest word, in letters, that keeps its ending."""
 _OF_PYTHON = re.compile(
     r"invalid literal for|could not convert string|division by zero|values to unpack|"
     r"object is not (?:callable|iterable|subscriptable|an iterator)|has no attribute|"

@@ -90,7 +90,7 @@ def lines_of(
         stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
         text=True,
         errors="replace",
-        start_new_session=True,  # Ctrl-C is for the follower
+        start_new_session=True,  # Ctrl-C is for whoever follows
     )
     waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     reader = threading.Thread(target=_read, args=(process, waiting), daemon=True)

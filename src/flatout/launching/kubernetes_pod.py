@@ -127,7 +127,7 @@ def variables(request: LaunchRequest, leader: str = "") -> list[Entry]:
 
 
 def resources(request: LaunchRequest) -> dict[str, Entry] | None:
-    """What each node must have."""
+    """The resources that each node must have."""
     gpus = request.gpus
     if gpus == "all":
         raise UserError(

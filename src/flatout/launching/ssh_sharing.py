@@ -47,7 +47,7 @@ class _Connection:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                start_new_session=True,  # Ctrl-C is for the follower
+                start_new_session=True,  # Ctrl-C is for whoever follows
             )
         deadline = time.monotonic() + LIMIT_S
         while not self.socket.exists() and time.monotonic() < deadline:

@@ -51,7 +51,7 @@ def afresh(
 
 
 def pause(seconds: float) -> Iterator[None]:
-    """Give None for so many seconds."""
+    """Yield None for this many seconds."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         yield None

@@ -103,7 +103,7 @@ class Anatomy:
     steps: int
     """Recorded steps."""
     recording_ms: float = 0.0
-    """What the recording itself added to a step; taken off the host's parts."""
+    """What the recording added to a step; it is subtracted from the host's parts."""
     host_ms: float | None = None
     """Time the host itself takes for a step, without waiting for the accelerator, or None if
     unknown. It is as recorded: recording makes it longer."""

@@ -11,9 +11,9 @@ class CaptureRequest:
     """What to take out of a script."""
 
     model: str = ""
-    """Class or name of the model; empty: the evaluated one, else the largest trained one."""
+    """Class or name of the model; empty for the evaluated one, else the largest trained."""
     weights: str = ""
-    """A checkpoint, `PATH` or `PATH#ENTRY`; empty: the script trains to its end."""
+    """A checkpoint, `PATH` or `PATH#ENTRY`; empty if the script trains to its end."""
     epoch_steps: int = 8
     """Steps trained in each epoch; used only with a checkpoint, to end the script early."""
     limit_s: float = 600.0

@@ -1,4 +1,4 @@
-"""Ceiling: what this hardware was measured to do at most, beside what its data sheet says."""
+"""Ceiling: what this hardware was measured to do at most, and what its data sheet says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ceiling:
     device: str
     """cpu, cuda:0."""
     value: float | None
-    """At the best size, or None if not measured; `note` says why."""
+    """Value at the best size, or None if not measured; `note` says why."""
     unit: str
     """TFLOP/s, GB/s, us, launches/s, images/s, x."""
     datasheet: float | None = None

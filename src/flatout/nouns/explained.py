@@ -12,7 +12,7 @@ class Evidence:
     """The lines by which something was recognised, and where they are."""
 
     text: str
-    """Without prefixes and escape sequences."""
+    """The lines without prefixes and escape sequences."""
     line: int
     """Counted from 1."""
     source: str | None = None

@@ -144,7 +144,7 @@ class ExportSettings:
     allow: tuple[str, ...] = ()
     """With `int8`, quantised builds may be chosen."""
     only: tuple[str, ...] = ()
-    """Backends to try; empty: all except those tried only on demand."""
+    """Backends to try; empty for all except those tried only on demand."""
     skip: tuple[str, ...] = ()
     build_limit_s: float = 300.0
     """Seconds allowed for each build."""

@@ -58,7 +58,7 @@ class LaunchRequest:
     variables: tuple[tuple[str, str], ...] = ()
     """Environment variables of the program, from --env NAME=VALUE."""
     image: str = ""
-    """Container image; empty: none, or the engine's default."""
+    """Container image; empty for none or the engine's default."""
     plan: Path | None = None
     """flatout.toml below the code folder."""
     lock: str = ""
@@ -72,7 +72,7 @@ class LaunchRequest:
     queue: str = ""
     hosts: tuple[str, ...] = ()
     python: str = ""
-    """Python of the nodes; empty: the engine's default."""
+    """Python of the nodes; empty for the engine's default."""
     options: tuple[tuple[str, str], ...] = ()
     """Further options of this engine, from --set NAME=VALUE."""
     launch_folder: Path = Path()

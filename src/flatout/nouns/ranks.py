@@ -77,7 +77,7 @@ class RanksEnd:
     scaling: Scaling | None = None
     """The trial before the run, or None if there was none."""
     native: str = ""
-    """The framework that divided the work itself, or `ddp`; empty: rows were cut."""
+    """The framework that divided the work itself, or `ddp`; empty if rows were cut."""
     failure: RankFailure | None = None
 
 
@@ -101,7 +101,7 @@ class ScalingRow:
     error: str | None = None
     """Why there is no measurement."""
     native: str = ""
-    """The framework that divided the work itself, or `ddp`; empty: rows were cut."""
+    """The framework that divided the work itself, or `ddp`; empty if rows were cut."""
 
     @property
     def efficiency(self) -> float | None:

@@ -28,8 +28,8 @@ COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 UNSEEN = frozenset({"len", "isinstance", "type", "append", "add"})
 """Calls after which the interpreter is not handed over; they take no time."""
 KNOWN, GUESSED = 3.0, 8.0
-"""The test explains a time that is at least so many times that of the rest of the loop: if the
-source shows a list, and if it shows only that no text is searched."""
+"""A test explains a time of at least this many times the rest of the loop: if the source shows a
+list, and if it shows only that no text is searched."""
 
 
 @dataclass(frozen=True)

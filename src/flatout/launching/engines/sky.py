@@ -4,45 +4,46 @@
 
     flatout launch sky --nodes 2 --gpus 8 --set gpu=H100 --time 4h train.py
 
-SkyPilot looks for the cheapest place that has them among the clouds that `sky check` knows.
+SkyPilot looks for the cheapest place with these GPUs among the clouds that `sky check` knows.
 Settings, each as `--set NAME=VALUE`:
 
 | setting | meaning |
 |---|---|
 | `gpu` | model of the GPUs, as `sky gpus list` names it: H100, A100-80GB ... |
 | `infra` | where: `aws`, `gcp/us-central1`, `k8s/my-context` ... |
-| `spot` | `yes`: machines that may be taken away; they are replaced, and the job goes on |
-| `after` | what becomes of the machines ten minutes after the end: `stop`, `down` or `keep` |
-| `setup` | a line that installs what the script imports, in place of ours |
-| `cpus`, `memory`, `disk`, `instance-type`, `region` | of each node |
-| `mount` | a bucket that stays: `s3://my-runs:/runs` |
+| `spot` | `yes`: machines that may be taken away; they are replaced, and the job continues |
+| `after` | what happens to the machines ten minutes after the end: `stop`, `down` or `keep` |
+| `setup` | a line that installs what the script imports, instead of flatout's |
+| `cpus`, `memory`, `disk`, `instance-type`, `region` | those of each node |
+| `mount` | a persistent bucket: `s3://my-runs:/runs` |
 
 ## What is written
 
 `.flatout/launch/<name>-<time>/task.yaml`, and the code folder beside it in `code/`, without
-secrets, data and environments. `setup` makes an environment with the folder's requirements.txt,
-or torch alone where there is none, and flatout; with `--image` nothing but flatout, where that is
-missing. `run` is `flatout run --nodes auto`, the same on each node.
+secrets, data and environments. `setup` makes an environment with flatout and the folder's
+requirements.txt, or torch alone if there is none. With `--image` it only installs flatout, if that
+is missing. `run` is `flatout run --nodes auto`, the same on each node.
 
-Variables of `--env` stand in the file, which you alone can read; SkyPilot's own `--secret` keeps
-them out of its records.
+Variables of `--env` are in the file, which only you can read; SkyPilot's own `--secret` keeps them
+out of its records.
 
 ## What is checked first
 
-That `sky` is installed, that `sky check` finds a cloud, that a GPU model is named. Then SkyPilot
-itself is asked with `--dryrun`, which reads the file, chooses a place and says what it costs;
-nothing is started.
+Whether `sky` is installed, `sky check` finds a cloud and a GPU model is named. Then SkyPilot itself
+is called with `--dryrun`, which reads the file, chooses a place and says what it costs; nothing is
+started.
 
 ## Following and stopping
 
-The log of all nodes is one, each line behind its node. Ctrl-C leaves the job running. `--cancel`
-ends it; machines stop or go as `after` says. Costs run until they do: `sky status` shows them.
+The logs of all nodes are shown as one, with the node before each line. Ctrl-C leaves the job
+running. `--cancel` ends it; machines stop or are deleted as `after` says. They cost money until
+then: `sky status` shows them.
 
 ## Restarts
 
 With `--restarts N` or `spot=yes` it is a managed job (`sky jobs launch`): machines that are taken
-away are replaced and all nodes start again, also where the program ended with its state saved;
-errors of the program restart it N times at most. What must survive has to lie in a `mount`.
+away are replaced and all nodes start again, also if the program ended with its state saved. Errors
+of the program restart it at most N times. Anything that must survive has to be in a `mount`.
 
 ## What was really run
 

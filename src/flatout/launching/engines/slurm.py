@@ -15,35 +15,34 @@ option of sbatch is named by `--set`, as in `--set qos=high --set constraint=a10
 - one task on each node (`--ntasks-per-node=1`), which is `flatout run`: it starts a process for
   each GPU itself, so that the processes of a node see each other's GPUs (`--gpus-per-task` would
   hide them);
-- as many cores as belong to the GPUs that are asked for: all of a node's cores for all of its GPUs.
-  Slurm would give one core, and every data loader would starve. `--set cpus-per-task=N` says it
-  otherwise;
+- as many cores as belong to the requested GPUs: all of a node's cores for all of its GPUs. Slurm
+  would give one core, and every data loader would starve. `--set cpus-per-task=N` changes it;
 - `--requeue`, `--open-mode=append`: after the failure of a node the job is queued again and its log
-  goes on;
-- `srun --wait=60`: where the program of one node ends, the others end by themselves and say why;
-  what is left a minute later is killed.
+  continues;
+- `srun --wait=60`: if the program of one node ends, the others end by themselves and say why;
+  whatever is left a minute later is killed.
 
 It is yours: edit it, and submit it again with `sbatch`.
 
 ## What is checked first
 
-That sbatch is there and the controller answers; that there is such a partition, that it is up, has
-as many nodes, such GPUs and allows that time. Then `sbatch --test-only` has the cluster's own word
-on the very script, accounts and limits included, and says when it would start.
+Whether sbatch is installed and the controller answers; whether the partition exists, is up, has
+enough nodes and GPUs and allows that time. Then `sbatch --test-only` lets the cluster itself check
+the script, accounts and limits included, and says when it would start.
 
 ## Following and stopping
 
-Each node writes `node-N.log` beside the script; they are shown as one log, each line behind its
-node. Ctrl-C leaves the job running. `flatout monitor --slurm JOB` shows its machines,
+Each node writes `node-N.log` beside the script; they are shown as one log, with the node before
+each line. Ctrl-C leaves the job running. `flatout monitor --slurm JOB` shows its machines,
 `flatout launch --cancel JOB` ends it.
 
 ## Restarts
 
 Two minutes before the time limit Slurm warns the job. A script that uses `flatout.Checkpoint` saves
-its state and ends, and the job is queued again: it goes on at the exact sample. A script with its
-own checkpoints is queued again only with `--restarts N`, at most so often.
+its state and ends, and the job is queued again: it continues at the exact sample. A script with its
+own checkpoints is queued again only with `--restarts N`, at most N times.
 
-Slurm itself waits two minutes or so before it starts a job again.
+Slurm itself waits about two minutes before it starts a job again.
 
 ## What was really run
 

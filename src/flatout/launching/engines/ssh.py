@@ -5,36 +5,36 @@
     flatout launch ssh --hosts gpu1,gpu2 --gpus all train.py
 
 The hosts are named as ssh knows them; the first one leads. Each needs Linux, Python with flatout
-and torch (`--python /path/to/python` where that is not `python3`), and must let you in by a key.
+and torch (`--python /path/to/python` if that is not `python3`), and must let you in by a key.
 `--set` knows `config` (a file for `ssh -F`), `leader` (the first host's address, as the others
 reach it) and `port`.
 
 ## What is written
 
 `.flatout/launch/<name>-<time>/node.sh`, the script that each machine runs, with reasons. The code
-folder is packed and sent to `~/.flatout/launch/<name>-<time>/node-N/code` on each machine: what is
-in it then is what trains. Secrets (.env, keys, credentials), `.git`, environments and files larger
-than 20 MiB stay here, and are named.
+folder is packed and sent to `~/.flatout/launch/<name>-<time>/node-N/code` on each machine: later
+changes have no effect. Secrets (.env, keys, credentials), `.git`, environments and files larger
+than 20 MiB are not sent, and are named.
 
 ## What is checked first
 
-That each host lets you in and why not: a key that is not known or has changed, no key of yours that
-it accepts, no machine, no sshd. That its Python has flatout (the same version on all) and torch,
-that it has the GPUs and the room on its disk. Then the first host opens the port and the others
-reach it: a closed firewall is seen before anything is sent.
+Whether each host lets you in, and if not, why: a host key that is unknown or has changed, no key of
+yours that it accepts, no machine, no sshd. Whether its Python has flatout (the same version on all)
+and torch, and whether it has the GPUs and enough disk space. Then the first host opens the port and
+the others connect to it: a closed firewall is found before anything is sent.
 
 ## Following and stopping
 
-Each machine writes its log beside the code; they are shown as one, each line behind its node. The
-programs there do not depend on the connection: Ctrl-C, a closed laptop or a lost network leave them
-running, and `flatout launch --follow JOB` comes back. `flatout launch --cancel JOB` ends them on
-all machines. Where one dies, the others end by themselves. What the script has written stays on the
-first machine, in its code folder. All calls of a command share one connection to each machine
+Each machine writes its log beside the code; they are shown as one, with the node before each line.
+The programs there do not depend on the connection: Ctrl-C, a closed laptop or a lost network leave
+them running, and `flatout launch --follow JOB` shows them again. `flatout launch --cancel JOB` ends
+them on all machines. If one dies, the others end by themselves. What the script has written stays
+on the first machine, in its code folder. All calls of a command share one connection to each machine
 (ssh's ControlMaster), which ends with the command.
 
 ## Restarts
 
-Nothing queues the job again. `--restarts N` starts a program that fails again, so often.
+Nothing queues the job again. `--restarts N` restarts a program that fails, at most N times.
 
 ## What was really run
 

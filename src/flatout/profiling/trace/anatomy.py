@@ -56,7 +56,7 @@ def anatomy(attribution: Attribution, step_ms: float | None = None) -> Anatomy:
 
 
 def _host_ms(attribution: Attribution, step_ms: float, overhead_ms: float) -> float | None:
-    """What the host takes for a step by itself: the calls in which it waits are left out.
+    """The host's own time for a step, without the calls in which it waits.
 
     A launch waits if the device's queue is full. None if the trace marks no steps, or has no calls
     that would show a wait.

@@ -160,7 +160,7 @@ def _whole(value: Any) -> int:
 
 
 def _number(value: Any, default: float) -> float:
-    """A finite number, also where it was written as text."""
+    """A finite number, even if it was written as text."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -41,7 +41,7 @@ class Work:
     rank: Ints
     """Rank of its kind in ORDER."""
     call: Ints
-    """Row of the runtime call that launched it; NOBODY: not recorded."""
+    """Row of the runtime call that launched it; NOBODY if not recorded."""
     operator: Ints
     """Row of the innermost operator or annotation that launched it."""
     launched: Ints
