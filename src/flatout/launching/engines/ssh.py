@@ -29,8 +29,8 @@ Each machine writes its log beside the code; they are shown as one, with the nod
 The programs there do not depend on the connection: Ctrl-C, a closed laptop or a lost network leave
 them running, and `flatout launch --follow JOB` shows them again. `flatout launch --cancel JOB` ends
 them on all machines. If one dies, the others end by themselves. What the script has written stays
-on the first machine, in its code folder. All calls of a command share one connection to each machine
-(ssh's ControlMaster), which ends with the command.
+on the first machine, in its code folder. All calls of a command share one connection to each
+machine (ssh's ControlMaster), which ends with the command.
 
 ## Restarts
 
