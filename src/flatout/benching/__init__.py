@@ -1,1 +1,1 @@
-"""Ceilings: what this hardware was measured to do at most."""
+"""Ceilings: the most that this hardware was measured to do."""

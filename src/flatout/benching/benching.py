@@ -1,4 +1,4 @@
-"""One whole `flatout bench`: the machine under load, and its ceilings; or the last one."""
+"""One whole `flatout bench`, with the machine under load and its ceilings; or the last one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flatout.nouns.machine import Machine
 from flatout.probing import identity, machine
 
 BUSY_S = 0.4
-"""How long the cores are watched before anything of ours runs."""
+"""Seconds for which the cores are watched before flatout runs anything."""
 
 
 def bench(
@@ -50,7 +50,7 @@ def bench(
 
 
 def cores_busy(interval_s: float = BUSY_S) -> float | None:
-    """Share of the machine's cores that are in use now; None: not known."""
+    """Share of the machine's cores that are in use now, or None if unknown."""
     try:
         return float(psutil.cpu_percent(interval_s)) / 100
     except (psutil.Error, OSError, RuntimeError):
@@ -58,7 +58,7 @@ def cores_busy(interval_s: float = BUSY_S) -> float | None:
 
 
 def last() -> Benched:
-    """What was measured here last, with any torch. Raises UserError where nothing was."""
+    """What was last measured here, with any torch. Raises UserError if nothing was."""
     machine_identity = identity.identity()
     stored = ceiling_store.load(machine_identity)
     if stored is None:
@@ -75,7 +75,7 @@ def last() -> Benched:
 
 
 def _check_asked(measured: Sequence[Ceiling], orders: CeilingOrders) -> None:
-    """A device or ceiling that does not exist is a mistake on the command line."""
+    """Raise UserError for a device or ceiling on the command line that does not exist."""
     devices = {ceiling.device for ceiling in measured}
     for device in orders.devices:
         if device not in devices:

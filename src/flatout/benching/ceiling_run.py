@@ -1,7 +1,7 @@
 """Run the agent's kernels in the user's interpreter and collect their results.
 
-A kernel that crashes or hangs costs its own row: the rest runs in a fresh process. What was
-measured before an interruption is kept.
+A kernel that crashes or hangs loses only its own row: the rest runs in a new process. Measurements
+made before an interruption are kept.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
 
 QUICK_S, FULL_S = 12.0, 200.0
-"""For the measurements of all kernels, from the first one on: --quick promises 40 s on a GPU, of
-which torch's import, first uses of libraries and a look at the machine take the rest.
+"""Seconds for the measurements of all kernels, from the first one on. --quick promises 40 s on a
+GPU; torch's import, first uses of libraries and a look at the machine take the rest.
 """
 LEAST_S = 3.0
-"""For what is left after a crash, however late it is."""
+"""Least seconds for the remaining kernels after a crash, however late it is."""
 FURTHER_S = 40.0
-"""Extra time for each further device, without --quick."""
+"""Extra seconds for each further device, without --quick."""
 START_S = 180.0
-"""For torch to be imported, where that is slow."""
+"""Seconds for torch's import, which may be slow."""
 LATE_S = {True: 10.0, False: 60.0}
-"""A kernel hangs when it exceeds its time by this; loading a device's libraries takes a while."""
+"""A kernel that exceeds its time by this hangs; loading a device's libraries takes a while."""
 HANGS = 2
-"""After this many on one device its other kernels are skipped."""
+"""After this many hangs on one device, its other kernels are skipped."""
 
 
 class Listener(Protocol):
@@ -63,15 +63,15 @@ class SilentListener:
 
 @dataclass(frozen=True)
 class CeilingOrders:
-    """What is to be measured."""
+    """What to measure."""
 
     quick: bool = False
     wanted: tuple[str, ...] = ()
-    """Ids; empty: all that can be measured."""
+    """Ids; empty for all that can be measured."""
     devices: tuple[str, ...] = ()
-    """cpu, cuda:1; empty: all."""
+    """cpu, cuda:1; empty for all."""
     folder: str = "."
-    """Where the disk is read."""
+    """The folder in which the disk is read."""
 
 
 @dataclass
@@ -84,15 +84,15 @@ class Measurements:
     ceilings: list[Ceiling] = field(default_factory=list)
     interrupted: bool = False
     began: float | None = None
-    """When the first process was ready to measure; None: it has not said so yet."""
+    """When the first process was ready to measure, or None if it is not yet."""
     order: list[tuple[str, str]] = field(default_factory=list)
-    """Ids and devices of all that were planned, as they are shown: measured are they by value."""
+    """Ids and devices of all planned ceilings in the order shown, not the order of measuring."""
     hangs: Counter[str] = field(default_factory=Counter)
     """How often each device hung."""
 
 
 class _Process:
-    """One process of the agent's: its lines, until it ends, hangs or is done."""
+    """One process of the agent: its lines until it ends, hangs or is done."""
 
     def __init__(self, measurements: Measurements, listener: Listener, quick: bool) -> None:
         self._measurements, self._listener, self._quick = measurements, listener, quick
@@ -104,7 +104,7 @@ class _Process:
         self.error: tuple[str, bool] | None = None
 
     def listen(self, command: Sequence[str], env: Mapping[str, str]) -> None:
-        """Read it to the end; a kernel that was running at its end gets a row with the reason."""
+        """Read to its end; a kernel that was running then gets a row with the reason."""
         deadline = time.monotonic() + START_S
         with Conversation(command, env) as talk:
             while (answer := talk.answer(deadline)) is not None:
@@ -174,9 +174,9 @@ def run(
     listener: Listener | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Measurements:
-    """Measure; what Ctrl-C cut off is missing in the answer, which says so.
+    """Measure; after Ctrl-C the answer is incomplete and says so.
 
-    Raises UserError where torch is missing or cannot be imported.
+    Raises UserError if torch is missing or cannot be imported.
     """
     measurements = Measurements()
     listener = listener or SilentListener()
@@ -222,7 +222,7 @@ def _run_process(
     remaining = [ceiling for ceiling in process.planned if ceiling not in _keys(measurements)]
     if process.done or not remaining:
         return True
-    if len(measurements.ceilings) == len(finished):  # another process would get no further
+    if len(measurements.ceilings) == len(finished):  # another process would not get further
         _leave(measurements, remaining, f"the process ended before it: {process.ending}", listener)
         return True
     lost = [key for key in remaining if measurements.hangs[key[1]] >= HANGS]
@@ -233,7 +233,7 @@ def _run_process(
 def _leave(
     measurements: Measurements, keys: Sequence[tuple[str, str]], note: str, listener: Listener
 ) -> None:
-    """Rows without a value for what is no longer tried."""
+    """Add rows without a value for kernels that are no longer tried."""
     for kernel_id, device in keys:
         row = Ceiling(kernel_id, kernel_id, device, None, "", note=note)
         measurements.ceilings.append(row)
@@ -272,7 +272,7 @@ def _keys(measurements: Measurements) -> set[tuple[str, str]]:
 
 
 def with_point(ceiling: Ceiling, point: Point) -> Ceiling:
-    """The ceiling with one more size; its value is that of the best size."""
+    """The ceiling with one more size; its value is the best size's."""
     best = min if ceiling.unit in SHORTER_IS_BETTER else max
     curve = (*ceiling.curve, point)
     top = best(curve, key=lambda entry: entry.value)

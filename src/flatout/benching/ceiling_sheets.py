@@ -1,4 +1,4 @@
-"""What the data sheet of a device says of each ceiling, in the ceiling's unit."""
+"""A device's data sheet figure for each ceiling, in the ceiling's unit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ BETWEEN = ("copy-device-to-device", "all-reduce")
 
 
 def figure(ceiling_id: str, device: Device | None, devices: Sequence[Device]) -> float | None:
-    """TFLOP/s (dense) or GB/s; None: the CPU's, an unknown model, or not on the sheet.
+    """TFLOP/s (dense) or GB/s, or None for a CPU, an unknown model or if not on the sheet.
 
-    devices: all there are; what several do together goes at the speed of their link.
+    devices: all devices; what several do together runs at the speed of their link.
     """
     model = gpus.find(device.name, device.memory_bytes) if device and device.name else None
     if model is None:
@@ -34,7 +34,7 @@ def figure(ceiling_id: str, device: Device | None, devices: Sequence[Device]) ->
 
 
 def pcie_gb_per_s(model: GpuModel) -> float | None:
-    """One direction, all of its lanes; None: not known, or joined to the processor another way."""
+    """GB/s of all lanes in one direction, or None if unknown or not connected by PCIe."""
     if "nvlink_c2c" in model.features:
         return None
     return pcie.gb_per_s(model.pcie_generation, model.pcie_width)
@@ -44,6 +44,6 @@ def _peak(model: GpuModel, dtype: str, convolution: bool) -> float | None:
     peaks = model.peaks_tflop_per_s
     if dtype == "fp64":
         return peaks.get("fp64_tensor", peaks.get("fp64"))
-    if dtype == "fp32" and convolution:  # cuDNN uses TF32 for float32 where the GPU has it
+    if dtype == "fp32" and convolution:  # cuDNN uses TF32 for float32 if the GPU has it
         return peaks.get("tf32", peaks.get("fp32"))
     return peaks.get(dtype)

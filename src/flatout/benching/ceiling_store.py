@@ -24,9 +24,9 @@ from flatout.nouns.identity import Identity
 
 VERSION = 1
 FOLDER_ENV = "FLATOUT_CACHE"
-"""Another folder than the system's usual one."""
+"""Names a cache folder other than the system's usual one."""
 ANEW = ("disk-read", "cpu-against-gpu")
-"""The folder may lie elsewhere now; a busy CPU makes the ratio better."""
+"""Always replaced: the folder may be elsewhere now, and a busy CPU makes the ratio better."""
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
@@ -37,13 +37,13 @@ class StoredCeilings:
     ceilings: tuple[Ceiling, ...]
     torch: str
     date: str
-    """Of the newest of them, ISO 8601."""
+    """Date of the newest one, ISO 8601."""
     quick: bool
-    """Some of them were measured with --quick alone."""
+    """Whether some were measured only with --quick."""
 
 
 def load(identity: Identity, environ: Mapping[str, str] | None = None) -> StoredCeilings | None:
-    """What is kept of this machine; of several torch versions the newest file."""
+    """The stored ceilings of this machine; with several torch versions, the newest file."""
     environ = os.environ if environ is None else environ
     root, machine = folder(environ), _machine_key(identity, environ)
     if root is None:
@@ -62,9 +62,9 @@ def keep(
     quick: bool,
     environ: Mapping[str, str] | None = None,
 ) -> Path | None:
-    """Add the measured ceilings to the stored ones: of two figures the better one is the ceiling.
+    """Add the measured ceilings to the stored ones; the better of two figures is kept.
 
-    The other was measured while something else ran, or with fewer sizes.
+    The lower one was measured while something else ran, or with fewer sizes.
     """
     environ = os.environ if environ is None else environ
     root = folder(environ)
@@ -102,7 +102,7 @@ def _is_better(before: float | None, ceiling: Ceiling) -> bool:
 
 
 def folder(environ: Mapping[str, str]) -> Path | None:
-    """ceilings/ in the user's cache folder of this system; None: there is no home."""
+    """`ceilings/` in the user's cache folder, or None without a home folder."""
     chosen = environ.get(FOLDER_ENV)
     if chosen:
         return Path(chosen, "ceilings")
@@ -120,7 +120,7 @@ def folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def _machine_key(identity: Identity, environ: Mapping[str, str]) -> str:
-    """Memory to the gibibyte: a kernel's update takes some of it."""
+    """Identifies the machine; memory is rounded to GiB, since a kernel update may take some."""
     gib = round(identity.memory_bytes / 2**30) if identity.memory_bytes is not None else None
     gpus = [(gpu.name, gpu.memory_bytes, gpu.driver) for gpu in identity.gpus]
     visible = [environ.get(name) for name in VISIBLE] if gpus else []

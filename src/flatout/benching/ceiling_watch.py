@@ -1,4 +1,4 @@
-"""Watch the GPUs while kernels run: the driver says only under load what limits a clock."""
+"""Watch the GPUs while kernels run: only under load does the driver say what limits a clock."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from flatout.probing import nvml
 
 PERIOD_S = 0.5
 BUSY = 0.5
-"""Of its limit in power, or of its time: from there on a sample counts as busy."""
+"""Share of its power limit, or of its time, from which a sample counts as busy."""
 
 
 def ask() -> tuple[Gpu, ...]:
-    """NVIDIA's GPUs now; empty where the driver cannot be asked."""
+    """NVIDIA's GPUs now; empty if the driver cannot be asked."""
     return nvml.facts()[0] or ()
 
 
 class GpuWatch:
-    """Samples in a thread of its own, in a `with` statement; nothing where there is no GPU."""
+    """Samples in its own thread, within a `with` statement; does nothing without a GPU."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class GpuWatch:
 
     @property
     def machine(self) -> Machine:
-        """The machine as it was before, its GPUs as they were under load."""
+        """The machine as it was before, with its GPUs as they were under load."""
         gpus = self._before.gpus
         if gpus is None or not self._samples:
             return self._before
@@ -52,17 +52,17 @@ class GpuWatch:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         if self._thread.is_alive():
-            self._thread.join(2.0)  # a driver that hangs keeps a daemon's thread alone
+            self._thread.join(2.0)  # a hanging driver blocks only a daemon thread
 
     def _sample(self) -> None:
         while not self._over.wait(self._period_s):
             try:
                 self._samples.append(tuple(self._ask()))
             except Exception:
-                return  # what cannot be asked is not known; the figures stand without it
+                return  # if it cannot be asked, it is unknown; the figures remain valid
 
     def _under_load(self, gpu: Gpu) -> Gpu:
-        """Other programs' processes stay as they were: ours came with the kernels."""
+        """The GPU under load, with the earlier processes: flatout's own came with the kernels."""
         samples = [row for gpus in self._samples for row in gpus if _same(row, gpu)]
         busy = [sample for sample in samples if _busy(sample)]
         if not busy:

@@ -1,7 +1,7 @@
-"""Ceilings of this machine: measure them, or load those that were measured before.
+"""Ceilings of this machine: measure them, or load earlier measurements.
 
-`measure` runs the agent's kernels in the user's interpreter and keeps what they gave in the user's
-cache folder, by machine, driver and torch. `cached` reads it, at once and without a process.
+`measure` runs the agent's kernels in the user's interpreter and stores the results in the user's
+cache folder, by machine, driver and torch. `cached` reads them at once, without a process.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ FOR_PROFILES = (
     "conv-cpu-nchw-bf16",
     "conv-cpu-nhwc-bf16",
 )
-"""What an anatomy is compared with; some ten seconds with quick=True."""
+"""The ceilings an anatomy is compared with; about ten seconds with quick=True."""
 ALWAYS_MEASURED = ("matmul-fp32", "matmul-cpu-fp32")
-"""Of these, what any run over all of them measures: other ceilings may be known from a smaller."""
+"""Those that any run over FOR_PROFILES measures; without one, a smaller run was stored."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class CeilingRun:
     devices: tuple[Device, ...]
     """Accelerators."""
     interrupted: bool
-    """Ctrl-C came: what was not measured by then is missing."""
+    """Whether Ctrl-C ended it early; later measurements are then missing."""
 
 
 def measure(
@@ -69,13 +69,13 @@ def measure(
     listener: Listener | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[Ceiling, ...]:
-    """The ceilings of this machine, measured now in the interpreter `python`, and kept.
+    """The ceilings of this machine, measured now in the interpreter `python`, and stored.
 
-    quick: within about 40 s for all, one or two sizes each. wanted: ids (FOR_PROFILES); empty: all
-    that can be measured here. devices: cpu, cuda:0; empty: all. Values are in the units of each
-    Ceiling; one that could not be measured has the value None and says why. KeyboardInterrupt ends
-    it early and is raised again when what was measured is kept. Raises UserError where torch is
-    missing or broken.
+    quick: about 40 s for all, with one or two sizes each. wanted: ids (FOR_PROFILES), or empty for
+    all that can be measured here. devices: cpu, cuda:0, or empty for all. Values are in each
+    Ceiling's unit; one that could not be measured has the value None and says why.
+    KeyboardInterrupt ends it early and is raised again once the results are stored. Raises
+    UserError if torch is missing or broken.
     """
     measured = run(python, CeilingOrders(quick, tuple(wanted), tuple(devices)), listener, environ)
     if measured.interrupted:
@@ -84,10 +84,10 @@ def measure(
 
 
 def cached(machine: Identity) -> tuple[Ceiling, ...]:
-    """What was measured on this machine before, with this driver and torch; empty: nothing.
+    """Earlier measurements on this machine with this driver and torch; empty if none.
 
-    machine: `flatout.probing.identity.identity(torch)`; without a torch version, the last that was
-    measured with any.
+    machine: `flatout.probing.identity.identity(torch)`; without a torch version, the last
+    measurement with any.
     """
     stored = ceiling_store.load(machine)
     return stored.ceilings if stored else ()
@@ -96,10 +96,10 @@ def cached(machine: Identity) -> tuple[Ceiling, ...]:
 def for_profiles(
     python: str, tell: Callable[[str], None], measure_missing: bool = True
 ) -> tuple[Ceiling, ...]:
-    """What a profile on this machine is compared with: stored ceilings, else measured now.
+    """The ceilings a profile on this machine is compared with: stored, else measured now.
 
     Nothing else may run meanwhile, or the figures would be wrong. `tell` is called with what takes
-    the time, and with the reason where there are none; that is no error.
+    the time, and with the reason if there are none, which is not an error.
     """
     ceilings = cached(identity())
     if any(ceiling.id in ALWAYS_MEASURED for ceiling in ceilings) or not measure_missing:
@@ -118,7 +118,7 @@ def run(
     listener: Listener | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> CeilingRun:
-    """As `measure`; an interruption is reported, not raised."""
+    """Like `measure`, but an interruption is reported, not raised."""
     measurements = ceiling_run.run(python, orders, listener, environ)
     machine = identity(measurements.torch, measurements.python)
     ceilings = _complete(measurements)
@@ -128,7 +128,7 @@ def run(
 
 
 def _complete(measurements: Measurements) -> tuple[Ceiling, ...]:
-    """With what the data sheets say."""
+    """The ceilings completed with the data sheets' figures."""
     by_name = {device.device: device for device in measurements.devices}
     return tuple(
         dataclasses.replace(

@@ -13,11 +13,11 @@ from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
 
 BUDGET_S = 4.0
-"""For the measurements themselves ..."""
+"""Seconds for the measurements themselves."""
 LIMIT_S = 30.0
-"""... and for all of it, torch's import included; what was answered by then counts."""
+"""Seconds for everything, including torch's import; answers up to then count."""
 LEAST_SHARE = 0.01
-"""Of all products: a smaller one is not measured."""
+"""Least share of all products' time; a smaller product is not measured."""
 
 
 def measured(
@@ -26,9 +26,9 @@ def measured(
     threads: int,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[ProductCalls, ...]:
-    """The products with the seconds of each variant; as they were where that cannot be had.
+    """The products with the seconds of each variant, or unchanged if they cannot be measured.
 
-    Nothing else of ours may run meanwhile. threads: as the job computes with.
+    Nothing else of flatout may run meanwhile. threads: the number the job computes with.
     """
     total_ms = sum(product.ms for product in products)
     chosen = [number for number, p in enumerate(products) if p.ms >= LEAST_SHARE * total_ms > 0]
@@ -58,7 +58,7 @@ def _order(product: ProductCalls, total_ms: float) -> dict[str, object]:
 
 
 def _answers(command: Sequence[str], variables: Mapping[str, str]) -> dict[int, dict[str, float]]:
-    """Seconds by variant, for each call that could be made."""
+    """Seconds by variant, for each call that could be repeated."""
     answers: dict[int, dict[str, float]] = {}
     deadline = time.monotonic() + LIMIT_S
     try:
@@ -71,6 +71,6 @@ def _answers(command: Sequence[str], variables: Mapping[str, str]) -> dict[int, 
                     answers[int(answer["number"])] = seconds
                 if answer.get("done"):
                     break
-    except OSError:  # the interpreter is gone: the constants remain
+    except OSError:  # the interpreter is gone: keep the constants
         return answers
     return answers

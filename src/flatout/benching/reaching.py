@@ -1,4 +1,4 @@
-"""What a step reaches of what this machine was measured to do at most."""
+"""How much of this machine's measured ceilings a step reaches."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TERA, GIGA = 1e12, 1e9
 
 
 def reached(profile: Profile) -> Profile:
-    """The profile with MFU, shares of ceilings and busy cores filled in where they are known.
+    """The profile with MFU, shares of ceilings and busy cores filled in if known.
 
-    MFU is by the highest measured matmul ceiling of the device, whatever dtype the job computes in
-    (float8 left out): what is lost by a slow dtype shows in it.
+    MFU is relative to the device's highest measured matmul ceiling (without float8), whatever dtype
+    the job computes in, so that it shows the loss from a slow dtype.
     """
     anatomy, watched = profile.anatomy, profile.seen
     flops = anatomy.flops if anatomy.flops is not None else watched.flops if watched else None
@@ -48,13 +48,13 @@ def _part(profile: Profile, part: Part) -> Part:
         _share(part.flops, part.ms, _highest(profile, binding), TERA),
         _share(part.bytes, part.ms, _highest(profile, memory), GIGA),
     )
-    # Above its ceiling comes what lies in a cache: then memory does not bind it.
+    # Only data in a cache exceeds the ceiling; memory then does not limit it.
     share = max((ratio for ratio in shares if ratio is not None and ratio <= 1), default=None)
     return part if share is None else dataclasses.replace(part, ceiling=share)
 
 
 def _highest(profile: Profile, ids: tuple[str, ...]) -> float | None:
-    """The highest of these ceilings; None: none was measured."""
+    """The highest of these ceilings, or None if none was measured."""
     return max((value for name in ids if (value := profile.ceiling(name))), default=None)
 
 

@@ -1,1 +1,1 @@
-"""Signatures at work: find them in texts of any size, and say which one is the root cause."""
+"""Find signatures in texts of any size, and say which one is the root cause."""

@@ -1,8 +1,8 @@
-"""What each rank was doing when a collective timed out, and what that says of the cause.
+"""What each rank was doing when a collective timed out, and what that shows about the cause.
 
-The watchdogs of the ranks print the operation that waited, its number in the order of the group,
-and how far the rank had come. Compared over the ranks these tell a mismatch of collectives, a rank
-that is behind, a rank that is missing, and a network that does not pass data.
+Each rank's watchdog prints the operation that waited, its number in the order of the group, and how
+far the rank had got. Compared over the ranks, these show mismatched collectives, a rank that is
+behind, a rank that is missing, or a network that does not pass data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flatout.nouns.signature import Wording
 
 RANKS_SHOWN = 8
 BETWEEN_TWO = ("SEND", "RECV", "COALESCED")
-"""Operations of two ranks, which are not numbered alike."""
+"""Operations between two ranks, which are numbered differently."""
 _RANK = re.compile(r"\bRank (\d+)\]", re.IGNORECASE)
 _GROUP = re.compile(r"\[PG (?:ID )?(\d+|\w+)(?: PG GUID \S{1,60})?")
 _WORK = re.compile(
@@ -82,22 +82,22 @@ NEVER = Wording(
 
 @dataclass(frozen=True)
 class RankState:
-    """How far one rank had come in the default group."""
+    """How far one rank had got in the default group."""
 
     rank: int
     operation: str = ""
-    """Empty where no row of this rank, nor of another at the same place, names it."""
+    """Empty if no line of this rank, or of another at the same place, names it."""
     number: int | None = None
-    """Of the operation, in the order of the group."""
+    """Number of the operation in the order of the group."""
     elements: int | None = None
     group: str = ""
-    """The process group, as the watchdog numbers it; empty: not told."""
+    """The process group by the watchdog's number; empty if unknown."""
     enqueued: int | None = None
     completed: int | None = None
 
 
 def states(text: str) -> list[RankState]:
-    """The state of each rank whose watchdog has spoken, by rank."""
+    """The state of each rank whose watchdog printed something, by rank."""
     ranks: dict[int, RankState] = {}
     groups: dict[int, str] = {}
     for row in text.splitlines():
@@ -110,7 +110,7 @@ def states(text: str) -> list[RankState]:
             continue
         group = match[1] if (match := _GROUP.search(row)) else ""
         if group and groups.get(rank, group) != group:
-            continue  # of another group of the same rank
+            continue  # another group of the same rank
         if group:
             groups[rank] = group
         state = _added(ranks.get(rank, RankState(rank)), work, progress)
@@ -121,7 +121,7 @@ def states(text: str) -> list[RankState]:
 
 
 def _named(found: list[RankState]) -> list[RankState]:
-    """Ranks of which only the number is told wait in what the others name at that place."""
+    """The states; a rank known only by a number gets the operation others name at that place."""
     places: dict[tuple[str, int | None], set[tuple[str, int | None]]] = {}
     for state in found:
         if state.operation:
@@ -154,7 +154,7 @@ def _rank(row: str) -> int | None:
 def _added(
     state: RankState, work: re.Match[str] | None, progress: re.Match[str] | None
 ) -> RankState:
-    """The first message of each kind counts: later ones repeat it."""
+    """The state from the first message of each kind: later ones repeat it."""
     if work is not None and not state.operation:
         elements = int(work["elements"]) if work["elements"] else None
         number = int(work["number"])
@@ -190,10 +190,10 @@ def _decided(found: Sequence[RankState], world: int | None) -> Iterator[Wording]
 def _compared(found: Sequence[RankState], world: int | None) -> Iterator[Wording]:
     pairs = any(state.operation in BETWEEN_TWO for state in found)
     if pairs or len({state.group for state in found}) > 1:
-        return  # not every rank is meant to be there
+        return  # not every rank has to take part
     numbers = Counter(state.number for state in found)
     seen = {state.rank for state in found}
-    least = max(seen) + 1 if len(seen) > 1 else 0  # there are as many ranks as that at least
+    least = max(seen) + 1 if len(seen) > 1 else 0  # at least so many ranks exist
     absent = sorted(set(range(max(world or 0, least))) - seen)
     known = [state for state in found if state.operation]
     if len(numbers) == 1 and len({state.operation for state in known}) > 1:

@@ -1,4 +1,4 @@
-"""Conditions by name: of what a signature captured (`needs`), and of this machine (`when`)."""
+"""Conditions by name, on what a signature captured (`needs`) or on this machine (`when`)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LITTLE_DISK = 2 * GIB
 def _fragmented(captured: Captured) -> bool:
     """Groups wanted, allocated, and reserved (all) or unallocated (reserved and not allocated).
 
-    What the allocator holds without using would have sufficed, and is not what any full device
-    leaves over: at least a tenth of what it reserved.
+    The memory that the allocator holds unused would have sufficed. It is also more than any full
+    device has left over: at least a tenth of what is reserved.
     """
     requested = units.size_bytes(captured.get("wanted"))
     allocated, reserved = (
@@ -34,9 +34,9 @@ def _fragmented(captured: Captured) -> bool:
 
 
 def _mostly_other_programs(captured: Captured) -> bool:
-    """Groups total, free, and own or reserved: more than a quarter of the device is others'.
+    """Groups total, free, and own or reserved: others hold more than a quarter of the device.
 
-    What is reserved leaves out the CUDA context and the libraries of this very process.
+    The reserved memory excludes the CUDA context and the libraries of this process itself.
     """
     total, free = units.size_bytes(captured.get("total")), units.size_bytes(captured.get("free"))
     own = units.size_bytes(
@@ -59,9 +59,9 @@ def _larger_than_device(captured: Captured) -> bool:
 
 
 def _other_environment(captured: Captured) -> bool:
-    """Groups installed and running: folders that hold site-packages, of different environments.
+    """Groups installed and running: folders with site-packages, of different environments.
 
-    Group package is what pip found installed, module what the program did not find.
+    Group package is what pip found installed; module is what the program did not find.
     """
     installed, running = captured.get("installed"), captured.get("running")
     if not installed or not running:
@@ -185,4 +185,4 @@ MACHINE: dict[str, Callable[[Machine], bool | None]] = {
     "library-path-set": _library_path_set,
 }
 COMMON = {"linux", "windows", "macos", "nvidia-gpu", "amd-gpu", "several-gpus", "no-container"}
-"""That they hold makes a step possible, not likelier."""
+"""Conditions that make a step possible, but not likelier."""

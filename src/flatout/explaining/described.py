@@ -27,7 +27,7 @@ COUNT = Wording("{count} signatures.", "共 {count} 个特征。")
 
 
 def find(name: str, language: str = "en") -> str | None:
-    """The page of a signature by its id; None: there is none."""
+    """The page of a signature by its id, or None if there is none."""
     key = name.strip().lower().replace("_", "-")
     signature = next((entry for entry in signatures.every() if entry.id == key), None)
     return None if signature is None else signature_page(signature, language, level=1)
@@ -48,7 +48,7 @@ def family_page(family: Family, language: str) -> str:
 
 
 def signature_page(signature: Signature, language: str, level: int) -> str:
-    """Title, message, cause and cure; what a log would fill in stands as its fallback or name."""
+    """Title, message, cause and cure; placeholders are replaced by their fallback or name."""
     facts = (
         f"`{signature.id}` · {ROLES[signature.role].in_language(language)} · "
         f"{SURE.in_language(language)}: {LEVELS[signature.confidence].in_language(language)}"
@@ -65,7 +65,7 @@ def signature_page(signature: Signature, language: str, level: int) -> str:
 
 
 def message(signature: Signature) -> tuple[str, ...]:
-    """The lines of its log that show it: what people search for."""
+    """The lines of its log that show it, for which people search."""
     text = signature.log.encode()
     places = [place for pattern in signature.any for place in compiled(pattern).finditer(text)]
     rows, messages, begin = signature.log.splitlines(), [], 0

@@ -1,7 +1,7 @@
-"""The error with which a text ends, and whether an answer accounts for it.
+"""The error that ends a text, and whether an answer accounts for it.
 
-An answer that explains an earlier message of a log, while the error that ended the program is
-unknown, may well be about something else: it is never sure.
+An answer may explain an earlier message while the error that ended the program is unknown. It may
+then be about something else, and is never sure.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from flatout.explaining.scanning import Book
 from flatout.nouns.signature import Role
 
 KEPT_BYTES = 64 << 10
-"""Bytes of a text's end in which its last error is looked for."""
+"""Bytes of a text's end that are searched for its last error."""
 KEPT_LINES = 400
-"""Lines of them."""
+"""Lines of these that are searched."""
 MESSAGE_LINES = 12
-"""Lines of one error's message that are read."""
+"""Lines of an error message that are read."""
 ERROR = re.compile(
     r"^\s*(?:[|+> ]{0,8})?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|"
     r"Warning|Failure|Fault|Empty|Timeout|NotFound|Unsupported|Violation))"
     r"(?P<colon>: ?(?P<words>.*)|\s*)$"
 )
-"""The line by which Python names an exception."""
+"""The line in which Python names an exception."""
 REPORTS = (
     "ChildFailedError", "CalledProcessError", "ProcessRaisedException", "ProcessExitedException",
     "SystemExit", "KeyboardInterrupt", "RayTaskError", "TrainingFailedError", "BrokenPipeError",
     "CellExecutionError", "SubprocessException", "MultiprocessingException", "NonZeroExitCode",
 )  # fmt: skip
-"""Exceptions that only pass on the end of something else."""
+"""Exceptions that only report the end of something else."""
 DIRECT_CAUSE = "was the direct cause of the following exception"
 TRACEBACK = "Traceback (most recent call last)"
 
 
 def last_error(text: bytes) -> str | None:
-    """The last exception of a text with its message; None: it names none."""
+    """The last exception in a text with its message, or None if it names none."""
     rows = _rows(text)
     for place in range(len(rows) - 1, -1, -1):
         match = ERROR.match(rows[place])
         if match is None or match["type"].endswith("Warning") or _is_report(match["type"]):
             continue
-        if not (match["words"] or "").strip():  # an error without words says nothing new
+        if not (match["words"] or "").strip():  # an error without a message says nothing new
             return None
         return "\n".join(_message(rows[place:]))
     return None
 
 
 def accounts_for(causes: Sequence[RankedCause], text: bytes, book: Book) -> bool:
-    """Whether one of the causes is found in the error that ends the text, or it ends with none."""
+    """Whether the text ends with no error, or with one in which one of the causes is found."""
     message = last_error(text)
     if message is None:
         return True
@@ -58,12 +58,12 @@ def accounts_for(causes: Sequence[RankedCause], text: bytes, book: Book) -> bool
     known = {cause.id for cause in causes if cause.role is not Role.HARMLESS}
     if owners & known:
         return True
-    # Its traceback says itself that it follows from the error before.
+    # Its own traceback says that it follows from the previous error.
     return any(DIRECT_CAUSE in row for row in _rows(text))
 
 
 def errors(text: bytes) -> Iterable[str]:
-    """Every exception in the end of a text with its message, the last first, each once."""
+    """Each exception at the end of a text once, with its message, the last first."""
     rows = _rows(text)
     messages = (
         "\n".join(_message(rows[place:]))

@@ -1,4 +1,4 @@
-"""From texts to an Explained: scan them, put the root cause first, fill in its cure."""
+"""Make an Explained of texts: scan them, put the root cause first, fill in its cure."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from flatout.nouns.signature import BetterLog, Confidence, CureStep, Role, Signa
 from flatout_agent import wire
 
 SMALL = 4 << 20
-"""Bytes of a text that is tried again with its lines put together in other ways."""
+"""Most bytes of a text that is tried again with its lines joined in other ways."""
 TAIL = 256 << 10
-"""Bytes of a longer text's end in which signs of a failure are looked for."""
+"""Bytes at the end of a longer text that are searched for signs of a failure."""
 SURE = 7
 MEMORY = "memory"
-"""The family of errors out of memory."""
+"""The family of out-of-memory errors."""
 GENERAL_OUT_OF_MEMORY = ("cuda-oom", "hip-oom", "xpu-oom", "mps-out-of-memory", "cpu-allocator")
 LEAK = "cuda-oom-grows"
 TIMED_OUT = "nccl-timeout"
-"""What begins the ids of collectives that timed out."""
+"""Prefix of the ids of collectives that timed out."""
 FAILED = (
     r"Traceback \(most recent call last|core dumped|\bKilled\b|(?m:^\S*(Error|Exception): )|"
     r"\bexit code [1-9]|FAILED|(?m:^\s+File \"[^\"\n]+\", line \d+, in )"
 )
-"""Signs that a program failed, by whatever cause."""
+"""Signs that a program failed, for any cause."""
 
 Source = tuple[str | None, Iterable[bytes]]
-"""Name of the file (None: the text was given itself) and its content in blocks of any size."""
+"""Name of the file, or None for text given directly, and its content in blocks of any size."""
 
 
 @cache
@@ -57,7 +57,7 @@ def book() -> Book:
 def explain(
     sources: Iterable[Source], machine: Callable[[], Machine | None] = lambda: None
 ) -> Explained:
-    """What the sources say went wrong. `machine` is called only if something was recognised."""
+    """What went wrong by the sources. `machine` is called only if something was recognised."""
     scanner, names, ends = Scanner(book()), [], _Ends()
     for name, blocks in sources:
         scanner.read(ends.listen(blocks), name)
@@ -90,7 +90,7 @@ def of_crash(
     machine: Callable[[], Machine | None],
     records: Iterable[tuple[int, wire.Record]] = (),
 ) -> Explained | None:
-    """What ended a program, from its last lines and its records; None: not recognised."""
+    """What ended a program, from its last lines and records, or None if not recognised."""
     answer = explain([(None, [b"\n".join(texts)])], machine)
     if not answer.recognised:
         return None
@@ -107,7 +107,7 @@ def of_crash(
 
 
 def _as_leak(matches: tuple[Match, ...]) -> tuple[Match, ...]:
-    """Memory that grew with the steps decides between the causes of one message."""
+    """The matches with a leak as the root cause, since memory grew with the steps."""
     root, *rest = matches
     if root.id == LEAK or root.signature.specificity >= SURE:
         return matches
@@ -129,7 +129,7 @@ def _as_leak(matches: tuple[Match, ...]) -> tuple[Match, ...]:
 
 
 def _known(matches: tuple[Match, ...], text: bytes, machine: Machine | None) -> tuple[Wording, ...]:
-    """What figures and states of ranks in the text decide between causes of one message."""
+    """What figures and rank states in the text show about the cause of a message."""
     if matches and matches[0].signature.family == MEMORY:
         return memory_figures.observations(lines.clean(text).decode("utf-8", "replace"), machine)
     if any(match.id.startswith(TIMED_OUT) for match in matches):
@@ -154,7 +154,7 @@ class _Ends:
             yield block
 
     def whole(self) -> bytes | None:
-        """All of it; None: there was more."""
+        """The whole text, or None if there was more."""
         return None if self._more else self._head
 
     def both(self) -> bytes:
@@ -162,16 +162,16 @@ class _Ends:
 
 
 def _best(causes: Sequence[RankedCause]) -> int:
-    """How good an answer is: any that explains something before any that is harmless."""
+    """How good an answer is: any explanation ranks before harmless matches."""
     if not causes:
         return -SURE
     return causes[0].specificity - (10 if causes[0].role is Role.HARMLESS else 0)
 
 
 def _tried_again(text: bytes, name: str | None, before: list[RankedCause]) -> list[RankedCause]:
-    """Prefixes and hard line ends can cut a message in two: put it together, keep what is better.
+    """Rejoin messages that prefixes or hard line ends cut in two, and keep the better answer.
 
-    Line numbers stay true without prefixes; where lines are joined they are those of the joint.
+    Line numbers stay valid without prefixes; for joined lines they are those of the joint.
     """
     best = before
     whole = lines.clean(text).decode("utf-8", "replace")
@@ -188,7 +188,7 @@ def _tried_again(text: bytes, name: str | None, before: list[RankedCause]) -> li
 
 
 def _unwrapped(rows: Sequence[str]) -> str:
-    """Lines as long as the longest of their like were cut by a terminal: they go on in the next."""
+    """The text with rejoined lines: a terminal cut those as long as the longest similar ones."""
     width = max(map(len, rows), default=0)
     return "".join(row if len(row) == width else f"{row}\n" for row in rows)
 
@@ -200,7 +200,7 @@ def _constants() -> dict[str, str]:
 
 
 def _resembled(likeness: resembling.Likeness) -> Match:
-    """A known error as something to compare with: no words of the text are filled in."""
+    """A known error to compare with, without anything filled in from the text."""
     signature = likeness.signature
     values = _constants()
     return Match(
@@ -220,7 +220,7 @@ def _filled_steps(signature: Signature, values: Mapping[str, str]) -> Iterable[F
 
 
 def _match(cause: RankedCause, machine: Machine | None, sure: bool) -> Match:
-    """sure: the causes account for the error that ends the text."""
+    """sure: whether the causes account for the error that ends the text."""
     hit = cause.first
     signature = hit.signature
     root = cause.consequence_of
@@ -240,7 +240,7 @@ def _match(cause: RankedCause, machine: Machine | None, sure: bool) -> Match:
 
 
 def _unsure(cause: RankedCause) -> Confidence:
-    """Where another error ends the text, of which a warning is hardly the cause."""
+    """The confidence if another error ends the text; a warning is hardly its cause."""
     level = confidence(cause)
     if cause.role is Role.WARNING:
         return Confidence.LOW
@@ -248,9 +248,9 @@ def _unsure(cause: RankedCause) -> Confidence:
 
 
 def _cure(hit: Hit, values: Mapping[str, str], machine: Machine | None) -> tuple[FilledStep, ...]:
-    """What the text or this machine speaks for first, what does not apply here last.
+    """The steps: first those the text or this machine suggests, last those that do not apply.
 
-    Else in the order of the signature, which is how likely they help anywhere.
+    Otherwise the signature's order holds: how likely they help anywhere.
     """
     steps = []
     for step, in_text in zip(hit.signature.cure, hit.applies, strict=True):
@@ -262,7 +262,7 @@ def _cure(hit: Hit, values: Mapping[str, str], machine: Machine | None) -> tuple
 
 
 def _applies(step: CureStep, in_text: bool | None, machine: Machine | None) -> bool | None:
-    """The text speaks for the machine that wrote it; this machine may be another one."""
+    """Whether a step applies. The text is about the machine that wrote it, maybe not this one."""
     if in_text:
         return True
     if step.when is None or machine is None:
@@ -279,7 +279,7 @@ def _place(step: CureStep, in_text: bool | None, applies: bool | None) -> int:
 
 
 def _better_logs(text: bytes) -> tuple[BetterLog, ...]:
-    """What to try for the kind of error that the text looks like."""
+    """What to try for the kind of error in the text."""
     hints = signatures.better_logs()
     fits = [hint for hint in hints if any(compiled(p).search(text) for p in hint.any)]
     return tuple(fits[:3]) or tuple(hint for hint in hints if not hint.any)

@@ -10,16 +10,16 @@ from flatout.knowledge.signatures import PLACEHOLDER
 from flatout.nouns.signature import Wording
 
 NOTHING = "\0"
-"""Where neither a captured text nor an alternative is, until the blanks around it are gone."""
+"""Marks a place without captured text or alternative until the blanks around it are removed."""
 _AROUND_NOTHING = re.compile(
     r"(?<=[一-鿿]) \0 (?=[一-鿿])| ?\(\0\)| \0(?=[ ,.;:)]|$)|(?:^|(?<=\())\0 "
 )
 INSTEAD = "\1"
-"""Around an alternative, until the blanks that only a captured text needs are gone."""
+"""Marks both ends of an alternative until the blanks that only captured text needs are gone."""
 _AROUND_INSTEAD = re.compile("(?<=[一-鿿，。：；]) \1(?=[一-鿿])|(?<=[一-鿿])\1 (?=[一-鿿])|\1")
-"""Between Chinese letters: blanks set off a number or a Latin word from them, and nothing else."""
+"""Between Chinese letters, blanks set off only a number or a Latin word."""
 _PLAIN = re.compile(r"[\w.:/@%+=,-]*")
-"""A captured text of these letters means nothing but itself to any shell."""
+"""Captured text of these characters has no special meaning in any shell."""
 
 
 def wording(texts: Wording, captured: Mapping[str, str]) -> Wording:
@@ -27,13 +27,13 @@ def wording(texts: Wording, captured: Mapping[str, str]) -> Wording:
 
 
 def text(template: str, captured: Mapping[str, str]) -> str:
-    """`template` with its placeholders filled, by their alternative where nothing was captured."""
+    """`template` with its placeholders filled, with the alternative if nothing was captured."""
     filled = _AROUND_NOTHING.sub("", _filled(template, captured, False, NOTHING))
     return _AROUND_INSTEAD.sub("", filled).replace(NOTHING, "")
 
 
 def command(template: str, captured: Mapping[str, str]) -> str:
-    """The same for a line that people paste into a shell: a log cannot smuggle in a command."""
+    """The same for a line pasted into a shell: a log cannot inject a command."""
     return _filled(template, captured, True, "")
 
 

@@ -1,4 +1,4 @@
-"""What the flight recorder's dumps say: which rank did not join which collective, and where it was.
+"""What the flight recorder's dumps show: which rank missed which collective, and where it was.
 
 The likely cause comes from the signatures, which know the words of torch's analyser.
 """
@@ -12,7 +12,7 @@ from flatout.nouns.signature import Wording
 
 RANKS_SHOWN = 8
 LIBRARIES = ("site-packages", "dist-packages", "<frozen", "/torch/")
-"""In paths of code that is not the user's."""
+"""Parts of paths of code that is not the user's."""
 
 MISSING = Wording(
     "Rank {ranks} never called {operation} number {number} of group {group}; others waited in it "
@@ -40,7 +40,7 @@ ALIKE = Wording(
 )
 
 SAME = "flight recorder: the ranks called the same collectives\n"
-"""Torch's analyser says nothing where it finds nothing."""
+"""Added because torch's analyser prints nothing if it finds nothing."""
 
 
 def text(record: FlightRecord) -> str:
@@ -49,12 +49,12 @@ def text(record: FlightRecord) -> str:
 
 
 def observations(record: FlightRecord) -> tuple[Wording, ...]:
-    """What the dumps of one job say, the first difference first."""
+    """What the dumps of one job show, the first difference first."""
     return tuple(_observations(record))
 
 
 def _observations(record: FlightRecord) -> Iterator[Wording]:
-    unlike = record.unlike[:1]  # what comes after the first follows from it
+    unlike = record.unlike[:1]  # later differences follow from the first
     for call in unlike:
         yield from _of(call)
     missing = {rank for call in unlike for rank in call.missing}
@@ -104,7 +104,7 @@ def _group(text: str) -> str:
 
 
 def _where(stack: Sequence[StackLine]) -> str:
-    """The innermost line of the user's own, else the innermost."""
+    """The user's innermost line, else the innermost line."""
     own = [line for line in stack if not any(part in line[0] for part in LIBRARIES)]
     if not stack:
         return "?"

@@ -1,4 +1,4 @@
-"""Lines of logs: what was put in front of them (ranks, times, hosts, colours), read and removed."""
+"""Lines of logs: their prefixes (ranks, times, hosts, colours) are read and removed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _PREFIXES_AT_MOST = 5
 
 
 def clean(block: bytes) -> bytes:
-    """`block` without colours and cursor movements, with plain quotes; line ends stay."""
+    """`block` without colours and cursor movements, with plain quotes; line ends are kept."""
     if b"\x1b" in block:
         block = escapes.BYTES.sub(b"", block)
     if b"\0" in block:
@@ -74,7 +74,7 @@ def clean(block: bytes) -> bytes:
 
 
 def stripped(line: str) -> str:
-    """`line` without what launchers, loggers and containers have put in front of it."""
+    """`line` without the prefixes of launchers, loggers and containers."""
     end = 0
     for prefix in _prefixes(line):
         end = prefix.end()
@@ -82,7 +82,7 @@ def stripped(line: str) -> str:
 
 
 def rank(line: str) -> int | None:
-    """The rank that printed a line, as its prefix or its bracket tells; None: it does not tell."""
+    """The rank that printed a line, by its prefix or bracket, or None if it does not say."""
     for prefix in _prefixes(line):
         for name in ("rank", "local", "srun", "mpi"):
             if prefix[name] is not None:
@@ -92,7 +92,7 @@ def rank(line: str) -> int | None:
 
 
 def _prefixes(line: str) -> Iterator[re.Match[str]]:
-    """One after the other, from the line's start."""
+    """The prefixes one after the other, from the line's start."""
     end = 0
     for _ in range(_PREFIXES_AT_MOST):
         match = _PREFIX.match(line, end)
@@ -114,10 +114,10 @@ def rank_of_file(name: str) -> int | None:
 
 
 def time_s(line: str) -> float | None:
-    """The time that a line's start tells, in seconds from a day before the year began.
+    """The time at a line's start, in seconds since one day before the year began.
 
-    Without the year: loggers that tell it and those that do not stand in one log. Where the line
-    tells no date it is less than DAY_S.
+    The year is ignored, because one log may mix loggers with and without it. Without a date the
+    time is less than DAY_S.
     """
     start = line[:160]
     for pattern in (_TIME, _TIME_OF_GLOG, _TIME_OF_SYSLOG, _TIME_OF_DAY):

@@ -1,5 +1,5 @@
-"""The figures of an out-of-memory message, in every form that PyTorch has printed, and what they
-decide: really too big, fragmented, or held by other processes; and which figure is missing.
+"""The figures of an out-of-memory message, in every form that PyTorch has printed, and the cause
+they show: really too big, fragmented, or held by other processes; and which figure is missing.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from flatout.nouns.signature import Wording
 
 GIB = 1 << 30
 FULL = 0.85
-"""Share of the device that tensors of this program hold where it is really too big."""
+"""Share of the device that this program's tensors hold if it is really too big."""
 OTHERS = 0.25
-"""Share that others hold where they are the cause."""
+"""Share that others hold if they are the cause."""
 FRAGMENTED = 0.1
-"""Share of what is reserved that lies unused where it is fragmented."""
+"""Share of reserved memory that is unused if it is fragmented."""
 CONTEXT = GIB
-"""A CUDA context and libraries take up to so much beside what PyTorch reserves."""
+"""The most that a CUDA context and libraries take besides what PyTorch reserves."""
 _SIZE = r"([\d.]+ ?(?:[KMGT]i?B|bytes))"
 _PATTERNS = {
     "wanted": rf"[Tt]ried to allocate {_SIZE}",
@@ -78,27 +78,27 @@ BUSY = Wording(
 
 @dataclass(frozen=True)
 class MemoryFigures:
-    """Bytes as an out-of-memory message tells them; None: it does not."""
+    """Bytes as an out-of-memory message gives them; a field is None if it does not."""
 
     wanted: float | None = None
     total: float | None = None
     free: float | None = None
     own: float | None = None
-    """Of this process, with what is not PyTorch's."""
+    """Memory of this process, including what is not PyTorch's."""
     allocated: float | None = None
     reserved: float | None = None
     unused: float | None = None
-    """Reserved and not allocated."""
+    """Memory reserved but not allocated."""
     allowed: float | None = None
-    """A limit that the program has set itself."""
+    """A limit that the program set itself."""
     private: float | None = None
-    """In the pools of CUDA graphs."""
+    """Memory in the pools of CUDA graphs."""
     others: float | None = None
-    """Of other processes, added up."""
+    """Memory of other processes, added up."""
 
     @property
     def others_at_least(self) -> float | None:
-        """Bytes that are surely in other hands."""
+        """Bytes that other processes certainly hold."""
         if self.others is not None:
             return self.others
         if self.total is None or self.free is None:
@@ -111,7 +111,7 @@ class MemoryFigures:
 
     @property
     def idle(self) -> float | None:
-        """Bytes reserved and not allocated."""
+        """Bytes reserved but not allocated."""
         if self.unused is not None:
             return self.unused
         if self.reserved is None or self.allocated is None:
@@ -142,7 +142,7 @@ class MemoryFigures:
 
 
 def read(text: str) -> MemoryFigures | None:
-    """The figures of the first message in a text; None: it has fewer than two."""
+    """The figures of the first message in a text, or None if it has fewer than two."""
     one_line = " ".join(text.split())
     values: dict[str, float] = {}
     for name, pattern in _COMPILED.items():
@@ -159,7 +159,7 @@ def read(text: str) -> MemoryFigures | None:
 
 
 def observations(text: str, machine: Machine | None) -> tuple[Wording, ...]:
-    """What the figures of an out-of-memory message decide, and which of them are missing."""
+    """What the figures of an out-of-memory message show, and which of them are missing."""
     figures = read(text)
     if figures is None:
         return ()

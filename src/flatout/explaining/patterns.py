@@ -1,4 +1,4 @@
-"""The only access to RE2, whose patterns take linear time, whatever the text."""
+"""The only access to RE2, whose patterns take linear time on any text."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import re2
 
 MEMORY_BYTES = 128 << 20
-"""For the states of one pattern; a text that needs more is searched more slowly, not wrongly."""
+"""Memory for one pattern's states; a text that needs more is searched slowly, not wrongly."""
 _BLANKS = r"\s+"
 COUNTED = 3
-"""Repetitions up to so many are counted in any case."""
+"""Repetitions up to this many are always counted."""
 _REPETITION = re.compile(r"(?<!\\)\{(\d*),(\d+)\}")
 LEAST = 8
-"""Letters of a pattern that are left at least."""
+"""Fewest characters of a pattern that are left."""
 _ANY_WORD = re.compile(
     r"(?:\\b|(?:\((?:\?:|\?P<\w+>)?)?(?:\\[wsSd]|\[[^\]]*\])(?:[+*]\??)?\)?)+", re.ASCII
 )
@@ -25,9 +25,9 @@ _NAMED = re.compile(r"\(\?P<[a-z_0-9]+>")
 
 
 class PatternSet:
-    """Many patterns, asked at once which of them may be found in a short text.
+    """Many patterns, searched at once for those that a short text may contain.
 
-    Loosened: it never misses a pattern, but may name some that do not match.
+    They are loosened: none is missed, but some that are named may not match.
     """
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
@@ -38,11 +38,11 @@ class PatternSet:
         self._set.Compile()
 
     def search(self, text: bytes) -> list[int]:
-        """Places in `patterns` of those that may be found in `text`, in order."""
+        """Indexes in `patterns` of those that may be found in `text`, in order."""
         places = self._set.Match(text)
         if places is not None:
             return sorted(places)
-        # None is found, or the memory for its states did not suffice.
+        # None was found, or the memory for the states did not suffice.
         return [
             place for place, pattern in enumerate(self.patterns) if compiled(pattern).search(text)
         ]
@@ -50,21 +50,21 @@ class PatternSet:
 
 @cache
 def compiled(pattern: str) -> Any:
-    """One pattern, made tolerant, over bytes. Raises ValueError where it is malformed."""
+    """One pattern, made tolerant, over bytes. Raises ValueError if it is malformed."""
     return _compile(tolerant(pattern), pattern)
 
 
 @cache
 def any_of(patterns: tuple[str, ...]) -> Any:
-    """One pattern that is found wherever any of `patterns` is, loosened; it captures nothing."""
+    """One loosened pattern that is found wherever any of `patterns` is; it captures nothing."""
     parts = (_NAMED.sub("(?:", loosened(tolerant(pattern))) for pattern in patterns)
     return _compile("|".join(f"(?:{part})" for part in parts), "all together", captures=False)
 
 
 def tolerant(pattern: str) -> str:
-    """`pattern` with any run of blanks and line ends for a space, any quote or none for a quote.
+    """`pattern` in which a space matches blanks and line ends, and a quote any quote or none.
 
-    Logs are wrapped by terminals and forums, and their quotes are changed on the way.
+    Terminals and forums wrap logs and change their quotes.
     """
     pieces: list[str] = []
     in_class = escaped = False
@@ -88,10 +88,9 @@ def tolerant(pattern: str) -> str:
 
 
 def loosened(pattern: str) -> str:
-    """`pattern` without limits on repetition and without a head that fits any word: it finds more.
+    """`pattern` without limits on repetition or a beginning that fits any word: it finds more.
 
-    Hundreds of patterns that count to 200, or that every word may begin, would need more states
-    than memory holds.
+    Hundreds of patterns that count to 200, or can begin at any word, would need too many states.
     """
     unlimited = _REPETITION.sub(_without_limit, pattern)
     head = _ANY_WORD.match(unlimited)
@@ -100,7 +99,7 @@ def loosened(pattern: str) -> str:
 
 
 def _balanced(pattern: str) -> bool:
-    """No group is open: what was taken away before it closed none of its groups."""
+    """Whether every group is closed, so that the removed beginning opened or closed none."""
     return len(_OPENED.findall(pattern)) == len(_CLOSED.findall(pattern))
 
 
@@ -118,7 +117,7 @@ def _compile(pattern: str, name: str, captures: bool = True) -> Any:
 
 def _options(captures: bool = True) -> re2.Options:
     options = re2.Options()
-    # Bytes, not letters: programs a tenth as large, and any byte may stand in a log.
+    # Bytes, not characters: programs are a tenth as large, and a log may contain any byte.
     options.encoding = re2.Options.Encoding.LATIN1
     options.never_capture = not captures
     options.max_mem = MEMORY_BYTES

@@ -1,9 +1,9 @@
-"""From hits to an order: the root cause first, then what follows from it, harmless ones last.
+"""Order hits: the root cause first, then what follows from it, harmless ones last.
 
-1. Hits of one signature become one; its place is the earliest, its ranks are all that reported it.
-2. What a more specific one explains (`leads_to`, or near it and less specific) is a consequence.
-3. Of the others the one that comes first in time is the root; the rank that the launcher names as
-   the first to fail goes before.
+1. Hits of one signature become one, at the earliest place, with all ranks that reported it.
+2. A hit that a more specific one explains (`leads_to`, or near and less specific) is a consequence.
+3. The earliest of the others is the root; the rank that the launcher names as the first to fail
+   takes precedence.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from flatout.nouns.signature import Confidence, Role
 INCIDENT = 60
 """Lines of one source within which messages belong to one failure."""
 ROOT_RANK = "root_rank"
-"""The group by which a launcher's summary names the rank that failed first."""
+"""The group that captures, in a launcher's summary, the rank that failed first."""
 INCIDENT_OF_RANK = 8 * INCIDENT
-"""The same where both tell their rank: the lines of the other ranks stand between."""
+"""The same if both give their rank, since lines of other ranks lie between."""
 VAGUE = 3
-"""Up to this specificity a match only shows that something of a kind failed."""
+"""Up to this specificity, a match only shows that something of this kind failed."""
 
 
 @dataclass(eq=False)
@@ -34,7 +34,7 @@ class RankedCause:
     count: int
     consequence_of: RankedCause | None = None
     rivals: int = 0
-    """Others that explain the same place as well as this one."""
+    """Other causes that explain the same place equally well."""
 
     @property
     def id(self) -> str:
@@ -74,13 +74,13 @@ def ranked(hits: Iterable[Hit]) -> list[RankedCause]:
 
 
 def _rung(cause: RankedCause) -> int:
-    """Errors before reports of them, those before vague signs, all before mere warnings."""
+    """The order of kinds: errors, reports of errors, vague signs, mere warnings."""
     vague = cause.specificity <= VAGUE
     return {Role.ERROR: 2 if vague else 0, Role.ECHO: 3 if vague else 1}.get(cause.role, 4)
 
 
 def confidence(cause: RankedCause) -> Confidence:
-    """How sure; two that explain one place equally well make each other less sure."""
+    """How sure it is; two that explain one place equally well make each other less sure."""
     levels = tuple(Confidence)
     level = levels.index(cause.first.signature.confidence) + (cause.rivals > 0)
     return levels[min(level, len(levels) - 1)]
@@ -92,7 +92,7 @@ def _root_rank(hits: Sequence[Hit]) -> int | None:
 
 
 def _time_key(hits: Sequence[Hit], root: int | None) -> Callable[[Hit], tuple[bool, float, int]]:
-    """By time where every hit tells it in one way, with a date or without, else by place."""
+    """A key by time if all hits have times of one kind, with or without a date; else by place."""
     times = [hit.evidence.time_s for hit in hits]
     timed = None not in times and len({time >= DAY_S for time in times if time is not None}) == 1
 
@@ -115,7 +115,7 @@ def _together(hits: Sequence[Hit]) -> list[RankedCause]:
 
 
 def _reason(cause: RankedCause, causes: Sequence[RankedCause]) -> RankedCause | None:
-    """What explains `cause` better than it explains itself; None: nothing does."""
+    """The cause that explains `cause` better than it does itself, or None."""
     parents = [candidate for candidate in causes if cause.id in candidate.first.signature.leads_to]
     if parents:
         return max(parents, key=lambda candidate: candidate.specificity)
@@ -128,9 +128,9 @@ def _reason(cause: RankedCause, causes: Sequence[RankedCause]) -> RankedCause | 
 
 
 def _first_reason(cause: RankedCause) -> RankedCause | None:
-    """The root that `cause` follows from, over any number of steps; None: it is a root itself.
+    """The root that `cause` follows from, over any number of steps, or None if it is a root.
 
-    Of several that explain each other in a circle the earliest is the root.
+    If several explain each other in a circle, the earliest is the root.
     """
     chain = [cause]
     while (reason := chain[-1].consequence_of) is not None:
@@ -175,7 +175,7 @@ def _same_incident(cause: RankedCause, other: RankedCause) -> bool:
 
 
 def _tie_up_echoes(causes: Sequence[RankedCause]) -> None:
-    """Reports that another process died are consequences of its error, where that is known."""
+    """Make reports of another process's death consequences of its error, if that is known."""
     root = next(
         (
             cause

@@ -1,7 +1,7 @@
-"""Known errors whose message is like one that no signature matches: offered, never an answer.
+"""Known errors with a message like an unmatched one: offered, but never as an answer.
 
-Two messages are alike where they share words that few messages have: both the words of the known
-one and those of the new one must be covered. A program's own exception shares none of them.
+Two messages are alike if they share words that few messages have, and these cover enough of both
+the known and the new message. A program's own exception shares no such words.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from flatout.explaining.patterns import compiled
 from flatout.nouns.signature import Role, Signature
 
 AT_MOST = 2
-"""Known errors that are named."""
+"""Most known errors that are named."""
 MESSAGES = 3
-"""Errors of one text that are compared, from its end."""
+"""Errors of one text that are compared, starting at its end."""
 SHORT_LINES = 4
-"""A text of so few lines is a message itself, without a line that names an exception."""
+"""A text of at most this many lines is itself a message, even without an exception's name."""
 KNOWN_COVERED = 0.55
-"""Share of the known message's weight that is found again."""
+"""Least share of the known message's weight that is found again."""
 NEW_COVERED = 0.5
-"""The same of the new message."""
+"""The same for the new message."""
 RARE_WORDS = 3
-"""Words that few known messages have and both share, at least."""
+"""Fewest shared words that few known messages have."""
 RARE = 24
-"""Signatures that may have a rare word."""
+"""Most signatures that contain a rare word."""
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]{2,}")
 _VALUE = re.compile(
     r"""0x[0-9a-f]+|/[\w./-]+|[A-Z]:\\[\w.\\-]+|https?://\S+|['"`][^'"`\n]{0,120}['"`]|\d[\w.]*"""
@@ -38,14 +38,14 @@ _VALUE = re.compile(
 """Values that differ between two prints of one message."""
 _ENDING = re.compile(r"(?:ing|ed|es|s|e|ly)$")
 STEM = 4
-"""Letters of a word whose ending is no part of it."""
+"""Longest word, in letters, that keeps its ending."""
 _OF_PYTHON = re.compile(
     r"invalid literal for|could not convert string|division by zero|values to unpack|"
     r"object is not (?:callable|iterable|subscriptable|an iterator)|has no attribute|"
     r"unsupported operand|positional arguments?|keyword arguments?|out of range|is not defined|"
     r"KeyError|must be (?:str|real number|an integer)"
 )
-"""What Python itself says of any program's own mistake."""
+"""Python's own words for ordinary mistakes in any program."""
 _COMMON = {
     "the", "and", "for", "with", "was", "are", "not", "but", "that", "this", "from", "have", "has",
     "you", "your", "error", "runtimeerror", "valueerror", "typeerror", "exception", "please",
@@ -55,7 +55,7 @@ _COMMON = {
 
 @dataclass(frozen=True)
 class Likeness:
-    """A known error, how much of both messages is shared, 0 to 1, and the text's own message."""
+    """A known error, the shared part of both messages (0 to 1), and the text's own message."""
 
     signature: Signature
     share: float
@@ -70,7 +70,7 @@ class Messages:
 
     @cached_property
     def known(self) -> tuple[tuple[Signature, frozenset[str]], ...]:
-        """Each message of each error, as its words."""
+        """The words of each message of each error."""
         return tuple(
             (signature, words(message))
             for signature in self.signatures
@@ -85,7 +85,7 @@ class Messages:
         return Counter(word for word, _ in pairs)
 
     def weight(self, some: Iterable[str]) -> float:
-        """Of words together: the fewer have one, the more it weighs; 0 for common ones."""
+        """The total weight of words: rarer words weigh more, common ones 0."""
         return sum(math.log(1 + len(self.signatures) / (1 + self.owners[word])) for word in some)
 
     def likest(self, message: str) -> list[Likeness]:
@@ -115,7 +115,7 @@ NOTHING = Likeness(Signature.__new__(Signature), 0.0)
 
 
 def words(message: str) -> frozenset[str]:
-    """The words of a message that any print of it has: no values, paths or quoted names."""
+    """The words that every print of a message has: no values, paths or quoted names."""
     plain = _VALUE.sub(" ", message)
     found = {word.lower() for word in _WORD.findall(plain)} - _COMMON
     return frozenset(_ENDING.sub("", word) if len(word) > STEM else word for word in found)
@@ -136,7 +136,7 @@ def messages(signatures: tuple[Signature, ...]) -> Messages:
 
 
 def resembling(text: bytes, signatures: tuple[Signature, ...]) -> list[Likeness]:
-    """Known errors that the errors in `text` resemble, the likest first; none: nothing does."""
+    """Known errors that the errors in `text` resemble, the most similar first."""
     index = messages(signatures)
     best: dict[str, Likeness] = {}
     for message in _asked(text):
@@ -147,7 +147,7 @@ def resembling(text: bytes, signatures: tuple[Signature, ...]) -> list[Likeness]
 
 
 def _place(likeness: Likeness) -> tuple[float, int]:
-    """Of two that are about as like, the more general one."""
+    """The sort key: of two about equally similar ones, the more general comes first."""
     return -round(likeness.share, 1), likeness.signature.specificity
 
 

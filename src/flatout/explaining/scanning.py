@@ -1,7 +1,7 @@
-"""Find signatures in a stream of bytes: one pass, memory bounded, time in proportion to its length.
+"""Find signatures in a stream of bytes in one pass, with bounded memory and in linear time.
 
-One pattern that stands for all messages runs over the stream; only where it is found are the
-signatures asked one by one, with the lines around as their neighbourhood.
+One pattern for all messages runs over the stream. Only where it is found are the signatures tried
+one by one, with the surrounding lines as their neighbourhood.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ BEFORE = 48 << 10
 """Bytes before a message that can be near it."""
 AFTER = 24 << 10
 LINE = 4 << 10
-"""What of a longer line is looked at around a message."""
+"""Bytes of a longer line that are examined around a message."""
 FURTHER = 600
-"""Bytes after the lines of a message in which it may go on, where it was wrapped."""
+"""Bytes after the lines of a message in which it may continue if it was wrapped."""
 EVIDENCE = 400
 """Characters of evidence that are kept."""
 ALIKE = 4
-"""How many messages of one rank that differ only in figures are examined; more are counted."""
+"""Messages of one rank differing only in figures that are examined; more are only counted."""
 KEPT = 20_000
-"""Different messages that are remembered."""
+"""Most different messages that are remembered."""
 TIME_LINES = 12
-"""A line without a time has that of the last line before it that tells one, so far back."""
+"""A line without a time takes that of an earlier line at most this many lines back."""
 _DIGITS = b"0123456789"
 
 
@@ -41,10 +41,10 @@ class Hit:
     signature: Signature
     evidence: Evidence
     order: int
-    """Place among all bytes that were read, over all sources."""
+    """Position among all bytes read, over all sources."""
     captured: dict[str, str]
     applies: tuple[bool | None, ...]
-    """For each step of the cure: its `if_text` was found; None: it has none."""
+    """For each step of the cure whether its `if_text` was found, or None if it has none."""
     count: int = 0
 
 
@@ -59,7 +59,7 @@ class Book:
 
     @cached_property
     def message_patterns(self) -> PatternSet:
-        """The messages by place, `owners` of the same places; made when first needed."""
+        """The message patterns, with indexes as in `owners`; made when first needed."""
         return PatternSet(self._patterns)
 
 
@@ -73,7 +73,7 @@ class Scanner:
     _alike: dict[tuple[int | None, bytes], tuple[int, list[Hit]]] = field(default_factory=dict)
 
     def read(self, blocks: Iterable[bytes], source: str | None = None) -> None:
-        """Scan one source. Memory: a block and the neighbourhood, whatever the source's length."""
+        """Scan one source. Memory: a block and the neighbourhood, for any length."""
         window = _Window(source, self.bytes_read)
         for block in blocks:
             window.add(lines.clean(block))
@@ -83,7 +83,7 @@ class Scanner:
         self._scan(window, len(window.text))
 
     def _scan(self, window: _Window, limit: int) -> None:
-        """Examine what begins before `limit`."""
+        """Examine messages that begin before `limit`."""
         anywhere, text = self.book.anywhere, window.text
         while window.done < limit:
             match = anywhere.search(text, window.done)
@@ -111,7 +111,7 @@ class Scanner:
             self._alike[key] = (times + 1, list(both.values()))
 
     def _hit(self, window: _Window, message: _Message, number: int) -> Hit | None:
-        """The hit of one pattern's signature, made when it is the first; not yet counted."""
+        """The hit of one pattern's signature, made if it is the first; not yet counted."""
         signature = self.book.owners[number]
         match = compiled(self.book.message_patterns.patterns[number]).search(message.text)
         if match is None or match.start() > message.end - message.start:
@@ -142,28 +142,28 @@ class _Message:
 
     start: int
     end: int
-    """Of the lines that hold it."""
+    """End of the lines that contain it."""
     lines: bytes
     text: bytes
-    """These lines and some that follow: a message that begins in them may go on there."""
+    """These lines and some that follow, in which the message may continue."""
     rank: int | None
 
 
 class _Window:
-    """What of one source is in memory now."""
+    """The part of one source that is in memory now."""
 
     def __init__(self, source: str | None, begin: int) -> None:
         self.source = source
         self.begin = begin
-        """Bytes of the sources before it."""
+        """Bytes of earlier sources."""
         self.rank = lines.rank_of_file(source) if source else None
         self.text = b""
         self.done = 0
-        """Everything before it has been looked into."""
+        """Everything before this position has been examined."""
         self.offset = 0
-        """Bytes of the source that have been forgotten."""
+        """Bytes of the source that were dropped."""
         self._lines = 0
-        """Lines among them."""
+        """Lines in the dropped bytes."""
         self._near: dict[tuple[int, int, int | None], bytes] = {}
 
     def add(self, block: bytes) -> None:
@@ -171,7 +171,7 @@ class _Window:
         self._near.clear()
 
     def forget(self) -> None:
-        """Drop what no message that is still to come has near it."""
+        """Drop what cannot be near any later message."""
         far = self.done - BEFORE
         if far <= 0:
             return
@@ -182,7 +182,7 @@ class _Window:
         self._near.clear()
 
     def message(self, start: int, end: int) -> _Message:
-        """The lines that hold a place; of very long ones the part around it."""
+        """The lines that contain a place, or the part around it if they are very long."""
         first = self.text.rfind(b"\n", max(0, start - LINE), start) + 1
         last = self.text.find(b"\n", end, end + LINE)
         begin = first or max(0, start - LINE)
@@ -211,7 +211,7 @@ class _Window:
         return self._near[key]
 
     def evidence(self, message: _Message, match: Any) -> Evidence:
-        """The lines in which a pattern was found; of very long ones the part around it."""
+        """The lines in which a pattern was found, or the part around it if they are very long."""
         text = message.text
         begin = text.rfind(b"\n", 0, match.start()) + 1
         end = text.find(b"\n", match.end())
@@ -237,7 +237,7 @@ class _Window:
 
 
 def _captured(matches: Iterable[Any]) -> dict[str, str]:
-    """Groups by name; those of later patterns win."""
+    """Groups by name; those of later patterns take precedence."""
     captured: dict[str, str] = {}
     for match in matches:
         groups: Mapping[bytes, bytes | None] = match.groupdict() if match is not None else {}

@@ -1,4 +1,4 @@
-"""What a run recorded of its crash, in words: which label, which tensor, how memory went."""
+"""What a run recorded about its crash, in words: which label or tensor, and memory over time."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from flatout.running.one.records import Processes
 from flatout_agent import wire
 
 GROWING = 1.15
-"""Memory after the last step, over that after a quarter of the steps: it grows."""
+"""Memory grows if it is this many times as large after the last step as after a quarter."""
 STEADY = 0.6
-"""Share of readings above the one before in memory that grows."""
+"""Least share of readings above the previous one in growing memory."""
 READINGS = 8
-"""Fewer say nothing."""
+"""Fewest readings that say anything."""
 LONG = 1.2
-"""A batch of so many times the elements of the largest before is a long one."""
+"""A batch with this many times the elements of the largest before it is a long one."""
 SHOWN = 4
-"""Tensors of one frame that are told."""
+"""Most tensors of one frame that are shown."""
 FRAMES = 2
-"""Frames that are told: the innermost of the user's, and the function of torch that failed."""
+"""Frames that are shown: the user's innermost, and the function of torch that failed."""
 GIB = 1 << 30
 MIB = 1 << 20
 VALUE_FAMILIES = ("tensors", "autograd", "precision", "loader")
@@ -85,7 +85,7 @@ AT_FIRST = Wording(
 
 @dataclass(frozen=True)
 class CrashRecord:
-    """What one process recorded of its end; None: nothing."""
+    """What one process recorded about its end; a field is None if nothing was recorded."""
 
     scene: wire.CrashScene | None = None
     history: wire.HistorySeen | None = None
@@ -94,7 +94,7 @@ class CrashRecord:
 
     @property
     def grows(self) -> bool:
-        """Memory in use grew all the while."""
+        """Whether memory in use kept growing."""
         readings = _readings(self.history)
         if len(readings) < READINGS:
             return False
@@ -104,7 +104,7 @@ class CrashRecord:
 
     @property
     def long_batch(self) -> bool:
-        """The last batch was larger than any before."""
+        """Whether the last batch was clearly larger than any before."""
         history = self.history
         if history is None or not history.batch_elements or not history.most_elements:
             return False
@@ -112,7 +112,7 @@ class CrashRecord:
 
 
 def observations(record: CrashRecord, family: str, out_of_memory: bool) -> tuple[Wording, ...]:
-    """What it adds to the explanation of an error of a family."""
+    """What it adds to the explanation of an error of this family."""
     if out_of_memory:
         return tuple(_of_memory(record))
     return tuple(_of_values(record)) if family in VALUE_FAMILIES else tuple(_of_sample(record))
@@ -218,7 +218,7 @@ def _readings(history: wire.HistorySeen | None) -> tuple[int, ...]:
 
 
 def _short(where: str) -> str:
-    """A package's file without the folder that it is installed in."""
+    """A package's file without its installation folder."""
     for folder in ("site-packages/", "site-packages\\", "dist-packages/"):
         before, _, after = where.rpartition(folder)
         if before:
@@ -231,7 +231,7 @@ def _filled(wording: Wording, **values: object) -> Wording:
 
 
 def record_of(records: Iterable[tuple[int, wire.Record]]) -> CrashRecord | None:
-    """That of the process whose records tell most of its crash; None: none does."""
+    """The record of the process that says most about its crash, or None if none does."""
     known = [
         CrashRecord(process.scene, process.history, process.step_count)
         for process in Processes(records).all

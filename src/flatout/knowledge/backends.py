@@ -17,7 +17,7 @@ class KnownBackend:
     title: str
     """What it is in one line, without the full stop."""
     body: str
-    """What follows that line in its documentation: Markdown."""
+    """The documentation after that line, as Markdown."""
     variants: tuple[Variant, ...]
     rank: int
     building: tuple[RuntimePackage, ...]
@@ -47,12 +47,12 @@ class KnownBackend:
 
     @property
     def builds(self) -> str:
-        """The names of all that it builds, with their precision."""
+        """The names of everything it builds, with their precision."""
         names = [(f"{self.id}-{v.name}".removesuffix("-"), v.precision) for v in self.variants]
         return ", ".join(f"`{name}` ({precision})" for name, precision in names)
 
     def packages(self, variant: Variant) -> tuple[RuntimePackage, ...]:
-        """All that one build needs beside torch, each once."""
+        """All packages that one build needs besides torch, each once."""
         return tuple(dict.fromkeys((*self.building, *self.serving, *variant.packages)))
 
 

@@ -34,16 +34,16 @@ class KnownBoost:
     title: str
     """What it does in one line, without the full stop."""
     body: str
-    """What follows that line in its documentation: Markdown."""
+    """The documentation after that line, as Markdown."""
     since: str
     risk: Risk
     moment: Moment
     params: Mapping[str, tuple[Any, ...]]
     """Parameter -> values worth trying, the default first."""
     conflicts: frozenset[str]
-    """Boosts that cannot be combined with this one, whichever of the two declares it."""
+    """Boosts that cannot be combined with this one, declared by either of the two."""
     covered_by: tuple[str, ...]
-    """Boosts that leave nothing for this one to gain."""
+    """Boosts beside which this one gains nothing."""
     redraws: bool
     compiles: bool
 
@@ -70,11 +70,11 @@ class KnownBoost:
         return {name: values[0] for name, values in self.params.items()}
 
     def applies(self, facts: JobFacts, params: Params | None = None) -> str | None:
-        """Why it does not apply to this job; None: it does."""
+        """Why it does not apply to this job, or None if it does."""
         return agent.load(self.id).applies(facts, self._all(params))
 
     def applies_somehow(self, facts: JobFacts) -> bool:
-        """Whether it applies to this job with any choice of its parameters."""
+        """Whether it applies to this job with at least one choice of its parameters."""
         choices = itertools.product(*self.params.values())
         names = tuple(self.params)
         return any(

@@ -1,4 +1,4 @@
-"""The data sheets of GPUs (gpus.toml): what a GPU can do at best, each entry with its source."""
+"""The data sheets of GPUs (gpus.toml): peak figures, each entry with its source."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any, Literal
 PLAIN_WORDS = re.compile(
     r"\((r|tm|c)\)|\b(nvidia|amd|intel|apple|geforce|tesla|instinct|radeon|graphics|generation)\b"
 )
-"""Words that vendors add to a name and users leave out."""
+"""Words that vendors add to a name and users omit."""
 MAKERS = re.compile(r"^(NVIDIA|AMD|Intel(\(R\))?) (GeForce )?")
 """Prefixes that drivers put before the model."""
 Kind = Literal["server", "workstation", "consumer", "integrated", "jetson"]
-"""integrated, jetson: it shares the memory of its processor."""
+"""integrated and jetson share the processor's memory."""
 SHARED = ("kind", "vendor", "architecture", "compute_capability", "gfx")
 """Facts on which the members of a family must agree."""
 NUMBERS = (
@@ -37,7 +37,7 @@ NUMBERS = (
 
 @dataclass(frozen=True)
 class GpuModel:
-    """One model; None where the data sheet does not say."""
+    """One model; a field is None if the data sheet does not state it."""
 
     id: str
     """h100-sxm, rtx-4090, mi300x, m3-max."""
@@ -49,12 +49,12 @@ class GpuModel:
     """hopper, ada, cdna3, ..."""
     kind: Kind
     names: tuple[str, ...]
-    """What drivers call it (whole names, compared without case and vendor prefix)."""
+    """Its names in drivers (whole names, compared without case and vendor prefix)."""
     compute_capability: tuple[int, int] | None
     gfx: str | None
     memory_bytes: int | None
     bandwidth_gb_per_s: float | None
-    """10^9 bytes."""
+    """Memory bandwidth in 10^9 bytes per second."""
     pcie_generation: int | None
     pcie_width: int | None
     nvlink_gb_per_s: float | None
@@ -62,20 +62,20 @@ class GpuModel:
     power_w: float | None
     peaks_tflop_per_s: Mapping[str, float]
     """Dense (never sparse) peak by dtype: fp64, fp64_tensor, fp32, tf32, fp16, bf16, fp8, fp4,
-    int8. fp16, bf16: on tensor cores with float32 accumulation."""
+    int8. fp16 and bf16 are on tensor cores with float32 accumulation."""
     features: tuple[str, ...]
-    """Of bf16, tf32, fp8, fp4, nvlink, nvlink_c2c, mig, unified_memory, tensor_cores."""
+    """Some of bf16, tf32, fp8, fp4, nvlink, nvlink_c2c, mig, unified_memory, tensor_cores."""
     sources: tuple[str, ...]
     checked: str
     """Day of the check, YYYY-MM-DD."""
     unverified: tuple[str, ...]
-    """Numbers not confirmed by a text of the vendor: bandwidth_gb_per_s, memory_gb,
+    """Figures not confirmed by the vendor's own text: bandwidth_gb_per_s, memory_gb,
     peaks_tflop_per_s.fp16, ..."""
 
 
 @dataclass(frozen=True)
 class ProductLine:
-    """What is known of GPUs by their name alone, without a data sheet."""
+    """What is known about GPUs from their name alone, without a data sheet."""
 
     kind: Kind
     names: re.Pattern[str]
@@ -99,7 +99,7 @@ def lines() -> tuple[ProductLine, ...]:
 
 
 def product(name: str | None, memory_bytes: int | None = None) -> GpuModel | ProductLine | None:
-    """The model that a driver's name identifies, else its product line; None: neither is known."""
+    """The model that a driver's name identifies, else its product line, or None if unknown."""
     if not name:
         return None
     beginning = without_maker(name)
@@ -109,22 +109,22 @@ def product(name: str | None, memory_bytes: int | None = None) -> GpuModel | Pro
 
 
 def kind(name: str | None) -> Kind | None:
-    """The kind of GPU that a driver's name identifies; None: not known."""
+    """The kind of GPU that a driver's name identifies, or None if unknown."""
     entry = product(name)
     return entry.kind if entry else None
 
 
 def without_maker(name: str) -> str:
-    """RTX 4090 of NVIDIA GeForce RTX 4090."""
+    """`RTX 4090` for NVIDIA GeForce RTX 4090."""
     return MAKERS.sub("", name)
 
 
 def find(name: str, memory_bytes: int | None = None) -> GpuModel | None:
-    """The model that a driver's name ("NVIDIA H100 80GB HBM3") or a short one ("rtx4090") means.
+    """The model of a driver's name ("NVIDIA H100 80GB HBM3") or a short one ("rtx4090").
 
     Some models share a name and differ in memory (RTX 3080): `memory_bytes` distinguishes them.
-    Where several match ("h100", or no memory given), the answer has what they share, and None or
-    empty elsewhere. None: not in the table, or the matches share too little.
+    If several match ("h100", or no memory given), the answer has what they share, and None or empty
+    elsewhere. None if not in the table, or if the matches share too little.
     """
     key = _key(name)
     if not key:
@@ -191,7 +191,7 @@ def _candidates(key: str) -> tuple[GpuModel, ...]:
 
 
 def _is_family_of(model: GpuModel, key: str) -> bool:
-    """Whether the key is the id's first whole words: h100 of h100-sxm; not v100 of v100s-pcie."""
+    """Whether the key is the id's first whole words: h100 in h100-sxm; not v100 in v100s-pcie."""
     words = model.id.split("-")
     return any(key == "".join(words[:count]) for count in range(1, len(words)))
 

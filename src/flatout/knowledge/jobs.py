@@ -13,7 +13,7 @@ from flatout_agent.wire import JobFacts
 
 
 def facts(values: Mapping[str, Any]) -> JobFacts:
-    """JobFacts from plain values. Raises ValueError naming what is missing or of a wrong type."""
+    """JobFacts from plain values. Raises ValueError naming a field that is missing or mistyped."""
     job = decode(JobFacts, dict(values), _raise_invalid, "job", absent_is_none=True)
     assert job is not None  # invalid values raise
     return job
@@ -25,7 +25,7 @@ def values(job: JobFacts) -> dict[str, Any]:
 
 
 MEASURED = ("shares", "noise")
-"""Fields that only order the trials of one tuning: a plan is the same without them."""
+"""Fields that only affect the order of trials in one tuning, not the plan."""
 
 
 def _short(value: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _raise_invalid(place: str, value: Any) -> None:
 
 
 def unseen(machine: Identity | None) -> JobFacts:
-    """The facts of a program of which only the machine is known."""
+    """The facts about a program if only the machine is known."""
     return JobFacts(
         torch=(machine and machine.torch) or "",
         python=(machine and machine.python) or "",

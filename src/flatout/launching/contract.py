@@ -1,4 +1,4 @@
-"""The one contract: what runs on each node, whatever the engine."""
+"""The command that runs on each node, the same for all engines."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from flatout.nouns.launched import LaunchCosts, LaunchRequest
 from flatout_agent import wire
 
 SAVED_EXIT = wire.SAVED_EXIT
-"""Of `flatout run`: the program was warned, has saved its state, and would go on from there."""
+"""Exit code of `flatout run`: the program was warned, saved its state and can resume from it."""
 LOST_EXIT = wire.LOST_EXIT
-"""Of `flatout run`: another node, or its ranks, were lost. What became of that one is for the
-engine to say."""
+"""Exit code of `flatout run`: another node, or its ranks, were lost. The engine knows what
+happened to that node."""
 TERMINATED_EXIT = 143
-"""128 + SIGTERM: the node is taken away, and the program has saved nothing."""
+"""128 + SIGTERM: the node was taken away, and the program saved nothing."""
 
 
 def own_requirement() -> str:
-    """What pip installs the same flatout from: the commit of its repository, where it came so."""
+    """What pip installs the same flatout from: the repository's commit if it came from there."""
     try:
         origin = json.loads(metadata.distribution("flatout").read_text("direct_url.json") or "{}")
         vcs = origin["vcs_info"]
@@ -31,15 +31,15 @@ def own_requirement() -> str:
 
 
 INSTALL = f"python -m pip install --quiet {shlex.quote(own_requirement())}"
-"""On a node that may lack it."""
+"""Installs flatout on a node that may lack it."""
 
 
 def node_command(
     request: LaunchRequest, program: tuple[str, ...] = ("flatout",), wait: str = ""
 ) -> list[str]:
-    """`flatout run ... --nodes auto train.py` as words.
+    """`flatout run ... --nodes auto train.py` as separate words.
 
-    program: what starts it on the node; wait: for the other nodes, "" for as long as usual.
+    program: what starts it on the node. wait: how long to wait for other nodes; "" is the default.
     """
     words = [*program, "run", "--nodes", "auto", *(("--nodes-wait", wait) if wait else ())]
     if request.gpus is not None:
@@ -63,14 +63,14 @@ def node_line(
 
 
 def costs(request: LaunchRequest, notes: tuple[str, ...] = ()) -> LaunchCosts:
-    """What is asked for, where the engine knows no prices."""
+    """The resources requested, for an engine that knows no prices."""
     gpus = None if request.gpus == "all" else request.nodes * (request.gpus or 0)
     hours = None if request.time_s is None else request.time_s / 3600
     return LaunchCosts(request.nodes, gpus, hours, notes=notes)
 
 
 def waits(fit: int, asked: str, nodes: int) -> str:
-    """That the cluster has too few nodes with what is asked for; more may still be added."""
+    """A warning that too few nodes have what is requested; more may still be added."""
     have = "has" if fit == 1 else "have"
     return (
         f"{units.count(fit, 'node')} of the cluster now {have} {asked}: "

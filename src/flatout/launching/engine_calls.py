@@ -1,4 +1,4 @@
-"""Programs of an engine, called: squeue, kubectl, ssh ... What they say is made a UserError."""
+"""Call an engine's programs (squeue, kubectl, ssh ...) and turn their errors into UserError."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class ToolAnswer:
-    """What a program of an engine answered."""
+    """The answer of an engine's program."""
 
     returncode: int
-    """-1: it did not answer in time, or could not be started."""
+    """-1 if it did not answer in time or could not be started."""
     stdout: str
     stderr: str
 
     @property
     def said(self) -> str:
-        """Its last line that says something: stderr's, else stdout's."""
+        """Its last line that is not blank: from stderr, else from stdout."""
         lines = [line.strip() for line in (self.stderr or self.stdout).splitlines() if line.strip()]
         return lines[-1] if lines else f"exit code {self.returncode}"
 
 
 def need(program: str, next_step: str) -> str:
-    """The full path of `program`. Raises UserError, with that next step, where it is not there."""
+    """The full path of `program`. Raises UserError with that next step if it is not found."""
     path = shutil.which(program)
     if path is None:
         raise UserError(f"{program} is not installed here", next_step)
@@ -45,7 +45,7 @@ def ask(
     given: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> ToolAnswer:
-    """Run it to its end; given: its standard input; env: None: this process's. Never raises."""
+    """Run it to its end. given: its standard input; env: None for this process's. Never raises."""
     source = {"stdin": subprocess.DEVNULL} if given is None else {"input": given}
     try:
         done = subprocess.run(
@@ -66,9 +66,9 @@ def ask(
 
 
 def meaning(text: str, table: Iterable[tuple[str, str, str]]) -> tuple[str, str] | None:
-    """What a tool's words mean, and what to do; None: the table does not know them.
+    """What a tool's message means and what to do, or None if it is not in the table.
 
-    table: words, in any case, their meaning, the next step; the first row whose words stand in it.
+    table: words (in any case), their meaning, the next step. The first row found in `text` counts.
     """
     lowered = text.lower()
     rows = ((means, step) for words, means, step in table if words.lower() in lowered)
@@ -78,10 +78,10 @@ def meaning(text: str, table: Iterable[tuple[str, str, str]]) -> tuple[str, str]
 def lines_of(
     command: Sequence[str], held: bool = False, errors: bool = True
 ) -> Iterator[str | None]:
-    """The lines a program that goes on prints; None: nothing new now. Ends when it has ended.
+    """The lines of a running program, or None if there is nothing new. Ends when it has ended.
 
-    The program is ended when the iterator is closed. held: its input stays open until then.
-    errors: what it writes on stderr too.
+    Closing the iterator ends the program. held: its input stays open until then.
+    errors: stderr is included.
     """
     process = subprocess.Popen(
         list(command),
@@ -90,7 +90,7 @@ def lines_of(
         stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
         text=True,
         errors="replace",
-        start_new_session=True,  # Ctrl-C is for who follows
+        start_new_session=True,  # Ctrl-C is for whoever follows
     )
     waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     reader = threading.Thread(target=_read, args=(process, waiting), daemon=True)
@@ -110,7 +110,7 @@ def lines_of(
 
 
 def _read(process: subprocess.Popen[str], waiting: queue.SimpleQueue[str | None]) -> None:
-    """Hand over each line, and None behind the last."""
+    """Hand over each line, and None after the last."""
     assert process.stdout is not None
     for line in process.stdout:
         waiting.put(line.rstrip("\n"))

@@ -18,7 +18,7 @@ ROOT = Path(".flatout", "launch")
 
 
 def planned(name: str, under: Path) -> Path:
-    """A folder for one launch that is not there yet; full path."""
+    """The full path of a folder for one launch, which does not exist yet."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     root = (under / ROOT).absolute()
     for number in count(1):
@@ -29,7 +29,7 @@ def planned(name: str, under: Path) -> Path:
 
 
 def make(folder: Path) -> None:
-    """Make it, closed to other users. Raises OSError; FileExistsError: another launch has it."""
+    """Make it, closed to other users. Raises OSError; FileExistsError if another launch has it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     ignore = folder.parent.parent / ".gitignore"
     if not ignore.exists():
@@ -38,7 +38,7 @@ def make(folder: Path) -> None:
 
 
 def write(files: Iterable[LaunchFile], folder: Path) -> None:
-    """The files, readable by their owner alone: variables may hold tokens."""
+    """Write the files, readable only by their owner because variables may hold tokens."""
     for file in files:
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def write(files: Iterable[LaunchFile], folder: Path) -> None:
 
 
 def keep(job: SubmittedJob) -> None:
-    """Write the job into its folder, by which it is found again."""
+    """Write the job into its folder, so that it can be found again."""
     text = json.dumps(dataclasses.asdict(job), indent=2) + "\n"
     path = Path(job.folder, JOB_FILE)
     path.touch(mode=0o600)
@@ -61,7 +61,7 @@ def submitted(under: Path) -> list[SubmittedJob]:
 
 
 def find(word: str, under: Path) -> SubmittedJob:
-    """The newest job of that id, name or folder; `last`: the newest of all. Raises UserError."""
+    """The newest job of that id, name or folder; `last` is the newest of all. Raises UserError."""
     jobs = submitted(under)
     named = Path(word)
     if (named / JOB_FILE).is_file() and (job := _read(named / JOB_FILE)):
@@ -83,12 +83,12 @@ def _read(path: Path) -> SubmittedJob | None:
     except (OSError, ValueError, RecursionError):
         return None
     job = decode(SubmittedJob, raw)
-    # The folder may have been moved or reached by another path since.
+    # The folder may have been moved since, or be reached by another path.
     return None if job is None else dataclasses.replace(job, folder=str(path.parent.absolute()))
 
 
 def default_name(argv: Iterable[str]) -> str:
-    """Of the job: `train` for train.py; small letters, digits and hyphens."""
+    """The job's name: `train` for train.py; lower-case letters, digits and hyphens."""
     words = [word for word in argv if not word.startswith("-")]
     scripts = [word for word in words if word.endswith(".py")]
     first = (scripts or words or ["job"])[0]

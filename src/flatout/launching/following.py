@@ -1,4 +1,4 @@
-"""A job that runs elsewhere, followed: its states, its lines, and what failed first."""
+"""Follow a job that runs elsewhere: its states, its lines, and what failed first."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from flatout.nouns.launched import FirstFailure, JobState, LogLine, SubmittedJob
 from flatout.nouns.signature import Role
 
 WAIT_S = 0.3
-"""Between two looks for new lines."""
+"""Seconds between two looks for new lines."""
 ASK_S = (1.0, 1.0, 1.0, 2.0, 2.0, 3.0, 5.0)
-"""Between two questions to the engine; the last goes on. Sites ask not to be asked too often."""
+"""Seconds between questions to the engine; the last value repeats. Sites ask to keep them rare."""
 SILENT_S = 900.0
-"""An engine that does not answer for so long is given up."""
+"""Seconds after which an engine that does not answer is given up."""
 LATE_S = 1.5
-"""After the job's end, for lines that a shared file system shows late."""
+"""Seconds after the job's end for lines that a shared file system shows late."""
 SLOW_S = 30.0
-"""The same where the log says itself that it is complete: a network may be slow."""
+"""The same for logs that say when they are complete, over a network that may be slow."""
 LONGEST_S = 300.0
 MOST_LINES = 500_000
-"""Of a job's log, in which its failure is looked for."""
+"""Lines of a job's log that are searched for its failure."""
 FIRST = re.compile(
     r"flatout: error: (rank \d+ of \d+ (?:\(node (?P<node>\S+)\) )?(?:ended first|hangs): .+"
     r"|node \S+ is gone: .+)"
 )
-"""What `flatout run` says on a node."""
+"""Messages of `flatout run` on a node."""
 ITS_LOG = re.compile(r"flatout: next: (?:on node \S+: )?flatout explain (.+)")
 C10_WARNING = re.compile(r"(?:\[rank\d+\]:)?\[W\d{3,4} ")
 TAIL_LINES = 20
@@ -39,15 +39,15 @@ ERROR = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b"
     r"|flatout: (?!warning: )|slurmstepd(?:-\S+)?: error: |srun: error: )"
 )
-"""Lines that say what went wrong, of programs, of `flatout run` and of Slurm."""
+"""Lines of programs, `flatout run` and Slurm that say what went wrong."""
 
 Event = JobState | LogLine
 
 
 def events(job: SubmittedJob, wait: Callable[[float], None] = time.sleep) -> Iterator[Event]:
-    """States where they change, and every line; ends with the job. Raises UserError.
+    """Each change of state and every line; ends with the job. Raises UserError.
 
-    Closing it leaves the job as it is.
+    Closing it does not affect the job.
     """
     engine = engines.load(job.engine)
     lines = engine.logs(job)
@@ -65,9 +65,9 @@ def events(job: SubmittedJob, wait: Callable[[float], None] = time.sleep) -> Ite
 
 
 def first_failure(job: SubmittedJob, first: str = "") -> FirstFailure | None:
-    """Of a job that failed: whose error came first, and what it means; None: no line says it.
+    """Whose error came first in a failed job and what it means, or None if no line says so.
 
-    first: the source that the engine saw end first; empty: it does not say.
+    first: the source that ended first by the engine's account; empty if unknown.
     """
     by_source: dict[str, list[str]] = {}
     for line in _all(job):
@@ -85,7 +85,7 @@ def first_failure(job: SubmittedJob, first: str = "") -> FirstFailure | None:
 
 
 def _said_by_run(job: SubmittedJob, by_source: dict[str, list[str]]) -> FirstFailure | None:
-    """What `flatout run` on a node has said itself, with what the rank's own log says."""
+    """The failure that `flatout run` on a node reported, with the rank's own log."""
     for source, texts in by_source.items():
         for place, text in enumerate(texts):
             said = FIRST.search(text)
@@ -99,7 +99,7 @@ def _said_by_run(job: SubmittedJob, by_source: dict[str, list[str]]) -> FirstFai
 def _with_its_log(
     job: SubmittedJob, failure: FirstFailure, node: str | None, path: str
 ) -> FirstFailure:
-    """The failure with the end of the rank's log, and what that means."""
+    """The failure with the end of the rank's log and its explanation."""
     read = getattr(engines.load(job.engine), "read", None)
     text = read(job, node or "", path) if read is not None and path else ""
     if not text.strip():
@@ -117,7 +117,7 @@ def _explained(by_source: dict[str, list[str]]) -> FirstFailure | None:
     if not answer.recognised or not answer.matches:
         return None
     root = answer.matches[0]
-    if root.signature.role in (Role.ECHO, Role.HARMLESS):  # says only that something failed
+    if root.signature.role in (Role.ECHO, Role.HARMLESS):  # only says that something failed
         return None
     evidence = root.evidence
     error = next((line.strip() for line in evidence.text.splitlines() if line.strip()), "")
@@ -125,7 +125,7 @@ def _explained(by_source: dict[str, list[str]]) -> FirstFailure | None:
 
 
 def _without_warnings(lines: Iterable[str]) -> str:
-    """Torch warns of much that did not end the program, as of names that do not resolve back."""
+    """The text without torch's many harmless warnings, such as names that do not resolve back."""
     return "\n".join(line for line in lines if not C10_WARNING.match(line))
 
 
@@ -138,7 +138,7 @@ def _error(by_source: dict[str, list[str]]) -> FirstFailure | None:
 
 
 class _Questions:
-    """The engine's word on the job, asked now and then."""
+    """Asks the engine about the job now and then."""
 
     def __init__(self, state: Callable[[], JobState], job_id: str) -> None:
         self._state, self._id = state, job_id
@@ -147,7 +147,7 @@ class _Questions:
         self._next = self._answered = time.monotonic()
 
     def ask(self) -> JobState | None:
-        """The state where it is due and differs from the one before."""
+        """The state, if it is due and has changed; else None."""
         now = time.monotonic()
         if now < self._next:
             return None
@@ -165,12 +165,12 @@ class _Questions:
         if state == self._known:
             return None
         self._known = state
-        self._asked = min(self._asked, 2)  # where one thing changes, others follow soon
+        self._asked = min(self._asked, 2)  # further changes often follow soon
         return state
 
 
 def _waiting(lines: Iterator[LogLine | None]) -> Iterator[LogLine]:
-    """The lines that are there now."""
+    """The lines available now."""
     for line in lines:
         if line is None:
             return
@@ -180,7 +180,7 @@ def _waiting(lines: Iterator[LogLine | None]) -> Iterator[LogLine]:
 def _rest(
     lines: Iterator[LogLine | None], logs_end: bool, wait: Callable[[float], None]
 ) -> Iterator[LogLine]:
-    """The lines that are still to come of a job that has ended."""
+    """The remaining lines of a job that has ended."""
     quiet_s = SLOW_S if logs_end else LATE_S
     deadline = time.monotonic() + quiet_s
     last = time.monotonic() + LONGEST_S
@@ -196,7 +196,7 @@ def _rest(
 
 
 def _all(job: SubmittedJob) -> Iterator[LogLine]:
-    """The lines of a job that has ended, from the beginning."""
+    """All lines of a job that has ended."""
     engine = engines.load(job.engine)
     lines = engine.logs(job)
     return islice(_rest(lines, engine.ENGINE.logs_end, time.sleep), MOST_LINES)

@@ -1,4 +1,4 @@
-"""The one door to Kubernetes: kubectl, with what it says made plain."""
+"""The only access to Kubernetes: kubectl, with its messages made plain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flatout.nouns.errors import UserError
 
 INSTALL = "install kubectl: https://kubernetes.io/docs/tasks/tools/"
 LIMIT_S = 15
-"""Of one question to the API server."""
+"""Time limit of one question to the API server."""
 FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"localhost:8080|no configuration has been provided|current-context must exist",
@@ -49,36 +49,36 @@ FAILURES: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True)
 class Kubectl:
-    """kubectl for one context and namespace; empty: those that the user has chosen."""
+    """kubectl for one context and namespace; empty means the user's current ones."""
 
     context: str = ""
     namespace: str = ""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Kubectl:
-        """For the context and namespace among the options of a launch."""
+        """For the context and namespace in a launch's options."""
         return cls(options.get("context", ""), options.get("namespace", ""))
 
     def command(self, *words: str) -> list[str]:
-        """The words as kubectl gets them."""
+        """The whole command line with these words."""
         chosen = ["--context", self.context] if self.context else []
         chosen += ["--namespace", self.namespace] if self.namespace else []
         return ["kubectl", *chosen, *words]
 
     def ask(self, *words: str, given: str | None = None, limit_s: float = LIMIT_S) -> ToolAnswer:
-        """Its answer; never raises."""
+        """Its answer. Never raises."""
         command = self.command(*words, f"--request-timeout={limit_s:.0f}s")
         return engine_calls.ask(command, limit_s + 5, given=given)
 
     def need(self, *words: str, given: str | None = None, limit_s: float = LIMIT_S) -> str:
-        """What it prints. Raises UserError where it fails."""
+        """Its output. Raises UserError if it fails."""
         answer = self.ask(*words, given=given, limit_s=limit_s)
         if answer.returncode:
             raise failure(answer)
         return answer.stdout
 
     def read(self, *words: str) -> Any:
-        """The document that it prints; None: it has none, or does not answer."""
+        """The document that it prints, or None if there is none or it does not answer."""
         answer = self.ask(*words, "--output", "json")
         if answer.returncode:
             return None
@@ -88,7 +88,7 @@ class Kubectl:
             return None
 
     def status(self, resource: str, name: str) -> tuple[Mapping[str, Any] | None, ToolAnswer]:
-        """An object's status, and the answer that it is from; None: that says why there is none."""
+        """An object's status, or None, and the answer it is from, which says why there is none."""
         answer = self.ask("get", resource, name, "--output", "json")
         if answer.returncode:
             return None, answer
@@ -98,7 +98,7 @@ class Kubectl:
             return None, ToolAnswer(-1, "", "kubectl's answer is no JSON")
 
     def tried(self, text: str) -> ToolAnswer:
-        """The API server's word on objects that it does not keep. Raises UserError: its no."""
+        """Have the API server check objects without keeping them. Raises UserError on refusal."""
         words = ("create", "--dry-run=server", "--validate=strict", "--filename", "-")
         answer = self.ask(*words, given=text)
         if answer.returncode:
@@ -106,14 +106,14 @@ class Kubectl:
         return answer
 
     def has(self, group_version: str) -> bool:
-        """Whether the cluster serves that API. Raises UserError where it does not answer."""
+        """Whether the cluster serves that API. Raises UserError if it does not answer."""
         answer = self.ask("get", "--raw", f"/apis/{group_version}")
         if answer.returncode and not missing(answer):
             raise failure(answer)
         return answer.returncode == 0
 
     def allowed(self, verb: str, resource: str) -> bool:
-        """Whether the user may do that in the namespace. Raises UserError: no answer."""
+        """Whether the user may do that in the namespace. Raises UserError without an answer."""
         answer = self.ask("auth", "can-i", verb, resource)
         said = answer.stdout.strip().split(" ")[0]
         if said not in ("yes", "no"):
@@ -122,7 +122,7 @@ class Kubectl:
 
 
 def missing(answer: ToolAnswer) -> bool:
-    """Whether the cluster has answered that there is no such thing."""
+    """Whether the cluster answered that there is no such object."""
     words = r"\(NotFound\)|could not find the requested resource|doesn't have a resource type"
     return bool(re.search(words, answer.stderr))
 
@@ -142,7 +142,7 @@ def failure(answer: ToolAnswer) -> UserError:
 
 
 def said(answer: ToolAnswer) -> str:
-    """Its complaint in one line, without the words that every one begins with."""
+    """Its complaint in one line, without the usual opening words."""
     lines = [line.strip() for line in (answer.stderr or answer.stdout).splitlines()]
     lines = [line for line in lines if line and not _noise(line)]
     text = "; ".join(lines) or answer.said
@@ -152,12 +152,12 @@ def said(answer: ToolAnswer) -> str:
 
 
 def warnings(answer: ToolAnswer) -> tuple[str, ...]:
-    """What the cluster only warns of."""
+    """The cluster's warnings."""
     begin = "Warning: "
     lines = answer.stderr.splitlines()
     return tuple(line.removeprefix(begin) for line in lines if line.startswith(begin))
 
 
 def _noise(line: str) -> bool:
-    """Lines of its log, and warnings."""
+    """Whether the line is a warning or part of its log."""
     return bool(re.match(r"[EWI]\d{4} |Warning: |Unable to connect to the server: getting", line))

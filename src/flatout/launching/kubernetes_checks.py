@@ -1,4 +1,4 @@
-"""What can be known of a launch on Kubernetes before it is submitted."""
+"""What can be checked before a launch on Kubernetes is submitted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.launched import LaunchRequest
 
 CODE_LIMIT = 1_000_000
-"""Bytes of the packed code: a ConfigMap holds 1 MiB."""
+"""Most bytes of packed code: a ConfigMap holds 1 MiB."""
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/xe", "gpu.intel.com/i915")
 CLUSTER_RUNTIME = "torch-distributed"
-"""The runtime that Kubeflow Trainer brings along."""
+"""The runtime that comes with Kubeflow Trainer."""
 BUILD = (
     "flatout env docker --write . writes a Dockerfile; build and push it under a name, "
     "and give that name: --image registry.example.org/training"
@@ -25,7 +25,7 @@ BUILD = (
 
 
 def here(request: LaunchRequest) -> None:
-    """What needs no cluster. Raises UserError."""
+    """Check what needs no cluster. Raises UserError."""
     if not request.image:
         raise UserError("Kubernetes runs images, and none is named", BUILD)
     if any(mark in request.image for mark in " \t'\"") or request.image != request.image.strip():
@@ -50,7 +50,7 @@ def here(request: LaunchRequest) -> None:
 
 
 def settled(request: LaunchRequest, cluster: Kubectl) -> LaunchRequest:
-    """With what only the cluster knows. Raises UserError."""
+    """The request completed with what only the cluster knows. Raises UserError."""
     kind = _kind(request, cluster)
     options = {**dict(request.options), "kind": kind}
     if kind == TRAINJOB and "runtime" not in options:
@@ -64,7 +64,7 @@ def settled(request: LaunchRequest, cluster: Kubectl) -> LaunchRequest:
 
 
 def _kind(request: LaunchRequest, cluster: Kubectl) -> str:
-    """The best kind of job that the cluster has, or the one that is asked for."""
+    """The best kind of job that the cluster has, or the one requested."""
     asked = request.option("kind")
     if asked == JOB:
         return JOB
@@ -105,7 +105,7 @@ def _gpus(request: LaunchRequest, cluster: Kubectl) -> tuple[str, int]:
 
 
 def _allocatable(cluster: Kubectl) -> list[dict[str, int]] | None:
-    """Whole numbers among what each node has; None: it may not be asked."""
+    """The whole-number resources of each node, or None if listing nodes is not allowed."""
     answer = cluster.read("get", "nodes")
     if not isinstance(answer, dict):
         return None
@@ -121,7 +121,7 @@ def _allocatable(cluster: Kubectl) -> list[dict[str, int]] | None:
 
 
 def allowed(request: LaunchRequest, cluster: Kubectl) -> None:
-    """Whether the user may create it, and what it needs is there. Raises UserError."""
+    """Check that the user may create it and that what it needs exists. Raises UserError."""
     resources = [RESOURCES[request.option("kind")]]
     resources += ["configmaps"] if kubernetes_pod.carries_code(request) else []
     resources += ["services"] if request.option("kind") == JOB else []
@@ -150,9 +150,9 @@ def _exists(cluster: Kubectl, resource: str, name: str, option: str) -> None:
 
 
 def tried(request: LaunchRequest, cluster: Kubectl) -> tuple[str, ...]:
-    """The cluster's own word on the very objects: what it warns of. Raises UserError.
+    """Let the cluster check the objects themselves; returns its warnings. Raises UserError.
 
-    A TrainJob is not tried where its runtime is made with it: there is none yet.
+    A TrainJob that brings its own runtime is not tried, because the runtime does not exist yet.
     """
     documents = kubernetes_jobs.documents(request)
     if request.option("kind") == TRAINJOB and request.option("runtime") == OWN:
@@ -161,7 +161,7 @@ def tried(request: LaunchRequest, cluster: Kubectl) -> tuple[str, ...]:
 
 
 def warnings(request: LaunchRequest, cluster: Kubectl) -> Iterator[str]:
-    """What does not keep it from being submitted."""
+    """Warnings that do not prevent submission."""
     if request.option("runtime", OWN) != OWN:
         yield (
             f"runtime {request.option('runtime')} of the cluster decides how often a pod is "

@@ -12,7 +12,7 @@ from flatout.nouns.launched import LaunchRequest
 
 TRAINJOB, JOBSET, JOB = "trainjob", "jobset", "job"
 KINDS = (TRAINJOB, JOBSET, JOB)
-"""The first one that the cluster has is taken."""
+"""The first kind that the cluster has is used."""
 RESOURCES = {
     TRAINJOB: "trainjobs.trainer.kubeflow.org",
     JOBSET: "jobsets.jobset.x-k8s.io",
@@ -20,9 +20,9 @@ RESOURCES = {
 }
 TRAINER, SETS = "trainer.kubeflow.org/v1alpha1", "jobset.x-k8s.io/v1alpha2"
 OWN = "own"
-"""As --set runtime: a TrainingRuntime of the launch itself."""
+"""Value of --set runtime: a TrainingRuntime of the launch itself."""
 KEPT_S = 7 * 24 * 3600
-"""A job that has ended is kept for so long, with its logs."""
+"""Seconds for which a job that has ended is kept with its logs."""
 
 Document = tuple[str, Mapping[str, Entry]]
 
@@ -33,7 +33,7 @@ def text(request: LaunchRequest) -> str:
 
 
 def documents(request: LaunchRequest) -> list[Document]:
-    """All objects but the code, each with what is said above it."""
+    """All objects except the code, each with the comment above it."""
     kind = request.option("kind", TRAINJOB)
     made = {TRAINJOB: _trainjob, JOBSET: _jobset, JOB: _job}[kind](request)
     head, first = made[0]
@@ -96,7 +96,7 @@ def _trainjob(request: LaunchRequest) -> list[Document]:
 
 
 def _runtime(request: LaunchRequest) -> Document:
-    """The runtime of this job alone: it says what is restarted, which a TrainJob cannot."""
+    """The job's own runtime, which says what is restarted; a TrainJob cannot."""
     template = _replicated(request, _trained(request))
     template["template"] = {
         "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
@@ -127,7 +127,7 @@ def _runtime(request: LaunchRequest) -> Document:
 
 
 def _trained(request: LaunchRequest) -> dict[str, Entry]:
-    """The container as the runtime has it; image, command and variables are the TrainJob's."""
+    """The runtime's container; image, command and variables are the TrainJob's."""
     return {
         "name": CONTAINER,
         "image": request.image,
@@ -136,7 +136,7 @@ def _trained(request: LaunchRequest) -> dict[str, Entry]:
 
 
 def _patches(request: LaunchRequest) -> list[Entry]:
-    """What is changed in the pods of a runtime of the cluster (Kubeflow Trainer 2.2 and newer)."""
+    """Changes to the pods of a cluster's runtime (Kubeflow Trainer 2.2 and newer)."""
     volumes = kubernetes_pod.volumes(request, restarted_in_place=True)
     mounts = kubernetes_pod.mounts(request, restarted_in_place=True)
     pod: dict[str, Entry] = {
@@ -175,7 +175,7 @@ def _jobset(request: LaunchRequest) -> list[Document]:
 
 
 def _set_policy(request: LaunchRequest) -> dict[str, Entry]:
-    """All pods are started again together: each of them needs the others."""
+    """All pods are restarted together, because each needs the others."""
     rule: dict[str, Entry] = {
         "name": "preempted",
         "action": "RestartJobSetAndIgnoreMaxRestarts",
@@ -189,7 +189,7 @@ def _set_policy(request: LaunchRequest) -> dict[str, Entry]:
 
 
 def _replicated(request: LaunchRequest, container: Mapping[str, Entry]) -> dict[str, Entry]:
-    """The one replicated job of the set: a pod on each node."""
+    """The set's only replicated job: a pod on each node."""
     spec: dict[str, Entry] = {
         "parallelism": request.nodes,
         "completions": request.nodes,
@@ -267,7 +267,7 @@ def _template(
 
 
 def _preempted(action: str, why: str) -> list[Entry]:
-    """Rules for pods that were taken away, and for those that ended because one was."""
+    """Rules for pods that were taken away, and for those that ended as a result."""
     condition: dict[str, Entry] = {"type": "DisruptionTarget", "status": "True"}
     return [
         Noted({"action": action, "onPodConditions": [condition]}, why),

@@ -1,4 +1,4 @@
-"""What a pod of a launch is: the container, its script, its volumes and what it asks for."""
+"""A pod of a launch: its container, script, volumes and resources."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.launched import LaunchRequest
 
 CONTAINER = "node"
-"""The name of container and replicated job that Kubeflow Trainer's runtimes have."""
+"""The name of container and replicated job in Kubeflow Trainer's runtimes."""
 PORT = 29500
 GRACE_S = 120
 FINE = (0, contract.SAVED_EXIT, contract.TERMINATED_EXIT, contract.LOST_EXIT)
-"""Exit codes that are no error of the program."""
+"""Exit codes that are not an error of the program."""
 WAIT = "1h"
-"""For the other nodes: one that is lost is made anew after minutes, on a machine that may have to
-be started first."""
+"""Wait for other nodes: replacing a lost one takes minutes, and its machine may have to be started
+first."""
 ARCHIVE = "code.tar.gz"
 CODE, WORK, STATE = "/flatout/code", "/flatout/work", "/flatout/state"
 GPU = "nvidia.com/gpu"
@@ -28,7 +28,7 @@ LABEL = "flatout/launch"
 
 
 def name(request: LaunchRequest) -> str:
-    """Of the objects: the job's, and what tells one launch from another."""
+    """Name of the objects: the job's name and a part that distinguishes launches."""
     digest = hashlib.sha256(request.launch_folder.name.encode()).hexdigest()[:5]
     return f"{request.name}-{digest}"
 
@@ -39,12 +39,12 @@ def code_map(request: LaunchRequest) -> str:
 
 
 def carries_code(request: LaunchRequest) -> bool:
-    """Whether the code travels beside the image, not in it."""
+    """Whether the code is sent separately, not in the image."""
     return request.option("code") != "image"
 
 
 def labels(request: LaunchRequest) -> dict[str, Entry]:
-    """Of every object of the launch; a queue of Kueue is named by one."""
+    """Labels of every object of the launch; one names the Kueue queue."""
     return {
         "app.kubernetes.io/managed-by": "flatout",
         LABEL: name(request),
@@ -61,8 +61,8 @@ def numbered(request: LaunchRequest, option: str, default: int) -> int:
 
 
 def script(request: LaunchRequest, restarted_in_place: bool) -> str:
-    """What the container runs; restarted_in_place: by a runtime that starts it again by itself."""
-    # Kubernetes counts restarts of the job itself.
+    """What the container runs. restarted_in_place: its runtime restarts it by itself."""
+    # Kubernetes itself counts the job's restarts.
     line = contract.node_line(replace(request, restarts=0), wait=WAIT)
     lines = ["set -e"]
     if carries_code(request):
@@ -83,7 +83,7 @@ def script(request: LaunchRequest, restarted_in_place: bool) -> str:
 
 
 def _again(request: LaunchRequest, line: str) -> list[str]:
-    """The runtime starts a container again whatever it ended with: not after the last error."""
+    """Lines that stop restarts after the last error: the runtime restarts after any exit code."""
     return [
         "# This runtime starts the container again, whatever it ended with; the script does so",
         f"# only after a preemption, and after {request.restarts} errors.",
@@ -103,7 +103,7 @@ def _again(request: LaunchRequest, line: str) -> list[str]:
 
 
 def variables(request: LaunchRequest, leader: str = "") -> list[Entry]:
-    """Of the container. leader: its address, where the engine sets no variables of its own."""
+    """Variables of the container. leader: its address, if the engine sets no variables itself."""
     told = bool(leader)
     own: list[Entry] = [{"name": "PYTHONUNBUFFERED", "value": "1"}]
     if told:
@@ -127,7 +127,7 @@ def variables(request: LaunchRequest, leader: str = "") -> list[Entry]:
 
 
 def resources(request: LaunchRequest) -> dict[str, Entry] | None:
-    """What each node must have."""
+    """The resources that each node must have."""
     gpus = request.gpus
     if gpus == "all":
         raise UserError(
@@ -168,7 +168,7 @@ def volumes(request: LaunchRequest, restarted_in_place: bool) -> list[Entry]:
 
 
 def mounts(request: LaunchRequest, restarted_in_place: bool) -> list[Entry]:
-    """Where the volumes are seen."""
+    """Where the volumes are mounted."""
     work = carries_code(request)
     found: list[Entry] = [
         {"name": "shared-memory", "mountPath": "/dev/shm"},
@@ -195,7 +195,7 @@ def claims(request: LaunchRequest) -> list[tuple[str, str]]:
 
 
 def pod(request: LaunchRequest) -> dict[str, Entry]:
-    """What all kinds of jobs may say of a pod, without its container."""
+    """The parts of a pod common to all kinds of jobs, without its container."""
     secret, account = request.option("pull-secret"), request.option("service-account")
     found: dict[str, Entry] = {
         "terminationGracePeriodSeconds": Noted(
@@ -210,7 +210,7 @@ def pod(request: LaunchRequest) -> dict[str, Entry]:
 
 
 def container(request: LaunchRequest, leader: str) -> dict[str, Entry]:
-    """The container of a job that says all itself."""
+    """The container of a job that specifies everything itself."""
     return {
         "name": CONTAINER,
         "image": request.image,
@@ -224,7 +224,7 @@ def container(request: LaunchRequest, leader: str) -> dict[str, Entry]:
 
 
 def _selector(request: LaunchRequest) -> Mapping[str, Entry]:
-    """--set node-selector=key=value,key=value."""
+    """The labels in --set node-selector=key=value,key=value."""
     found: dict[str, Entry] = {}
     for text in filter(None, request.option("node-selector").split(",")):
         key, equals, value = text.partition("=")

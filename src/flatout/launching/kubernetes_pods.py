@@ -1,4 +1,4 @@
-"""The pods of a launch while they run: where they are, what they wait for, how they ended, logs."""
+"""The pods of a launch while they run: their nodes, what they wait for, how they ended, logs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from flatout.nouns.launched import LogLine
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 LOOK_S = 1.0
-"""Between two looks for new pods; one falls between a job's end and the end of following."""
+"""Seconds between looks for new pods; one look falls between a job's end and following's end."""
 STAMP = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.]+Z) ?(.*)", re.DOTALL)
 PREEMPTED = (SAVED_EXIT, TERMINATED_EXIT, LOST_EXIT)
-"""Exit codes of nodes that ended because another one did."""
+"""Exit codes of nodes that ended because another node did."""
 STUCK = {
     "ImagePullBackOff": "its image cannot be pulled",
     "ErrImagePull": "its image cannot be pulled",
@@ -38,12 +38,12 @@ class PodState:
     name: str
     uid: str
     index: int
-    """Of the node, from 0."""
+    """Index of the node, from 0."""
     phase: str
     """Pending, Running, Succeeded, Failed."""
     node: str
     starts: int
-    """How often its container has been started again."""
+    """How often its container was restarted."""
     started: bool
     """Whether its container has run, so that there is a log."""
     waits_for: str
@@ -53,17 +53,17 @@ class PodState:
 
     @property
     def source(self) -> str:
-        """How its lines are marked."""
+        """The source that its lines are marked with."""
         return f"node {self.index}"
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will be written by this pod."""
+        """Whether this pod will write nothing more."""
         return self.phase in ("Succeeded", "Failed")
 
 
 def of(kubectl: Kubectl, selector: str) -> list[PodState] | None:
-    """The launch's pods; None: the cluster does not answer."""
+    """The launch's pods, or None if the cluster does not answer."""
     answer = kubectl.read("get", "pods", "--selector", selector)
     if not isinstance(answer, dict):
         return None
@@ -117,7 +117,7 @@ def _reason(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
 
 
 def waiting(pods: list[PodState]) -> str:
-    """Why the job does not run yet; empty: nothing keeps it."""
+    """Why the job does not run yet; empty if nothing prevents it."""
     for pod in pods:
         if pod.waits_for and not pod.started:
             return f"{pod.source}: {pod.waits_for}"
@@ -136,16 +136,16 @@ def _taken(pod: PodState) -> bool:
 
 
 def lines(kubectl: Kubectl, selector: str, final: Callable[[], bool]) -> Iterator[LogLine | None]:
-    """What all pods write, also those that come later; None: nothing new now. Never raises.
+    """Lines of all pods, including later ones; None if there is nothing new. Never raises.
 
-    final: whether the job has ended; then it ends behind the last line.
+    final: whether the job has ended; it then ends after the last line.
     """
     readers: dict[tuple[str, int], Iterator[LogLine | None]] = {}
     read: set[tuple[str, int]] = set()
     looked = -LOOK_S
     while True:
         if time.monotonic() - looked >= LOOK_S:
-            # Asked before the pods are: none comes later then.
+            # Asked before the pods are listed, so that none can come later.
             over = readers.keys() == read and final()
             for pod in of(kubectl, selector) or []:
                 key = (pod.uid, pod.starts)
@@ -175,8 +175,8 @@ def _whole(kubectl: Kubectl, pod: PodState) -> Iterator[LogLine | None]:
 
 
 def _followed(kubectl: Kubectl, pod: PodState) -> Iterator[LogLine | None]:
-    """The log of a pod that runs; where the connection breaks it is taken up at the same line."""
-    last, seen = "", 0  # the time of the last line, and how many lines had it
+    """The log of a running pod; after a lost connection it resumes at the same line."""
+    last, seen = "", 0  # time of the last line, and number of lines with it
     while True:
         since = ["--since-time", last] if last else []
         words = ["logs", "--follow", "--timestamps", pod.name, "--container", CONTAINER, *since]
@@ -190,7 +190,7 @@ def _followed(kubectl: Kubectl, pod: PodState) -> Iterator[LogLine | None]:
                 continue  # kubectl's own complaint
             stamp, text = match.groups()
             if begun and stamp < begun:
-                continue  # the cluster counts from the full second
+                continue  # the cluster starts at the full second
             if stamp == begun and skip:
                 skip -= 1
                 continue

@@ -1,4 +1,4 @@
-"""A request checked, made into files, and submitted."""
+"""Check a request, make its files, and submit it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flatout.nouns.launched import (
 )
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
-"""What every engine takes as a name."""
+"""Names that every engine accepts."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 FIELDS = {
     "partition": "--partition",
@@ -35,7 +35,7 @@ LOCK = "environment.txt"
 
 
 def engine(name: str) -> Engine:
-    """The engine of that name. Raises UserError for one that is not known."""
+    """The engine of that name. Raises UserError for an unknown one."""
     try:
         return engines.load(name)
     except KeyError:
@@ -48,9 +48,9 @@ def engine(name: str) -> Engine:
 
 
 def prepare(request: LaunchRequest, dry: bool = False) -> PreparedLaunch:
-    """Check it here, then by its engine; nothing is written. Raises UserError.
+    """Check it here, then with its engine; nothing is written. Raises UserError.
 
-    dry: what the engine objects to becomes a warning, for one may write files where it is not.
+    dry: the engine's objections become warnings, since files may be written without an engine.
     """
     chosen = engine(request.engine)
     check(request, chosen)
@@ -91,7 +91,7 @@ def submit(prepared: PreparedLaunch) -> SubmittedJob:
 
 
 def check(request: LaunchRequest, chosen: Engine) -> None:
-    """What needs no engine to be seen. Raises UserError."""
+    """Check what needs no engine. Raises UserError."""
     title, understood = chosen.ENGINE.title, chosen.ENGINE.understands
     for field, option in FIELDS.items():
         if getattr(request, field) and field not in understood:
@@ -117,7 +117,7 @@ def check(request: LaunchRequest, chosen: Engine) -> None:
 
 
 def _check_program(request: LaunchRequest) -> None:
-    """The script is there, and lies where its nodes look for it."""
+    """Check that the script exists where its nodes look for it."""
     from flatout.running.one import command
 
     words = request.argv
@@ -142,7 +142,7 @@ def _check_program(request: LaunchRequest) -> None:
 
 
 def _check_travels(request: LaunchRequest) -> None:
-    """The script and the plan are among the files that are sent. Raises UserError."""
+    """Check that script and plan are among the files sent. Raises UserError."""
     assert request.packed is not None
     plan = request.plan.as_posix() if request.plan is not None else None
     for word in (*[word for word in request.argv[:1] if word.endswith(".py")], plan):
@@ -159,13 +159,13 @@ def _check_travels(request: LaunchRequest) -> None:
 
 
 def _lock(request: LaunchRequest) -> Iterator[LaunchFile]:
-    """What was installed where it was launched from: to compare, and to install from."""
+    """The packages of the launching environment, to compare with and to install from."""
     if request.lock:
         yield LaunchFile(LOCK, request.lock)
 
 
 def _left_out(packed: PackedCode | None, expected: bool) -> Iterator[str]:
-    """What of the code folder stays here, in a few words; expected: what surprises nobody."""
+    """What of the code folder is not sent, in a few words. expected: what surprises nobody."""
     by_reason: dict[str, list[str]] = {}
     for item in packed.left_out if packed is not None else ():
         if (item.reason in packing.EXPECTED) is expected:

@@ -1,4 +1,4 @@
-"""What of the code folder travels to nodes that do not see it, and what stays at home."""
+"""Which files of the code folder are sent to nodes that do not see it, and which are not."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.launched import LeftOut, PackedCode
 
 FILE_LIMIT = 20 << 20
-"""Bytes of one file; larger ones are data or checkpoints."""
+"""Most bytes of one file; larger ones are data or checkpoints."""
 LIMIT = 200 << 20
-"""Bytes of all; more is refused."""
+"""Most bytes of all files; more is refused."""
 MOST_FILES = 20_000
 MADE_ANEW = "made anew"
-"""Not worth a word."""
+"""A reason that is not reported."""
 HISTORY, ENVIRONMENT = "history", "an environment of this machine"
 RECORDS, SECRET = "records of earlier runs", "secrets"
 EXPECTED = (HISTORY, ENVIRONMENT, RECORDS)
-"""Reasons that nobody is surprised by."""
+"""Reasons that surprise nobody."""
 FOLDERS = {
     ".git": HISTORY,
     ".hg": HISTORY,
@@ -89,15 +89,15 @@ SECRETS = (
     ".token",
 )
 PUBLIC = ("*.pub", ".env.example", ".env.sample", ".env.template")
-"""Look like secrets and are none."""
+"""Files that look like secrets but are not."""
 NOTHING: Mapping[str, bytes] = MappingProxyType({})
 PYC = ("*.pyc", "*.pyo", ".DS_Store")
 
 
 def select(folder: Path, file_limit: int = FILE_LIMIT) -> PackedCode:
-    """The files below `folder` that travel. Raises UserError where they are too many or too much.
+    """The files below `folder` to send. Raises UserError if they are too many or too large.
 
-    Links are left out where they lead out of the folder; those within it travel as their files.
+    Links out of the folder are omitted; links within it are sent as their files.
     """
     files: list[str] = []
     left_out: list[LeftOut] = []
@@ -122,10 +122,10 @@ def select(folder: Path, file_limit: int = FILE_LIMIT) -> PackedCode:
 def write(
     packed: PackedCode, target: IO[bytes], prefix: str = "", beside: Mapping[str, bytes] = NOTHING
 ) -> None:
-    """A gzipped tar of the files into `target`; owners and groups are not carried over.
+    """Write a gzipped tar of the files into `target`, without owners and groups.
 
-    prefix: stands before the path of each, as in `code/`. beside: further files that only their
-    owner may read, and run.
+    prefix: put before each path, such as `code/`. beside: further files, which only their owner
+    may read and run.
     """
     with tarfile.open(fileobj=target, mode="w|gz", dereference=True) as archive:
         for name, content in beside.items():
@@ -135,7 +135,7 @@ def write(
         for name in packed.files:
             try:
                 archive.add(packed.folder / name, prefix + name, recursive=False, filter=_anonymous)
-            except FileNotFoundError:  # taken away since it was selected
+            except FileNotFoundError:  # removed since it was selected
                 continue
 
 
@@ -148,7 +148,7 @@ def is_secret(name: str) -> bool:
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, str, int | None]]:
-    """Path, why it stays (empty: it travels) and size of each file; of folders that stay, once."""
+    """Path, reason to omit it (or empty) and size of each file; one row per omitted folder."""
     for root, folders, names in os.walk(folder):
         below = Path(root).relative_to(folder)
         for name in sorted(folders):
@@ -184,7 +184,7 @@ def _file_stays(path: Path, top: Path) -> tuple[str, int | None]:
         if not path.is_file():
             return "not a file", None
         size = path.stat().st_size
-        # Read now: a file that may not be read would end the transfer half-way.
+        # Open it now: an unreadable file would end the transfer half-way.
         with path.open("rb"):
             return "", size
     except OSError as error:

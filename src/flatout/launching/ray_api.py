@@ -1,4 +1,4 @@
-"""Ray's jobs, by the address where its dashboard listens."""
+"""Ray's jobs, through its dashboard's address."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RayApi:
     address: str
 
     def version(self) -> str:
-        """Of Ray there. Raises UserError where nothing, or something else, answers."""
+        """Ray's version there. Raises UserError if nothing, or something else, answers."""
         answer = self.need("GET", "/api/version")
         version = answer.get("ray_version") if isinstance(answer, dict) else None
         if not isinstance(version, str):
@@ -33,7 +33,7 @@ class RayApi:
         return version
 
     def need(self, method: str, path: str) -> Any:
-        """Its answer. Raises UserError."""
+        """The dashboard's answer. Raises UserError."""
         try:
             return self._ask(method, path)
         except urllib.error.HTTPError as error:
@@ -54,7 +54,7 @@ class RayApi:
             raise UserError(f"no Ray cluster answers at {self.address}: {why}", START) from error
 
     def read(self, path: str) -> Any:
-        """Its answer; None: it has none, or does not answer."""
+        """The dashboard's answer, or None if it gives none."""
         try:
             return self._ask("GET", path)
         except urllib.error.HTTPError as error:
@@ -64,7 +64,7 @@ class RayApi:
         return None
 
     def nodes(self) -> list[Mapping[str, float]]:
-        """What each node has: CPU, GPU ...; empty: it is not told."""
+        """The resources of each node: CPU, GPU ...; empty if unknown."""
         answer = self.read("/api/v0/nodes?limit=10000")
         try:
             rows = answer["data"]["result"]["result"]
@@ -81,7 +81,7 @@ class RayApi:
 
 
 def address(asked: str) -> str:
-    """Where the cluster is: as asked for, as Ray's own variables say, or here. Raises UserError."""
+    """The cluster's address: as requested, from Ray's variables, or local. Raises UserError."""
     found = asked or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS") or ""
     if not found or found in ("auto", "local"):
         return DEFAULT
@@ -92,11 +92,11 @@ def address(asked: str) -> str:
             f"--set address={asked} is not the address of a dashboard",
             "--set address=http://HOST:8265",
         )
-    return DEFAULT  # RAY_ADDRESS may name the other port, which takes no jobs
+    return DEFAULT  # RAY_ADDRESS may name the other port, which accepts no jobs
 
 
 def _headers() -> dict[str, str]:
-    """As Ray's own command sends them."""
+    """The headers that Ray's own command sends."""
     headers: dict[str, str] = {"Accept": "application/json"}
     try:
         given = json.loads(os.environ.get("RAY_JOB_HEADERS") or "{}")

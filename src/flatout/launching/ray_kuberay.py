@@ -1,4 +1,4 @@
-"""A launch on a Ray cluster that KubeRay makes for it: a RayJob with our driver."""
+"""A launch on a Ray cluster that KubeRay makes for it: a RayJob with flatout's driver."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STATES: dict[str, LaunchState] = {
 
 
 def asked(request: LaunchRequest) -> bool:
-    """Whether the launch is to bring its cluster."""
+    """Whether the launch brings its own cluster."""
     return request.option("kuberay") == "yes"
 
 
@@ -107,7 +107,7 @@ def text(request: LaunchRequest) -> str:
 
 
 def _template(request: LaunchRequest, name: str) -> dict[str, Entry]:
-    """A pod with the code unpacked in it; KubeRay says what its container runs."""
+    """A pod with the unpacked code; KubeRay decides what its container runs."""
     mounts = kubernetes_pod.mounts(request, restarted_in_place=False)
     unpack = f"tar -xzf {CODE}/{ARCHIVE} -C {WORK} && cp {CODE}/ray_job.py {WORK}/"
     initial: dict[str, Entry] = {
@@ -132,7 +132,7 @@ def _template(request: LaunchRequest, name: str) -> dict[str, Entry]:
 
 
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
-    """Code and driver as a ConfigMap, then the RayJob. Raises UserError."""
+    """Send code and driver as a ConfigMap, then the RayJob. Raises UserError."""
     assert request.packed is not None
     cluster, name = Kubectl.of(dict(request.options)), kubernetes_pod.name(request)
     with (folder / ARCHIVE).open("wb") as file:
@@ -156,7 +156,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 
 def state(job: SubmittedJob) -> JobState:
-    """As the RayJob's status says."""
+    """The state by the RayJob's status."""
     status, answer = Kubectl.of(job.extra).status(RESOURCE, job.id)
     if status is None:
         return JobState("unknown", kubectl.said(answer))
@@ -171,7 +171,7 @@ def state(job: SubmittedJob) -> JobState:
 
 
 def logs(job: SubmittedJob) -> Iterator[str | None]:
-    """What the pod prints that submits the driver: the driver's own output."""
+    """The driver's output, as printed by the pod that submits it."""
     cluster = Kubectl.of(job.extra)
     while True:
         now = state(job)

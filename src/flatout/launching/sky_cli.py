@@ -1,4 +1,4 @@
-"""The one door to SkyPilot: its command, with what it says made plain."""
+"""The only access to SkyPilot: its command, with its messages made plain."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from flatout.nouns.errors import UserError
 
 INSTALL = "pip install 'skypilot[aws]' (or gcp, azure, kubernetes ...), then: sky check"
 LIMIT_S = 120.0
-"""Its first command starts its API server on this machine."""
+"""Long, because its first command starts its API server on this machine."""
 
 
 def ask(*words: str, limit_s: float = LIMIT_S) -> ToolAnswer:
-    """Its answer, without colours."""
+    """SkyPilot's answer, without colours."""
     answer = engine_calls.ask(["sky", *words], limit_s)
     return ToolAnswer(
         answer.returncode, escapes.removed(answer.stdout), escapes.removed(answer.stderr)
@@ -25,7 +25,7 @@ def ask(*words: str, limit_s: float = LIMIT_S) -> ToolAnswer:
 
 
 def document(*words: str) -> Any:
-    """The JSON that it prints, below what else it says; None: there is none."""
+    """The JSON that it prints after its other output, or None if there is none."""
     answer = ask(*words, "--output", "json")
     for begin in re.finditer(r"(?m)^\s*[\[{]", answer.stdout):
         try:
@@ -37,7 +37,7 @@ def document(*words: str) -> Any:
 
 
 def clouds() -> list[str]:
-    """Those that it may use, as it knows now. Raises UserError where it does not run."""
+    """The clouds that it currently knows it may use. Raises UserError if it does not run."""
     found = document("check")
     if not isinstance(found, dict):
         answer = ask("check")

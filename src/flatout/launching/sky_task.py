@@ -14,7 +14,7 @@ from flatout.nouns.launched import LaunchRequest
 
 IDLE_MINUTES = 10
 PYTHON = "3.12"
-"""Of the nodes, where the environment that it was launched from does not say."""
+"""Python of the nodes, if the launching environment does not determine it."""
 ENVIRONMENT = "~/flatout-env"
 REQUIREMENTS = "requirements.txt"
 AFTER = {
@@ -25,7 +25,7 @@ AFTER = {
 
 
 def check(request: LaunchRequest) -> None:
-    """What needs no cloud. Raises UserError."""
+    """Check what needs no cloud. Raises UserError."""
     if request.gpus is not None and not request.option("gpu"):
         raise UserError(
             "which GPU? SkyPilot chooses machines by its model",
@@ -48,7 +48,7 @@ def managed(request: LaunchRequest) -> bool:
 
 
 def afterwards(request: LaunchRequest) -> str:
-    """What becomes of the machines."""
+    """What happens to the machines after the end."""
     if managed(request):
         return "its machines are gone after the end; the jobs controller, a small machine, stays"
     return AFTER[_after(request)]
@@ -108,7 +108,7 @@ def _resources(request: LaunchRequest) -> dict[str, Entry]:
 
 
 def _after(request: LaunchRequest) -> str:
-    """Pods cannot stop: they go."""
+    """The option `after`, by default `stop`, or `down` for pods, which cannot stop."""
     pods = request.option("infra").partition("/")[0] in ("k8s", "kubernetes")
     return request.option("after", "down" if pods else "stop")
 
@@ -121,7 +121,7 @@ def _disk(request: LaunchRequest) -> int | None:
 
 
 def _mount(request: LaunchRequest) -> dict[str, Entry]:
-    """A bucket and where it is seen. Raises UserError."""
+    """A bucket and its mount path. Raises UserError."""
     given = request.option("mount")
     if not given:
         return {}
@@ -132,7 +132,7 @@ def _mount(request: LaunchRequest) -> dict[str, Entry]:
 
 
 def _setup(request: LaunchRequest) -> Entry:
-    """What the script needs, on each node before it runs."""
+    """Commands that install what the script needs, on each node before it runs."""
     if request.image:
         return Noted(
             f"command -v flatout >/dev/null || {INSTALL}\n",
@@ -164,6 +164,6 @@ def _run(request: LaunchRequest) -> str:
 
 
 def _python(request: LaunchRequest) -> str:
-    """As where it was launched, if flatout runs there."""
+    """Python of the launching environment, if flatout supports it."""
     match = re.search(r"Python (3\.(\d+))", request.lock.partition("\n")[0])
     return match[1] if match and int(match[2]) >= 11 else PYTHON

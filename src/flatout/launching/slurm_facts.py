@@ -1,4 +1,4 @@
-"""What a Slurm cluster says of its partitions and jobs, in plain words."""
+"""What a Slurm cluster says about its partitions and jobs, in plain words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flatout.nouns.launched import JobState, LaunchRequest, LaunchState
 FORMAT = "%P|%a|%l|%L|%D|%c|%G|%t"
 """Partition, available, time limit, default time, nodes, cores, GPUs, state of the nodes."""
 GONE = ("down", "drain", "drng", "fail", "failg", "maint", "boot", "unk", "futr", "planned_down")
-"""States of nodes that take no job now."""
+"""States of nodes that accept no job now."""
 TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)")
 STATES: dict[str, LaunchState] = {
@@ -79,12 +79,12 @@ REFUSALS = (
     ("Socket timed out", "Slurm's controller does not answer in time", "try again in a minute"),
     ("Access/permission denied", "Slurm does not let you", "ask who runs the cluster"),
 )
-"""Words of sbatch, what they mean, what to do."""
+"""Messages of sbatch, what they mean, what to do."""
 
 
 @dataclass(frozen=True)
 class PartitionNodes:
-    """Nodes of a partition that are alike."""
+    """Identical nodes of a partition."""
 
     count: int
     cores: int
@@ -99,17 +99,17 @@ class Partition:
     name: str
     up: bool
     limit_s: float | None
-    """None: none, or not known."""
+    """Time limit, or None if unlimited or unknown."""
     default_s: float | None
     groups: tuple[PartitionNodes, ...]
 
     @property
     def nodes(self) -> int:
-        """All, whether they work now or not."""
+        """Number of all nodes, working or not."""
         return sum(group.count for group in self.groups)
 
     def most_gpus(self, nodes: int) -> int:
-        """Of a node, where so many nodes are to have as many."""
+        """The most GPUs per node that this many nodes have."""
         return self._most(nodes, [(group.gpus, group.count) for group in self.groups])
 
     def cores(self, nodes: int) -> int:
@@ -124,7 +124,7 @@ class Partition:
 
 
 def partition(name: str) -> Partition:
-    """The partition of that name; empty: the default one. Raises UserError."""
+    """The partition of that name; empty for the default one. Raises UserError."""
     answer = engine_calls.ask(["sinfo", "--noheader", "--exact", "--format", FORMAT])
     if answer.returncode:
         raise refusal(answer, "sinfo")
@@ -144,14 +144,14 @@ def partition(name: str) -> Partition:
         near = difflib.get_close_matches(wanted, names, n=1)
         hint = f"--partition {(near or names)[0]}"
         raise UserError(f"there is no partition {wanted!r}; there are {', '.join(names)}", hint)
-    # Several at once: what is said of one need not hold, and sbatch knows.
+    # If several are named, the facts of one need not hold; sbatch decides.
     first = (own or rows)[0]
     groups = tuple(_group(row) for row in own)
     return Partition(wanted, first[1] == "up", _seconds(first[2]), _seconds(first[3]), groups)
 
 
 def check(found: Partition, request: LaunchRequest) -> None:
-    """That it could ever take the job. Raises UserError."""
+    """Check that it could ever take the job. Raises UserError."""
     if not found.groups:
         return
     if not found.up:
@@ -170,7 +170,7 @@ def check(found: Partition, request: LaunchRequest) -> None:
 
 
 def gpus(found: Partition, asked: int | str, nodes: int) -> int:
-    """GPUs of each node. Raises UserError where there are not so many."""
+    """GPUs of each node. Raises UserError if there are too few."""
     most = found.most_gpus(nodes)
     if not found.groups and asked != "all":
         return int(asked)
@@ -191,7 +191,7 @@ def gpus(found: Partition, asked: int | str, nodes: int) -> int:
 
 
 def refusal(answer: engine_calls.ToolAnswer, program: str = "sbatch") -> UserError:
-    """What Slurm's no means."""
+    """The error that explains Slurm's refusal."""
     known = engine_calls.meaning(f"{answer.stderr}\n{answer.stdout}", REFUSALS)
     if known is not None:
         return UserError(f"{known[0]} ({program}: {_said(answer)})", known[1])
@@ -199,13 +199,13 @@ def refusal(answer: engine_calls.ToolAnswer, program: str = "sbatch") -> UserErr
 
 
 def expected_start(answer: engine_calls.ToolAnswer) -> str:
-    """When Slurm would start it, from `sbatch --test-only`; empty: it does not say."""
+    """When Slurm would start it, from `sbatch --test-only`; empty if unknown."""
     found = re.search(r"to start at (\S+)", f"{answer.stderr}\n{answer.stdout}")
     return f"Slurm expects to start it at {found[1].replace('T', ' ')}" if found else ""
 
 
 def of_controller(job: str) -> JobState | None:
-    """What the controller knows of a job; None: nothing, any more."""
+    """What the controller knows about a job, or None if it has forgotten it."""
     answer = engine_calls.ask(["scontrol", "--oneliner", "show", "job", job])
     if answer.returncode:
         if "Invalid job id" in answer.stderr:
@@ -219,7 +219,7 @@ def of_controller(job: str) -> JobState | None:
 
 
 def of_accounts(job: str) -> JobState | None:
-    """What the cluster's accounts know of a job; None: they are not kept, or lack it."""
+    """What accounting knows about a job, or None if there is none or it lacks the job."""
     command = ["sacct", "--noheader", "--parsable2", "--allocations", "--format", "State,ExitCode"]
     answer = engine_calls.ask([*command, "--jobs", job])
     rows = [line.split("|") for line in answer.stdout.splitlines() if line.count("|") == 1]
@@ -230,7 +230,7 @@ def of_accounts(job: str) -> JobState | None:
 
 
 def time_words(seconds: float) -> str:
-    """As Slurm writes it: 1-02:03:04."""
+    """A time as Slurm writes it: 1-02:03:04."""
     whole = max(60, int(seconds))
     days, rest = divmod(whole, 86400)
     text = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
@@ -266,7 +266,7 @@ def _group(row: list[str]) -> PartitionNodes:
 
 
 def _seconds(text: str) -> float | None:
-    """1-02:03:04, 02:03:04 or 03:04; None: infinite, n/a."""
+    """The seconds in 1-02:03:04, 02:03:04 or 03:04; None for infinite or n/a."""
     found = TIME.fullmatch(text.strip())
     if found is None:
         return None
@@ -275,7 +275,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _said(answer: engine_calls.ToolAnswer) -> str:
-    """Its line that says the most, without the program's name before it."""
+    """Its most informative line, without the program's name."""
     lines = [line.strip() for line in answer.stderr.splitlines() if "--help" not in line]
     errors = [line for line in lines if "error:" in line] or [line for line in lines if line]
     text = errors[-1] if errors else answer.said

@@ -1,4 +1,4 @@
-"""What machines reached by ssh say of themselves before anything is sent to them."""
+"""Facts about machines reached by ssh, read before anything is sent to them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class HostFacts:
     python: str
     system: str
     flatout: str
-    """Version; empty: it is not installed for that Python."""
+    """flatout's version; empty if it is not installed for that Python."""
     torch: str
     gpus: int
     cores: int
@@ -130,7 +130,7 @@ class HostFacts:
 
 
 def look(machines: Sequence[RemoteHost], request: LaunchRequest) -> list[HostFacts]:
-    """Facts of all of them. Raises UserError where one cannot take part."""
+    """Facts of all machines. Raises UserError if one cannot take part."""
     python = request.python or "python3"
 
     def one(host: RemoteHost) -> HostFacts:
@@ -146,7 +146,7 @@ def look(machines: Sequence[RemoteHost], request: LaunchRequest) -> list[HostFac
 def warnings(
     machines: Sequence[RemoteHost], facts: Sequence[HostFacts], torch: str
 ) -> Iterator[str]:
-    """What differs between them, or from here; torch: the version here, or empty."""
+    """Differences among the machines, or from here. torch: the version here, or empty."""
     versions = {host.name: known.torch for host, known in zip(machines, facts, strict=True)}
     if len(set(versions.values())) > 1:
         said = ", ".join(f"{version} on {name}" for name, version in versions.items())
@@ -159,7 +159,7 @@ def warnings(
 
 
 def leader_address(host: RemoteHost, known: HostFacts) -> str:
-    """An address of the first machine that the others may reach it by."""
+    """An address by which the others may reach the first machine."""
     outside = [address for address in known.addresses if not _local(address)]
     return next((address for address in outside if ":" not in address), "") or next(
         iter(outside), host.name.rpartition("@")[2]
@@ -167,7 +167,7 @@ def leader_address(host: RemoteHost, known: HostFacts) -> str:
 
 
 def check_reach(machines: Sequence[RemoteHost], address: str, port: int, python: str) -> None:
-    """That the others reach the first one's port. Raises UserError."""
+    """Check that the others reach the first machine's port. Raises UserError."""
     leader, *others = machines
     if not others:
         return
@@ -212,7 +212,7 @@ def _facts(host: RemoteHost, python: str) -> HostFacts:
     missing = re.search(r"^no (python|setsid|tar)$", answer.stdout, re.MULTILINE)
     if missing is not None:
         raise _missing(host, missing[1], python)
-    for line in answer.stdout.splitlines():  # a login script may have written others
+    for line in answer.stdout.splitlines():  # a login script may have printed others
         if line.startswith(MARK) and (known := decode(HostFacts, _json(line))) is not None:
             return known
     raise UserError(
@@ -240,7 +240,7 @@ def _missing(host: RemoteHost, what: str, python: str) -> UserError:
 
 
 def _check(host: RemoteHost, known: HostFacts, request: LaunchRequest, python: str) -> None:
-    """That it has what a node needs. Raises UserError."""
+    """Check that it has what a node needs. Raises UserError."""
     for name in ("flatout", "torch"):
         if not getattr(known, name):
             raise UserError(
@@ -263,7 +263,7 @@ def _check(host: RemoteHost, known: HostFacts, request: LaunchRequest, python: s
 
 
 def _check_alike(machines: Sequence[RemoteHost], facts: Sequence[HostFacts]) -> None:
-    """Nodes of one job must speak alike. Raises UserError."""
+    """Check that the nodes' versions match. Raises UserError."""
     versions = {host.name: known.flatout for host, known in zip(machines, facts, strict=True)}
     if len(set(versions.values())) > 1:
         said = ", ".join(f"{version} on {name}" for name, version in versions.items())
@@ -273,5 +273,5 @@ def _check_alike(machines: Sequence[RemoteHost], facts: Sequence[HostFacts]) -> 
 
 
 def _local(address: str) -> bool:
-    """Loopback, link-local, or a bridge of Docker on every machine alike."""
+    """Whether it is loopback, link-local, or Docker's bridge, the same on every machine."""
     return address.startswith(("127.", "::1", "169.254.", "fe80", "172.17."))

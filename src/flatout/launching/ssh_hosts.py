@@ -1,4 +1,4 @@
-"""Other machines, reached by the user's own ssh: asked, sent to, and what goes wrong with that."""
+"""Other machines, reached by the user's own ssh: asking, sending, and explaining failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flatout.nouns.launched import PackedCode
 
 T = TypeVar("T")
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=10")
-"""No terminal and no questions: nobody could answer on several machines at once."""
+"""No terminal and no questions, which nobody could answer for several machines at once."""
 UNREACHED = 255
 """Exit code of ssh itself."""
 SEND_LIMIT_S = 1800.0
@@ -59,38 +59,38 @@ TROUBLES = (
     ("Bad owner or permissions", "ssh does not trust its own files", "chmod 600 ~/.ssh/config"),
     ("UNPROTECTED PRIVATE KEY FILE", "others can read your key", "chmod 600 the key's file"),
 )
-"""Words of ssh, what they mean, what to do."""
+"""Messages of ssh, what they mean, what to do."""
 SHARED = SharedConnections()
 
 
 @dataclass(frozen=True)
 class RemoteHost:
-    """A machine as the user calls it."""
+    """A machine by the user's name for it."""
 
     name: str
     config: str = ""
-    """File for `ssh -F`; empty: the user's own."""
+    """File for `ssh -F`; empty for the user's own."""
 
     @property
     def _call(self) -> list[str]:
         return ["ssh", *(("-F", self.config) if self.config else ()), *OPTIONS]
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """What runs these words there."""
+        """The local command that runs these words there."""
         shared = SHARED.options(self._call, self.name)
-        # One word for the remote shell, whichever that is.
+        # One word for any remote shell.
         return [*self._call, *shared, "--", self.name, shlex.join(words)]
 
     def ask(self, script: str, *words: str, limit_s: float = LIMIT_S) -> ToolAnswer:
-        """What a script for sh says there; words: its arguments. Never raises."""
+        """The answer of a script for sh run there. words: its arguments. Never raises."""
         failed = self._connected()
         if failed is not None:
             return failed
         return engine_calls.ask(self.command(["sh", "-s", "--", *words]), limit_s, script)
 
     def _connected(self) -> ToolAnswer | None:
-        """Connect for all calls that follow; None: it is done, or each does it by itself."""
-        if sys.platform == "win32":  # its ssh cannot share
+        """Connect for all later calls. None if done, or if each call connects by itself."""
+        if sys.platform == "win32":  # its ssh cannot share connections
             return None
         try:
             said = SHARED.open(self._call, self.name)
@@ -102,7 +102,7 @@ class RemoteHost:
     def send(self, packed: PackedCode, folder: str, beside: Mapping[str, bytes]) -> ToolAnswer:
         """Unpack the files into `code` of a folder below the home folder there. Never raises.
 
-        beside: further files, beside that.
+        beside: further files next to `code`.
         """
         process = subprocess.Popen(
             self.command(["sh", "-c", UNPACK, "sh", folder]),
@@ -121,7 +121,7 @@ class RemoteHost:
         return ToolAnswer(process.returncode or 0, "", said.decode("utf-8", "replace"))
 
     def trouble(self, answer: ToolAnswer) -> UserError:
-        """What ssh's own failure means."""
+        """The error that explains ssh's own failure."""
         known = engine_calls.meaning(answer.stderr, TROUBLES)
         if known is not None:
             return UserError(f"{self.name}: {known[0]}", known[1].format(host=self.name))
@@ -129,7 +129,7 @@ class RemoteHost:
 
 
 def hosts(names: Sequence[str], config: str) -> list[RemoteHost]:
-    """The machines. Raises UserError for what is no name of one."""
+    """The machines. Raises UserError for an invalid name."""
     for name in names:
         if name.startswith("-") or not HOST.fullmatch(name):
             raise UserError(f"{name!r} is no host", "--hosts gpu1,gpu2, as ssh knows them")
@@ -142,6 +142,6 @@ def hosts(names: Sequence[str], config: str) -> list[RemoteHost]:
 
 
 def at_once(work: Callable[[RemoteHost], T], machines: Sequence[RemoteHost]) -> list[T]:
-    """The same on all of them, side by side; the first error is raised."""
+    """Do the same on all of them in parallel; the first error is raised."""
     with ThreadPoolExecutor(max(1, len(machines))) as pool:
         return list(pool.map(work, machines))

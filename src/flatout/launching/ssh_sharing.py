@@ -1,9 +1,9 @@
-"""One connection to each machine, which all of ssh's calls in this process share.
+"""One connection to each machine, shared by all ssh calls of this process.
 
-A launch makes a dozen calls to each machine, and a handshake takes some tenths of a second, several
-through a jump host. ssh lets others use an open connection by a socket. The open one runs `cat`
-there: its input ends with this process, however that ends, and so does the connection. Where there
-can be none (Windows, a server without sessions to spare), each call connects by itself.
+A launch makes a dozen calls to each machine. A handshake takes some tenths of a second, and more
+through a jump host. ssh shares an open connection through a socket. The open one runs `cat` there:
+its input ends with this process, however that ends, and so does the connection. If sharing is not
+possible (Windows, a server without spare sessions), each call connects by itself.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pathlib import Path
 LIMIT_S = 20.0
 CLOSE_S = 2.0
 MOST_CHARACTERS = 80
-"""Of a socket's path, to which ssh adds 17; systems allow 103 and more."""
+"""Longest path of a socket, to which ssh adds 17; systems allow at least 103."""
 
 
 class _Connection:
-    """To one machine."""
+    """The connection to one machine."""
 
     def __init__(self, socket: Path) -> None:
         self.lock = threading.Lock()
@@ -38,7 +38,7 @@ class _Connection:
         return self.process is not None and self.process.poll() is None and self.socket.exists()
 
     def open(self, call: Sequence[str], machine: str) -> str:
-        """Connect; what ssh said where it could not, else ""."""
+        """Connect; returns ssh's message if it failed, else ""."""
         own = ["-o", "ControlMaster=yes", "-o", f"ControlPath={self.socket}"]
         said = self.socket.with_suffix(".said")
         with said.open("wb") as errors:
@@ -47,7 +47,7 @@ class _Connection:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                start_new_session=True,  # Ctrl-C is for who follows
+                start_new_session=True,  # Ctrl-C is for whoever follows
             )
         deadline = time.monotonic() + LIMIT_S
         while not self.socket.exists() and time.monotonic() < deadline:
@@ -69,7 +69,7 @@ class _Connection:
 
 
 class SharedConnections:
-    """Those of this process."""
+    """The connections of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,9 +77,9 @@ class SharedConnections:
         self._folder: Path | None = None
 
     def options(self, call: Sequence[str], machine: str) -> list[str]:
-        """What lets a call use the connection; nothing where there is none.
+        """Options that let a call use the connection; empty if there is none.
 
-        call: the words that begin it.
+        call: its first words.
         """
         found = self._connections.get((*call, machine))
         if found is None or not found.is_open:
@@ -87,7 +87,7 @@ class SharedConnections:
         return ["-o", "ControlMaster=no", "-o", f"ControlPath={found.socket}"]
 
     def open(self, call: Sequence[str], machine: str) -> str:
-        """Connect where that was not tried; what ssh said where it could not, else ""."""
+        """Connect if not yet tried; returns ssh's message if it failed, else ""."""
         with self._lock:
             if self._folder is None:
                 self._folder = _new_folder()
@@ -101,7 +101,7 @@ class SharedConnections:
             return found.open(call, machine)
 
     def close(self) -> None:
-        """End all of them."""
+        """End all connections."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -111,6 +111,6 @@ class SharedConnections:
 
 
 def _new_folder() -> Path:
-    """Of this user alone, with a short path."""
+    """A new folder with a short path, accessible only to this user."""
     short = "/tmp" if sys.platform != "win32" and Path("/tmp").is_dir() else None
     return Path(tempfile.mkdtemp(prefix="flatout-", dir=short))

@@ -1,4 +1,4 @@
-"""The code that travels, laid out as a folder of its own: for engines that take a folder."""
+"""The code to send, copied to a folder of its own for engines that take a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CODE = "code"
 
 
 def stage(packed: PackedCode, folder: Path) -> Path:
-    """The files of the code folder that travel, in `folder`/code: no link, no secret among them."""
+    """Copy the code folder's files to send into `folder`/code, without links and secrets."""
     target = folder / CODE
     target.mkdir()
     with tempfile.TemporaryFile(dir=folder) as archive:

@@ -1,4 +1,4 @@
-"""Log files of a job that is still running: every line, as soon as it is there."""
+"""Log files of a running job: every line as soon as it is written."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from flatout.nouns.launched import JobState, LogLine
 
 BLOCK = 64 * 1024
 UNFINISHED_S = 1.0
-"""A line without its end is given out after so long without more of it."""
+"""Seconds without more text after which an unfinished line is given out."""
 
 
 def follow(paths: Callable[[], Mapping[Path, str]]) -> Iterator[LogLine | None]:
-    """Lines of these files, source of each behind it; None: nothing new now. Never ends.
+    """Lines of these files with their sources, or None if there is nothing new. Never ends.
 
-    paths: asked again at each look, for files that appear later.
+    paths: path -> source; called at each look, for files that appear later.
     """
     tails: dict[Path, _LogTail] = {}
     while True:
@@ -30,9 +30,9 @@ def follow(paths: Callable[[], Mapping[Path, str]]) -> Iterator[LogLine | None]:
 def afresh(
     state: Callable[[], JobState], read: Callable[[JobState], Iterator[str | None]], wait_s: float
 ) -> Iterator[str | None]:
-    """Lines of a log that every reading gives from its beginning: each line once.
+    """Each line once of a log that every reading returns from its beginning.
 
-    None: nothing new now. Ends once it was read after the job's end; wait_s: between two readings.
+    None means nothing new. Ends after a reading after the job's end. wait_s: between readings.
     """
     seen = 0
     while True:
@@ -51,14 +51,14 @@ def afresh(
 
 
 def pause(seconds: float) -> Iterator[None]:
-    """Nothing new for so long."""
+    """Yield None for this many seconds."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         yield None
 
 
 def end_of(path: Path, most_bytes: int = BLOCK) -> str:
-    """The end of a file; empty where it cannot be read."""
+    """The end of a file; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - most_bytes))
@@ -68,7 +68,7 @@ def end_of(path: Path, most_bytes: int = BLOCK) -> str:
 
 
 class _LogTail:
-    """One file, read from where the last look ended."""
+    """One file, read on from the end of the last look."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -88,13 +88,13 @@ class _LogTail:
 
     def _read(self) -> bytes:
         try:
-            # Opened anew each time: a network file system shows what is new only then.
+            # Opened anew each time: only then does a network file system show new text.
             with self._path.open("rb") as file:
-                if file.seek(0, 2) < self._offset:  # written anew
+                if file.seek(0, 2) < self._offset:  # rewritten
                     self._offset = 0
                 file.seek(self._offset)
                 block = file.read(BLOCK)
-        except OSError:  # not there yet
+        except OSError:  # does not exist yet
             return b""
         self._offset += len(block)
         return block

@@ -1,4 +1,4 @@
-"""Plain YAML with comments, from mappings and lists: what people keep and edit."""
+"""Plain YAML with comments, from mappings and lists, for people to keep and edit."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Yaml = str | int | bool | None | Mapping[str, "Entry"] | Sequence["Entry"]
-"""A value; None in a mapping or list: it is left out."""
+"""A value; None in a mapping or list is omitted."""
 
 PLAIN = re.compile(r"[A-Za-z_/.$~][\w./$@%+~-]*(?::[\w./$@%+~-]+)*")
-"""Text that is text without quotes, to readers of YAML 1.1 as well; no number begins so."""
+"""Text that needs no quotes, also for readers of YAML 1.1; no number begins so."""
 WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", "~"}
 NUMBERS = re.compile(r"[-+.]*(?:inf|nan)|\.\d.*|\.", re.IGNORECASE)
 LINE = re.compile(r"[\t\x20-\x7e\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]*")
-"""What a line of a block may hold as it is."""
+"""The characters that a line of a block may contain unchanged."""
 ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 WIDTH = 96
 
 
 @dataclass(frozen=True)
 class Noted:
-    """A value, and why it is so: the comment stands above it."""
+    """A value and the reason for it, which is the comment above it."""
 
     value: Yaml
     why: str
@@ -32,13 +32,13 @@ Entry = Yaml | Noted
 
 
 def documents(documents: Iterable[tuple[str, Mapping[str, Entry]]]) -> str:
-    """Several documents in one text, each below its comment."""
+    """Several documents in one text, each after its comment."""
     parts = ["\n".join([*comment(why), *_lines(document, "")]) for why, document in documents]
     return "\n---\n".join(parts) + "\n"
 
 
 def comment(text: str, margin: str = "") -> list[str]:
-    """The text as comment lines; its own lines stay lines."""
+    """The text as comment lines; its line breaks are kept."""
     lines: list[str] = []
     for paragraph in text.splitlines():
         line = ""
@@ -89,7 +89,7 @@ def _item(value: Yaml, margin: str) -> list[str]:
 
 
 def _below(head: str, value: Yaml, margin: str) -> list[str]:
-    """The value behind its head, or on lines below it."""
+    """The value after its head, or on the lines below it."""
     if isinstance(value, str):
         block = _block(value, margin)
         return [f"{head} {block[0]}", *block[1:]] if block else [f"{head} {scalar(value)}"]
@@ -101,7 +101,7 @@ def _below(head: str, value: Yaml, margin: str) -> list[str]:
 
 
 def _block(text: str, margin: str) -> list[str]:
-    """Several lines as they are; empty where a block cannot hold them."""
+    """Several lines unchanged, as a block; empty if a block cannot hold them."""
     lines = text.removesuffix("\n").split("\n")
     fits = all(LINE.fullmatch(line) for line in lines) and not text.endswith("\n\n")
     if len(lines) < 2 or not fits or not lines[0] or lines[0][0] in " \t":
@@ -111,7 +111,7 @@ def _block(text: str, margin: str) -> list[str]:
 
 
 def scalar(text: str) -> str:
-    """The text, in quotes where it would be read as something else."""
+    """The text, in quotes if it would otherwise be read as something else."""
     plain = PLAIN.fullmatch(text) and not NUMBERS.fullmatch(text) and text.lower() not in WORDS
     if plain:
         return text

@@ -31,16 +31,16 @@ class Alert:
     job: str | None = None
     """Id of the job, or None for an alert about the machine."""
     subject: str = ""
-    """What of it: `GPU 0`, `rank 3`, `/dev/shm`; empty: all of it."""
+    """The part concerned: `GPU 0`, `rank 3`, `/dev/shm`; empty if all of it."""
     where: str | None = None
-    """file:line in the user's code, where it is known."""
+    """file:line in the user's code, or None if unknown."""
     boost: str | None = None
-    """The boost that cures it without an edit."""
+    """The boost that cures it without an edit, or None."""
     fired_s: float | None = None
-    """Unix time at which it began to fire."""
+    """Unix time at which it began to fire, or None if it has not."""
     resolved_s: float | None = None
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What an episode is about: the same for all its states."""
+        """Identifies an episode: the same in all its states."""
         return self.code, self.hostname, self.job or "", self.subject

@@ -6,18 +6,18 @@ import math
 
 
 def saved(part: float, factor: float) -> float:
-    """What falls away of `part` (ms, or a share) that becomes `factor` times as fast."""
+    """How much of `part` (ms, or a share) is saved when it becomes `factor` times as fast."""
     return part * (1 - 1 / factor)
 
 
 def speedup(whole: float, less: float, least: float = 0.0) -> float:
-    """How many times as fast the whole becomes when `less` of it falls away.
+    """How many times as fast the whole becomes when `less` of it is saved.
 
-    least: the share of the whole that remains at least; 0 where that is certain.
+    least: the smallest share of the whole that must remain; 0 for no limit.
     """
     return whole / max(whole - less, least * whole)
 
 
 def remaining(whole: float, factor: float) -> float | None:
-    """What the whole takes when it becomes `factor` times as fast, or None without speed-up."""
+    """The time of the whole at `factor` times the speed; None unless it is finite and positive."""
     return whole / factor if math.isfinite(factor) and factor > 0 else None

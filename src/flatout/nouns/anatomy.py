@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 
 class Kind(enum.StrEnum):
-    """What a part of the step is spent on. On an accelerator: of its time; on a CPU: of the host's.
+    """What a part of the step is spent on: of the accelerator's time, or of the CPU's.
 
-    `WAITS` are the times in which the device that trains does nothing that was recorded.
+    `WAITS` are times in which the training device does no recorded work.
     """
 
     TENSOR_CORES = "matmul-tensor-cores"
     """Matrix products, convolutions among them, on tensor cores (AMD: matrix cores)."""
     MATMUL = "matmul"
-    """The other ones; on a CPU all of them."""
+    """Other matrix products; on a CPU all of them."""
     ATTENTION = "attention"
     """Fused attention kernels."""
     NORMALISATION = "normalisation"
@@ -30,19 +30,19 @@ class Kind(enum.StrEnum):
     COMMUNICATION = "communication"
     """Between devices, while nothing computes: exposed."""
     OTHER = "other"
-    """Kernels and operators that no rule knows."""
+    """Kernels and operators that match no rule."""
     PYTHON = "python"
-    """On a CPU: between operators; where stacks were sampled, the next five stand instead."""
+    """On a CPU: between operators; if stacks were sampled, the next five replace it."""
     DISPATCH = "dispatch"
     """On a CPU: between operators, in torch's Python and its dispatch."""
     USER = "user-python"
     """On a CPU: in the user's own Python."""
     LIBRARY = "libraries"
-    """On a CPU: in other packages than torch."""
+    """On a CPU: in packages other than torch."""
     COLLECTING = "garbage-collection"
     """On a CPU: in Python's garbage collector."""
     BLOCKED = "blocked"
-    """On a CPU: waiting for something else than a batch: a file, a lock, another process, sleep."""
+    """On a CPU: waiting for anything but a batch: a file, a lock, another process, sleep."""
     WAIT_DATA = "wait-data"
     WAIT_HOST = "wait-host"
     """The host launches kernels more slowly than the device runs them."""
@@ -51,17 +51,17 @@ class Kind(enum.StrEnum):
     WAIT_RANKS = "wait-ranks"
     WAIT_OTHER = "wait-other"
     WAIT_QUEUED = "wait-queued"
-    """Between kernels that were queued already: each takes the device some microseconds to start.
+    """Between kernels already queued: the device takes some microseconds to start each.
     """
     UNRECORDED = "unrecorded"
-    """The device had work of which the trace has no record: parts of CUDA graphs, events left out.
+    """The device had work that the trace does not record: parts of CUDA graphs, lost events.
     """
 
 
 CALLING = (Kind.PYTHON, Kind.DISPATCH)
-"""Where a CPU trains: calling operators, and what else is not told from it."""
+"""If a CPU trains: calling operators, and whatever cannot be told apart from it."""
 HOST_PARTS = (*CALLING, Kind.USER, Kind.LIBRARY, Kind.COLLECTING, Kind.BLOCKED)
-"""Where a CPU trains: what is between operators."""
+"""If a CPU trains: the time between operators."""
 WAITS = (
     Kind.WAIT_DATA,
     Kind.WAIT_HOST,
@@ -72,7 +72,7 @@ WAITS = (
     Kind.UNRECORDED,
 )
 IDLE = tuple(kind for kind in WAITS if kind is not Kind.UNRECORDED)
-"""In which the device certainly does nothing."""
+"""Times in which the device certainly does nothing."""
 
 
 @dataclass(frozen=True)
@@ -103,18 +103,18 @@ class Anatomy:
     steps: int
     """Recorded steps."""
     recording_ms: float = 0.0
-    """What the recording itself added to a step; taken off the host's parts."""
+    """What the recording added to a step; it is subtracted from the host's parts."""
     host_ms: float | None = None
-    """Where an accelerator trains: what the host itself takes for a step, without waiting for the
-    device; as recorded, which takes longer. None: not known."""
+    """Time the host itself takes for a step, without waiting for the accelerator, or None if
+    unknown. It is as recorded: recording makes it longer."""
     hidden_communication_ms: float = 0.0
-    """Between devices while something computes: no part of the step's time."""
+    """Between devices while something computes; not part of the step's time."""
     overlapped_copy_ms: float = 0.0
     """Between host and device while something computes."""
     flops: float | None = None
     """Floating-point operations of one step."""
     mfu: float | None = None
-    """Share of the measured matmul ceiling that the step reaches with these."""
+    """Share of the measured matmul ceiling that these operations reach."""
     cores_busy: float | None = None
     """Mean number of cores that this process kept busy."""
     cores: int | None = None
@@ -125,7 +125,7 @@ class Anatomy:
 
     @property
     def busy_ms(self) -> float:
-        """When the device did something, copies and communication included."""
+        """Time in which the device did something, copies and communication included."""
         return self.step_ms - self.part(*WAITS)
 
     def share(self, *kinds: Kind) -> float:

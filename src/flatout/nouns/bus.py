@@ -1,7 +1,7 @@
-"""Bus bandwidth: what an exchange between ranks asks of the links, whatever their number.
+"""Bus bandwidth: the load of an exchange on the links, comparable for any number of ranks.
 
-As nccl-tests counts: bytes on the links for each byte of the message, so that the figure of two
-ranks and that of eight can be compared with each other and with the link.
+Counted as in nccl-tests, as bytes on the links per byte of the message. Figures for two ranks and
+for eight can then be compared with each other and with the link.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ def share(collective: str, ranks: int) -> float | None:
 
 
 def gb_per_s(collective: str, ranks: int, message_bytes: float, seconds: float) -> float | None:
-    """Bus bandwidth (GB/s) of one message; None where `share` is, or it took no time."""
+    """Bus bandwidth (GB/s) of one message, or None if `share` is None or it took no time."""
     part = share(collective, ranks)
     return None if part is None or seconds <= 0 else part * message_bytes / seconds / 1e9

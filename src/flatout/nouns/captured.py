@@ -11,13 +11,13 @@ class CaptureRequest:
     """What to take out of a script."""
 
     model: str = ""
-    """Class or name of the model; empty: the one that is evaluated, else the largest trained."""
+    """Class or name of the model; empty for the evaluated one, else the largest trained."""
     weights: str = ""
-    """A checkpoint, `PATH` or `PATH#ENTRY`; empty: the script trains to its end."""
+    """A checkpoint, `PATH` or `PATH#ENTRY`; empty if the script trains to its end."""
     epoch_steps: int = 8
-    """With a checkpoint the script is ended early: it trains so many steps in each epoch."""
+    """Steps trained in each epoch; used only with a checkpoint, to end the script early."""
     limit_s: float = 600.0
-    """With a checkpoint: time for the script to come to its evaluation."""
+    """Seconds in which the script must reach its evaluation; used only with a checkpoint."""
     beside: bool = False
     """Send the script's output to stderr: stdout is for our own document."""
 
@@ -30,9 +30,9 @@ class Capture:
     model: str
     """Class of the model."""
     source: str
-    """evaluation or training: where the inputs are from."""
+    """Where the inputs come from: evaluation or training."""
     samples: int
-    """Calls that were kept."""
+    """Number of calls that were kept."""
     seconds: float
-    """That it took."""
+    """Seconds that the capture took."""
     notes: tuple[str, ...] = field(default=())

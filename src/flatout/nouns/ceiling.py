@@ -1,4 +1,4 @@
-"""Ceiling: what this hardware was measured to do at most, beside what its data sheet says."""
+"""Ceiling: what this hardware was measured to do at most, and what its data sheet says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flatout.nouns.finding import Finding
 from flatout.nouns.identity import Identity
 
 SHORTER_IS_BETTER = ("us", "ms", "s")
-"""Units of times; of all others more is better."""
+"""Units of time; in all other units more is better."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Ceiling:
     device: str
     """cpu, cuda:0."""
     value: float | None
-    """At the best size, or None if not measured; `note` says why."""
+    """Value at the best size, or None if not measured; `note` says why."""
     unit: str
     """TFLOP/s, GB/s, us, launches/s, images/s, x."""
     datasheet: float | None = None
-    """The same by the maker's data sheet, in the same unit, or None if unknown."""
+    """The figure on the maker's data sheet, in the same unit, or None if unknown."""
     best: str = ""
     """The size at which `value` was reached."""
     curve: tuple[Point, ...] = ()
@@ -62,11 +62,11 @@ class Benched:
     torch: str
     ceilings: tuple[Ceiling, ...]
     findings: tuple[Finding, ...]
-    """Devices that give far less than they should, and why. The worst first."""
+    """Devices that perform far below what they should, and why; the worst first."""
     expected: str | None = None
     """The device that was named with --expect."""
     passed: bool | None = None
-    """With --expect: it is that device, and it performs as expected."""
+    """Whether it is the expected device and performs as expected, or None without --expect."""
     quick: bool = False
     date: str = ""
     """When it was measured (ISO 8601): a cached answer is older than this run."""
@@ -75,6 +75,6 @@ class Benched:
     devices: tuple[Device, ...] = ()
     """Accelerators, as torch sees them."""
     interrupted: bool = False
-    """Ctrl-C came: what was not measured by then is missing."""
+    """Whether Ctrl-C ended it early; later measurements are then missing."""
     busy: float | None = None
     """Share of all cores that other programs used just before, or None if unknown."""

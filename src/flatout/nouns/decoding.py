@@ -1,7 +1,7 @@
-"""Nouns from parsed JSON that somebody else wrote: what does not have a field's type is refused.
+"""Nouns from parsed JSON of foreign origin: values of the wrong type are refused.
 
-The one reader of the host. Who calls it decides what a refusal means: a fact that is not known, or
-an error. (Records and orders of the agent are read by `wire.decode`, which trusts the other side.)
+The host uses no other reader. The caller decides whether a refusal means an unknown fact or an
+error. (The agent's records and orders are read by `wire.decode`, which trusts the other side.)
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Refuse = Callable[[str, Any], None]
-"""Called with the place of each value that is refused and the value; may raise."""
+"""Called with the place and the value of each refused value; may raise."""
 REFUSED = object()
 MISSING = object()
-"""The value of a field that has no default and is not there."""
+"""Stands for a missing field that has no default."""
 
 
 def decode(
@@ -31,13 +31,13 @@ def decode(
     null_is_nan: bool = False,
     absent_is_none: bool = False,
 ) -> T | None:
-    """`cls`, a frozen dataclass, from parsed JSON; None where it cannot be made of `raw`.
+    """`cls`, a frozen dataclass, from parsed JSON, or None if `raw` does not suffice.
 
-    A value of the wrong type is reported to `refuse` and left at the field's default; keys that
-    the noun does not have are passed over: a newer version may have written them.
+    A value of the wrong type is reported to `refuse`, and the field keeps its default. Unknown
+    keys are ignored: a newer version may have written them.
 
-    null_is_nan: null stands for NaN where a number must be, since JSON has no other word for it.
-    absent_is_none: an optional field without a default need not be there.
+    null_is_nan: null in place of a number means NaN, which JSON cannot express.
+    absent_is_none: an optional field without a default may be missing and is then None.
     """
     return _Reader(refuse, null_is_nan, absent_is_none).noun(cls, raw, where)
 
@@ -89,7 +89,7 @@ class _Reader:
         return REFUSED
 
     def value(self, hint: Any, raw: Any, where: str) -> Any:
-        """What `raw` is for a field of this type, or REFUSED."""
+        """`raw` as a value of a field of this type, or REFUSED."""
         origin, args = typing.get_origin(hint), typing.get_args(hint)
         if origin in (types.UnionType, typing.Union):
             if raw is None:
@@ -125,7 +125,7 @@ class _Reader:
         return REFUSED if any(value is REFUSED for value in table.values()) else table
 
     def _plain(self, hint: Any, raw: Any) -> Any:
-        """A bool is no number here, and a whole number may stand for a float."""
+        """A bool does not count as a number; an integer is accepted for a float."""
         if hint is Any:
             return raw
         if isinstance(hint, type) and issubclass(hint, enum.Enum):

@@ -1,4 +1,4 @@
-"""Diagnosed: all that `flatout doctor` found: the Machine, its Findings, and what was tried."""
+"""Diagnosed: everything `flatout doctor` found: the Machine, its Findings and the self-tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Health(enum.StrEnum):
 
     HEALTHY = "healthy"
     IMPAIRED = "impaired"
-    """It works, and slower or less safely than it could."""
+    """It works, but slower or less safely than it could."""
     BROKEN = "broken"
     """Something does not work."""
 
@@ -30,12 +30,12 @@ class Diagnosed:
     selftests: tuple[SelfTest, ...] = ()
     """Empty without --deep."""
     checks: int = 0
-    """How many checks were asked."""
+    """Number of checks that ran."""
     wall_s: float | None = None
 
     @property
     def health(self) -> Health:
-        """Broken by an error or a failed test, impaired by a warning; notes change nothing."""
+        """Broken on an error or a failed test, impaired on a warning; notes change nothing."""
         severities = {finding.severity for finding in self.findings}
         failed = any(test.passed is False for test in self.selftests)
         if Severity.ERROR in severities or failed:

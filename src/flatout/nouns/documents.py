@@ -10,7 +10,7 @@ from flatout.nouns.errors import UserError
 
 
 def load(path: Path, next_step: str) -> Any:
-    """What the file holds. Raises UserError, with that next step, where it cannot be read."""
+    """The file's content. Raises UserError with that next step if it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 ScriptPlace = Literal["environment", "start", "loader", "model", "optimizer"]
-"""Where lines go: before torch is imported, after it, and where each of these is made and used."""
+"""Where lines go: before or after torch's import, or where each of these is made and used."""
 
 
 @dataclass(frozen=True)
 class EjectedBoost:
-    """One boost by hand."""
+    """One boost, written by hand."""
 
     id: str
     title: str
@@ -28,13 +28,13 @@ class EjectedBoost:
 
 @dataclass(frozen=True)
 class Ejected:
-    """All boosts of a plan, in the order of a script."""
+    """All boosts of a plan, in the order in which a script needs them."""
 
     plan: str
     """The file's path, as given."""
     speedup: float | None
     job_known: bool
-    """The plan says for which program it was made, so that the lines fit it."""
+    """Whether the plan says for which program it was made, so that the lines fit it."""
     boosts: tuple[EjectedBoost, ...]
     yours: tuple[str, ...] = ()
     """Names in the lines that stand for what the script calls so."""

@@ -1,4 +1,4 @@
-"""UserError: what the user can put right; shown with the next step, never as a traceback."""
+"""UserError: an error that the user can fix; shown with the next step, without a traceback."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ INTERRUPTED = 130
 
 
 class UserError(Exception):
-    """Ends the command. Printed as `flatout: message` and, where there is one, `next: next_step`.
+    """Ends the command. Printed as `flatout: message` and, if there is one, `next: next_step`.
 
-    exit_code: 2 wrong usage or input (the default), 1 the answer is "no", INTERRUPTED.
+    exit_code: 2 for wrong usage or input (the default), 1 if the answer is "no", or INTERRUPTED.
     """
 
     def __init__(self, message: str, next_step: str | None = None, exit_code: int = 2) -> None:

@@ -1,4 +1,4 @@
-"""Terminal escape sequences: colours, cursor movements, titles and links that a program printed."""
+"""Terminal escape sequences that a program printed: colours, cursor movements, titles, links."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def _shape(of_a_title: str) -> str:
-    """CSI (colours, movements), OSC (titles, links; of limited length), and those of two bytes."""
+    """CSI (colours, movements), OSC (titles, links; limited in length), and two-byte sequences."""
     return (
         r"\x1b(?:\[[0-?]*[ -/]*[@-~]"
         rf"|\][^\x07\x1b]{of_a_title}(?:\x07|\x1b\\)?"
@@ -16,7 +16,7 @@ def _shape(of_a_title: str) -> str:
 
 TEXT = re.compile(_shape("*"))
 BYTES = re.compile(_shape("{0,400}").encode())
-"""Of logs, in which a title without an end must not hide all that follows."""
+"""For logs: an unterminated title must not hide everything after it."""
 
 
 def removed(text: str) -> str:

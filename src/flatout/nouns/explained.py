@@ -9,23 +9,23 @@ from flatout.nouns.signature import BetterLog, Confidence, Signature, Wording
 
 @dataclass(frozen=True)
 class Evidence:
-    """The lines by which something was recognised, and where they stand."""
+    """The lines by which something was recognised, and where they are."""
 
     text: str
-    """Without prefixes and escape sequences."""
+    """The lines without prefixes and escape sequences."""
     line: int
     """Counted from 1."""
     source: str | None = None
     """The file, or None if the text did not come from a file."""
     rank: int | None = None
     time_s: float | None = None
-    """Seconds from a day before the year began, less than a day where the log has no date; None:
-    the log has no times."""
+    """Seconds since one day before the year began, or None if the log has no times. Less than a
+    day if the log has no date."""
 
 
 @dataclass(frozen=True)
 class FilledStep:
-    """One step of a cure, with what was captured written into it."""
+    """One step of a cure, with the captured values filled in."""
 
     text: Wording
     commands: tuple[str, ...] = ()
@@ -43,14 +43,14 @@ class Match:
     title: Wording
     cause: Wording
     cure: tuple[FilledStep, ...]
-    """What applies on this machine first, what does not apply last."""
+    """Steps that apply on this machine first, those that do not apply last."""
     captured: dict[str, str] = field(default_factory=dict)
     count: int = 1
     """How often it matches."""
     ranks: tuple[int, ...] = ()
-    """All that reported it, in the order of their reports."""
+    """The ranks that reported it, in the order of their reports."""
     consequence_of: str | None = None
-    """Id of the match that this one follows from."""
+    """Id of the match that this one follows from, or None."""
 
     @property
     def id(self) -> str:
@@ -64,17 +64,17 @@ class Explained:
     matches: tuple[Match, ...]
     """Best first: the root cause, other errors, then what follows from them, then harmless ones."""
     better_log: tuple[BetterLog, ...] = ()
-    """Where a failure was not recognised: what to try for a better log."""
+    """What to try for a better log, if a failure was not recognised."""
     sources: tuple[str, ...] = ()
     """Files that were read."""
     bytes_read: int = 0
     resembling: tuple[Match, ...] = ()
-    """Where nothing matches: known errors whose message is like one in the text, the likest first.
-    Their confidence is low, and they are no answer."""
+    """If nothing matches: known errors with a message like one in the text, the most similar
+    first. Their confidence is low, and they are not an answer."""
     observations: tuple[Wording, ...] = ()
-    """What the run itself recorded of its end, where it was started by flatout."""
+    """What the run recorded about its own end, if flatout started it."""
 
     @property
     def recognised(self) -> bool:
-        """The text is explained: the failure in it, or that it holds none."""
+        """Whether the text is explained: its failure was recognised, or it contains none."""
         return bool(self.matches) and not self.better_log

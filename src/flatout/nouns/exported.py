@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class BuildPrecision(enum.StrEnum):
-    """What a backend may change of the results."""
+    """How much a backend may change the results."""
 
     EXACT = "exact"  # float32 arithmetic, at most reordered
     ROUNDING = "rounding"  # bfloat16 or float16 inside
@@ -16,7 +16,7 @@ class BuildPrecision(enum.StrEnum):
 
 
 class Goal(enum.StrEnum):
-    """What the kept build is best at."""
+    """What the kept build should be best at."""
 
     LATENCY = "latency"  # time of one call with batch 1
     THROUGHPUT = "throughput"  # samples per second with the best batch
@@ -24,11 +24,11 @@ class Goal(enum.StrEnum):
 
 
 class BuildState(enum.StrEnum):
-    """How far a candidate came."""
+    """How far a candidate got."""
 
     CHOSEN = "chosen"
-    VERIFIED = "verified"  # its results hold; another was better
-    REFUSED = "refused"  # its results do not hold
+    VERIFIED = "verified"  # its results agree; another was better
+    REFUSED = "refused"  # its results do not agree
     FAILED = "failed"  # it could not be built, loaded or run
     ABSENT = "absent"  # a package is not installed
     SKIPPED = "skipped"  # not for this machine, this model or these options
@@ -51,7 +51,7 @@ class ExportGuard:
 
     passed: bool
     reason: str
-    """Why not; empty where it passed."""
+    """Why it did not pass; empty if it passed."""
     samples: int
     """Rows that were compared."""
     relative_error: float | None
@@ -60,13 +60,13 @@ class ExportGuard:
     top1: float | None = None
     """Share of rows with the same most likely class, without ties, or None without such output."""
     metric: str = ""
-    """What a quantised build is judged by: accuracy, agreement, loss, error."""
+    """The measure by which a quantised build is judged: accuracy, agreement, loss, error."""
     reference: float | None = None
     value: float | None = None
     lower: float | None = None
     """Lower 95 % bound of value / reference."""
     batch_sizes: tuple[int, ...] = ()
-    """Those that were compared."""
+    """Batch sizes that were compared."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class Latency:
     p99_ms: float | None
     """The 99th percentile, or None for fewer than 1,000 calls."""
     low_ms: float
-    """95 % interval of p50, over rounds ..."""
+    """Lower end of the 95 % interval of p50; rounds alternate with those of other builds."""
     high_ms: float
-    """... that took turns with those of the other builds."""
+    """Upper end of that interval."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +118,15 @@ class ExportCandidate:
     peak_bytes: int | None = None
     size_bytes: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
-    """Package -> version it was built and measured with."""
+    """Package -> version that it was built and measured with."""
     speedup: float | None = None
-    """Of a call with batch 1 against eager float32 ..."""
+    """Speed-up of a call with batch 1 over eager float32."""
     speedup_interval: tuple[float, float] | None = None
-    """... with its 95 % interval."""
+    """Its 95 % interval."""
 
     @property
     def best_batch(self) -> BatchPoint | None:
-        """Where most samples per second were seen."""
+        """The batch size with the most samples per second."""
         return max(self.batches, key=lambda point: point.samples_per_s, default=None)
 
 
@@ -135,29 +135,29 @@ class ExportSettings:
     """How to export."""
 
     python: str
-    """The user's interpreter: it has torch, and where they are installed the runtimes."""
+    """The user's interpreter, which has torch and any installed runtimes."""
     out: Path
     """The artefact folder."""
     goal: Goal = Goal.LATENCY
     exact: bool = False
     """Keep float32 arithmetic."""
     allow: tuple[str, ...] = ()
-    """int8: quantised builds may be chosen."""
+    """With `int8`, quantised builds may be chosen."""
     only: tuple[str, ...] = ()
-    """Backends to try; empty: all but those that are tried on demand."""
+    """Backends to try; empty for all except those tried only on demand."""
     skip: tuple[str, ...] = ()
     build_limit_s: float = 300.0
-    """For each build."""
+    """Seconds allowed for each build."""
     memory_bytes: int | None = None
     """Bytes for each process, or None for what this machine can spare."""
     tune_s: float = 0.0
-    """For backends that search for schedules."""
+    """Seconds for backends that search for schedules."""
     measure_s: float = 4.0
-    """For each candidate, at batch 1 and again over batches."""
+    """Seconds for each candidate, at batch 1 and again over batches."""
     threads: int | None = None
     """Number of threads, or None for the cores that this process may use."""
     overlay: Path | None = None
-    """A folder of packages behind those of the interpreter."""
+    """A folder of packages searched after the interpreter's own."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class ExportResult:
     model: str
     parameters: int
     source: str
-    """evaluation, training or library: where the inputs are from."""
+    """Where the inputs come from: evaluation, training or library."""
     weights: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -178,7 +178,7 @@ class ExportResult:
     chosen: str | None
     """Id of the chosen one, or None if none could be verified."""
     why: str
-    """Why this one."""
+    """Why it was chosen."""
     artefact: Path | None
     metric: dict[str, object] | None
     """What the script's own evaluation reports: name, value, how."""
@@ -195,5 +195,5 @@ class ExportResult:
 
     @property
     def eager(self) -> ExportCandidate | None:
-        """The model as the script runs it: the measure of all others."""
+        """The model as the script runs it, with which all others are compared."""
         return next((item for item in self.candidates if item.id == "eager"), None)

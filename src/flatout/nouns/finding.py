@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from flatout.nouns import amdahl
 
 LARGEST = 5.0
-"""The ratio above which a gain is only said to be at most that large."""
+"""Above this ratio a gain is reported only as an upper bound."""
 
 
 class Severity(enum.StrEnum):
     """How much it matters, the worst first."""
 
     ERROR = "error"
-    """Something does not work: no GPU, a broken import, errors of the hardware."""
+    """Something does not work: no GPU, a broken import, hardware errors."""
     WARNING = "warning"
     """It works, but slower or less safely than it could."""
     NOTE = "note"
     """Worth knowing; nothing is wrong."""
     UNCHECKED = "unchecked"
-    """The check itself failed: an error in flatout, reported and not hidden."""
+    """The check itself failed: an error in flatout, which is reported."""
 
 
 class Sentence(str):
-    """A line of a Cure that is a remark to read: a terminal may wrap it, unlike a command."""
+    """A line of a Cure that is a remark, not a command: a terminal may wrap it."""
 
     __slots__ = ()
 
@@ -48,20 +48,20 @@ class Gain:
     ratio: float
     """Step now / step afterwards: 1.5 means one and a half times as fast."""
     reason: str
-    """How that was computed, in numbers."""
+    """How it was computed, in numbers."""
     low: float | None = None
-    """The ratio if less is saved than computed, and something else binds; None: not known."""
+    """The ratio if less is saved and something else limits the step, or None if unknown."""
     high: float | None = None
     """The ratio if more is saved than computed."""
 
     @property
     def bounds(self) -> bool:
-        """Whether the ratio is a bound and no prediction: what else a step needs is not known."""
+        """Whether the ratio is only a bound, because the rest of the step is unknown."""
         return self.ratio > LARGEST
 
     @property
     def saved(self) -> float:
-        """Share of the step that is saved; 0 where the ratio says nothing."""
+        """Share of the step that is saved; 0 if the ratio says nothing."""
         is_predicted = self.ratio > 0 and math.isfinite(self.ratio)
         return amdahl.saved(1.0, self.ratio) if is_predicted else 0.0
 
@@ -76,13 +76,13 @@ class Finding:
     """The check's file name with hyphens: nvidia-driver-missing."""
     severity: Severity
     title: str
-    """The problem in one line of at most 100 characters, with the name of what it is about."""
+    """The problem in one line of at most 100 characters, naming its subject."""
     evidence: str
     """What was measured or read, in numbers and names: enough to believe it."""
     cure: Cure
     where: str | None = None
-    """file:line in the user's code, where there is one."""
+    """file:line in the user's code, or None."""
     boost: str | None = None
-    """The boost that cures it without an edit, where there is one."""
+    """The boost that cures it without an edit, or None."""
     gain: Gain | None = None
     """The predicted gain, or None if not predicted."""

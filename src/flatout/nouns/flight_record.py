@@ -16,9 +16,9 @@ class FlightCall:
     operation: str
     """nccl:all_reduce."""
     number: int
-    """In the order of the group's calls."""
+    """Its number in the order of the group's calls."""
     sizes: str
-    """Of the inputs: [[1000]]."""
+    """Sizes of the inputs: [[1000]]."""
     state: str
     """scheduled, started, completed."""
     stack: tuple[StackLine, ...] = ()
@@ -27,7 +27,7 @@ class FlightCall:
 
 @dataclass(frozen=True)
 class UnlikeCall:
-    """A collective that not all ranks of its group called, or not all alike."""
+    """A collective that some ranks of its group did not call, or called differently."""
 
     group: str
     """0:default_pg."""
@@ -36,9 +36,9 @@ class UnlikeCall:
     missing: tuple[int, ...]
     """Ranks that never called it."""
     stack: tuple[StackLine, ...]
-    """Of a rank that did."""
+    """Stack of a rank that called it."""
     others: tuple[FlightCall, ...] = ()
-    """What other ranks called in its place."""
+    """What other ranks called instead."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class FlightRecord:
     """The dumps of one job."""
 
     ranks: tuple[int, ...]
-    """Those whose dumps there are."""
+    """Ranks with a dump."""
     world: int
     """Ranks of the largest group."""
     last: tuple[FlightCall, ...]
@@ -54,4 +54,4 @@ class FlightRecord:
     unlike: tuple[UnlikeCall, ...] = ()
     """The earliest first."""
     text: str = ""
-    """What torch's analyser says, in its words."""
+    """The words of torch's analyser."""

@@ -1,4 +1,4 @@
-"""Frame: all that a monitor knows at one moment. Screens, the page and outlets draw frames."""
+"""Frame: everything a monitor knows at one moment. Screens, page and outlets draw frames."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from flatout.nouns.machine_sample import MachineSample
 
 @dataclass(frozen=True)
 class Frame:
-    """One moment. Several machines where nodes are merged; a job and an alert name theirs."""
+    """One moment, with several machines if nodes are merged. Jobs and alerts name their machine."""
 
     time_s: float
     """Unix time."""
     machines: tuple[MachineSample, ...] = ()
     jobs: tuple[JobSample, ...] = ()
-    """Those that run, then those that ended while they were watched."""
+    """Running jobs, then those that ended while they were watched."""
     alerts: tuple[Alert, ...] = ()
-    """Those that fire, the worst first; then pending ones; then those resolved in the last hour."""
+    """Firing alerts, the worst first, then pending ones, then those resolved in the last hour."""
     notes: tuple[str, ...] = ()
-    """What could not be read, in sentences for the user: a node that does not answer."""
+    """What could not be read, in sentences for the user, such as a node that does not answer."""

@@ -1,7 +1,7 @@
-"""Frames as JSON: one document, the schema of which has a version, and back.
+"""Frames as JSON and back: one document with a versioned schema.
 
-JSON has no word for NaN and infinities. A loss may be one, and that matters: it is the string
-"NaN", "Infinity" or "-Infinity" then. Every other number that is not finite is null.
+JSON cannot express NaN and infinities. Since they matter in a loss, it is then the string "NaN",
+"Infinity" or "-Infinity". Any other number that is not finite is null.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def dump(frame: Frame, lean: bool = False) -> dict[str, Any]:
-    """The frame as a document. lean: without what is not known and what is empty."""
+    """The frame as a document. lean: omit unknown and empty values."""
     return {"schema": SCHEMA, **_raw(frame, lean)}
 
 
 def load(document: Any) -> Frame:
-    """The frame of a document. Raises UserError for another schema, ValueError for no frame."""
+    """The frame in a document. Raises UserError for another schema, ValueError without a frame."""
     schema = document.get("schema") if isinstance(document, dict) else None
     name, _, version = str(schema).partition("/")
     if name != NAME:

@@ -1,4 +1,4 @@
-"""Gpu: one accelerator; and the driver of its vendor. What could not be read is None."""
+"""Gpu: one accelerator, and its vendor's driver. Facts that could not be read are None."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One accelerator as its driver reports it; also one that only the bus shows (`driver_sees`
+    """One accelerator as its driver reports it, or one that only the bus shows (`driver_sees`
     False).
     """
 
     vendor: Vendor
     name: str | None = None
     index: int | None = None
-    """Number that the driver gives it."""
+    """Its number in the driver."""
     uuid: str | None = None
     pci_address: str | None = None
     """domain:bus:device.function, lower case: 0000:3b:00.0."""
     pci_id: str | None = None
     """vendor:device, lower case hexadecimal: 10de:2330."""
     driver_sees: bool | None = None
-    """The vendor's driver lists it; False: it is on the bus, and its driver does not know it."""
+    """Whether the vendor's driver lists it; False if it is only on the bus."""
     kernel_driver: str | None = None
     """The kernel module bound to it: nvidia, nouveau, amdgpu, i915, xe, vfio-pci."""
     compute_capability: tuple[int, int] | None = None
@@ -49,7 +49,7 @@ class Gpu:
     pcie_generation: int | None = None
     """Link now. A GPU that idles lowers it: compare only when busy, or compare the maxima."""
     pcie_generation_max: int | None = None
-    """The most that card and slot together can do."""
+    """The maximum of card and slot together."""
     pcie_generation_card: int | None = None
     """The most that the card itself can do."""
     pcie_width: int | None = None
@@ -69,27 +69,27 @@ class Gpu:
     clock_memory_mhz: int | None = None
     clock_memory_max_mhz: int | None = None
     throttles: tuple[str, ...] | None = None
-    """What holds the clocks down now, NVML's names without prefix: sw_power_cap, hw_slowdown,
+    """What limits the clocks now, by NVML's names without prefix: sw_power_cap, hw_slowdown,
     sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown, sync_boost, gpu_idle,
     applications_clocks_setting, display_clocks_setting."""
     ecc: bool | None = None
-    """ECC is switched on now."""
+    """Whether ECC is on now."""
     ecc_uncorrected: int | None = None
-    """Since the driver was loaded."""
+    """Count since the driver was loaded."""
     ecc_uncorrected_lifetime: int | None = None
     retired_pages: int | None = None
-    """Both causes together."""
+    """Pages retired for either cause."""
     retirement_pending: bool | None = None
-    """Pages wait for a reboot to be retired, or rows for a reset to be remapped."""
+    """Whether pages wait for a reboot to be retired, or rows for a reset to be remapped."""
     row_remap_failed: bool | None = None
     persistence_mode: bool | None = None
     compute_mode: str | None = None
     """default, exclusive_process or prohibited."""
     mig: bool | None = None
     mig_slices: tuple[str, ...] = ()
-    """Profiles of the slices that exist: 1g.10gb."""
+    """Profiles of the existing slices: 1g.10gb."""
     display: bool | None = None
-    """A screen hangs on it."""
+    """Whether a screen is connected."""
     driver_model: str | None = None
     """Windows: WDDM, TCC or MCDM."""
     nvlinks: int | None = None
@@ -103,7 +103,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuPair:
-    """How two GPUs talk: the indices, and the shortest way between them."""
+    """How two GPUs are connected: their indices and the shortest link between them."""
 
     first: int
     second: int
@@ -116,9 +116,9 @@ class Driver:
 
     vendor: Vendor
     version: str | None = None
-    """The user side's, as NVML or nvidia-smi report it; AMD: the amdgpu or ROCm driver's."""
+    """The user-side version from NVML or nvidia-smi; AMD: that of the amdgpu or ROCm driver."""
     kernel_version: str | None = None
-    """The loaded module's (/proc/driver/nvidia/version, /sys/module/amdgpu/version)."""
+    """The loaded module's version (/proc/driver/nvidia/version, /sys/module/amdgpu/version)."""
     installed_version: str | None = None
     """The module's on disk for the running kernel (modinfo); it may differ from the loaded one."""
     library_version: str | None = None

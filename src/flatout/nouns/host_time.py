@@ -1,7 +1,7 @@
-"""HostTime: which lines of the user's the host's time goes to, by sampled stacks.
+"""HostTime: how the host's time divides among the user's lines, from sampled stacks.
 
-All figures are milliseconds of one step of the thread that trains, means over the sampled steps,
-unless they say otherwise.
+Unless stated otherwise, figures are milliseconds per step of the training thread, averaged over
+the sampled steps.
 """
 
 from __future__ import annotations
@@ -23,45 +23,41 @@ class HostKind(enum.StrEnum):
     LIBRARY = "library"
     """Another package, or a module of Python's library."""
     WAITING = "waiting"
-    """No code runs: a file, a lock, a pipe, another process, sleep."""
+    """No code runs: it waits for a file, a lock, a pipe or another process, or sleeps."""
 
 
 @dataclass(frozen=True)
 class HostLine:
-    """One line of the user's own code, the deepest one, with what it calls outside of it."""
+    """One line of the user's own code, the deepest in the stack, with what it calls elsewhere."""
 
     where: Place
     kind: HostKind
     ms: float
     callee: str = ""
-    """What the line calls: sklearn.f1_score; for the user's own Python the expression; may be
-    empty.
-    """
+    """What the line calls: sklearn.f1_score; for the user's Python the expression; or empty."""
     package: str = ""
-    """Whose code that is; empty: the user's own."""
+    """The package that the code belongs to; empty if it is the user's own."""
     chain: tuple[Place, ...] = ()
     """The user's lines that led there, the outermost first, without `where` itself."""
     loading: bool = False
-    """In the loader: preparing a batch in the process that trains."""
+    """In the loader: preparing a batch in the training process."""
     modelling: bool = False
-    """Inside of a module that torch has called, the user's or torch's own: a forward pass."""
+    """In a forward pass: inside a module called by torch, the user's or torch's own."""
     framework: str = ""
-    """The package between the line and torch, which runs the loop; empty: the line calls torch."""
+    """The package that runs the loop between line and torch; empty if the line calls torch."""
     updating: bool = False
-    """In an optimizer's step, or in the update of a program without one."""
+    """In an optimizer's step, or in the update of a program without an optimizer."""
     hooked: bool = False
-    """In a function that torch calls for a module and that is not its forward: a hook."""
+    """In a hook: a function that torch calls for a module, other than its forward."""
     collating: bool = False
-    """In the loader's own code below the line: no line of a data set's is known."""
+    """In the loader's own code below the line; no line of a data set is known."""
     samples: int = 0
     steps: tuple[int, ...] | None = None
     """The sampled steps it was seen in, counted from 0, or None if unknown."""
     scans: bool = False
-    """It tests whether something is in a list, and compares it with one item after the other."""
+    """It tests membership in a list by comparing one item after the other."""
     grows: bool = False
-    """It adds to an array by a new one that takes its place, in each round of a loop, or to one
-    that stays from step to step.
-    """
+    """It extends an array by replacing it with a new one, in each round of a loop or each step."""
     formats: bool = False
     """It turns tensors into text."""
 
@@ -71,14 +67,14 @@ class HostStack:
     """One sampled stack, for pictures."""
 
     frames: tuple[str, ...]
-    """The outermost first: "train.py:30 clip", "sklearn f1_score"; what a line calls that has no
-    frame comes last: "torch operators", "numpy np.sort(a)", "waiting in time.sleep(1)".
+    """The outermost first: "train.py:30 clip", "sklearn f1_score". A callee without a frame comes
+    last: "torch operators", "numpy np.sort(a)", "waiting in time.sleep(1)".
     """
     ms: float
     thread: str = ""
-    """Empty: the thread that trains; else the thread's name, and `ms` is CPU time."""
+    """Empty for the training thread; else the thread's name, and `ms` is CPU time."""
     kinds: tuple[HostKind, ...] = ()
-    """Whose code each frame is."""
+    """Kind of code in each frame."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +83,11 @@ class HostThread:
 
     name: str
     cpu_ms: float
-    """CPU time a step."""
+    """CPU time per step."""
     where: Place | None = None
     """The user's line that takes most of it, or None if no line is the user's."""
     package: str = ""
-    """Whose code takes most of it where no line is the user's."""
+    """The package that takes most of it, if no line is the user's."""
 
 
 @dataclass(frozen=True)
@@ -108,31 +104,31 @@ class HostTime:
     threads: tuple[HostThread, ...] = ()
     """Other threads of the process that run Python, the busiest first."""
     worker_lines: tuple[HostLine, ...] = ()
-    """Lines of all loader workers, the longest first; milliseconds of CPU time a step."""
+    """Lines of all loader workers, the longest first; milliseconds of CPU time per step."""
     worker_idle_ms: float | None = None
-    """In which all workers together waited while they prepared samples, though there was a core."""
+    """Time that all workers together waited while preparing samples, though a core was free."""
     gc_ms: float = 0.0
-    """In Python's garbage collector, in no line."""
+    """Time in Python's garbage collector; not part of any line."""
     queued_ms: float | None = None
-    """Time ready to run while no core was free, in no line, or None if unknown here."""
+    """Time ready to run with no core free; not part of any line. None if unknown here."""
     waited_ms: float = 0.0
-    """In which the thread that trains used no CPU, in whatever line, but for the loader."""
+    """Time in which the training thread used no CPU, in any line, except in the loader."""
     cost_ms: float = 0.0
-    """That the thread that samples spent at it, waits for the interpreter included."""
+    """Time the sampling thread took, including its waits for the interpreter."""
     idle_known: bool = False
-    """Whether waiting is told from running."""
+    """Whether waiting can be told from running."""
 
     def scale(self, step_ms: float) -> float:
-        """From the sampled steps to a step of `step_ms`.
+        """The factor from the sampled steps to a step of `step_ms`.
 
-        The sampled ones are longer by what sampling takes, which falls on all lines alike; and
-        where other programs take the cores, the time without one is in no line.
+        Sampling makes steps longer, in all lines alike. If other programs take the cores, the
+        time without a core is in no line.
         """
         measured_ms = self.step_ms - (self.queued_ms or 0.0)
         return step_ms / measured_ms if measured_ms > 0 else 1.0
 
     def total_ms(self, *kinds: HostKind, loading: bool = False) -> float:
-        """Of these kinds together. loading: of what the loader does, else of all the rest."""
+        """Time of these kinds together. loading: in the loader only, else outside it only."""
         return total_ms(
             line for line in self.lines if line.kind in kinds and line.loading is loading
         )
@@ -143,5 +139,5 @@ class HostTime:
 
 
 def total_ms(lines: Iterable[HostLine]) -> float:
-    """Milliseconds of a step of all these lines."""
+    """Milliseconds per step of all these lines."""
     return sum(line.ms for line in lines)

@@ -1,4 +1,4 @@
-"""Identity: what a plan remembers of a Machine, enough to tell whether this is the same one."""
+"""Identity: what a plan stores about a Machine, enough to recognise it again."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class GpuIdentity:
 
 @dataclass(frozen=True)
 class Identity:
-    """Where a plan was measured or a program runs; a fact that could not be read is None."""
+    """Where a plan was measured or a program runs. A fact that could not be read is None."""
 
     system: str
     """Linux, Windows or Darwin."""
     cpu: str | None
     cores: int | None
-    """Cores that this process may really use: affinity and cgroup quota."""
+    """Cores that this process may use, by affinity and cgroup quota."""
     memory_bytes: int | None
     gpus: tuple[GpuIdentity, ...] = ()
     python: str | None = None

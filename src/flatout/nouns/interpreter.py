@@ -20,7 +20,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Torch:
-    """torch in that interpreter. From its files; with `imported` also what it says itself."""
+    """torch in that interpreter, from its files; with `imported` also what it reports itself."""
 
     version: str | None = None
     """2.7.1, without the build."""
@@ -34,7 +34,7 @@ class Torch:
     location: str | None = None
     installer: str | None = None
     requires: tuple[str, ...] = ()
-    """Its own requirements on nvidia-*, triton*, as in its metadata: nvidia-cudnn-cu12==9.5.1.17"""
+    """Its requirements on nvidia-* and triton*, as in its metadata: nvidia-cudnn-cu12==9.5.1.17"""
     imported: bool | None = None
     """Whether the import succeeded, or None if not tried (or not in time)."""
     import_error: str | None = None
@@ -42,22 +42,22 @@ class Torch:
     import_s: float | None = None
     cuda_available: bool | None = None
     cuda_error: str | None = None
-    """What CUDA's initialisation said, as torch words it."""
+    """The error of CUDA's initialisation, as torch words it."""
     device_count: int | None = None
     """CUDA or ROCm devices."""
     arch_list: tuple[str, ...] | None = None
     """sm_80, compute_90, gfx942."""
     cudnn: str | None = None
-    """Loaded: "9.1.0"."""
+    """The version loaded: "9.1.0"."""
     nccl: str | None = None
     mps_built: bool | None = None
     mps_available: bool | None = None
     xpu_available: bool | None = None
     bf16_supported: bool | None = None
-    """On device 0."""
+    """Whether device 0 supports bfloat16."""
     num_threads: int | None = None
     compile_works: bool | None = None
-    """A compiled function was run (only with --deep)."""
+    """Whether a compiled function ran (only with --deep)."""
     compile_error: str | None = None
 
 
@@ -69,13 +69,13 @@ class Tensorflow:
     package: str | None = None
     """tensorflow, tensorflow-cpu, tensorflow-gpu, tensorflow-macos, intel-tensorflow."""
     cuda: str | None = None
-    """From its build information file, "12.5.1"."""
+    """Its CUDA version from the build information file: "12.5.1"."""
     cudnn: str | None = None
     cuda_build: bool | None = None
     cuda_libraries: bool | None = None
-    """The nvidia-* wheels of its `and-cuda` extra are installed."""
+    """Whether the nvidia-* wheels of its `and-cuda` extra are installed."""
     gpus_seen: int | None = None
-    """Only with --deep."""
+    """Number of GPUs it sees (only with --deep)."""
     import_error: str | None = None
 
 
@@ -102,34 +102,34 @@ class Interpreter:
     free_threaded: bool | None = None
     virtual_environment: bool | None = None
     conda: bool | None = None
-    """It is a conda environment."""
+    """Whether it is a conda environment."""
     managed_by: str | None = None
-    """uv, conda, pip, poetry, system (externally managed: PEP 668)."""
+    """uv, conda, pip, poetry or system (externally managed: PEP 668)."""
     user_site: bool | None = None
-    """Packages in the user's own site folder are visible to it."""
+    """Whether it sees packages in the user's own site folder."""
     headers: bool | None = None
-    """Python.h is there: torch.compile on CPU and extensions need it."""
+    """Whether Python.h exists, which torch.compile on CPU and extensions need."""
     compiler: str | None = None
     """Path of the C++ compiler that torch.compile would use, or None if not found."""
     compiler_searched: bool = False
-    """A compiler was looked for, so that None in `compiler` means there is none."""
+    """Whether a compiler was searched; None in `compiler` then means that there is none."""
     packages: tuple[Package, ...] | None = None
-    """Those that matter: torch*, nvidia-*, triton*, tensorflow*, jax*, cuda-*, xformers, ..."""
+    """Relevant packages: torch*, nvidia-*, triton*, tensorflow*, jax*, cuda-*, xformers, ..."""
     duplicates: tuple[Package, ...] = ()
-    """Packages that are found more than once, or in two managers: each copy."""
+    """Each copy of a package that is found more than once, or in two managers."""
     torch: Torch | None = None
-    """None: not installed (when `packages` is not None)."""
+    """torch, or None if not installed (if `packages` is None: unknown)."""
     tensorflow: Tensorflow | None = None
     jax: Jax | None = None
     error: str | None = None
     """Why the interpreter could not be queried."""
     timed_out: bool = False
-    """That error is the time limit: asked again, with more time, it may answer."""
+    """Whether that error is the time limit; with more time it may answer."""
 
 
 @dataclass(frozen=True)
 class OtherPython:
-    """One more Python in play."""
+    """Another Python on this machine."""
 
     executable: str
     version: str | None = None

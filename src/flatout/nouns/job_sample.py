@@ -1,4 +1,4 @@
-"""JobSample: what one training job does at one moment. What is not known is None."""
+"""JobSample: what one training job does at one moment. Unknown values are None."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Literal
 
 JobState = Literal["starting", "training", "tuning", "stalled", "ended", "foreign"]
 """starting: no step yet; stalled: HANG001 fires; foreign: not started by flatout, so its steps are
-not known."""
+unknown."""
 
 
 @dataclass(frozen=True)
 class PulseStep:
-    """One step of one rank, as its pulse told it."""
+    """One step of one rank, as its pulse reported it."""
 
     step: int
-    """From 1."""
+    """Counted from 1."""
     time_s: float
     """Unix time of its end."""
     duration_s: float
     wait_s: float | None
-    """None: not known."""
+    """Seconds spent waiting, or None if unknown."""
     loss: float | None
-    """None: not read in this step. NaN and infinities are as the program computed them."""
+    """The loss as computed, NaN and infinities included, or None if not read in this step."""
     samples: int | None
     flags: int = 0
     """`flatout_agent.wire.pulse`: EVALUATED, SAVED, COMPILED, TUNING, SKIPPED, EPOCH_BEGAN."""
     shapes: int | None = None
-    """Equal for steps with inputs of equal shapes."""
+    """A number that is equal for steps with equal input shapes."""
     loss_scale: float | None = None
     own_s: float | None = None
-    """Of its duration, until its backward pass began: work that waits for no other rank."""
+    """Seconds until its backward pass began: work that waits for no other rank."""
 
 
 @dataclass(frozen=True)
@@ -42,50 +42,50 @@ class RankSample:
     step: int | None = None
     """Steps taken."""
     step_s: float | None = None
-    """Median of the steps of the last 10 s (at least 5 steps)."""
+    """Median step time of the last 10 s (at least 5 steps)."""
     wait_share: float | None = None
-    """Of those steps, the share spent waiting for the loader, 0 to 1."""
+    """Share of those steps spent waiting for the loader, 0 to 1."""
     samples_per_s: float | None = None
     loss: float | None = None
     """The last one read."""
     last_step_s: float | None = None
     """Unix time of the end of the last step."""
     cpu_cores: float | None = None
-    """Of the process with all that it started."""
+    """Cores used by the process and all that it started."""
     memory_bytes: int | None = None
-    """Of the process with all that it started."""
+    """Memory of the process and all that it started."""
     gpus: tuple[int, ...] = ()
     gpu_memory_bytes: int | None = None
     device: str | None = None
     """cpu, cuda, xpu, mps."""
     steps_lost: int | None = None
-    """Steps that were not seen: they were too many between two looks."""
+    """Steps that were missed because there were too many between two samples."""
 
 
 @dataclass(frozen=True)
 class JobSample:
-    """One job; its ranks on this machine."""
+    """One job, with its ranks on this machine."""
 
     id: str
-    """Stable while it runs: pid and start, `4711-83920`."""
+    """Pid and start, `4711-83920`: stable while it runs."""
     state: JobState
     hostname: str
     program: str
     """As the user typed it: `train.py --epochs 10`."""
     pid: int
-    """Of the program (of a foreign job: of its first process)."""
+    """Pid of the program, or of the first process of a foreign job."""
     user: str | None = None
     folder: str | None = None
     """Its working folder."""
     run_folder: str | None = None
     """`.flatout/runs/...`, absolute: history, stacks, report."""
     began_s: float | None = None
-    """Unix time."""
+    """Unix time of its start."""
     ended_s: float | None = None
     exit_code: int | None = None
     """As a shell shows it: 128 + N for signal N."""
     step: int | None = None
-    """Of the rank that is least far."""
+    """Step of the rank furthest behind."""
     steps_expected: int | None = None
     step_s: float | None = None
     """Median over the ranks."""
@@ -96,13 +96,13 @@ class JobSample:
     loss: float | None = None
     """Mean of the ranks."""
     left_s: float | None = None
-    """Time to the end, where the number of steps is known."""
+    """Time to the end, or None if the number of steps is unknown."""
     cpu_cores: float | None = None
     memory_bytes: int | None = None
     gpu_memory_bytes: int | None = None
     gpus: tuple[int, ...] = ()
     boosts: tuple[str, ...] = ()
-    """Those of its plan."""
+    """Boosts of its plan."""
     ranks: tuple[RankSample, ...] = ()
     recent_steps: tuple[PulseStep, ...] = ()
-    """Of its least rank: the steps since the frame before, at most 200 of them, evenly chosen."""
+    """Steps of its lowest rank since the previous frame: at most 200, evenly chosen."""

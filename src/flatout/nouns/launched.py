@@ -10,36 +10,36 @@ if TYPE_CHECKING:
     from flatout.nouns.explained import Explained
 
 LaunchState = Literal["queued", "running", "ended", "failed", "cancelled", "unknown"]
-"""ended: with exit code 0; unknown: the engine does not answer, or knows the job no more."""
+"""ended: with exit code 0; unknown: the engine does not answer, or has forgotten the job."""
 FINAL: frozenset[LaunchState] = frozenset({"ended", "failed", "cancelled"})
 JOB_FILE = "job.json"
-"""In the folder of a launch: its SubmittedJob."""
+"""The file in a launch's folder that holds its SubmittedJob."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A file or folder of the code folder that does not travel."""
+    """A file or folder of the code folder that is not sent."""
 
     path: str
-    """Below the code folder, with `/`."""
+    """Path relative to the code folder, with `/`."""
     reason: str
     size_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class PackedCode:
-    """The files of the code folder that travel with the program."""
+    """The files of the code folder that are sent with the program."""
 
     folder: Path
     files: tuple[str, ...] = ()
-    """Below the folder, with `/`; sorted."""
+    """Paths relative to the folder, with `/`; sorted."""
     size_bytes: int = 0
     left_out: tuple[LeftOut, ...] = ()
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What the user asks an engine for."""
+    """What the user asks of an engine."""
 
     engine: str
     argv: tuple[str, ...]
@@ -54,29 +54,29 @@ class LaunchRequest:
     ranks: int | None = None
     """Processes on each node, or None for one per GPU (one without GPUs)."""
     time_s: float | None = None
-    """The longest run, or None for the engine's default."""
+    """Time limit in seconds, or None for the engine's default."""
     variables: tuple[tuple[str, str], ...] = ()
     """Environment variables of the program, from --env NAME=VALUE."""
     image: str = ""
-    """Container image; empty: none, or the engine's default."""
+    """Container image; empty for none or the engine's default."""
     plan: Path | None = None
     """flatout.toml below the code folder."""
     lock: str = ""
-    """The environment's packages as `flatout env freeze` writes them; empty: not known."""
+    """The environment's packages as `flatout env freeze` writes them; empty if unknown."""
     packed: PackedCode | None = None
-    """The packed code, or None if the engine's nodes see the code folder itself."""
+    """The packed code, or None if the engine's nodes see the code folder directly."""
     restarts: int = 0
-    """How often a program that fails is started again."""
+    """How often a failed program is started again."""
     partition: str = ""
     account: str = ""
     queue: str = ""
     hosts: tuple[str, ...] = ()
     python: str = ""
-    """Python of the nodes; empty: the engine's default."""
+    """Python of the nodes; empty for the engine's default."""
     options: tuple[tuple[str, str], ...] = ()
-    """Others of this engine, from --set NAME=VALUE."""
+    """Further options of this engine, from --set NAME=VALUE."""
     launch_folder: Path = Path()
-    """Where its files will lie, full path: below the code folder."""
+    """Full path of the folder for its files, below the code folder."""
 
     def option(self, name: str, default: str = "") -> str:
         """The last value given for that option of the engine."""
@@ -92,48 +92,48 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class CheckedLaunch:
-    """A request that its engine would take."""
+    """A request that its engine would accept."""
 
     request: LaunchRequest
-    """With what only the engine knows filled in: how many GPUs `all` are, on which partition."""
+    """The request with what only the engine knows: how many GPUs `all` are, which partition."""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """Worth knowing, and nothing wrong: when it would start."""
+    """Useful facts that are not problems, such as when it would start."""
 
 
 @dataclass(frozen=True)
 class LaunchFile:
-    """A file that the engine reads: plain, commented, the user's to keep and edit."""
+    """A plain, commented file that the engine reads and the user may edit."""
 
     path: str
-    """Below the folder of the launch."""
+    """Path relative to the launch's folder."""
     text: str
     executable: bool = False
 
 
 @dataclass(frozen=True)
 class LaunchCosts:
-    """What is asked for, before it is."""
+    """The resources that a request asks for."""
 
     nodes: int
     gpus: int | None
-    """In all; None: not known (`all` of each node)."""
+    """GPUs on all nodes, or None if unknown (`all` of each node)."""
     hours: float | None
-    """The longest run, or None if no limit was named."""
+    """Hours of the longest run, or None without a limit."""
     gpu_model: str = ""
     price_per_hour: float | None = None
-    """US dollars for all nodes, where the engine knows."""
+    """US dollars for all nodes, or None if the engine does not know."""
     notes: tuple[str, ...] = ()
 
     @property
     def gpu_hours(self) -> float | None:
-        """At most."""
+        """The most GPU hours it can use."""
         return None if self.gpus is None or self.hours is None else self.gpus * self.hours
 
 
 @dataclass(frozen=True)
 class PreparedLaunch:
-    """All that is known before anything is written or submitted."""
+    """Everything known before anything is written or submitted."""
 
     request: LaunchRequest
     files: tuple[LaunchFile, ...]
@@ -151,30 +151,30 @@ class SubmittedJob:
     """The engine's name for it."""
     name: str
     folder: str
-    """Of the launch: its files, its logs where the engine writes them here."""
+    """Folder of the launch: its files, and its logs if the engine writes them here."""
     submitted_at: float
     """Seconds since 1970."""
     nodes: int = 1
     extra: dict[str, str] = field(default_factory=dict)
-    """What this engine needs to ask for it again."""
+    """What this engine needs to find it again."""
 
 
 @dataclass(frozen=True)
 class JobState:
-    """What the engine says of a job."""
+    """What the engine says about a job."""
 
     state: LaunchState
     detail: str = ""
-    """Why it waits, or why it failed, in the engine's own words made plain."""
+    """Why it waits or failed: the engine's own words, made plain."""
     returncode: int | None = None
     nodes: tuple[str, ...] = ()
-    """Their names, once known."""
+    """Names of the nodes, once known."""
     first: str = ""
-    """Of a job that failed: the source of the node that ended first, as in its LogLines."""
+    """In a failed job, the source of the node that ended first, as in its LogLines."""
 
     @property
     def final(self) -> bool:
-        """Whether it will not change any more."""
+        """Whether it can no longer change."""
         return self.state in FINAL
 
 
@@ -183,13 +183,13 @@ class LogLine:
     """A line that a node or rank of the job has written."""
 
     source: str
-    """As in `node 0` or `gpu-02`; empty: the engine itself."""
+    """`node 0` or `gpu-02`; empty for the engine itself."""
     text: str
 
 
 @dataclass(frozen=True)
 class FirstFailure:
-    """Of a job that failed: the node or rank whose error came first."""
+    """The node or rank of a failed job whose error came first."""
 
     source: str
     error: str
@@ -197,22 +197,22 @@ class FirstFailure:
     explained: Explained | None = None
     """The explained error, or None if unknown."""
     tail: tuple[str, ...] = ()
-    """The last lines of the rank's own log, where that can be read from here."""
+    """The last lines of the rank's own log, if it can be read from here."""
 
 
 @dataclass(frozen=True)
 class LaunchEngine:
-    """An engine: what it is called and which options it understands."""
+    """An engine: its name and the options it understands."""
 
     title: str
     since: str
     needs: str
-    """What must be there to submit, in a few words."""
+    """What must be present to submit, in a few words."""
     travels: bool
-    """Whether the code folder is sent along; False: nodes see it, as on a shared file system."""
+    """Whether the code folder is sent; False if nodes see it, as on a shared file system."""
     understands: tuple[str, ...] = ()
-    """Fields of LaunchRequest beside those of all engines: partition, account, queue, image ..."""
+    """LaunchRequest fields beyond those of all engines: partition, account, queue, image ..."""
     settings: tuple[str, ...] = ()
-    """Names for --set; ("*",): any, handed through to the engine."""
+    """Names for --set; ("*",) if any name is passed on to the engine."""
     logs_end: bool = False
-    """Its `logs` ends once the job has ended and every line was given."""
+    """Whether its `logs` ends once the job has ended and every line was given."""

@@ -1,4 +1,4 @@
-"""Listing: every package that is installed in one Python, with where it came from."""
+"""Listing: every package installed in one Python, and where it came from."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class InstalledPackage:
     installer: str | None = None
     """pip, uv or conda."""
     url: str | None = None
-    """It was installed from this address, not from an index."""
+    """The address it was installed from, or None if it came from an index."""
     editable: bool = False
     folder: bool = False
-    """The address is a folder on this machine."""
+    """Whether the address is a folder on this machine."""
     vcs: str | None = None
-    """git, where the address is a repository."""
+    """git if the address is a repository, else None."""
     commit: str | None = None
 
 
@@ -36,7 +36,7 @@ class CondaPackage:
 
 @dataclass(frozen=True)
 class Listing:
-    """One Python with all that is in it."""
+    """One Python with all its packages."""
 
     python: str
     """3.11.7"""

@@ -1,7 +1,7 @@
 """Machine: facts about the hardware and software here.
 
-A fact that could not be read is None, never 0 and never a guess. A tuple that is None could not be
-read; an empty one was read and is empty. Units are in the names (`_bytes`, `_c` degrees Celsius,
+A fact that could not be read is None, never 0 and never a guess. A tuple is None if it could not be
+read, and empty if it was read and is empty. Units are in the names (`_bytes`, `_c` degrees Celsius,
 `_w` watts, `_mhz`, `_mib_per_s`); versions are text as the software itself writes them.
 """
 
@@ -34,7 +34,7 @@ class Xid:
     pci_address: str | None = None
     count: int = 1
     text: str | None = None
-    """The last such line's message."""
+    """Message of the last line with this error."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class System:
     name: str | None = None
     """Linux, Windows or Darwin."""
     release: str | None = None
-    """Of the kernel: 6.8.0-45-generic; Windows: 10.0.22631; macOS: its Darwin release."""
+    """Kernel release: 6.8.0-45-generic; Windows: 10.0.22631; macOS: its Darwin release."""
     architecture: str | None = None
     """x86_64, aarch64, AMD64, arm64."""
     distribution: str | None = None
@@ -54,14 +54,14 @@ class System:
     distribution_version: str | None = None
     """22.04; macOS: 15.1; Windows: 11."""
     distribution_name: str | None = None
-    """As shown to people: Ubuntu 22.04.5 LTS."""
+    """Full name: Ubuntu 22.04.5 LTS."""
     libc: str | None = None
     """glibc 2.35, musl 1.2.4."""
     secure_boot: bool | None = None
     root: bool | None = None
-    """This process may act as administrator."""
+    """Whether this process may act as administrator."""
     rosetta: bool | None = None
-    """macOS: this process runs as x86-64 under Rosetta."""
+    """macOS: whether this process runs as x86-64 under Rosetta."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,18 @@ class LinuxKernel:
     """What the Linux kernel reports about itself."""
 
     modules: tuple[str, ...] | None = None
-    """Loaded ones that matter here: nvidia, nvidia_uvm, nvidia_peermem, nouveau, amdgpu, i915, xe,
+    """Relevant loaded modules: nvidia, nvidia_uvm, nvidia_peermem, nouveau, amdgpu, i915, xe,
     gdrdrv, mlx5_core, ib_core, vfio_pci."""
     nvidia_module_on_disk: bool | None = None
-    """There is an nvidia.ko for the running kernel release."""
+    """Whether there is an nvidia.ko for the running kernel release."""
     nvidia_module_for: tuple[str, ...] | None = None
-    """Kernel releases on disk for which there is an nvidia.ko."""
+    """Kernel releases on disk that have an nvidia.ko."""
     headers: bool | None = None
-    """The headers of the running kernel are installed."""
+    """Whether the headers of the running kernel are installed."""
     dkms: bool | None = None
-    """The dkms command is there."""
+    """Whether the dkms command exists."""
     iommu: bool | None = None
-    """An IOMMU translates (groups exist and it is not in passthrough)."""
+    """Whether an IOMMU translates (groups exist and it is not in passthrough)."""
     huge_pages: int | None = None
     transparent_huge_pages: str | None = None
     """always, madvise or never."""
@@ -89,16 +89,16 @@ class LinuxKernel:
     fabric_manager: bool | None = None
     """Whether nvidia-fabricmanager runs, or None if unknown or without an NVSwitch."""
     device_files: tuple[DeviceFile, ...] | None = None
-    """/dev/nvidia*, /dev/kfd, /dev/dri/render*, /dev/dxg that exist or should."""
+    """Those of /dev/nvidia*, /dev/kfd, /dev/dri/render*, /dev/dxg that exist or should."""
     user_groups: tuple[str, ...] | None = None
-    """Groups that this user is in."""
+    """Groups of this user."""
     xids: tuple[Xid, ...] | None = None
-    """From the kernel's log since boot, or None if it may not be read."""
+    """Errors in the kernel's log since boot, or None if it may not be read."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What this process may use at most; -1 is unlimited."""
+    """The most that this process may use; -1 is unlimited."""
 
     open_files: int | None = None
     open_files_hard: int | None = None
@@ -113,7 +113,7 @@ class Cpu:
     name: str | None = None
     architecture: str | None = None
     cores: int | None = None
-    """Cores that this process may really use: affinity and cgroup quota, whole cores."""
+    """Whole cores that this process may use, by affinity and cgroup quota."""
     logical_cores: int | None = None
     """Hardware threads of the machine."""
     physical_cores: int | None = None
@@ -129,8 +129,8 @@ class Cpu:
     governor: str | None = None
     """performance, powersave, schedutil, ..."""
     scaling_driver: str | None = None
-    """intel_pstate, amd-pstate-epp, acpi-cpufreq: under intel_pstate and amd-pstate-epp `powersave`
-    is the ordinary governor and not slow."""
+    """intel_pstate, amd-pstate-epp or acpi-cpufreq. With the first two, `powersave` is the usual
+    governor and is not slow."""
 
 
 @dataclass(frozen=True)
@@ -161,23 +161,23 @@ class Disk:
     file_system: str | None = None
     """ext4, xfs, nfs4, lustre, overlay, tmpfs, 9p (Windows drive in WSL), drvfs, apfs, NTFS."""
     rotational: bool | None = None
-    """A turning disk."""
+    """Whether it is a rotating disk."""
     network: bool | None = None
     writable: bool | None = None
 
 
 @dataclass(frozen=True)
 class Container:
-    """Whether this process is in a container or a virtual machine of that kind."""
+    """The container or virtual machine, if any, that this process runs in."""
 
     kind: str | None = None
-    """docker, podman, kubernetes, lxc, singularity, containerd; None: in none."""
+    """docker, podman, kubernetes, lxc, singularity, containerd, or None outside a container."""
     wsl: int | None = None
     """1 or 2, or None outside WSL."""
     gpu_passed_through: bool | None = None
-    """NVIDIA's or AMD's device files or /dev/dxg are visible in the container."""
+    """Whether NVIDIA's or AMD's device files or /dev/dxg are visible in the container."""
     virtual_machine: str | None = None
-    """kvm, vmware, microsoft, xen, virtualbox, firecracker; None: on the metal, or not known."""
+    """kvm, vmware, microsoft, xen, virtualbox, firecracker, or None if bare metal or unknown."""
 
 
 @dataclass(frozen=True)
@@ -186,13 +186,13 @@ class CudaToolkit:
 
     path: str
     version: str | None = None
-    """Of its nvcc (or version.json): "12.4"."""
+    """Version of its nvcc (or version.json): "12.4"."""
     on_path: int | None = None
     """Position of its nvcc among those on PATH, 0 first, or None if not on PATH."""
     cuda_home: bool = False
-    """CUDA_HOME or CUDA_PATH names it."""
+    """Whether CUDA_HOME or CUDA_PATH names it."""
     on_library_path: bool = False
-    """LD_LIBRARY_PATH holds one of its library folders."""
+    """Whether LD_LIBRARY_PATH contains one of its library folders."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Library:
     name: str
     path: str
     version: str | None = None
-    """From the file's name or header: 9.1.0."""
+    """Version in the file's name or header: 9.1.0."""
     source: str | None = None
     """library_path (LD_LIBRARY_PATH), loader (ld.so cache or standard folders)."""
 
@@ -231,10 +231,10 @@ class Machine:
     kernel: LinuxKernel = field(default_factory=LinuxKernel)
     container: Container = field(default_factory=Container)
     gpus: tuple[Gpu, ...] | None = None
-    """Every accelerator that a driver or the bus shows, or None if nothing could be asked."""
+    """Every accelerator that a driver or the bus shows, or None if neither could be asked."""
     gpu_pairs: tuple[GpuPair, ...] | None = None
     drivers: tuple[Driver, ...] | None = None
-    """One per vendor of which a trace was found."""
+    """One driver per vendor of which a trace was found."""
     disks: tuple[Disk, ...] | None = None
     network_ports: tuple[NetworkPort, ...] | None = None
     toolkits: tuple[CudaToolkit, ...] | None = None
@@ -243,9 +243,9 @@ class Machine:
     """The user's Python, or None if none was found."""
     pythons: tuple[OtherPython, ...] | None = None
     environment: dict[str, str] | None = None
-    """Variables that matter, those that are set."""
+    """Relevant variables that are set."""
     unread: tuple[str, ...] = ()
-    """Sources that could not be read because of an error inside flatout, with that error."""
+    """Sources that could not be read because of an error in flatout, with that error."""
     recorded: str | None = None
     """Date of the recording, YYYY-MM-DD."""
 
@@ -264,6 +264,6 @@ class Machine:
 
     @property
     def torch_missing(self) -> bool:
-        """The interpreter was asked, and torch is not installed in it."""
+        """Whether the interpreter was asked and has no torch installed."""
         was_read = self.interpreter is not None and self.interpreter.packages is not None
         return was_read and self.torch is None

@@ -1,4 +1,4 @@
-"""MachineSample: what one machine and its devices do at one moment. What is not known is None."""
+"""MachineSample: what one machine and its devices do at one moment. Unknown values are None."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from flatout.nouns.gpu import Vendor
 
 @dataclass(frozen=True)
 class GpuUse:
-    """What one process has of a GPU."""
+    """What one process uses of a GPU."""
 
     pid: int
     memory_bytes: int | None = None
     utilization: float | None = None
-    """Share of the time in which a kernel of it ran, 0 to 1."""
+    """Share of the time in which one of its kernels ran, 0 to 1."""
     alive: bool | None = None
-    """False: the system has no such process any more. None: the driver counts others' pids."""
+    """Whether the process still exists, or None if the driver counts others' pids."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class GpuSample:
     """Clock of the multiprocessors."""
     clock_max_mhz: float | None = None
     throttles: tuple[str, ...] | None = None
-    """NVML's names, as in `nouns.throttles`."""
+    """Reasons by NVML's names, as in `nouns.throttles`."""
     fan: float | None = None
-    """0 to 1."""
+    """Fan speed, 0 to 1."""
     pcie_received_bytes_per_s: float | None = None
     pcie_sent_bytes_per_s: float | None = None
     ecc_uncorrected: int | None = None
-    """Since the driver was loaded."""
+    """Count since the driver was loaded."""
     remap_pending: bool | None = None
-    """Rows wait for a reset to be remapped, or pages for a reboot to be retired."""
+    """Whether rows wait for a reset to be remapped, or pages for a reboot to be retired."""
     xids: tuple[int, ...] = ()
     """The driver's errors since sampling began, in order."""
     processes: tuple[GpuUse, ...] | None = None
@@ -62,7 +62,7 @@ class DiskSample:
     """One file system."""
 
     path: str
-    """Where it is asked about: a job's folder, /dev/shm."""
+    """The path asked about: a job's folder, /dev/shm."""
     bytes: int
     free_bytes: int
 
@@ -73,13 +73,13 @@ class ProcessSample:
 
     pid: int
     start_ticks: int | None = None
-    """With the pid it names a process for good."""
+    """Together with the pid, it identifies a process uniquely."""
     user: str | None = None
     command: str | None = None
     cpu_cores: float | None = None
-    """Cores' worth of time used since the sample before."""
+    """Mean number of cores used since the previous sample."""
     memory_bytes: int | None = None
-    """Resident; proportional (PSS) where that can be read."""
+    """Proportional set size (PSS) if it can be read, else resident size."""
     gpu_memory_bytes: int | None = None
     gpus: tuple[int, ...] = ()
     state: str | None = None
@@ -89,24 +89,23 @@ class ProcessSample:
 
 @dataclass(frozen=True)
 class MachineSample:
-    """One machine at one moment; rates are since the sample before."""
+    """One machine at one moment; rates are since the previous sample."""
 
     time_s: float
     """Unix time."""
     hostname: str
     gpus: tuple[GpuSample, ...] = ()
     cores: float | None = None
-    """That this process may use: affinity and cgroup quota."""
+    """Cores that this process may use, by affinity and cgroup quota."""
     cpu_cores: float | None = None
-    """Cores' worth of time used, by all programs, of those cores; by the container where it has a
-    quota.
+    """Mean number of those cores used by all programs, or by the container if it has a quota.
     """
     cpu_steal: float | None = None
     """Share of the cores' time that the hypervisor gave to others, 0 to 1."""
     cpu_throttled: float | None = None
     """Share of the cgroup's periods in which its quota ran out, 0 to 1."""
     load: float | None = None
-    """Runnable processes, mean of the last minute."""
+    """Mean number of runnable processes in the last minute."""
     memory_bytes: int | None = None
     """The machine's memory, or the container's limit."""
     memory_used_bytes: int | None = None
@@ -118,4 +117,4 @@ class MachineSample:
     network_sent_bytes_per_s: float | None = None
     disks: tuple[DiskSample, ...] = ()
     processes: tuple[ProcessSample, ...] = ()
-    """Those of the jobs shown, and those that use a GPU."""
+    """Processes of the jobs shown, and those that use a GPU."""

@@ -1,4 +1,4 @@
-"""The machines that run one job together: which there are, what they agree on, how it ends."""
+"""The machines that run one job together: their layout, what they agree on, how it ends."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ class NodeLayout:
     index: int = 0
     """The index of this node, from 0; node 0 is the leader."""
     leader: str = ""
-    """Address of node 0, as the other nodes reach it; empty: there is one node."""
+    """Address of node 0 for the other nodes; empty if there is only one node."""
     port: int = 0
     """The leader's port, where the nodes meet."""
     engine: str = ""
-    """Who started the nodes, for people: "Slurm"."""
+    """Who started the nodes, for display: "Slurm"."""
     job: str = ""
-    """The same on all nodes of a job and on no other: a token, or else the engine's number."""
+    """Identifies the job on all its nodes: a token, or else the engine's number."""
     name: str = ""
     """The name of this node, or empty for its host name."""
 
 
 @dataclass(frozen=True)
 class NativeProgram:
-    """What node 0 has seen of a program that divides its work itself, when it trained alone."""
+    """What node 0 saw, training alone, of a program that divides its work itself."""
 
     framework: str
     """accelerate, fabric, lightning, transformers, or ddp."""
     against: str = ""
-    """Why it should not be started as it is made to."""
+    """Why it should not be started the way it is meant to be; empty if it may be."""
     batches: tuple[int, ...] = ()
-    """Sizes of the batches that its ranks would divide between them."""
+    """Sizes of the batches that its ranks would divide among them."""
     scale_batch: bool = False
-    """Its ranks may have a whole batch each."""
+    """Whether each of its ranks may have a whole batch."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class NodeRound:
     """Ranks on all nodes."""
     names: tuple[str, ...]
     store: str
-    """host:port where rank 0 opens the store by which the ranks find each other."""
+    """host:port of the store that rank 0 opens, through which the ranks find each other."""
     host: str
-    """Address of this node that the others reach."""
+    """Address of this node for the others."""
     seed: int
     native: NativeProgram | None = None
-    """None: it trains as it would on one device, and its rows are cut."""
+    """The program, or None if it trains as on one device and its rows are divided."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -89,20 +89,20 @@ class RankPlace:
 
 @dataclass(frozen=True)
 class StandStill:
-    """Ranks of one node that have taken no step for long."""
+    """Ranks of one node that have taken no step for a long time."""
 
     waits: bool
-    """One of them at least waits for others."""
+    """Whether at least one of them waits for others."""
     behind: int | None
     """Last step of the slowest rank that does not wait, or None if all wait."""
 
 
 @dataclass(frozen=True)
 class NodesStill:
-    """The same of all nodes, as one of them sees it."""
+    """The same for all nodes, as one of them sees it."""
 
     waits: bool = False
-    """A rank of another node waits."""
+    """Whether a rank of another node waits."""
     least: int | None = None
     """`behind` of the node furthest behind, or None if no rank stands still without waiting."""
     most: int | None = None
@@ -111,12 +111,12 @@ class NodesStill:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """All fields empty: every rank ended in order, or by a signal that was sent to the job."""
+    """How it ended. Empty if every rank ended normally, or by a signal sent to the job."""
 
     failure: RankFailure | None = None
     crash: str = ""
-    """The traceback of the rank that failed, or the end of it."""
+    """The traceback of the failed rank, or its end."""
     refused: tuple[str, str] | None = None
-    """The ranks cannot train this script together: the reason, and what to do next."""
+    """Why the ranks cannot train this script together, and what to do next; else None."""
     again: bool = False
-    """All ranks are started once more."""
+    """Whether all ranks are started once more."""

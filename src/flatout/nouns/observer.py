@@ -1,4 +1,4 @@
-"""Observer: receives the progress of a tuning while it runs; a terminal view is one.
+"""Observer: receives the progress of a tuning while it runs; a terminal view is an example.
 
 Calls come from one thread. An observer never decides anything and its methods return nothing.
 """
@@ -19,16 +19,16 @@ class Observer(Protocol):
     def started(
         self, tried: str | None, params: dict[str, Any], index: int, expected_s: float | None
     ) -> None:
-        """Trial number `index` (from 1) begins; tried: None for the untouched program."""
+        """Trial `index` (from 1) begins. tried: the boost, or None for the untouched program."""
 
     def step(self, index: int, phase: str, wall_s: float) -> None:
-        """The trial under way took step `index`. phase: warmup, window, or the boosts on."""
+        """The current trial took step `index`. phase: warmup, window, or the boosts on."""
 
     def finished(self, trial: Trial) -> None:
-        """A trial has its verdict, or a boost was skipped without a trial of its own."""
+        """A trial has its verdict, or a boost was skipped without a trial."""
 
     def confirming(self, pair: int, pairs: int, ratio: float | None) -> None:
-        """Pair `pair` (from 1) of `pairs` begins (ratio: None) or gave untouched / plan = ratio."""
+        """Pair `pair` (from 1) of `pairs` begins (ratio: None) or gave ratio = untouched / plan."""
 
 
 class Silent:

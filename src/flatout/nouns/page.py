@@ -1,4 +1,4 @@
-"""Page: what a check says of itself, for people who ask about its code."""
+"""Page: what a check says about itself, for people who look up its code."""
 
 from __future__ import annotations
 

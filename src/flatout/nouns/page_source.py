@@ -1,6 +1,6 @@
 """The page of a finding code, read from the source of its check or rule: the module's docstring.
 
-Importing the module would import all that it needs to diagnose.
+Importing the module would also import everything it needs to diagnose.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flatout.nouns.page import Page
 
 
 def read(path: Path, code: str, id_: str, constant: str) -> Page:
-    """The page of the module at `path`; `constant`: the name of its identity, CHECK or RULE."""
+    """The page of the module at `path`. constant: the name of its identity, CHECK or RULE."""
     source = ast.parse(path.read_text(encoding="utf-8"))
     title, _, body = (ast.get_docstring(source) or "").partition("\n")
     severity, since = _identity(source, constant)

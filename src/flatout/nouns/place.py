@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the user's own code: not of torch's, nor of a package's."""
+    """A line of the user's own code, not of torch or another package."""
 
     file: str
-    """From where the program was started: train.py, pkg/model.py; outside of it the whole path."""
+    """Path from where the program was started: pkg/model.py; outside it, the whole path."""
     line: int
     function: str = ""
     source: str = ""
-    """The text of the line, stripped; empty: not known."""
+    """The text of the line, stripped; empty if unknown."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

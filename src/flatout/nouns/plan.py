@@ -24,23 +24,23 @@ class PlannedRanks:
     """What a trial of several ranks found. A figure is None if the file does not give it."""
 
     asked: int | None = None
-    """The most that were tried."""
+    """The most ranks that were tried."""
     count: int | None = None
-    """The number that was the fastest."""
+    """The fastest number of ranks."""
     speedup: float | None = None
-    """Against one process, wall time per step."""
+    """Speed-up over one process, by wall time per step."""
     interval: tuple[float, float] | None = None
     efficiency: float | None = None
     """Speed-up per rank."""
     losses: str | None = None
-    """exact or noise: how they compare with those of one process."""
+    """exact or noise: how the losses compare with those of one process."""
     machine: str | None = None
-    """Where that was measured."""
+    """Where it was measured."""
     script_sha256: str | None = None
     native: str | None = None
     """The framework that divides the work itself, or `ddp`."""
     scale_batch: bool | None = None
-    """Each rank had a whole batch."""
+    """Whether each rank had a whole batch."""
 
 
 @dataclass(frozen=True)
@@ -62,4 +62,4 @@ class Plan:
     compile_s: float | None = None
     ranks: PlannedRanks | None = None
     job: JobFacts | None = None
-    """What was seen of the user's program without any boost; None: a plan written by hand."""
+    """What was seen of the program without boosts, or None if the plan was written by hand."""

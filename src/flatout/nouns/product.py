@@ -1,4 +1,4 @@
-"""ProductCalls: one of a job's products or convolutions, and what it takes in other dtypes."""
+"""ProductCalls: one of a job's products or convolutions, and its time in other dtypes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ class ProductCalls:
     name: str
     """aten::mkldnn_convolution."""
     shapes: tuple[tuple[int, ...], ...]
-    """The shape of each input, empty if it is no tensor."""
+    """The shape of each input; empty if it is not a tensor."""
     dtypes: tuple[str, ...]
-    """Each input's type in the trace's words: float, c10::BFloat16; others are no tensors."""
+    """Each input's type as the trace names it: float, c10::BFloat16; others are not tensors."""
     values: tuple[str, ...]
-    """The values of the inputs that are no tensors."""
+    """The values of inputs that are not tensors."""
     calls: float
-    """A step."""
+    """Calls per step."""
     ms: float
-    """A step."""
+    """Milliseconds per step."""
     backward: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
-    """Of one call made again alone, by variant: now, bfloat16, channels-last,
-    bfloat16-channels-last. Empty: not measured."""
+    """Time of one call repeated alone, by variant: now, bfloat16, channels-last,
+    bfloat16-channels-last. Empty if not measured."""

@@ -1,6 +1,6 @@
 """Profile: what was recorded of one training job; the input of all checks and reports.
 
-All figures are for one step, means over the recorded steps, unless they say otherwise.
+Unless stated otherwise, figures are per step, averaged over the recorded steps.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from flatout_agent import wire
 
 @dataclass(frozen=True)
 class Operator:
-    """One of torch's operators, or a Python call, from one line of the user's, summed up."""
+    """The sum of one torch operator's or Python call's events from one line of the user's."""
 
     name: str
     """aten::mm, cudaStreamSynchronize, Optimizer.step#AdamW.step."""
     kind: Kind
     calls: float
     host_ms: float
-    """On the host, without the operators that it calls."""
+    """Host time, without the operators that it calls."""
     device_ms: float = 0.0
     """Device time of the kernels that it launched."""
     shapes: tuple[str, ...] = ()
@@ -33,14 +33,14 @@ class Operator:
     dtypes: tuple[str, ...] = ()
     """Distinct dtypes of its inputs: float, c10::BFloat16, double, long."""
     where: Place | None = None
-    """None: not known, or in no line of the user's (backward passes without a forward line)."""
+    """The user's line, or None if unknown or if there is none (backward without a forward line)."""
     backward: bool = False
     flops: float | None = None
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel by name."""
+    """All launches of one kernel, by name."""
 
     name: str
     kind: Kind
@@ -56,25 +56,25 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Gap:
-    """Times in which the device did nothing, of one cause and one place."""
+    """Times in which the device did nothing, for one cause and one place."""
 
     kind: Kind
     """One of anatomy.WAITS."""
     ms: float
     count: float
     doing: str = ""
-    """What the host did meanwhile: the event's name."""
+    """Name of the event on the host meanwhile."""
     where: Place | None = None
     longest_ms: float = 0.0
-    """Of the longest of them, to which the next four belong; as recorded."""
+    """Length of the longest gap as recorded; the next four fields describe this gap."""
     before: str = ""
-    """The work that ended when it began: a kernel's or a copy's name; empty: not recorded."""
+    """The kernel or copy that ended when it began; empty if not recorded."""
     after: str = ""
-    """The work that ended it."""
+    """The kernel or copy that ended it."""
     stream: int | None = None
-    """Of that work."""
+    """Stream of that work."""
     queued_ms: float | None = None
-    """How long before the gap that work was launched; below 0: in it, or later. None: unknown."""
+    """How long before the gap that work was launched, or None if unknown; below 0: not before."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ class Sync:
     """aten::item, aten::nonzero, cudaDeviceSynchronize."""
     calls: float
     ms: float
-    """In which the host waited."""
+    """Time the host waited."""
     idle_ms: float = 0.0
-    """For which the device ran dry after it."""
+    """Time the device was idle after it."""
     where: Place | None = None
 
 
@@ -101,9 +101,9 @@ class Copy:
     bytes: float
     ms: float
     pinned: bool | None = None
-    """The host's side is page-locked."""
+    """Whether the host's side is page-locked."""
     exposed_ms: float = 0.0
-    """While nothing computes."""
+    """Time while nothing computes."""
     where: Place | None = None
 
 
@@ -115,31 +115,30 @@ class Collective:
     """all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv, other."""
     calls: float
     ms: float
-    """In which at least one of them was under way, waiting for other ranks included."""
+    """Time in which at least one was under way, including waits for other ranks."""
     exposed_ms: float
     bytes: float | None = None
-    """That a rank puts in."""
+    """Bytes that one rank contributes."""
     ranks: int | None = None
-    """Of the largest group that exchanges; None: not recorded."""
+    """Ranks in the largest exchanging group, or None if not recorded."""
     bus_gb_per_s: float | None = None
-    """Bus bandwidth of the fastest of its large messages; None: there is none, or sizes are not
-    recorded."""
+    """Bus bandwidth of its fastest large message, or None without one or without recorded sizes."""
 
 
 HOST_LANE, IDLE_LANE = "host", "idle"
-"""Of a timeline: the thread that trains, and what the device waits for. Others are streams."""
+"""Lanes for the training thread and for what the device waits for; all others are streams."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """One event of the timeline that is drawn."""
+    """One event of the drawn timeline."""
 
     lane: str
-    """The lane's title: HOST_LANE, IDLE_LANE, or that of a stream of the device ("stream 7")."""
+    """The lane's title: HOST_LANE, IDLE_LANE, or a stream of the device ("stream 7")."""
     name: str
     kind: Kind | None
     begin_ms: float
-    """From the begin of the drawn step."""
+    """Time since the drawn step began."""
     ms: float
     stream: int | None = None
     """The stream's number, or None without a stream or in files of older versions."""
@@ -147,7 +146,7 @@ class Span:
 
 @dataclass(frozen=True)
 class MemoryPoint:
-    """Memory in use at one time of the recorded window."""
+    """Memory in use at one time in the recorded window."""
 
     at_ms: float
     bytes: int
@@ -168,7 +167,7 @@ class RankSeen:
 
 @dataclass(frozen=True)
 class DeviceSample:
-    """What the driver said of a GPU while the window was recorded: means over the samples."""
+    """The driver's means for a GPU while the window was recorded."""
 
     index: int
     name: str | None
@@ -180,20 +179,20 @@ class DeviceSample:
     clock_max_mhz: float | None = None
     temperature_c: float | None = None
     throttled: tuple[str, ...] = ()
-    """Reasons the driver gave: thermal, power, power brake, hardware slowdown."""
+    """The driver's reasons: thermal, power, power brake, hardware slowdown."""
     memory_used_bytes: int | None = None
     memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Everything that is known of one job. What was not seen is None or empty, and claims nothing.
+    """Everything known about one job. None or empty means not seen, and claims nothing.
 
     From a trace alone there is no `seen`, and often no place.
     """
 
     command: tuple[str, ...]
-    """Empty: an existing trace."""
+    """The program's command; empty for an existing trace."""
     anatomy: Anatomy
     operators: tuple[Operator, ...] = ()
     """The costliest first (host and device time together)."""
@@ -203,26 +202,26 @@ class Profile:
     copies: tuple[Copy, ...] = ()
     collectives: tuple[Collective, ...] = ()
     timeline: tuple[Span, ...] = ()
-    """Of the middle recorded step; at most some 4,000, the shortest left out."""
+    """Spans of the middle recorded step; at most about 4,000, the shortest omitted."""
     memory: tuple[MemoryPoint, ...] = ()
     ranks: tuple[RankSeen, ...] = ()
-    """All ranks whose traces there are; empty: one."""
+    """All ranks with traces; empty for a single one."""
     devices: tuple[DeviceSample, ...] = ()
     device_name: str | None = None
     capability: tuple[int, int] | None = None
     ceilings: tuple[Ceiling, ...] = ()
     products: tuple[ProductCalls, ...] = ()
-    """The costliest first; empty: a device multiplies, or no shapes were recorded."""
+    """The costliest first; empty if an accelerator multiplies or no shapes were recorded."""
     job: wire.JobFacts | None = None
     seen: wire.LoopSeen | None = None
     host: HostTime | None = None
     """Time of the host, or None if no stacks were sampled."""
     boosts: tuple[str, ...] = ()
-    """Those that were on while it was recorded: what they cure is no finding."""
+    """Boosts that were on during the recording: what they cure is not a finding."""
     trace: str | None = None
     """Path of the raw trace, for Perfetto."""
     trace_steps: bool = True
-    """The trace marks its steps; else the window as a whole is taken for one."""
+    """Whether the trace marks its steps; if not, the whole window counts as one."""
 
     def ceiling(self, ceiling_id: str) -> float | None:
         """The measured value of that ceiling, or None if not measured."""
@@ -238,7 +237,7 @@ class Profiled:
     findings: tuple[Finding, ...]
     """The largest predicted gain first."""
     notes: tuple[str, ...] = field(default_factory=tuple)
-    """What could not be seen, and why."""
+    """What could not be observed, and why."""
     fail_over: float = 0.10
     """A finding worth more than this share of the step is a "no"."""
     checks: int = 0

@@ -1,4 +1,4 @@
-"""RunEnd: what is known about one `flatout run` when the program has ended."""
+"""RunEnd: what is known about one `flatout run` after the program has ended."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class RunEnd:
     steps: int
     samples_per_s: float | None = None
     peak_bytes: int | None = None
-    """Most memory in use: of the accelerator, on CPU of the process."""
+    """Peak memory in use: of the accelerator, or of the process on a CPU."""
     wait_share: float | None = None
     """Share of the training time spent waiting for the loader."""
     engaged: tuple[str, ...] = ()
-    """Boosts that took hold."""
+    """Boosts that took effect."""
     not_engaged: dict[str, str] = field(default_factory=dict)
-    """Boost -> why it did not."""
+    """Boost -> why it did not take effect."""
     faults: tuple[str, ...] = ()
-    """Errors inside the agent; the program went on without the part named."""
+    """Errors in the agent; the program continued without the named part."""
     interrupted: bool = False
-    """By Ctrl-C."""
+    """Whether Ctrl-C ended it."""
     ranks: RanksEnd | None = None
     """How several ranks trained together, or None for one program."""
     notes: tuple[str, ...] = ()

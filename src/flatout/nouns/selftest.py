@@ -10,7 +10,7 @@ class SelfTest:
     """One test that ran in the user's interpreter."""
 
     name: str
-    """What was tried, and on what: "matrix product bfloat16, cuda:0"."""
+    """What was tried, and on which device: "matrix product bfloat16, cuda:0"."""
     passed: bool | None
     """Whether it passed, or None if it cannot be tried here and was skipped."""
     figure: str | None = None

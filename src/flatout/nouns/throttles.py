@@ -1,4 +1,4 @@
-"""What holds a GPU's clocks down: the driver's reasons (NVML's names), and which mean the same."""
+"""What limits a GPU's clocks: the driver's reasons (NVML's names), and which mean the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ POWER = ("sw_power_cap",)
 HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 POWER_BRAKE = ("hw_power_brake_slowdown",)
 BRAKE = ("hw_slowdown", *POWER_BRAKE)
-"""The hardware itself brakes; hw_slowdown is given beside heat as well."""
+"""The hardware itself slows down; hw_slowdown is also reported together with heat."""
 SETTINGS = ("applications_clocks_setting",)
 UNDER_LOAD = {
     **dict.fromkeys(POWER, "power"),
@@ -21,10 +21,10 @@ UNDER_LOAD = {
 
 
 def words(reasons: Iterable[str]) -> tuple[str, ...]:
-    """Each word once, for those of the driver's reasons that lower clocks under load."""
+    """The words, each once, for the driver's reasons that lower clocks under load."""
     return tuple(dict.fromkeys(UNDER_LOAD[name] for name in reasons if name in UNDER_LOAD))
 
 
 def any_of(names: Iterable[str], reasons: Collection[str]) -> bool:
-    """Whether one of `reasons` (the driver's) is among those given, by its name or its word."""
+    """Whether one of the driver's `reasons` is among `names`, by its name or its word."""
     return not {*reasons, *words(reasons)}.isdisjoint(names)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 WhyUntried = Literal["needs_start", "program_ended", "no_time", "not_worth_it"]
-"""Why a boost had no say yet; needs_start: it can only be switched when the program starts."""
+"""Why a boost is untried; needs_start: it can only be switched when the program starts."""
 
 
 class Verdict(enum.StrEnum):
-    """What became of a trial's boosts."""
+    """The outcome of a trial's boosts."""
 
     KEPT = "kept"
     SLOWER = "slower"  # not faster beyond the noise
@@ -22,44 +22,44 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Guard:
-    """Whether a trial still learns the same as the untouched program, with the numbers.
+    """Whether a trial still learns the same as the untouched program, with figures.
 
-    Ratios are without unit. Source: the gradients of single calls, made again at the same weights,
-    and the losses of the confirmation, paired by step with the untouched program's.
+    Ratios have no unit. Sources: the gradients of single calls repeated at the same weights, and
+    the losses of the confirmation, paired by step with the untouched program's.
     """
 
     passed: bool
     reason: str
-    """One line for people, numbers included."""
+    """One line for people, with figures."""
     gradient_error: float | None = None
     """Worst |g - g_untouched| / |g_untouched| of the calls that were compared."""
     batch_noise: float | None = None
     """Mean |g_i - g_j| / |g_i| between the untouched program's own batches."""
     own_noise: float | None = None
-    """The same distance between two untouched runs that draw other random numbers."""
+    """The same distance between two untouched runs with different random numbers."""
     loss_sigma: float | None = None
     """Mean difference of the losses in units of its standard error."""
     finite: bool = True
     gradient_compared: bool = True
     redrawn_sigma: float | None = None
-    """`loss_sigma` of runs as written with other random numbers, the largest; None: not needed."""
+    """Largest `loss_sigma` of untouched runs with other random numbers, or None if not needed."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Figures of one process. `step_ms` is wall time per step over the window."""
+    """Figures of one process; `step_ms` is wall time per step over the window."""
 
     step_ms: float
     samples_per_s: float | None
     steps_ms: tuple[float, ...]
-    """Each step of the window."""
+    """Time of each step in the window."""
     losses: tuple[float | None, ...]
-    """From the first step on."""
+    """Losses from the first step on."""
     wait_share: float | None = None
     eval_ms: float | None = None
-    """Per evaluation pass, when some were seen."""
+    """Time per evaluation pass, or None if none was seen."""
     compile_s: float = 0.0
-    """Time of the first steps beyond what as many steady steps take."""
+    """Time of the first steps beyond that of as many steady steps."""
     peak_bytes: int | None = None
     recompiles: int = 0
     graph_breaks: int = 0
@@ -70,35 +70,35 @@ class Trial:
     """One row of the table."""
 
     boosts: tuple[str, ...]
-    """Everything that was on."""
+    """All boosts that were on."""
     tried: str | None
-    """The boost in question; None: the untouched program, or the whole plan."""
+    """The boost in question, or None for the untouched program or the whole plan."""
     params: dict[str, Any] = field(default_factory=dict)
-    """Of the boost in question."""
+    """Parameters of the boost in question."""
     verdict: Verdict = Verdict.SKIPPED
     reason: str = ""
     measured: Measurement | None = None
     gain: float | None = None
-    """Speed against the same program without the boost in question."""
+    """Speed relative to the same program without the boost in question."""
     predicted: float | None = None
-    """The same, as predicted from the program's profile; 1: no finding asked for this boost.
-    None: the program could not be profiled."""
+    """The gain predicted from the program's profile, or None if it could not be profiled. 1 if no
+    finding asked for this boost."""
     guard: Guard | None = None
     engaged: dict[str, str] = field(default_factory=dict)
-    """Boost -> what it reported of itself (captured, native, refused ...)."""
+    """Boost -> what it reported about itself (captured, native, refused ...)."""
     log: str | None = None
     """Path of the process's own output."""
     wall_s: float = 0.0
     retried: bool = False
     interval: tuple[float, float] | None = None
-    """Of the gain: a confidence sequence's, from pairs of neighbouring blocks."""
+    """Interval of the gain: a confidence sequence over pairs of neighbouring blocks."""
     pairs: int = 0
     why_untried: WhyUntried | None = None
-    """Why it may still be tried elsewhere; None: it was tried, or does not apply."""
+    """Why it may still be tried elsewhere, or None if it was tried or does not apply."""
 
     @property
     def left(self) -> bool:
-        """It could not be fully tried: a longer run or another process may."""
+        """Whether it was not fully tried, so that a longer run or another process may try it."""
         return self.why_untried not in (None, "needs_start")
 
 
@@ -107,7 +107,7 @@ class StepBlock:
     """Neighbouring steps of one run under one set of boosts."""
 
     step: int
-    """The first of them, counted from 1."""
+    """The first step, counted from 1."""
     steps: int
     ms: float
     """Mean step time."""

@@ -1,4 +1,4 @@
-"""Tuned: the result of `flatout tune`; the input of every report of it."""
+"""Tuned: the result of `flatout tune`, and the input of all its reports."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Confirmation:
     speedup: float
     """Median of the ratios."""
     interval: tuple[float, float] | None
-    """95 %, bootstrap over the pairs; None: one pair tells nothing of what pairs differ by."""
+    """95 % bootstrap interval over the pairs, or None for a single pair, which shows no spread."""
     untouched_ms: tuple[float, ...]
     plan_ms: tuple[float, ...]
     guard: Guard
     untouched_losses: tuple[float | None, ...] = ()
-    """The loss of each step of the untouched program in these runs, from the first on."""
+    """Loss of each step of the untouched program in these runs, from the first on."""
     plan_losses: tuple[float | None, ...] = ()
 
     @property
     def faster(self) -> bool:
-        """The plan is faster over the whole interval."""
+        """Whether the plan is faster over the whole interval."""
         return self.interval is not None and self.interval[0] > 1.0
 
 
@@ -41,7 +41,7 @@ class Tuned:
     baseline: Measurement
     """The untouched program."""
     best: Measurement | None
-    """Under the plan, as measured in the confirmation, or None if nothing was faster."""
+    """The program under the plan, as confirmed, or None if nothing was faster."""
     trials: tuple[Trial, ...]
     confirmation: Confirmation | None
     plan: Plan | None
@@ -49,33 +49,33 @@ class Tuned:
     """Relative difference between two runs of the untouched program."""
     wall_s: float
     deterministic: bool | None = None
-    """Two runs of the untouched program gave the same losses to the last bit."""
+    """Whether two runs of the untouched program gave bitwise identical losses."""
     redirected: tuple[str, ...] = ()
     """What the program tried to save in the trials."""
     leaked: tuple[str, ...] = ()
-    """Files that changed in the working folder in spite of the redirection."""
+    """Files in the working folder that changed despite the redirection."""
     faults: tuple[str, ...] = ()
-    """Errors inside the agent."""
+    """Errors in the agent."""
     interrupted: bool = False
     notes: tuple[str, ...] = field(default_factory=tuple)
     blocks: tuple[StepBlock, ...] = ()
-    """Step times of the run in which boosts were switched, in its own order."""
+    """Step times of the run in which boosts were switched, in their order."""
     live_guard: Guard | None = None
     """The guard's verdict on all kept boosts together, within that run."""
     live: bool = False
-    """Tuned within a run that the user wanted anyway; its own figures are the result."""
+    """Whether it was tuned within the user's own run, whose figures are the result."""
     saved_s: float | None = None
-    """Time that such a run took less than it would have as written."""
+    """Time that such a run saved compared with the unchanged program."""
     lost_s: float | None = None
-    """What the tuning cost such a run, faster blocks set off against it ..."""
+    """Net time that tuning cost such a run, less what faster blocks saved."""
     lost_late_s: float | None = None
-    """... and of that, beyond its first minute."""
+    """The part of `lost_s` after the run's first minute."""
     tried: bool = True
-    """At least one boost was tried fairly, or none applies."""
+    """Whether at least one boost was tried fairly, or none applies."""
     unmeasured: tuple[str, ...] = ()
-    """Boosts that were on when such a run ended, before the gain of all of them was measured."""
+    """Boosts that were on when such a run ended, before the gain of all was measured."""
     plan_path: str | None = None
     report_path: str | None = None
     run_folder: str | None = None
     micro_steps: bool = False
-    """Step times are those of micro-steps: an optimizer step of this program takes several."""
+    """Whether step times are of micro-steps, several of which make one optimizer step."""

@@ -1,7 +1,7 @@
-"""Units: numbers as people read them; the same number looks the same wherever it is printed.
+"""Units: numbers as people read them; a number looks the same wherever it is printed.
 
-A value that is None or not finite reads "unknown": never 0 and never a guess. ASCII only, so that
-a terminal of any encoding can show it.
+A value that is None or not finite reads "unknown", never 0 and never a guess. The text is ASCII, so
+that a terminal of any encoding can show it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SIZES |= {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 
 
 class Quantity(NamedTuple):
-    """A number as it is printed, and its unit, which may be empty."""
+    """A number as printed, and its unit, which may be empty."""
 
     number: str
     unit: str = ""
@@ -36,7 +36,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def in_milliseconds(value: float | None) -> Quantity:
-    """`milliseconds`, its unit apart."""
+    """`milliseconds`, with the unit separate."""
     if value is None or not math.isfinite(value):
         return UNKNOWN_QUANTITY
     return Quantity(_three_digits(value), "ms")
@@ -48,7 +48,7 @@ def rate(value: float | None, unit: str = "samples/s") -> str:
 
 
 def at_rate(value: float | None, unit: str = "samples/s") -> Quantity:
-    """`rate`, its unit apart."""
+    """`rate`, with the unit separate."""
     if value is None or not math.isfinite(value):
         return UNKNOWN_QUANTITY
     digits = 0 if abs(value) >= 9.95 else 1 if abs(value) >= 0.995 else 3
@@ -84,7 +84,7 @@ def size(value: float | None) -> str:
 
 
 def in_bytes(value: float | None) -> Quantity:
-    """`size`, its unit apart."""
+    """`size`, with the unit separate."""
     if value is None or not math.isfinite(value):
         return UNKNOWN_QUANTITY
     amount = float(value)
@@ -111,7 +111,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size_bytes(text: str | None) -> float | None:
-    """A size as software prints it, 11.90 GiB or 8 GB (binary as well), or None if it is none."""
+    """A size as software prints it, 11.90 GiB or 8 GB (also binary), or None if it is none."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", (text or "").lower())
     if match is None or match[2] not in SIZES:
         return None
@@ -119,7 +119,7 @@ def size_bytes(text: str | None) -> float | None:
 
 
 def seconds(text: str) -> float | None:
-    """What people write, and `duration` prints: 90, 90s, 1.5h, 1m44s, 1 min 27 s; None: no time."""
+    """A time as people or `duration` write it: 90, 90s, 1.5h, 1m44s, 1 min 27 s; else None."""
     text = text.strip().lower()
     if re.fullmatch(NUMBER, text):
         return float(text)
@@ -133,7 +133,7 @@ def seconds(text: str) -> float | None:
 def portion(text: str) -> float | None:
     """A part of a whole as people write it, 10% or 0.1, as 0.1, or None if it is neither.
 
-    Without the sign it is a ratio and must be below 1: whether 10 means 10 % would be a guess.
+    Without the sign it is a ratio and must be below 1, since 10 might not mean 10 %.
     """
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", text.strip())
     if match is None:

@@ -1,4 +1,4 @@
-"""Arrays and tables that a line makes longer by a new one, which takes the old one's place."""
+"""Arrays and tables that a line extends by replacing them with a new, longer one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ JOINS = frozenset(
     {"concatenate", "append", "vstack", "hstack", "dstack", "column_stack", "row_stack", "insert"}
     | {"concat"}
 )
-"""Functions that copy all that they are given, with more."""
+"""Functions that copy everything they are given into a longer result."""
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 LOOPS = ast.For | ast.While
 
 
 def grows(files: SourceFiles, frame: wire.FrameSeen, package: str, function: str) -> bool:
-    """Whether this call of a package in such a statement is what copies."""
+    """Whether this call of a package, in such a statement, does the copying."""
     copies = package in PACKAGES and function in JOINS
     return copies and frame.line in _growing_lines(files, frame.file)
 
@@ -32,11 +32,10 @@ def _growing_lines(files: SourceFiles, file: str) -> frozenset[int]:
 
 
 def lines(tree: ast.Module, packages: Mapping[str, str]) -> frozenset[int]:
-    """The lines of such statements.
+    """The lines of statements that extend an array or table by a copy.
 
-    Its own name, or a part of it, is among what the new one is made of; and it is an attribute, a
-    key or a global name, or nothing else gives it a value in the loop: what each step makes anew
-    does not grow.
+    The new value is made of the old one or a part of it. The target is an attribute, a key or a
+    global name, or nothing else in the loop assigns it: what each step creates anew does not grow.
 
     packages: the names that the file imports: np -> numpy.
     """
@@ -55,7 +54,7 @@ def lines(tree: ast.Module, packages: Mapping[str, str]) -> frozenset[int]:
 def _statements(
     node: ast.AST, function: ast.AST, loop: ast.AST | None
 ) -> Iterator[tuple[ast.AST, ast.AST, ast.AST | None]]:
-    """All statements with the function and the innermost loop around them."""
+    """All statements, with the enclosing function and innermost loop."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield child, function, loop
@@ -66,7 +65,7 @@ def _statements(
 
 
 def _joins(value: ast.expr, target: ast.expr, packages: Mapping[str, str]) -> bool:
-    """Whether a value is such a call, or a part of its result, with the target among its arguments.
+    """Whether a value is such a call, or part of its result, with the target as an argument.
 
     `x = np.concatenate([x, y])[-n:]`, `x = np.append(x, y)`, `x = pd.concat([x, y])`.
     """
@@ -86,7 +85,7 @@ def _joins(value: ast.expr, target: ast.expr, packages: Mapping[str, str]) -> bo
 
 
 def _is_part(part: ast.expr, name: str) -> bool:
-    """Whether it is the value of this name, or a part of it: x, x[1:]."""
+    """Whether it is this name's value or a part of it: x, x[1:]."""
     while ast.unparse(part) != name:
         if not isinstance(part, ast.Subscript):
             return False
@@ -95,7 +94,7 @@ def _is_part(part: ast.expr, name: str) -> bool:
 
 
 def _stays(target: ast.expr, statement: ast.AST, function: ast.AST, loop: ast.AST | None) -> bool:
-    """Whether what was added is still there when the statement runs again."""
+    """Whether the additions still exist when the statement runs again."""
     owner = target
     while isinstance(owner, ast.Attribute | ast.Subscript):
         owner = owner.value
@@ -115,7 +114,7 @@ def _stays(target: ast.expr, statement: ast.AST, function: ast.AST, loop: ast.AS
 
 
 def _binds(node: ast.AST, name: str) -> bool:
-    """Whether it makes a name the function's own, or says that it is another's."""
+    """Whether it makes a name local to the function, or declares it global or nonlocal."""
     if isinstance(node, ast.Global | ast.Nonlocal):
         return name in node.names
     if isinstance(node, ast.arg):
@@ -124,8 +123,9 @@ def _binds(node: ast.AST, name: str) -> bool:
 
 
 def _of_itself(name: ast.Name, loop: ast.AST, statement: ast.AST) -> bool:
-    """Whether this gives a name a part of its own value, x = x[-n:], or is the statement itself,
-    or the other arm of its condition, as where the first round begins.
+    """Whether this assigns a name a part of its own value, x = x[-n:], or is the statement itself.
+
+    The other branch of the statement's condition also counts, as at the start of the first round.
     """
     for node in ast.walk(loop):
         if isinstance(node, ast.Assign) and any(name is target for target in node.targets):

@@ -1,7 +1,7 @@
-"""From sampled stacks to the lines of the user's that the host's time goes to.
+"""Find the user's lines that take the host's time, from sampled stacks.
 
-A stack shows Python's frames only: whether a line that runs itself is inside of one of torch's
-operators or in Python is told by the recording, which has each line's operators and their times.
+A stack shows only Python's frames. Whether a line at the top of a stack is in a torch operator or
+in Python is known from the recording, which has each line's operators and their times.
 """
 
 from __future__ import annotations
@@ -24,51 +24,50 @@ from flatout_agent import wire
 
 TORCH = "torch"
 CALL_MS = 0.004
-"""Around each operator that a line calls: Python's call into torch, which the recording leaves out.
-"""
+"""Time of Python's call into torch around each operator, which the recording omits."""
 MOSTLY = 0.5
-"""Share of operators from which all of a line's own time is theirs: the rest is calling them, which
-the recording does not show."""
+"""If operators take at least this share of a line's own time, all of it counts as theirs: the rest
+is the cost of calling them, which the recording does not show."""
 BLOCKED_SHARE = 0.5
-"""Share of a stack's time without CPU use from which its idle time is waiting."""
+"""Least share of a stack's time without CPU use at which its idle time is waiting."""
 ENTERS_LOADER = "_BaseDataLoaderIter.__next__"
 ENTERS_MODULE = "Module._call_impl"
 ENTERS_OPTIMIZER = "Optimizer.profile_hook_step"
 STEP = "step"
 """The function of an optimizer that updates weights."""
 CLOSURE = "closure"
-"""What the function is called that an optimizer's step calls for gradients."""
+"""Name of the function that an optimizer's step calls for gradients."""
 GENERATED = "python"
-"""Package of frames in code that was generated."""
+"""Package of frames in generated code."""
 STANDARD = sys.stdlib_module_names | {GENERATED}
-"""Packages of frames in Python's library, and in code that was generated."""
+"""Packages of frames in Python's library and in generated code."""
 OVERRIDES = "__torch_"
-"""What the functions of a tensor's own type begin with that torch calls: they are no closure."""
+"""Prefix of the functions of a tensor type that torch calls; they are not a closure."""
 FORWARD = "forward"
-"""The function of a module that is no hook."""
+"""The only function of a module that is not a hook."""
 FORMATS = "torch/_tensor_str.py"
 """Where torch turns tensors into text."""
 WITHIN_TORCH = {"torch/utils/tensorboard/": "tensorboard"}
-"""Folders of torch's that belong to another package."""
+"""Folders in torch that belong to another package."""
 NAME = re.compile(r"\w+(?=[.(])")
 CALL = re.compile(r"[\w.]+(?=\()")
 EXPRESSION = 48
 """Characters of an expression that are shown."""
 FLAME_STACKS = 250
 Flame = tuple[str, HostKind]
-"""A frame of a picture: its words, and whose code it is."""
+"""A frame of a flame graph: its text and the kind of its code."""
 
 Source = Callable[[str, int], str]
-"""From a file as reports name it and a line to its text; empty: not known."""
+"""From a file, as reports name it, and a line to the line's text; empty if unknown."""
 Aliases = Callable[[str], Mapping[str, str]]
-"""From a file as reports name it to its imported names: np -> numpy."""
+"""From a file, as reports name it, to its imported names: np -> numpy."""
 Steps = tuple[int, ...] | None
-"""As of HostLine."""
+"""As in HostLine."""
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """One stack, taken apart."""
+    """One stack with its frames."""
 
     frames: tuple[wire.FrameSeen, ...]
     deepest: int
@@ -97,7 +96,7 @@ def host_time(
     aliases: Aliases,
     syntax: Syntax = lambda _: None,
 ) -> HostTime:
-    """The host's time by line. operators: those of the recording, with their lines."""
+    """The host's time by line. operators: the recording's operators with their lines."""
     samples = [sample for stack in host.stacks if (sample := _sample(host, stack)) is not None]
     workers = [
         sample for stack in host.worker_stacks if (sample := _sample(host, stack)) is not None
@@ -135,7 +134,7 @@ def host_time(
 def _summed(
     samples: Iterable[_Sample], lines_of: Callable[[_Sample], Iterable[tuple[HostLine, float]]]
 ) -> tuple[HostLine, ...]:
-    """Equal lines as one, the longest first."""
+    """Equal lines merged, the longest first."""
     totals: dict[HostLine, tuple[float, int, Steps]] = defaultdict(lambda: (0.0, 0, ()))
     for sample in samples:
         for line, ms in lines_of(sample):
@@ -151,19 +150,19 @@ def _summed(
 
 
 def _together(steps: Steps, others: Steps) -> Steps:
-    """All of both; None: either is not known."""
+    """The union, or None if either is unknown."""
     return None if steps is None or others is None else tuple(sorted({*steps, *others}))
 
 
 def _growing(line: HostLine, frame: wire.FrameSeen, files: SourceFiles) -> HostLine:
-    """The same, with whether it makes an array longer by copies."""
+    """The line, marked if it extends an array by copying."""
     function = _called_name(line.callee)
     grows = line.kind is HostKind.LIBRARY and growing.grows(files, frame, line.package, function)
     return dataclasses.replace(line, grows=True) if grows else line
 
 
 def _searching(line: HostLine, test: MembershipTest, source: Source) -> HostLine:
-    """A line's time as the test's."""
+    """The line with its time attributed to the test."""
     place = dataclasses.replace(
         line.where, line=test.line, source=source(line.where.file, test.line).strip()
     )
@@ -174,7 +173,7 @@ def _searching(line: HostLine, test: MembershipTest, source: Source) -> HostLine
 
 
 def _sample(host: wire.HostSeen, stack: wire.StackSeen) -> _Sample | None:
-    """None: another thread's, or without a line of the user's."""
+    """The stack's frames, or None if it is another thread's or has no line of the user's."""
     frames = tuple(_owned(host.frames[number]) for number in stack.frames)
     deepest = max((at for at, frame in enumerate(frames) if not frame.package), default=None)
     if stack.thread or deepest is None:
@@ -183,7 +182,7 @@ def _sample(host: wire.HostSeen, stack: wire.StackSeen) -> _Sample | None:
 
 
 def _owned(frame: wire.FrameSeen) -> wire.FrameSeen:
-    """With the package that it serves, where that is not the one that it came with."""
+    """The frame with the package that it serves, if that is not torch."""
     if frame.package != TORCH:
         return frame
     path = frame.file.replace("\\", "/")
@@ -192,7 +191,7 @@ def _owned(frame: wire.FrameSeen) -> wire.FrameSeen:
 
 
 def _hooked(sample: _Sample) -> bool:
-    """Whether torch calls a function of the user's for a module that is not its forward."""
+    """Whether torch calls a function of the user's for a module other than its forward."""
     return any(
         frame.package == TORCH
         and ENTERS_MODULE in frame.function
@@ -203,7 +202,7 @@ def _hooked(sample: _Sample) -> bool:
 
 
 def _updating(frames: Sequence[wire.FrameSeen], source: Source) -> bool:
-    """Whether an optimizer's own step runs: neither its closure, nor a hook around it."""
+    """Whether an optimizer's own step runs, not its closure or a hook around it."""
     entries = [
         at
         for at, frame in enumerate(frames)
@@ -217,10 +216,10 @@ def _updating(frames: Sequence[wire.FrameSeen], source: Source) -> bool:
 
 
 def _in_closure(step: wire.FrameSeen, inner: Sequence[wire.FrameSeen], source: Source) -> bool:
-    """Whether these frames below an optimizer's step are those of the closure that it calls.
+    """Whether these frames below an optimizer's step belong to the closure that it calls.
 
-    torch's steps call nothing else that is not torch's. The user's own, and those of packages, also
-    call functions of their own.
+    The steps of torch call no other foreign code. Steps of the user or of packages also call their
+    own functions.
     """
     if not step.package:
         text = _text(step, source) or source(step.file, step.line)
@@ -237,19 +236,19 @@ def _is_step(frame: wire.FrameSeen) -> bool:
 
 
 def _is_foreign(frame: wire.FrameSeen) -> bool:
-    """Whether it is neither torch's nor of Python's library."""
+    """Whether it belongs neither to torch nor to Python's library."""
     return frame.package != TORCH and frame.package not in STANDARD
 
 
 def _last(function: str) -> str:
-    """The name of a function without what it is defined in."""
+    """The last part of a function's qualified name."""
     return function.rpartition(".")[2]
 
 
 def _torch_shares(
     samples: Iterable[_Sample], operators: Sequence[Operator]
 ) -> dict[tuple[str, int], float]:
-    """Of the time in which a line runs itself: the share of the operators that it calls."""
+    """The share of a line's own time that its operators take."""
     own_ms: dict[tuple[str, int], float] = defaultdict(float)
     below_ms: dict[tuple[str, int], float] = defaultdict(float)
     for sample in samples:
@@ -273,7 +272,7 @@ def _torch_shares(
 
 
 def _calls_of_the_users(samples: Iterable[_Sample], source: Source) -> set[wire.FrameSeen]:
-    """Calls by name of functions of the user's own: what runs there has a frame below."""
+    """Named calls of the user's own functions, whose code has a frame of its own."""
     pairs = {
         (frame, _last(callee.function))
         for sample in samples
@@ -284,7 +283,7 @@ def _calls_of_the_users(samples: Iterable[_Sample], source: Source) -> set[wire.
 
 
 def _called_name(text: str) -> str:
-    """Like "step", of self.step(x); empty: no call by name."""
+    """`step` for self.step(x); empty if it is not a named call."""
     name = CALL.match(text)
     return _last(name[0]) if name else ""
 
@@ -295,11 +294,11 @@ def _frees(
     returning: set[wire.FrameSeen],
     source: Source,
 ) -> bool:
-    """Whether a line runs no Python, but gives tensors back: torch's time.
+    """Whether a line runs no Python but frees tensors, which is torch's time.
 
     Python hands the interpreter over in calls and where loops start over. Elsewhere a thread is
-    seen only where C code has handed it over: where a name gets another value, a function of the
-    user's returns, or an operator that is written as one is in a line with operators of torch's.
+    seen only if C code has handed it over: when a name is reassigned, when a function of the user's
+    returns, or at an operator sign in a line with operators of torch.
     """
     if sample.callees:
         return False
@@ -312,7 +311,7 @@ def _frees(
 def _lines(
     sample: _Sample, torch_share: dict[tuple[str, int], float], source: Source, aliases: Aliases
 ) -> Iterable[tuple[HostLine, float]]:
-    """The lines that a stack counts for, and with how much."""
+    """The lines to which a stack counts, and the time for each."""
     line = _line(sample, source)
     if not sample.callees:
         package = _imported(line.callee, aliases(sample.own.file))
@@ -334,35 +333,35 @@ def _lines(
 def _waiting_apart(
     sample: _Sample, line: HostLine, share: float
 ) -> Iterable[tuple[HostLine, float]]:
-    """`share` of the sample's time, what was idle of it as waiting."""
+    """`share` of the sample's time, with its idle part as waiting."""
     idle_ms = sample.idle_ms if sample.idle_ms >= BLOCKED_SHARE * sample.ms else 0.0
     yield dataclasses.replace(line, kind=HostKind.WAITING), share * idle_ms
     yield line, share * (sample.ms - idle_ms)
 
 
 def _imported(expression: str, names: Mapping[str, str]) -> str:
-    """The package that an expression begins with, np.sort(...) -> numpy; empty: none but torch."""
+    """The package that an expression begins with, np.sort(...) -> numpy; empty if none or torch."""
     package = names.get(_root(expression), "")
     return "" if package == TORCH else package
 
 
 def _calls_torch(expression: str, share: float, names: Mapping[str, str]) -> bool:
-    """Whether this runs one of torch's own functions: the rest of its time is calling it.
+    """Whether this runs one of torch's own functions, so that its other time is the call.
 
-    share: of the line's operators. A call of one by its name has no other frame of Python's.
+    share: of the line's operators. A call of one by name has no other Python frame.
     """
     is_call = CALL.match(expression) is not None and expression.endswith(")")
     return names.get(_root(expression)) == TORCH and (share > 0 or is_call)
 
 
 def _named(line: HostLine, names: Mapping[str, str]) -> str:
-    """Its package; of generated code and of inner modules, like _strptime, that of its call."""
+    """Its package; for generated code and inner modules like _strptime, that of its call."""
     is_inner = line.package == GENERATED or line.package.startswith("_")
     return (_imported(line.callee, names) if is_inner else "") or line.package
 
 
 def _root(expression: str) -> str:
-    """The name that a call or an attribute begins with; empty: it is neither."""
+    """The name that a call or an attribute begins with; empty if it is neither."""
     root = NAME.match(expression)
     return root[0] if root else ""
 
@@ -377,7 +376,7 @@ def _is_torch(sample: _Sample) -> bool:
 
 
 def _line(sample: _Sample, source: Source) -> HostLine:
-    """Of torch's kind, without its time."""
+    """The line with the kind TORCH, without its time."""
     user_frames = [frame for frame in sample.frames[: sample.deepest] if not frame.package]
     return HostLine(
         where=_place(sample.own, source),
@@ -402,7 +401,7 @@ def _line(sample: _Sample, source: Source) -> HostLine:
 
 
 def _package(sample: _Sample) -> str:
-    """Whose code it is: of several packages the first one below torch; empty: the user's own."""
+    """The package of the code, the first below torch if several; empty if it is the user's own."""
     callees = sample.callees
     if not callees or _is_torch(sample):
         return TORCH if callees else ""
@@ -412,13 +411,13 @@ def _package(sample: _Sample) -> str:
 
 
 def _framework(sample: _Sample) -> str:
-    """The package that calls torch for this line; empty: the line itself does."""
+    """The package that calls torch for this line; empty if the line itself does."""
     first = sample.callees[0].package if sample.callees else TORCH
     return first if first != TORCH and sample.callees[-1].package == TORCH else ""
 
 
 def _expression(frame: wire.FrameSeen, source: Source) -> str:
-    """The text of what is executed, long calls without their arguments; empty: not known."""
+    """The text of the executed code, long calls without arguments; empty if unknown."""
     raw, complete = _text(frame, source), frame.end_line == frame.line
     if len(raw) <= EXPRESSION and (complete or not raw):
         return raw
@@ -427,7 +426,7 @@ def _expression(frame: wire.FrameSeen, source: Source) -> str:
 
 
 def _text(frame: wire.FrameSeen, source: Source) -> str:
-    """What is executed, as far as it is on the frame's line; empty: not known."""
+    """The executed code, as far as it is on the frame's line; empty if unknown."""
     if frame.column is None or frame.end_column is None:
         return ""
     end = frame.end_column if frame.end_line == frame.line else None
@@ -458,7 +457,7 @@ def _threads(host: wire.HostSeen, source: Source) -> tuple[HostThread, ...]:
 def _flames(
     host: wire.HostSeen, lines_of: Callable[[_Sample], Iterable[tuple[HostLine, float]]]
 ) -> tuple[HostStack, ...]:
-    """The longest stacks, in words. lines_of: what a stack counts for."""
+    """The longest stacks, in words. lines_of: the lines to which a stack counts."""
     totals: dict[tuple[str, tuple[Flame, ...]], float] = defaultdict(float)
     for stack in host.stacks:
         frames = (host.frames[number] for number in stack.frames)
@@ -485,7 +484,7 @@ def _words(frame: wire.FrameSeen) -> Flame:
 
 
 def _called(sample: _Sample, line: HostLine) -> tuple[Flame, ...]:
-    """What has no frame of Python's: torch's operators, a compiled package's function, waiting."""
+    """What has no Python frame: torch's operators, a compiled package's function, waiting."""
     if line.kind is HostKind.WAITING:
         return ((f"waiting in {line.callee}" if not sample.callees else "waiting", line.kind),)
     if sample.callees or line.kind is HostKind.PYTHON:

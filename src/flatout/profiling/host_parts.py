@@ -1,4 +1,4 @@
-"""Where a CPU trains: what is between operators, divided up by what the sampled stacks show."""
+"""If a CPU trains: divide the time between operators by the sampled stacks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
 from flatout.nouns.host_time import HostKind, HostTime
 
 MOST = 0.98
-"""Of what is no waiting, that the host's own parts may take."""
+"""Largest share of the time without waiting that the host's own parts may take."""
 
 
 def divided(anatomy: Anatomy, host: HostTime) -> Anatomy:
-    """The anatomy with "python" split; on an accelerator as it was: the host's time is not its.
+    """The anatomy with "python" split. On an accelerator it is unchanged.
 
-    The stacks were sampled in undisturbed steps. Where they show more time than the recording left
-    between operators, what recording added was taken off too much there: operators give way.
+    The stacks were sampled in undisturbed steps. If they show more time between operators than the
+    recording, too much of its overhead was subtracted there, and operators are shortened.
     """
     python = next((part for part in anatomy.parts if part.kind is Kind.PYTHON), None)
     if anatomy.device != "cpu" or python is None:
@@ -35,7 +35,7 @@ def divided(anatomy: Anatomy, host: HostTime) -> Anatomy:
 
 
 def _host_parts(host: HostTime, scale: float, most_ms: float) -> list[Part]:
-    """The host's own parts, together at most so long."""
+    """The host's own parts, together at most `most_ms`."""
     times = {
         Kind.USER: scale * host.total_ms(HostKind.PYTHON),
         Kind.LIBRARY: scale * host.total_ms(HostKind.LIBRARY),

@@ -1,4 +1,4 @@
-"""What kind of values the names of a file hold, as far as its text tells: lists, sets, numbers."""
+"""The kinds of values that a file's names hold, as far as its text shows: lists, sets, numbers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 DEEPEST = 8
-"""Names, calls and attributes that one answer follows."""
+"""Most names, calls and attributes followed for one answer."""
 SHORT = 8
-"""Items that are written out: a test among them takes no time."""
+"""Most items written out in a literal whose membership test takes no time."""
 LISTS = frozenset({"list", "sorted", "tuple", "deque", "List", "Tuple", "Sequence", "Deque"})
 HASHED = frozenset(
     {"set", "frozenset", "dict", "Counter", "OrderedDict", "range", "Set", "FrozenSet", "Dict"}
@@ -34,7 +34,7 @@ MAKE_ARRAYS = frozenset(
 
 
 Syntax = Callable[[str], ast.Module | None]
-"""From a file as reports name it to its syntax tree; None: not known."""
+"""From a file, as reports name it, to its syntax tree, or None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +43,23 @@ class SourceFiles:
 
     tree: Syntax
     aliases: Callable[[str], Mapping[str, str]]
-    """To the names that it imports: np -> numpy."""
+    """From a file to the names that it imports: np -> numpy."""
 
 
 class ValueKind(enum.Enum):
-    """What a value is."""
+    """How a value finds its items."""
 
     LIST = "list"
-    """A list, a tuple, a deque or an array: what is in it is found one by one."""
+    """A list, a tuple, a deque or an array: items are compared one by one."""
     HASHED = "hashed"
-    """A set, a dictionary or a range: what is in it is found at once."""
+    """A set, a dictionary or a range: items are found at once."""
     NUMBER = "number"
     TEXT = "text"
 
 
 @dataclass(frozen=True)
 class ValueShape:
-    """A kind, and what its items are (of a dictionary its values)."""
+    """A kind, and the shape of its items (in a dictionary, of its values)."""
 
     kind: ValueKind
     item: ValueShape | None = None
@@ -70,21 +70,21 @@ NUMBER, TEXT = ValueShape(ValueKind.NUMBER), ValueShape(ValueKind.TEXT)
 
 
 class FileValues:
-    """Of one file. What several places give a name is known where they agree."""
+    """The values in one file. A name assigned in several places is known if they agree."""
 
     def __init__(self, tree: ast.Module, packages: Mapping[str, str]) -> None:
-        """packages: the names that it imports: np -> numpy."""
+        """packages: the file's imported names: np -> numpy."""
         self._tree = tree
         self._packages = packages
         self._nodes = list(ast.walk(tree))
         self._functions = [tree, *(node for node in self._nodes if isinstance(node, FUNCTIONS))]
         self._answers: dict[ast.expr, ValueShape | None] = {}
         self._attributes: dict[str, list[tuple[ast.AST, ast.expr, Function]]] = defaultdict(list)
-        """What binds attributes of this name, with the function around it."""
+        """The nodes that bind attributes of this name, with the enclosing function."""
         self._declaring: dict[str, list[Function]] = defaultdict(list)
-        """Functions that say global or nonlocal of this name."""
+        """Functions that declare this name global or nonlocal."""
         self._stores: list[tuple[str, ast.expr, Function]] = []
-        """What is stored under a key, by the container's last name, with the function around."""
+        """Values stored under a key, with the container's last name and the enclosing function."""
         for function in self._functions:
             for node in _own_nodes(function):
                 self._index(node, function)
@@ -109,11 +109,11 @@ class FileValues:
                 self._stores.append((last_name(method.value), node.args[1], function))
 
     def of(self, value: ast.expr, scope: Function, left: int = DEEPEST) -> ValueShape | None:
-        """Of an expression in this function; None: not known."""
+        """The shape of an expression in this function, or None if unknown."""
         if left <= 0:
             return None
         if value not in self._answers:
-            self._answers[value] = None  # where it depends on itself
+            self._answers[value] = None  # in case it depends on itself
             self._answers[value] = self._answer(value, scope, left - 1)
         return self._answers[value]
 
@@ -137,7 +137,7 @@ class FileValues:
         if isinstance(value, ast.Tuple) and len(value.elts) <= SHORT:
             return HASH
         if isinstance(value, ast.List) and 0 < len(value.elts) <= SHORT:
-            return None  # perhaps no more are added
+            return None  # perhaps no more items are added
         if isinstance(value, ast.List | ast.Tuple | ast.Set):
             items = {self.of(item, scope, left) for item in value.elts[:8]}
             item = items.pop() if len(items) == 1 else None
@@ -198,14 +198,14 @@ class FileValues:
         return self._returned(name, left) if root(call.func) not in self._packages else None
 
     def _made_by(self, maker: ast.expr | None, scope: Function, left: int) -> ValueShape | None:
-        """What a dictionary's factory gives: list, or lambda: []."""
+        """The value of a dictionary's factory: list, or lambda: []."""
         if isinstance(maker, ast.Lambda):
             return self.of(maker.body, scope, left)
         name = last_name(maker) if maker is not None else ""
         return LIST if name in LISTS else HASH if name in HASHED else None
 
     def _returned(self, name: str, left: int) -> ValueShape | None:
-        """What the only function of this name in the file returns."""
+        """The value returned by the only function of this name in the file."""
         functions = [
             node for node in self._nodes if isinstance(node, ast.FunctionDef) and node.name == name
         ]
@@ -218,7 +218,7 @@ class FileValues:
         )
 
     def _of_name(self, name: str, scope: Function, left: int) -> ValueShape | None:
-        """By its parameter and all that binds it in the innermost function around that does."""
+        """By its parameter and all bindings in the innermost enclosing function that binds it."""
         declaring = self._declaring.get(name, [])
         for owner in self._around(scope):
             own = [] if owner in declaring else self._bindings(name, owner, left)
@@ -228,7 +228,7 @@ class FileValues:
         return None
 
     def _around(self, scope: Function) -> list[Function]:
-        """A function and those around it, the innermost first; the module last."""
+        """A function and those that enclose it, the innermost first, the module last."""
         around = [
             function
             for function in self._functions
@@ -241,7 +241,7 @@ class FileValues:
         return [*around, self._tree]
 
     def _bindings(self, name: str, function: Function, left: int) -> list[ValueShape | None]:
-        """What a function and its callers give to a name."""
+        """The values that a function and its callers assign to a name."""
         shapes = [
             self._bound(node, part, function, left)
             for node in _own_nodes(function)
@@ -256,7 +256,7 @@ class FileValues:
     def _bound(
         self, node: ast.AST, target: ast.expr, scope: Function, left: int
     ) -> ValueShape | None:
-        """What this statement gives that target."""
+        """The value that this statement assigns to the target."""
         if isinstance(node, ast.AnnAssign):
             shape = _annotated(node.annotation)
             return shape or (self.of(node.value, scope, left) if node.value is not None else None)
@@ -272,7 +272,7 @@ class FileValues:
     def _item_of(
         self, items: ast.expr, targets: ast.expr, target: ast.expr, scope: Function, left: int
     ) -> ValueShape | None:
-        """What a loop over `items` gives one of its targets."""
+        """The value that a loop over `items` assigns to one of its targets."""
         if isinstance(items, ast.Call) and last_name(items.func) == "enumerate" and items.args:
             pair = targets.elts if isinstance(targets, ast.Tuple) else []
             if len(pair) == 2 and pair[0] is target:
@@ -284,14 +284,14 @@ class FileValues:
         return None if shape is None or keys else shape.item
 
     def _with_stored(self, name: str, shape: ValueShape | None, left: int) -> ValueShape | None:
-        """Without its items' kind where others are stored under keys of such a name."""
+        """The shape, without its items' kind if others are stored under keys of such a name."""
         if shape is None or shape.item is None:
             return shape
         item = self._agreed((shape.item, *self._stored(name, left)))
         return ValueShape(shape.kind, item)
 
     def _stored(self, name: str, left: int) -> list[ValueShape | None]:
-        """What any place of the file stores under a key of such a name."""
+        """The values that the file stores anywhere under a key of such a name."""
         return [
             self.of(value, scope, left)
             for container, value, scope in self._stores
@@ -300,7 +300,7 @@ class FileValues:
 
     @staticmethod
     def _agreed(shapes: Iterable[ValueShape | None]) -> ValueShape | None:
-        """One kind that all have; None: one of them is not known, or they differ."""
+        """The shape that all have, or None if one is unknown or they differ."""
         known = list(shapes)
         kinds = {shape.kind if shape is not None else None for shape in known}
         if len(kinds) != 1 or None in kinds:
@@ -312,7 +312,7 @@ class FileValues:
 
 
 def _annotated(annotation: ast.expr | None) -> ValueShape | None:
-    """By what stands behind the colon: list[int], set, dict[str, list[int]]."""
+    """By the annotation: list[int], set, dict[str, list[int]]."""
     if isinstance(annotation, ast.Subscript):
         shape = _annotated(annotation.value)
         inner = annotation.slice
@@ -327,7 +327,7 @@ def _annotated(annotation: ast.expr | None) -> ValueShape | None:
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:
-    """What a node binds to more than None, the parts of a tuple as well."""
+    """The targets that a node binds to something other than None, in tuples too."""
     value = getattr(node, "value", None)
     if isinstance(value, ast.Constant) and value.value is None:
         return []
@@ -347,7 +347,7 @@ def _targets(node: ast.AST) -> list[ast.expr]:
 
 
 def _own_nodes(function: Function) -> Iterator[ast.AST]:
-    """All nodes of a function without those of functions within it."""
+    """All nodes of a function except those of nested functions."""
     waiting: list[ast.AST] = list(ast.iter_child_nodes(function))
     while waiting:
         node = waiting.pop()
@@ -357,14 +357,14 @@ def _own_nodes(function: Function) -> Iterator[ast.AST]:
 
 
 def last_name(node: ast.expr) -> str:
-    """`c` of a.b.c; empty: it has no name."""
+    """`c` of a.b.c; empty if it has no name."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def root(node: ast.expr) -> str:
-    """`a` of a.b.c; empty: it has no name."""
+    """`a` of a.b.c; empty if it has no name."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""

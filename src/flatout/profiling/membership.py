@@ -1,7 +1,7 @@
-"""Tests whether something is in a list, found by where sampled stacks see the loop around them.
+"""Membership tests in lists, found by where sampled stacks see the loop around them.
 
-The interpreter is handed over after calls and where loops start over, not after `x in items`: what
-that takes is seen at the next such place, in the loop's condition or at its last line.
+Python hands the interpreter over after calls and where loops start over, not after `x in items`.
+The test's time is therefore seen at the next such place: the loop's condition or last line.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from flatout_agent import wire
 Loop = ast.For | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 UNSEEN = frozenset({"len", "isinstance", "type", "append", "add"})
-"""Calls after which the interpreter is not handed over: they take no time."""
+"""Calls after which the interpreter is not handed over; they take no time."""
 KNOWN, GUESSED = 3.0, 8.0
-"""Times what all else of the loop takes, from which the test is what takes it: where the text tells
-that it is a list, and where it tells only that it is no text that is searched."""
+"""A test explains a time of at least this many times the rest of the loop: if the source shows a
+list, and if it shows only that no text is searched."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class MembershipTest:
     line: int
     text: str
     first: int
-    """Lines of its loop."""
+    """First line of its loop."""
     last: int
     known: bool
-    """The text tells that it is a list or an array."""
+    """Whether the source shows that it is a list or an array."""
     measured: bool
-    """Something else of each round of the loop is seen by itself."""
+    """Whether something else in each round of the loop is seen separately."""
 
     def explains(self, seen_ms: float, samples: int, else_ms: float, else_samples: int) -> bool:
-        """Whether it is what takes the time that is seen where its loop starts over.
+        """Whether it explains the time that is seen where its loop starts over.
 
-        else_ms, else_samples: of all else that the loop does.
+        else_ms, else_samples: for everything else that the loop does.
         """
         if not self.measured:
             return self.known and else_ms < seen_ms
@@ -58,16 +58,17 @@ class MembershipTest:
 
 
 class MembershipTests:
-    """Of one file."""
+    """The membership tests of one file."""
 
     def __init__(self, tree: ast.Module, packages: Mapping[str, str]) -> None:
-        """packages: the names that it imports: np -> numpy."""
+        """packages: the file's imported names: np -> numpy."""
         self._values = FileValues(tree, packages)
         self._loops = list(_loops(tree, tree))
 
     def at(self, frame: wire.FrameSeen) -> MembershipTest | None:
-        """The test whose time this sampled position may have; None: there is none, or another
-        expression may be what takes it.
+        """The test whose time this sampled position may show.
+
+        None if there is none, or if another expression may take the time.
         """
         around = [pair for pair in self._loops if _first(pair[0]) <= frame.line <= _last(pair[0])]
         if frame.column is None or not around:
@@ -88,7 +89,7 @@ class MembershipTests:
         if items is not None and items.kind is not ValueKind.LIST:
             return None
         if items is None and (wanted is None or wanted.kind is not ValueKind.NUMBER):
-            return None  # perhaps a text that is searched
+            return None  # it may be a text that is searched
         return MembershipTest(
             test.lineno,
             ast.unparse(test),
@@ -100,7 +101,7 @@ class MembershipTests:
 
 
 class SampledStack(Protocol):
-    """A stack, and how long it was seen."""
+    """A stack, and for how long it was seen."""
 
     @property
     def frames(self) -> tuple[wire.FrameSeen, ...]: ...
@@ -117,7 +118,7 @@ class SampledStack(Protocol):
 def searches(
     stacks: Sequence[SampledStack], files: SourceFiles
 ) -> dict[wire.FrameSeen, MembershipTest]:
-    """Positions in the user's code whose time is that of a test whether something is in a list."""
+    """Positions in the user's code whose time belongs to a membership test in a list."""
     positions: dict[wire.FrameSeen, list[SampledStack]] = defaultdict(list)
     for stack in stacks:
         if not stack.callees:
@@ -148,7 +149,7 @@ def _explains(
     seen: Sequence[SampledStack],
     stacks: Iterable[SampledStack],
 ) -> bool:
-    """Whether a test takes what is `seen`, by all that its loop does."""
+    """Whether a test explains the `seen` time, given everything that its loop does."""
     through = [
         stack
         for stack in stacks
@@ -164,7 +165,7 @@ def _explains(
 
 
 def _loops(node: ast.AST, function: Function) -> Iterator[tuple[Loop, Function]]:
-    """All loops below a node, with the function that each stands in."""
+    """All loops below a node, with the function that contains each."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Loop):
             yield child, function
@@ -172,7 +173,7 @@ def _loops(node: ast.AST, function: Function) -> Iterator[tuple[Loop, Function]]
 
 
 def _own_nodes(loop: Loop) -> Iterator[ast.AST]:
-    """What a loop does in each round, without loops and functions within it."""
+    """The nodes of a loop, without nested loops and functions."""
     waiting = list(_round(loop))
     while waiting:
         node = waiting.pop()
@@ -191,7 +192,7 @@ def _round(loop: Loop) -> list[ast.AST]:
 
 
 def _of_each_round(loop: Loop) -> Iterator[ast.AST]:
-    """What no condition may leave out."""
+    """The nodes that run in each round, whatever the conditions."""
     if isinstance(loop, COMPREHENSIONS):
         tests = [test for generator in loop.generators for test in generator.ifs]
         parts: list[ast.AST] = [*tests[:1]] if tests else _round(loop)
@@ -213,7 +214,7 @@ def _is_seen(node: ast.AST) -> bool:
 
 
 def _is_test(node: ast.Compare) -> bool:
-    """`x in items`, of items that are not written out."""
+    """Whether it is `x in items`, with items that are not written out."""
     if not isinstance(node.ops[0], ast.In | ast.NotIn):
         return False
     items = node.comparators[0]
@@ -223,7 +224,7 @@ def _is_test(node: ast.Compare) -> bool:
 
 
 def _may_take_long(node: ast.AST) -> bool:
-    """Whether it may take the time itself, and is not seen: arithmetic on arrays, copies, texts."""
+    """Whether it may take the time without being seen: arithmetic on arrays, copies, texts."""
     if isinstance(node, ast.BinOp):
         return not (_is_whole_number(node.left) or _is_whole_number(node.right))
     if isinstance(node, ast.AugAssign):
@@ -238,8 +239,8 @@ def _is_whole_number(node: ast.expr) -> bool:
 
 
 def _starts_over(loop: Loop, test: ast.Compare, frame: wire.FrameSeen) -> bool:
-    """Whether a position is the test's, or where its loop starts over: a whole line of it, or its
-    condition.
+    """Whether a position is the test's, or where its loop starts over: a whole line of the loop or
+    its condition.
     """
     begins, ends = frame.column or 0, frame.end_column or 0
     if frame.line == test.lineno and (begins, ends) == (test.col_offset, test.end_col_offset):
@@ -257,7 +258,7 @@ def _starts_over(loop: Loop, test: ast.Compare, frame: wire.FrameSeen) -> bool:
 
 
 def _columns(loop: Loop) -> int | None:
-    """Where its longest line ends: what ends after it means a whole line."""
+    """The end column of its longest line; a position that ends after it means a whole line."""
     ends = (getattr(node, "end_col_offset", None) or 0 for node in ast.walk(loop))
     return max(ends, default=None)
 

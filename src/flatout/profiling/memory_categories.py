@@ -1,4 +1,4 @@
-"""Memory over time by category: what stays from step to step, and what comes and goes."""
+"""Memory over time by category: what persists from step to step, and what does not."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ VARYING = "activations and gradients"
 
 
 def by_category(profile: Profile) -> Profile:
-    """The profile with memory curves by category besides the total, where the agent reported sizes.
+    """The profile with memory curves by category besides the total, if the agent reported sizes.
 
     An accelerator's allocator counts everything. On a CPU torch's recorder counts from its own
-    start: weights and optimizer state were allocated earlier, and are added.
+    start: weights and optimizer state were allocated earlier and are added.
     """
     loop, total_points = (
         profile.seen,

@@ -44,7 +44,7 @@ class ProfileSettings:
     stop: bool = False
     """End the program as soon as the window is recorded."""
     bench: bool = True
-    """Measure this machine's ceilings where they are not yet known."""
+    """Measure this machine's ceilings if they are not yet known."""
     stdout_to_stderr: bool = False
     boosts: tuple[wire.BoostOrder, ...] = ()
     """A plan's boosts, to profile the program with."""
@@ -59,7 +59,7 @@ class ProfileSettings:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A profile, with what else there is to report."""
+    """A profile and what else is reported."""
 
     profile: Profile
     notes: tuple[str, ...] = ()
@@ -71,13 +71,13 @@ class Recorded:
 
 Ready = Callable[[Recorded], None]
 PLACES = ("lines", "training", "left", "back", "eval_called")
-"""Fields of what the agent has seen that hold file:line, beside those that end in `where`."""
+"""Fields of the agent's records that hold file:line, besides those that end in `where`."""
 
 
 def profile(
     command: Command, settings: ProfileSettings, observer: Observer | None = None
 ) -> Profile:
-    """The program's profile, when the program has ended. Raises UserError where there is none."""
+    """The program's profile, once the program has ended. Raises UserError if there is none."""
     return record(command, settings, observer or Silent()).profile
 
 
@@ -89,7 +89,7 @@ def record(
 ) -> Recorded:
     """Run the program in the foreground to its end; `ready` gets the profile once it exists.
 
-    Raises UserError where the program took too few steps, failed too early, or never trained.
+    Raises UserError if the program took too few steps, failed too early, or never trained.
     """
     started_at = time.monotonic()
     known_ceilings = ceilings.for_profiles(command.python, observer.phase, settings.bench)
@@ -113,7 +113,7 @@ def record(
 
 
 def from_traces(paths: Sequence[Path]) -> Recorded:
-    """The profile of existing traces. Raises UserError where they contain none."""
+    """The profile of existing traces. Raises UserError if they contain none."""
     started_at = time.monotonic()
     recordings = reading.read(paths)
     if not recordings:
@@ -164,15 +164,16 @@ class _Window:
 
     @property
     def complete(self) -> bool:
-        """Every phase has had its steps."""
+        """Whether every phase has had its steps."""
         main_process = records.leading(self.processes)
         loop = main_process.loop if main_process is not None else None
         return loop is not None and bool(loop.detail_trace)
 
     def again(self, folder: Path) -> None:
-        """Run the program once more, with what it saves kept apart, where that gives a profile.
+        """Run the program once more, with its files kept apart, if that can give a profile.
 
-        A short one knowing its steps; one whose own profiler was on all the time, without that.
+        A short program then runs with its steps known, and one whose own profiler was always on
+        runs without that profiler.
         """
         steps = max((process.step_count for process in self.processes), default=0)
         profiled = records.profiled_throughout(self.processes)
@@ -213,7 +214,7 @@ class _Window:
             self.ready(self.recorded)
 
     def _record(self, path: Path, alive: Callable[[], bool], orders: wire.ProfileOrders) -> None:
-        """Follow the records in `path`; where there is a trace, make its profile."""
+        """Follow the records in `path`, and make the profile if there is a trace."""
         follower = Follower(path, self.observer)
         with Sampler() as sampler:
             follower.follow(alive, sampler.on)
@@ -249,7 +250,7 @@ class _Window:
 
 
 def _beside_profiler(recorded: Recorded, profiled: wire.LoopSeen) -> Recorded:
-    """What was recorded without the script's own profiler, with what was seen of that.
+    """What was recorded without the script's own profiler, with the facts about that profiler.
 
     profiled: the loop of the run in which it was on.
     """
@@ -274,7 +275,7 @@ def profile_of(
 ) -> Profile | None:
     """The profile of what these processes recorded, compared with `known_ceilings`.
 
-    None: none of them has a trace.
+    None if none of them has a trace.
     """
     main_process = records.leading(processes)
     if main_process is None or main_process.loop is None:
@@ -311,7 +312,7 @@ def profile_of(
 def _with_host(
     profile: Profile, host: wire.HostSeen, root: Path, update: wire.UpdateSeen | None
 ) -> Profile:
-    """The profile with the host's time by line, and its anatomy divided up by it."""
+    """The profile with the host's time by line, and its anatomy divided accordingly."""
     sampled = _short_frames(host, root)
     host_time = host_lines.host_time(sampled, profile.operators, *_sources(root))
     if update is not None:
@@ -340,7 +341,7 @@ def _short_frames(host: wire.HostSeen, root: Path) -> wire.HostSeen:
 
 
 def _sources(root: Path) -> tuple[host_lines.Source, host_lines.Aliases, Syntax]:
-    """What tells a file's lines, imported names and syntax; files are named from `root`."""
+    """Functions for a file's lines, imported names and syntax; files are named from `root`."""
     return (
         lambda file, line: sites.whole_line(root / file, line),
         lambda file: sites.imported_names(root / file),
@@ -349,7 +350,7 @@ def _sources(root: Path) -> tuple[host_lines.Source, host_lines.Aliases, Syntax]
 
 
 def _check_device(profile: Profile, facts: wire.JobFacts | None) -> None:
-    """Raise UserError where the job trained on a GPU and the recording has none of its work."""
+    """Raise UserError if the job trained on a GPU but the recording has none of its work."""
     if facts is None or facts.device not in ("cuda", "xpu") or profile.anatomy.device != "cpu":
         return
     raise UserError(
@@ -372,9 +373,9 @@ def _short_places(loop: wire.LoopSeen, root: Path) -> wire.LoopSeen:
 
 
 def _with_places(value: Any, change: Callable[[str], str], is_place: bool = False) -> Any:
-    """What was seen, with each file:line in it changed, in rows of rows as well.
+    """The value with each file:line in it changed, also in nested rows.
 
-    is_place: the texts in it are such places.
+    is_place: whether its texts are such places.
     """
     if isinstance(value, str):
         return change(value) if is_place else value

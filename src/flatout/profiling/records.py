@@ -30,7 +30,7 @@ PHASES = {
     "again": "waiting for the script's own profiler to end",
 }
 LEAST_STEPS = 8
-"""Steps of a whole run from which it can be analysed, when it is run again."""
+"""Fewest steps of a whole run with which it can be analysed when it is run again."""
 
 
 class Follower:
@@ -82,9 +82,9 @@ def leading(processes: Sequence[Process]) -> Process | None:
 
 
 def profiled_throughout(processes: Sequence[Process]) -> wire.LoopSeen | None:
-    """The loop in which a profiler of the script's own was on while it should be recorded.
+    """The loop in which the script's own profiler was on when it should have been recorded.
 
-    None: none was, or there is a trace.
+    None if there was no such profiler or there is a trace.
     """
     if leading(processes) is not None:
         return None

@@ -22,9 +22,9 @@ class CudaRelease:
     released: str
     """YYYY-MM."""
     linux_driver: str | None
-    """Oldest Linux driver that fully supports it (the branch alone: 615); None: not known."""
+    """Oldest Linux driver that fully supports it (the branch alone: 615), or None if unknown."""
     windows_driver: str | None
-    """Oldest Windows driver; None: NVIDIA names none (since 13.0, Windows drivers are separate)."""
+    """Oldest Windows driver, or None if not named (since 13.0, Windows drivers are separate)."""
     oldest_capability: tuple[int, int]
     """Oldest compute capability for which its nvcc builds."""
     newest_capability: tuple[int, int]
@@ -59,7 +59,7 @@ class ForwardCompatibility:
 
     package: str
     gpus: str
-    """For which GPUs NVIDIA supports it, in words."""
+    """The GPUs for which NVIDIA supports it, in words."""
     source: str
 
 
@@ -104,7 +104,7 @@ def never_released() -> tuple[str, ...]:
 
 
 def forward_compatibility(cuda: str) -> ForwardCompatibility | None:
-    """The compatibility package for one CUDA ("cuda-compat-12-8"); None: not in the table."""
+    """The compatibility package for one CUDA ("cuda-compat-12-8"), or None if not in the table."""
     entry = release(cuda)
     if entry is None:
         return None
@@ -118,12 +118,12 @@ def forward_compatibility(cuda: str) -> ForwardCompatibility | None:
 
 
 def release(version: str) -> CudaRelease | None:
-    """The release of "12.8" (or "12.8.1"); None: not in the table."""
+    """The release of "12.8" (or "12.8.1"), or None if not in the table."""
     return tables.release(releases(), version)
 
 
 def first_for(capability: tuple[int, int]) -> CudaRelease | None:
-    """The first toolkit in the table that builds for a compute capability; None: none does.
+    """The first toolkit in the table that builds for a compute capability, or None.
 
     Drivers older than its own do not support such a GPU.
     """
@@ -133,9 +133,9 @@ def first_for(capability: tuple[int, int]) -> CudaRelease | None:
 def minimum_driver(cuda: str, system: str) -> str | None:
     """Oldest driver on which programs built with this CUDA run, by minor-version compatibility.
 
-    12.x programs run on any driver of the first 12.0 branch on (Linux >= 525.60.13), as long as
-    they need no newer feature and no PTX is compiled at run time; 11.x likewise (>= 450.80.02;
-    11.0 itself on its own, older driver); 13.x on >= 580. system: Linux or Windows.
+    12.x programs run on drivers from the first 12.0 branch on (Linux >= 525.60.13), as long as they
+    need no newer feature and compile no PTX at run time. The same holds for 11.x (>= 450.80.02;
+    11.0 itself on its own, older driver) and 13.x (>= 580). system: Linux or Windows.
     """
     entry = release(cuda)
     if entry is None:
@@ -155,7 +155,7 @@ def full_driver(cuda: str, system: str) -> str | None:
 def driver_runs(driver: str, cuda: str, system: str) -> bool | None:
     """Whether programs built with this CUDA run on this driver, by minor-version compatibility.
 
-    None: the driver's version cannot be read, or the tables do not know this CUDA or system.
+    None if the driver's version cannot be read, or the tables lack this CUDA or system.
     """
     minimum = minimum_driver(cuda, system)
     version = tables.number(driver)
@@ -173,7 +173,7 @@ def newest_for_driver(driver: str, system: str) -> str | None:
 def last_driver_branch(capability: tuple[int, int]) -> str | None:
     """Newest driver branch that still supports GPUs of this compute capability.
 
-    "470" for Kepler (3.5, 3.7), "580" for Maxwell, Pascal and Volta; None: still supported.
+    "470" for Kepler (3.5, 3.7), "580" for Maxwell, Pascal and Volta, None if still supported.
     """
     ends = (end.branch for end in driver_ends() if capability <= end.newest_capability)
     return next(ends, None)

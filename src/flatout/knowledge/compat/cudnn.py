@@ -28,7 +28,7 @@ def releases() -> tuple[CudnnRelease, ...]:
 
 
 def release(version: str) -> CudnnRelease | None:
-    """The release of "9.1.0.70" or "9.1"; None: not in the table."""
+    """The release of "9.1.0.70" or "9.1", or None if not in the table."""
     return tables.release(releases(), version)
 
 

@@ -1,4 +1,4 @@
-"""PyTorch releases: their builds, Pythons, and the GPUs that each build has kernels for."""
+"""PyTorch releases: their builds, Python versions, and the GPUs that builds have kernels for."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class TorchBuild:
     systems: tuple[str, ...]
     """linux-x86_64, linux-aarch64, windows-x86_64, macos-arm64, macos-x86_64."""
     cuda: str | None = None
-    """12.8; None: not a CUDA build."""
+    """12.8, or None if it is not a CUDA build."""
     rocm: str | None = None
     arch_list: tuple[str, ...] = ()
-    """torch.cuda.get_arch_list() of the linux-x86_64 wheel: sm_75, ..., compute_120;
-    of a ROCm build: gfx90a, gfx942. Empty: not known (or a build for no GPU)."""
+    """torch.cuda.get_arch_list() of the linux-x86_64 wheel: sm_75, ..., compute_120; for ROCm:
+    gfx90a, gfx942. Empty if unknown, or if the build is for no GPU."""
     cudnn: str | None = None
     default_on: tuple[str, ...] = ()
     """Systems on which a plain `pip install torch` installs this build."""
     source: str | None = None
     windows_arch_list: tuple[str, ...] = ()
-    """The same for the windows-x86_64 wheel; empty: not known."""
+    """The same for the windows-x86_64 wheel; empty if unknown."""
     aarch64_arch_list: tuple[str, ...] = ()
-    """The same for the linux-aarch64 wheel; empty: not known."""
+    """The same for the linux-aarch64 wheel; empty if unknown."""
     glibc: str | None = None
-    """Oldest glibc of its Linux x86_64 wheels; None: that of the release."""
+    """Oldest glibc of its Linux x86_64 wheels, or None for that of the release."""
 
     def arch_list_on(self, system: str) -> tuple[str, ...]:
-        """The arch list of the wheel for one system; empty: not known."""
+        """The arch list of the wheel for one system; empty if unknown."""
         lists = {"windows-x86_64": self.windows_arch_list, "linux-aarch64": self.aarch64_arch_list}
         return lists.get(system, self.arch_list if system == "linux-x86_64" else ())
 
@@ -62,7 +62,7 @@ class TorchRelease:
     triton: str | None
     source: str
     torchvision: str | None = None
-    """Version of torchvision that goes with it: 0.22."""
+    """The matching version of torchvision: 0.22."""
     torchaudio: str | None = None
     macos: str | None = None
     """Oldest macOS of its arm64 wheels: 11.0."""
@@ -75,7 +75,7 @@ def releases() -> tuple[TorchRelease, ...]:
 
 
 def release(version: str) -> TorchRelease | None:
-    """The release of "2.7.1", "2.7" or "2.7.1+cu128"; None: not in the table."""
+    """The release of "2.7.1", "2.7" or "2.7.1+cu128", or None if not in the table."""
     return tables.release(releases(), version)
 
 
@@ -85,7 +85,7 @@ def newest() -> TorchRelease:
 
 
 def build(version: str, name: str) -> TorchBuild | None:
-    """The build of that name ("cu128") in the release of that version; None: not in the table."""
+    """The build of that name ("cu128") in that version's release, or None if not in the table."""
     entry = release(version)
     builds = entry.builds if entry else ()
     return next((wheel for wheel in builds if wheel.name == name), None)
@@ -94,8 +94,8 @@ def build(version: str, name: str) -> TorchBuild | None:
 def index_url(name: str, mirror: str | None = None) -> str:
     """The address of the wheels of one build.
 
-    mirror: the address of a mirror of the whole index; the build's name replaces {build}, or is
-    appended where there is no {build}.
+    mirror: the address of a mirror of the whole index. The build's name replaces {build}, or is
+    appended if there is no {build}.
     """
     pattern = mirror or tables.read("pytorch.toml").text("index")
     if "{build}" not in pattern:
@@ -106,8 +106,8 @@ def index_url(name: str, mirror: str | None = None) -> str:
 def supports(arch_list: tuple[str, ...], capability: tuple[int, int]) -> bool:
     """Whether a build with this arch list runs on a GPU of this compute capability.
 
-    By NVIDIA's rules: sm_XY runs on the same major with an equal or higher minor; compute_XY (PTX)
-    runs on anything newer; sm_90a and the like on exactly that one; sm_120f and the like on their
+    NVIDIA's rules: sm_XY runs on the same major with an equal or higher minor. compute_XY (PTX)
+    runs on anything newer. sm_90a and the like run only on that one, sm_120f and the like on their
     family.
     """
     return any(_runs(architecture, capability) for architecture in arch_list)

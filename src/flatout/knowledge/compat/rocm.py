@@ -45,13 +45,13 @@ def targets() -> tuple[RocmTarget, ...]:
 
 
 def supported_gfx(rocm: str) -> tuple[str, ...] | None:
-    """The targets that AMD supports in a ROCm release ("6.3.1"); None: not known."""
+    """The targets that AMD supports in a ROCm release ("6.3.1"), or None if unknown."""
     entry = tables.release(releases(), rocm)
     return entry.supported if entry else None
 
 
 def gpus_of(gfx: str) -> tuple[str, ...]:
-    """GPUs with this target, as examples for readers; empty: not known.
+    """GPUs with this target, as examples for readers; empty if unknown.
 
     A suffix as rocminfo prints it (gfx90a:sramecc+:xnack-) does not matter.
     """

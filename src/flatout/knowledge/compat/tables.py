@@ -43,11 +43,11 @@ class Row:
         return value
 
     def text_or_none(self, name: str) -> str | None:
-        """A text, or None where the field is absent."""
+        """A text, or None if the field is absent."""
         return self.text(name) if name in self.fields else None
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts; empty where the field is absent."""
+        """A list of texts; empty if the field is absent."""
         value = self.fields.get(name, [])
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             raise ValueError(f"{self.where}: {name} must be a list of texts, not {value!r}")
@@ -65,7 +65,7 @@ class Row:
         return self._capability(name, self.text(name))
 
     def capability_or_none(self, name: str) -> tuple[int, int] | None:
-        """A compute capability, or None where the field is absent."""
+        """A compute capability, or None if the field is absent."""
         return self.capability(name) if name in self.fields else None
 
     def capabilities(self, name: str) -> tuple[tuple[int, int], ...]:
@@ -82,14 +82,14 @@ class Row:
         return int(major), int(minor)
 
     def yes(self, name: str) -> bool:
-        """A boolean; false where the field is absent."""
+        """A boolean; false if the field is absent."""
         value = self.fields.get(name, False)
         if value is True or value is False:
             return value
         raise ValueError(f"{self.where}: {name} must be true or false, not {value!r}")
 
     def source(self) -> str:
-        """The address of the official page that says so."""
+        """The address of the official page with these facts."""
         value = self.text("source")
         if not value.startswith("https://"):
             raise ValueError(f"{self.where}: source must be an address, not {value!r}")
@@ -121,7 +121,7 @@ def read(name: str) -> Row:
 
 
 def parse(text: str, name: str) -> Row:
-    """The table in a text; name: its name in errors. It must have a `checked` date."""
+    """The table in a text, which must have a `checked` date. name: its name in errors."""
     try:
         table = Row(name, tomllib.loads(text))
     except tomllib.TOMLDecodeError as problem:
@@ -142,13 +142,13 @@ def releases(name: str, read_row: Callable[[Row], Known]) -> tuple[Known, ...]:
 
 
 def release(entries: Iterable[Known], version: str) -> Known | None:
-    """The entry of a whole version ("2.7.1+cu128"), by major and minor; None: there is none."""
+    """The entry of a full version ("2.7.1+cu128"), by major and minor, or None."""
     wanted = minor(version)
     return next((entry for entry in entries if entry.version == wanted), None)
 
 
 def number(version: str) -> Version | None:
-    """The version in a text; None: it is not one."""
+    """The version in a text, or None if it is not one."""
     try:
         return Version(version.strip())
     except InvalidVersion:
@@ -158,7 +158,7 @@ def number(version: str) -> Version | None:
 def minor(version: str) -> str | None:
     """Major and minor of a version, as text: "2.7" of "2.7.1+cu128" and of "2.7.0a0+git12ab".
 
-    A text that only starts like a version ("2.7.0-custom build") counts by its start.
+    For a text that only starts like a version ("2.7.0-custom build"), the start counts.
     """
     match = re.match(r"\s*[vV]?(\d+)\.(\d+)", version)
     return f"{int(match[1])}.{int(match[2])}" if match else None

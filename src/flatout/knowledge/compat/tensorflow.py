@@ -18,7 +18,7 @@ class TensorflowRelease:
     cuda: str | None
     cudnn: str | None
     extra: str | None
-    """"and-cuda" where `pip install tensorflow[and-cuda]` brings CUDA (from 2.14 on); None."""
+    """`and-cuda` if `pip install tensorflow[and-cuda]` installs CUDA (from 2.14 on), else None."""
     oldest_capability: tuple[int, int]
     """Oldest compute capability with kernels in its Linux wheels."""
     gpu_on_windows: bool
@@ -33,7 +33,7 @@ def releases() -> tuple[TensorflowRelease, ...]:
 
 
 def release(version: str) -> TensorflowRelease | None:
-    """The release of "2.17.1"; None: not in the table."""
+    """The release of "2.17.1", or None if not in the table."""
     return tables.release(releases(), version)
 
 

@@ -30,7 +30,7 @@ PLACEHOLDER = re.compile(
 ID = re.compile(r'^id = "([a-z0-9-]+)"', re.MULTILINE)
 FORMS = ("cuda", "cudnn")
 WHEELS = "wheels"
-"""A placeholder that no pattern captures: the address under which PyTorch keeps its builds."""
+"""A placeholder that no pattern captures: the address of PyTorch's builds."""
 GROUP = re.compile(r"\(\?P<([a-z_][a-z_0-9]*)>")
 _FIELDS = {
     "id", "log", "title", "cause", "cure", "any", "all", "none", "captures", "needs", "near",
@@ -56,7 +56,7 @@ def every() -> tuple[Signature, ...]:
 
 
 def ids() -> tuple[str, ...]:
-    """The ids of all signatures, sorted; read from the texts, since parsing them takes long."""
+    """The ids of all signatures, sorted; read from the texts because parsing them is slow."""
     folder = resources.files(__name__)
     files = (file for file in folder.iterdir() if file.name.endswith(".toml"))
     texts = (file.read_text(encoding="utf-8") for file in files if file.name != BETTER_LOGS)
@@ -75,7 +75,7 @@ def better_logs() -> tuple[BetterLog, ...]:
 
 
 def family(text: str, name: str) -> Family:
-    """The family in a TOML text; raises ValueError saying where and what."""
+    """The family in a TOML text. Raises ValueError saying what is wrong and where."""
     try:
         document = Row(f"{name}.toml", tomllib.loads(text))
     except tomllib.TOMLDecodeError as problem:

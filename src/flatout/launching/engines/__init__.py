@@ -5,22 +5,22 @@ headings The command, What is written, What is checked first, Following and stop
 What was really run, References. Each file defines
 
 - `ENGINE = LaunchEngine(...)`.
-- `check(request) -> CheckedLaunch`: raises UserError for all that can be known before anything is
-  submitted (not installed, not logged in, no such partition, image missing ...); fills in what only
-  the engine knows, as how many GPUs `all` are.
-- `files(request) -> tuple[LaunchFile, ...]`: what the engine reads. Pure: the same request, the
-  same text. On each node they run `contract.node_command(request)`.
-- `submit(request, folder) -> SubmittedJob`: the files lie in `folder`. Raises UserError.
-- `state(job) -> JobState`: asks the engine; `unknown` where it does not answer. Never raises.
-- `logs(job) -> Iterator[LogLine | None]`: from the beginning; None whenever there is nothing new
-  now: who follows decides how long to wait, and when it was enough. Never raises.
-- `cancel(job) -> None`: ends it, all nodes. Raises UserError.
-- `costs(request) -> LaunchCosts`: what is asked for.
+- `check(request) -> CheckedLaunch`: raises UserError for everything that can be known before
+  submission (not installed, not logged in, no such partition, image missing ...). Fills in what
+  only the engine knows, such as how many GPUs `all` are.
+- `files(request) -> tuple[LaunchFile, ...]`: what the engine reads. Pure: the same request gives
+  the same text. On each node they run `contract.node_command(request)`.
+- `submit(request, folder) -> SubmittedJob`: the files are in `folder`. Raises UserError.
+- `state(job) -> JobState`: asks the engine; `unknown` if it does not answer. Never raises.
+- `logs(job) -> Iterator[LogLine | None]`: lines from the beginning, or None if there is nothing
+  new. The caller decides how long to wait and when to stop. Never raises.
+- `cancel(job) -> None`: ends the job on all nodes. Raises UserError.
+- `costs(request) -> LaunchCosts`: the resources requested.
 
-It may define `read(job, node, path) -> str`: the end of a file on that node, empty where it cannot
+It may define `read(job, node, path) -> str`: the end of a file on that node, or empty if it cannot
 be read. Never raises.
 
-Engines do not know each other; what they share is in `launching` itself.
+Engines do not import each other; shared code is in `launching` itself.
 """
 
 from __future__ import annotations

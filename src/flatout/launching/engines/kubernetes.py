@@ -12,12 +12,12 @@ Settings, each as `--set NAME=VALUE`:
 | `context`, `namespace` | those of kubectl, if they are not the current ones |
 | `kind` | `trainjob`, `jobset` or `job`; the first one that the cluster has |
 | `runtime` | a ClusterTrainingRuntime for the TrainJob; `own`: the launch brings its own |
-| `claim` | volumes that stay: `data:/data,runs:/runs`, claim and path |
-| `cpu`, `memory`, `shm` | what each node asks for; shm: at most so much of the memory |
+| `claim` | persistent volumes, claim and path: `data:/data,runs:/runs` |
+| `cpu`, `memory`, `shm` | what each node requests; `shm` is the most of the memory it may take |
 | `gpu-resource` | `nvidia.com/gpu`, `amd.com/gpu` ...; what the cluster's nodes have |
 | `code`, `workdir` | `code=image`: the code is in the image, in that folder |
-| `grace` | seconds to save in when a pod is taken away: 120 |
-| `node-selector`, `service-account`, `pull-secret` | of the pods |
+| `grace` | seconds for saving when a pod is taken away: 120 |
+| `node-selector`, `service-account`, `pull-secret` | those of the pods |
 
 `--queue` names a LocalQueue of Kueue.
 
@@ -25,39 +25,39 @@ Settings, each as `--set NAME=VALUE`:
 
 `.flatout/launch/<name>-<time>/job.yaml`, plain and commented:
 
-- a **TrainJob** with a TrainingRuntime of its own, where Kubeflow Trainer is there. A TrainJob
-  alone cannot say what is restarted. Where you may not create runtimes, it refers to
+- a **TrainJob** with a TrainingRuntime of its own, if Kubeflow Trainer is installed. A TrainJob
+  alone cannot say what is restarted. If you may not create runtimes, it refers to
   `torch-distributed` and changes its pods by runtimePatches (Trainer 2.2 and newer);
 - else a **JobSet**;
 - else an indexed **Job** and a headless Service: the pods find pod 0 by its name.
 
 Each pod runs `flatout run --nodes auto`, which starts a process for each GPU. /dev/shm is memory,
-as loader workers need it. The code folder travels as a ConfigMap, packed below 1 MB; a larger one
-belongs into the image. Files that look like secrets, data and environments stay at home. What the
-script writes is lost with its pod, unless it lies below a `claim`.
+as loader workers need it. The code folder is sent as a ConfigMap, packed below 1 MB; put a larger
+one into the image. Files that look like secrets, data and environments are not sent. What the
+script writes is lost with its pod, unless it is below a `claim`.
 
 ## What is checked first
 
-kubectl, the cluster's answer, your login; which kinds of jobs there are and whether you may create
-them; the runtime, the claims; how many GPUs nodes have. Then the cluster itself is asked with
-a dry run of the very file, so that its rules and admission are heard before anything is created.
+kubectl, the cluster's answer, your login; which kinds of jobs exist and whether you may create
+them; the runtime, the claims, and the GPUs of the nodes. Then the cluster itself checks the file in
+a dry run, so that its rules and admission apply before anything is created.
 
 ## Following and stopping
 
-Pods that wait say why: no node with as many GPUs, an image that cannot be pulled. The logs of all
-pods are one, each line behind its node; a pod that is made anew is followed too. Ctrl-C leaves the
-job running. `--cancel` deletes it, with its code and Service. A JobSet or Job that has ended stays
-for a week, a TrainJob until it is deleted.
+Pods that wait say why: no node has enough GPUs, an image cannot be pulled. The logs of all pods are
+shown as one, with the node before each line; replaced pods are followed too. Ctrl-C leaves the job
+running. `--cancel` deletes it, with its code and Service. A JobSet or Job that has ended stays for
+a week, a TrainJob until it is deleted.
 
 ## Restarts
 
-After a preemption (a DisruptionTarget of any pod) all pods start again, always; with
-`flatout.Checkpoint` and a `claim` they go on at the exact sample. So they do where the machine of
-one is lost: the others end with 79, which counts as no error, and wait up to an hour
-(`--nodes-wait` in the file) for the pod that the cluster makes anew. A plain Job's controller waits
-itself, longer after each pod that has ended: 10 s, then twice as long, ten minutes at most. After
-an error of the program all start again only with `--restarts N`. With a runtime of the cluster it
-is the runtime that starts containers again: the script in them then ends at once.
+After a preemption (a DisruptionTarget of any pod) all pods always start again. With
+`flatout.Checkpoint` and a `claim` they continue at the exact sample. The same happens if a machine
+is lost: the others end with 79, which does not count as an error, and wait up to an hour
+(`--nodes-wait` in the file) for the replacement pod. A plain Job's controller itself waits longer
+after each pod that has ended: 10 s, then twice as long, at most ten minutes. After an error of the
+program, all start again only with `--restarts N`. With a runtime of the cluster, the runtime
+restarts containers: the script in them then ends at once.
 
 ## What was really run
 
@@ -126,12 +126,12 @@ ENGINE = LaunchEngine(
 )
 FILE = "job.yaml"
 CANCELLED = "cancelled"
-"""A file in the launch's folder: it was ended from here."""
+"""The file in the launch's folder that says it was ended from here."""
 LOST = "what the script writes is lost with its pods: --set claim=NAME:/PATH mounts a volume"
 
 
 def check(request: LaunchRequest) -> CheckedLaunch:
-    """Ask the cluster whether it would take this job."""
+    """Ask the cluster whether it would accept this job."""
     engine_calls.need("kubectl", kubectl.INSTALL)
     kubernetes_checks.here(request)
     cluster = Kubectl.of(dict(request.options))
@@ -148,7 +148,7 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
 
 
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
-    """The code first, then the objects, which hold on to the code until they go."""
+    """Send the code, then the objects, which keep the code until they are deleted."""
     cluster = Kubectl.of(dict(request.options))
     name, kind = kubernetes_pod.name(request), request.option("kind", TRAINJOB)
     belongs = []
@@ -178,7 +178,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 
 def state(job: SubmittedJob) -> JobState:
-    """As the job's conditions and its pods say."""
+    """The state by the job's conditions and its pods."""
     cluster, resource = Kubectl.of(job.extra), _resource(job)
     status, answer = cluster.status(resource, job.id)
     if status is None:
@@ -207,13 +207,13 @@ def state(job: SubmittedJob) -> JobState:
 
 
 def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
-    """Of all pods."""
+    """The logs of all pods."""
     final = lambda: state(job).final  # noqa: E731
     return kubernetes_pods.lines(Kubectl.of(job.extra), _selector(job), final)
 
 
 def cancel(job: SubmittedJob) -> None:
-    """Delete it; what belongs to it goes with it."""
+    """Delete the job with everything that belongs to it."""
     cluster = Kubectl.of(job.extra)
     cluster.need("delete", _resource(job), job.id, "--wait=false")
     for thing in job.extra.get("belongs", "").split():
@@ -223,7 +223,7 @@ def cancel(job: SubmittedJob) -> None:
 
 
 def costs(request: LaunchRequest) -> LaunchCosts:
-    """What is asked for; the cluster knows no prices."""
+    """The resources requested; the cluster knows no prices."""
     return contract.costs(request, () if request.option("claim") else (LOST,))
 
 
@@ -232,7 +232,7 @@ def _resource(job: SubmittedJob) -> str:
 
 
 def _selector(job: SubmittedJob) -> str:
-    """TrainJobs run as JobSets of the same name."""
+    """The label selector of its pods. TrainJobs run as JobSets of the same name."""
     key = "job-name" if job.extra.get("kind") == JOB else "jobset.sigs.k8s.io/jobset-name"
     return f"{key}={job.id}"
 
@@ -253,7 +253,7 @@ def _failed(
 
 
 def _send_code(request: LaunchRequest, cluster: Kubectl, folder: Path) -> None:
-    """The packed code, kept in the launch's folder too, as a ConfigMap. Raises UserError."""
+    """Send the packed code as a ConfigMap and keep it in the folder. Raises UserError."""
     assert request.packed is not None
     archive, name = folder / kubernetes_pod.ARCHIVE, kubernetes_pod.code_map(request)
     with archive.open("wb") as file:
@@ -264,7 +264,7 @@ def _send_code(request: LaunchRequest, cluster: Kubectl, folder: Path) -> None:
 
 
 def _hold(cluster: Kubectl, kind: str, name: str, belongs: list[str]) -> None:
-    """Let these go with the job. Where that is not allowed, they stay until --cancel."""
+    """Have these deleted with the job. If that is not allowed, they stay until --cancel."""
     document = cluster.read("get", RESOURCES[kind], name)
     if not isinstance(document, dict):
         return

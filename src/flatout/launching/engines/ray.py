@@ -5,12 +5,12 @@
     flatout launch ray --nodes 2 --gpus 8 --set address=http://head:8265 train.py
 
 The address is that of the cluster's dashboard; without it, RAY_API_SERVER_ADDRESS, RAY_ADDRESS or
-`http://127.0.0.1:8265`. `--gpus all`: as many as the node with the most of them has. Settings, each
-as `--set NAME=VALUE`:
+`http://127.0.0.1:8265` is used. `--gpus all` asks for as many as the node with the most has.
+Settings, each as `--set NAME=VALUE`:
 
 | setting | meaning |
 |---|---|
-| `address` | of the dashboard |
+| `address` | address of the dashboard |
 | `cpus` | cores that Ray counts as taken on each node: 1, or one for each GPU |
 | `pip` | packages that Ray installs for the job: `flatout,transformers` |
 | `kuberay` | `yes`: KubeRay makes the cluster, from `--image` |
@@ -22,38 +22,37 @@ as for `flatout launch kubernetes`.
 
 `.flatout/launch/<name>-<time>/ray_job.py`, a plain driver: it asks for a placement group with each
 node's share on another node (STRICT_SPREAD) and starts `flatout run --nodes auto` there as a
-subprocess. Your script is not changed, and runs in no function of Ray's. The code folder lies
-beside the driver in `code/`, without secrets, data and environments, and is sent as the job's
-working_dir.
+subprocess. Your script is not changed and does not run in a function of Ray. The code folder is
+copied to `code/` beside the driver, without secrets, data and environments, and is sent as the
+job's working_dir.
 
-With `kuberay` there is `rayjob.yaml` too: a RayJob whose cluster has as many workers as nodes are
-asked for, and goes when the job has ended. Code and driver travel as a ConfigMap below 1 MB.
+With `kuberay` there is also `rayjob.yaml`: a RayJob whose cluster has a worker for each requested
+node and is deleted after the job. Code and driver are sent as a ConfigMap below 1 MB.
 
 flatout must be installed on the nodes, or be named in `pip`. What the script writes below its
-folder is lost with Ray's copy of it: let it write to a path that all nodes share.
+folder is lost with Ray's copy of the folder: let it write to a path that all nodes share.
 
 ## What is checked first
 
-That `ray` is installed here, that a Ray cluster answers at the address, and how many of its nodes
-have what is asked for. That there is flatout on each node is seen when the job has its nodes,
-before anything is trained.
+Whether `ray` is installed here, whether a Ray cluster answers at the address, and how many of its
+nodes have the requested resources. Whether each node has flatout is checked once the job has its
+nodes, before anything is trained.
 
 ## Following and stopping
 
-The job's log has every line of every node behind `[node N]`. Ctrl-C leaves it running. `--cancel`
-stops it on all nodes. The node that fails first is named, with its exit code; so is one whose
-worker was killed or whose machine is gone. Then the others are ended.
+The job's log has every line of every node, after `[node N]`. Ctrl-C leaves the job running.
+`--cancel` stops it on all nodes. The node that fails first is named with its exit code, as is one
+whose worker was killed or whose machine is lost. Then the others are ended.
 
 ## Restarts
 
-With `--restarts N` all nodes start again after an error or the loss of a node, at most so often.
+With `--restarts N` all nodes start again after an error or the loss of a node, at most N times.
 
 ## What was really run
 
-Ray 2.60 with two raylets on one machine: two nodes' tasks with the same losses as one process, an
-error that was named, restarts that were counted, a worker that was killed, a job that was stopped.
-The RayJob was held against KubeRay's CRD. No GPU, no operator of KubeRay, and no cluster of several
-machines.
+Ray 2.60 with two raylets on one machine: two nodes' tasks with the same losses as one process, a
+named error, counted restarts, a killed worker, a stopped job. The RayJob was checked against
+KubeRay's CRD. No GPU, no KubeRay operator and no cluster of several machines was used.
 
 ## References
 
@@ -117,7 +116,7 @@ STATES: dict[str, LaunchState] = {
 }
 OURS = re.compile(r"\[(node \d+)\] (.*)", re.DOTALL)
 TOOL = re.compile(r"\S+ \S+\s(?:INFO|SUCC|WARN|ERR)\S* (?:cli|sdk|dashboard_sdk)\.py:\d+ -- ")
-"""What the ray command itself prints about the log."""
+"""Log lines of the ray command itself."""
 LOST = "what the script writes below its own folder is lost: let it write to a path nodes share"
 
 
@@ -144,7 +143,7 @@ def check(request: LaunchRequest) -> CheckedLaunch:
 
 
 def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
-    """The driver: our file with the values of this launch."""
+    """The driver file with the values of this launch."""
     spec = importlib.util.find_spec(DRIVER)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"{DRIVER} is not installed beside flatout")
@@ -172,7 +171,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     if request.option("pip"):
         packages = [word.strip() for word in request.option("pip").split(",") if word.strip()]
         command += ["--runtime-env-json", json.dumps({"pip": packages})]
-    # What travels is chosen already.
+    # The files to send are chosen already.
     environment = {**os.environ, "RAY_RUNTIME_ENV_IGNORE_GITIGNORE": "1"}
     answer = engine_calls.ask([*command, "--", "python", FILE], limit_s=300, env=environment)
     if answer.returncode:
@@ -185,7 +184,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 
 def state(job: SubmittedJob) -> JobState:
-    """As the cluster says."""
+    """The state that the cluster reports."""
     if job.extra.get("kuberay"):
         return ray_kuberay.state(job)
     answer = _api(job).read(f"/api/jobs/{job.id}")
@@ -217,13 +216,13 @@ def cancel(job: SubmittedJob) -> None:
 
 
 def costs(request: LaunchRequest) -> LaunchCosts:
-    """What is asked for; Ray knows no prices."""
+    """The resources requested; Ray knows no prices."""
     return contract.costs(request, (LOST,))
 
 
 def _values(request: LaunchRequest) -> dict[str, str]:
     """The driver's settings as Python writes them."""
-    # The driver counts restarts of all nodes, and knows the Python that Ray runs.
+    # The driver counts restarts of all nodes and knows which Python Ray runs.
     command = contract.node_command(replace(request, restarts=0, python=""))
     time_s = None if request.time_s is None else round(request.time_s)
     return {
@@ -240,7 +239,7 @@ def _values(request: LaunchRequest) -> dict[str, str]:
 
 
 def _setting(value: str) -> Callable[[re.Match[str]], str]:
-    """The line with another value; a plain text would have its backslashes read."""
+    """A replacement for the line's value; backslashes in a plain text would be interpreted."""
     return lambda line: f"{line[1]} = {value}"
 
 
@@ -253,7 +252,7 @@ def _cpus(request: LaunchRequest) -> int:
 
 
 def _warnings(request: LaunchRequest, nodes: list[Mapping[str, float]]) -> Iterator[str]:
-    """Nodes may still be added."""
+    """Warnings about too few nodes, to which more may still be added."""
     asked = {"CPU": _cpus(request)}
     if isinstance(request.gpus, int):
         asked["GPU"] = request.gpus
@@ -285,7 +284,7 @@ def _whole(job: SubmittedJob) -> Iterator[str | None]:
 
 
 def _followed(job: SubmittedJob) -> Iterator[str | None]:
-    """As it is written; where ray is not here any more, as far as it is."""
+    """The log while it is written, or what there is of it if ray is no longer installed here."""
     if shutil.which("ray") is None:
         yield from _whole(job)
         return

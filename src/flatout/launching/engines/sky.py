@@ -4,45 +4,46 @@
 
     flatout launch sky --nodes 2 --gpus 8 --set gpu=H100 --time 4h train.py
 
-SkyPilot looks for the cheapest place that has them among the clouds that `sky check` knows.
+SkyPilot looks for the cheapest place with these GPUs among the clouds that `sky check` knows.
 Settings, each as `--set NAME=VALUE`:
 
 | setting | meaning |
 |---|---|
 | `gpu` | model of the GPUs, as `sky gpus list` names it: H100, A100-80GB ... |
 | `infra` | where: `aws`, `gcp/us-central1`, `k8s/my-context` ... |
-| `spot` | `yes`: machines that may be taken away; they are replaced, and the job goes on |
-| `after` | what becomes of the machines ten minutes after the end: `stop`, `down` or `keep` |
-| `setup` | a line that installs what the script imports, in place of ours |
-| `cpus`, `memory`, `disk`, `instance-type`, `region` | of each node |
-| `mount` | a bucket that stays: `s3://my-runs:/runs` |
+| `spot` | `yes`: machines that may be taken away; they are replaced, and the job continues |
+| `after` | what happens to the machines ten minutes after the end: `stop`, `down` or `keep` |
+| `setup` | a line that installs what the script imports, instead of flatout's |
+| `cpus`, `memory`, `disk`, `instance-type`, `region` | those of each node |
+| `mount` | a persistent bucket: `s3://my-runs:/runs` |
 
 ## What is written
 
 `.flatout/launch/<name>-<time>/task.yaml`, and the code folder beside it in `code/`, without
-secrets, data and environments. `setup` makes an environment with the folder's requirements.txt,
-or torch alone where there is none, and flatout; with `--image` nothing but flatout, where that is
-missing. `run` is `flatout run --nodes auto`, the same on each node.
+secrets, data and environments. `setup` makes an environment with flatout and the folder's
+requirements.txt, or torch alone if there is none. With `--image` it only installs flatout, if that
+is missing. `run` is `flatout run --nodes auto`, the same on each node.
 
-Variables of `--env` stand in the file, which you alone can read; SkyPilot's own `--secret` keeps
-them out of its records.
+Variables of `--env` are in the file, which only you can read; SkyPilot's own `--secret` keeps them
+out of its records.
 
 ## What is checked first
 
-That `sky` is installed, that `sky check` finds a cloud, that a GPU model is named. Then SkyPilot
-itself is asked with `--dryrun`, which reads the file, chooses a place and says what it costs;
-nothing is started.
+Whether `sky` is installed, `sky check` finds a cloud and a GPU model is named. Then SkyPilot itself
+is called with `--dryrun`, which reads the file, chooses a place and says what it costs; nothing is
+started.
 
 ## Following and stopping
 
-The log of all nodes is one, each line behind its node. Ctrl-C leaves the job running. `--cancel`
-ends it; machines stop or go as `after` says. Costs run until they do: `sky status` shows them.
+The logs of all nodes are shown as one, with the node before each line. Ctrl-C leaves the job
+running. `--cancel` ends it; machines stop or are deleted as `after` says. They cost money until
+then: `sky status` shows them.
 
 ## Restarts
 
 With `--restarts N` or `spot=yes` it is a managed job (`sky jobs launch`): machines that are taken
-away are replaced and all nodes start again, also where the program ended with its state saved;
-errors of the program restart it N times at most. What must survive has to lie in a `mount`.
+away are replaced and all nodes start again, also if the program ended with its state saved. Errors
+of the program restart it at most N times. Anything that must survive has to be in a `mount`.
 
 ## What was really run
 
@@ -94,7 +95,7 @@ ENGINE = LaunchEngine(
 )
 FILE = "task.yaml"
 CONTROLLER_S = 1800.0
-"""The first managed job waits for a machine that manages them."""
+"""Long, because the first managed job waits for the machine that manages such jobs."""
 STATES: dict[str, LaunchState] = {
     "INIT": "queued",
     "PENDING": "queued",
@@ -108,7 +109,7 @@ STATES: dict[str, LaunchState] = {
     "SUCCEEDED": "ended",
     "CANCELLED": "cancelled",
 }
-"""All others begin with FAILED."""
+"""All other states begin with FAILED."""
 DETAILS = {
     "SETTING_UP": "its environment is installed",
     "STARTING": "its machines are started",
@@ -151,10 +152,10 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
 
 
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
-    """Hand it over; machines are made while it is followed."""
+    """Submit it; machines are made while it is followed."""
     assert request.packed is not None
     code = staging.stage(request.packed, folder)
-    # Chosen already: without this file SkyPilot would leave out what git ignores, too.
+    # The files are chosen already. Without this one, SkyPilot would also omit what git ignores.
     (code / ".skyignore").touch()
     name, task = folder.name.lower(), str(folder / FILE)
     managed = sky_task.managed(request)
@@ -168,7 +169,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 
 def state(job: SubmittedJob) -> JobState:
-    """As the cluster's queue says; before that, as the cluster itself."""
+    """The state in the cluster's queue; before that, the state of the cluster."""
     if job.extra.get("managed"):
         rows = sky_cli.document("jobs", "queue", "--all-users")
         own = [row for row in rows or [] if isinstance(row, dict) and row.get("job_name") == job.id]
@@ -193,7 +194,7 @@ def _of(status: object, why: str) -> JobState:
 
 
 def _starting(job: SubmittedJob, answered: bool) -> JobState:
-    """There is no job yet: the cluster comes, or could not be had."""
+    """The state while there is no job: the cluster is starting or was not available."""
     if job.extra.get("managed"):
         if time.time() - job.submitted_at < CONTROLLER_S:
             return JobState("queued", "SkyPilot starts its jobs controller")
@@ -221,13 +222,13 @@ def _starting(job: SubmittedJob, answered: bool) -> JobState:
 
 
 def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
-    """Of all nodes, once there is a job."""
+    """The logs of all nodes, once there is a job."""
     for text in tails.afresh(lambda: state(job), lambda now: _printed(job, now), wait_s=3):
         yield None if text is None else _line(escapes.removed(text))
 
 
 def _printed(job: SubmittedJob, now: JobState) -> Iterator[str | None]:
-    """What sky prints of the job's log, from the beginning; nothing before there is one."""
+    """The job's log as sky prints it, from the beginning; nothing before there is a job."""
     if now.state in ("queued", "unknown"):
         yield from tails.pause(2)
         return
@@ -237,7 +238,7 @@ def _printed(job: SubmittedJob, now: JobState) -> Iterator[str | None]:
 
 
 def cancel(job: SubmittedJob) -> None:
-    """End the job; its machines stop or go as the file says."""
+    """End the job; its machines stop or are deleted as the file says."""
     managed = bool(job.extra.get("managed"))
     words = ["jobs", "cancel", "--name", job.id] if managed else ["cancel", job.id, "--all"]
     answer = sky_cli.ask(*words, "--yes")
@@ -249,7 +250,7 @@ def cancel(job: SubmittedJob) -> None:
 
 
 def costs(request: LaunchRequest) -> LaunchCosts:
-    """What is asked for; prices are SkyPilot's to tell: `sky gpus list`, `sky launch --dryrun`."""
+    """The resources requested; `sky gpus list` and `sky launch --dryrun` tell prices."""
     notes = [sky_task.afterwards(request)]
     if not request.option("mount"):
         notes.append("what it writes is on disks of these machines: --set mount=s3://BUCKET:/PATH")

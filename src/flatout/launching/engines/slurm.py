@@ -15,35 +15,34 @@ option of sbatch is named by `--set`, as in `--set qos=high --set constraint=a10
 - one task on each node (`--ntasks-per-node=1`), which is `flatout run`: it starts a process for
   each GPU itself, so that the processes of a node see each other's GPUs (`--gpus-per-task` would
   hide them);
-- as many cores as belong to the GPUs that are asked for: all of a node's cores for all of its GPUs.
-  Slurm would give one core, and every data loader would starve. `--set cpus-per-task=N` says it
-  otherwise;
+- as many cores as belong to the requested GPUs: all of a node's cores for all of its GPUs. Slurm
+  would give one core, and every data loader would starve. `--set cpus-per-task=N` changes it;
 - `--requeue`, `--open-mode=append`: after the failure of a node the job is queued again and its log
-  goes on;
-- `srun --wait=60`: where the program of one node ends, the others end by themselves and say why;
-  what is left a minute later is killed.
+  continues;
+- `srun --wait=60`: if the program of one node ends, the others end by themselves and say why;
+  whatever is left a minute later is killed.
 
 It is yours: edit it, and submit it again with `sbatch`.
 
 ## What is checked first
 
-That sbatch is there and the controller answers; that there is such a partition, that it is up, has
-as many nodes, such GPUs and allows that time. Then `sbatch --test-only` has the cluster's own word
-on the very script, accounts and limits included, and says when it would start.
+Whether sbatch is installed and the controller answers; whether the partition exists, is up, has
+enough nodes and GPUs and allows that time. Then `sbatch --test-only` lets the cluster itself check
+the script, accounts and limits included, and says when it would start.
 
 ## Following and stopping
 
-Each node writes `node-N.log` beside the script; they are shown as one log, each line behind its
-node. Ctrl-C leaves the job running. `flatout monitor --slurm JOB` shows its machines,
+Each node writes `node-N.log` beside the script; they are shown as one log, with the node before
+each line. Ctrl-C leaves the job running. `flatout monitor --slurm JOB` shows its machines,
 `flatout launch --cancel JOB` ends it.
 
 ## Restarts
 
 Two minutes before the time limit Slurm warns the job. A script that uses `flatout.Checkpoint` saves
-its state and ends, and the job is queued again: it goes on at the exact sample. A script with its
-own checkpoints is queued again only with `--restarts N`, at most so often.
+its state and ends, and the job is queued again: it continues at the exact sample. A script with its
+own checkpoints is queued again only with `--restarts N`, at most N times.
 
-Slurm itself waits two minutes or so before it starts a job again.
+Slurm itself waits about two minutes before it starts a job again.
 
 ## What was really run
 
@@ -95,9 +94,9 @@ ENGINE = LaunchEngine(
 FILE = "job.sbatch"
 BATCH_LOG = "slurm.log"
 ENDED = "ended"
-"""The script's exit code, for clusters that keep no accounts."""
+"""The file with the script's exit code, for clusters without accounting."""
 START = "flatout launch: start "
-"""Begins the line that each start of the job writes."""
+"""The beginning of the line that each start of the job writes."""
 TASK_ENDED = re.compile(
     r"^srun: error: (?P<host>[^:\s]+): task (?P<task>\d+):"
     r" (?:Exited with exit code (?P<code>\d+)|(?P<how>[A-Z][\w ()]+))",
@@ -110,7 +109,7 @@ LOCAL = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 def check(request: LaunchRequest) -> CheckedLaunch:
-    """Ask the cluster whether it would take this job."""
+    """Ask the cluster whether it would accept this job."""
     for program in ("sbatch", "sinfo", "scontrol"):
         engine_calls.need(program, LOGIN)
     partition = slurm_facts.partition(request.partition)
@@ -151,7 +150,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 
 
 def state(job: SubmittedJob) -> JobState:
-    """As scontrol says; of jobs that it has forgotten, as sacct or the script itself says."""
+    """The state from scontrol; for jobs it has forgotten, from sacct or the script itself."""
     known = slurm_facts.of_controller(job.id) or slurm_facts.of_accounts(job.id)
     if known is not None:
         return _with_first(job, known) if known.state == "failed" else known
@@ -163,7 +162,7 @@ def state(job: SubmittedJob) -> JobState:
 
 
 def _with_first(job: SubmittedJob, failed: JobState) -> JobState:
-    """Which node ended first, as srun has written it: the exit code of all is but the highest."""
+    """Add which node ended first, from srun: the job's exit code is only the highest of all."""
     try:
         text = Path(job.folder, BATCH_LOG).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -179,7 +178,7 @@ def _with_first(job: SubmittedJob, failed: JobState) -> JobState:
 
 
 def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
-    """The files beside the script."""
+    """The log files beside the script."""
     folder = Path(job.folder)
 
     def paths() -> dict[Path, str]:
@@ -190,19 +189,19 @@ def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
 
 
 def read(job: SubmittedJob, node: str, path: str) -> str:
-    """All nodes share the code folder, where their logs are."""
+    """Read it directly: all nodes share the code folder, which has their logs."""
     return tails.end_of(Path(path))
 
 
 def cancel(job: SubmittedJob) -> None:
-    """Have Slurm end it."""
+    """Let Slurm end it."""
     answer = engine_calls.ask(["scancel", job.id])
     if answer.returncode:
         raise UserError(f"scancel: {answer.said}", f"squeue --jobs {job.id}", 1)
 
 
 def costs(request: LaunchRequest) -> LaunchCosts:
-    """What is asked for."""
+    """The resources requested."""
     return contract.costs(request)
 
 
@@ -224,7 +223,7 @@ def _script(request: LaunchRequest) -> Iterator[str]:
 
 
 def _directives(request: LaunchRequest) -> Iterator[str]:
-    """The lines that sbatch reads; the user's own win."""
+    """The lines that sbatch reads; the user's own take precedence."""
     given = dict(request.options)
     for why, name, value in _rows(request):
         if name in given or value is None:
@@ -237,7 +236,7 @@ def _directives(request: LaunchRequest) -> Iterator[str]:
 
 
 def _rows(request: LaunchRequest) -> Iterator[tuple[str, str, str | None]]:
-    """Reason, name and value of each option; None: it is not given."""
+    """Reason, name and value of each option; an option with the value None is omitted."""
     given = dict(request.options)
     yield "", "job-name", request.name
     yield "", "partition", request.partition or None
@@ -291,7 +290,7 @@ exit "$code\""""
 
 
 def _with_cores(request: LaunchRequest, partition: slurm_facts.Partition) -> LaunchRequest:
-    """With the cores that belong to the GPUs asked for; all of a node's where it needs no GPU."""
+    """The request with the cores that belong to its GPUs, or all of a node's without GPUs."""
     given = dict(request.options)
     if CORES in given or {"exclusive", "cpus-per-gpu"} & given.keys():
         return request
@@ -309,7 +308,7 @@ def _with_cores(request: LaunchRequest, partition: slurm_facts.Partition) -> Lau
 
 
 def _tested(request: LaunchRequest) -> engine_calls.ToolAnswer:
-    """Slurm's own word on the script; nothing is submitted."""
+    """Slurm's own check of the script; nothing is submitted."""
     (file,) = files(request)
     return engine_calls.ask(["sbatch", "--test-only"], given=file.text, env=_environment())
 
@@ -333,7 +332,7 @@ def _python() -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Without what an allocation that this is started in would hand on to the job."""
+    """The variables without those that a surrounding allocation would pass on to the job."""
     return {
         name: value
         for name, value in os.environ.items()

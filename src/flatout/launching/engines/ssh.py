@@ -5,36 +5,36 @@
     flatout launch ssh --hosts gpu1,gpu2 --gpus all train.py
 
 The hosts are named as ssh knows them; the first one leads. Each needs Linux, Python with flatout
-and torch (`--python /path/to/python` where that is not `python3`), and must let you in by a key.
+and torch (`--python /path/to/python` if that is not `python3`), and must let you in by a key.
 `--set` knows `config` (a file for `ssh -F`), `leader` (the first host's address, as the others
 reach it) and `port`.
 
 ## What is written
 
 `.flatout/launch/<name>-<time>/node.sh`, the script that each machine runs, with reasons. The code
-folder is packed and sent to `~/.flatout/launch/<name>-<time>/node-N/code` on each machine: what is
-in it then is what trains. Secrets (.env, keys, credentials), `.git`, environments and files larger
-than 20 MiB stay here, and are named.
+folder is packed and sent to `~/.flatout/launch/<name>-<time>/node-N/code` on each machine: later
+changes have no effect. Secrets (.env, keys, credentials), `.git`, environments and files larger
+than 20 MiB are not sent, and are named.
 
 ## What is checked first
 
-That each host lets you in and why not: a key that is not known or has changed, no key of yours that
-it accepts, no machine, no sshd. That its Python has flatout (the same version on all) and torch,
-that it has the GPUs and the room on its disk. Then the first host opens the port and the others
-reach it: a closed firewall is seen before anything is sent.
+Whether each host lets you in, and if not, why: a host key that is unknown or has changed, no key of
+yours that it accepts, no machine, no sshd. Whether its Python has flatout (the same version on all)
+and torch, and whether it has the GPUs and enough disk space. Then the first host opens the port and
+the others connect to it: a closed firewall is found before anything is sent.
 
 ## Following and stopping
 
-Each machine writes its log beside the code; they are shown as one, each line behind its node. The
-programs there do not depend on the connection: Ctrl-C, a closed laptop or a lost network leave them
-running, and `flatout launch --follow JOB` comes back. `flatout launch --cancel JOB` ends them on
-all machines. Where one dies, the others end by themselves. What the script has written stays on the
-first machine, in its code folder. All calls of a command share one connection to each machine
-(ssh's ControlMaster), which ends with the command.
+Each machine writes its log beside the code; they are shown as one, with the node before each line.
+The programs there do not depend on the connection: Ctrl-C, a closed laptop or a lost network leave
+them running, and `flatout launch --follow JOB` shows them again. `flatout launch --cancel JOB` ends
+them on all machines. If one dies, the others end by themselves. What the script has written stays
+on the first machine, in its code folder. All calls of a command share one connection to each
+machine (ssh's ControlMaster), which ends with the command.
 
 ## Restarts
 
-Nothing queues the job again. `--restarts N` starts a program that fails again, so often.
+Nothing queues the job again. `--restarts N` restarts a program that fails, at most N times.
 
 ## What was really run
 
@@ -86,11 +86,11 @@ FILE = "node.sh"
 TOKEN = "token"
 PORT = 29400
 ROOT = ".flatout/launch"
-"""Below the home folder of each machine."""
+"""Folder of launches below the home folder of each machine."""
 SEVERAL = "flatout launch ssh --hosts gpu1,gpu2 train.py"
 RETRY_S = 5.0
 STOP_S = 15
-"""For a program to end itself, before it is killed."""
+"""Seconds for a program to end itself before it is killed."""
 BOOT = "/proc/sys/kernel/random/boot_id"
 BEGIN = f"""
 cd "$HOME/$1" || exit 1
@@ -176,7 +176,7 @@ def check(request: LaunchRequest) -> CheckedLaunch:
 
 
 def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
-    """The script of each machine. Raises UserError where none is named."""
+    """The script of each machine. Raises UserError if no machine is named."""
     _need_hosts(request)
     return (LaunchFile(FILE, "\n".join(_script(request)) + "\n", executable=True),)
 
@@ -187,7 +187,7 @@ def _need_hosts(request: LaunchRequest) -> None:
 
 
 def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
-    """Send code and script to all; once all have them, start them."""
+    """Send code and script to all machines, then start them on all."""
     assert request.packed is not None
     packed = request.packed
     beside = {FILE: (folder / FILE).read_bytes(), TOKEN: secrets.token_hex(16).encode()}
@@ -206,14 +206,14 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     at_once(send, machines)
     try:
         at_once(begin, machines)
-    except BaseException:  # Ctrl-C too: nothing may go on that nobody knows of
+    except BaseException:  # Ctrl-C too: nothing may keep running unnoticed
         _stop(job, machines)
         raise
     return job
 
 
 def state(job: SubmittedJob) -> JobState:
-    """What has become of the program on each host, taken together."""
+    """The combined state of the program on all hosts."""
     machines = _machines(job)
     folder = Path(job.folder).name
     where = {host.name: _remote(folder, index) for index, host in enumerate(machines)}
@@ -228,7 +228,7 @@ def state(job: SubmittedJob) -> JobState:
 
 
 def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
-    """The log of each host, through a connection of its own that is made again where it ends."""
+    """The log of each host, over a connection of its own that is renewed if it breaks."""
     folder = Path(job.folder).name
     remote = [
         _RemoteLog(host, _remote(folder, index), f"node {index}")
@@ -245,7 +245,7 @@ def logs(job: SubmittedJob) -> Iterator[LogLine | None]:
 
 
 def read(job: SubmittedJob, node: str, path: str) -> str:
-    """From the machine of that name."""
+    """The file's end on the machine of that name."""
     host = next((host for host in _machines(job) if host.name == node), None)
     if host is None:
         return ""
@@ -261,23 +261,23 @@ def cancel(job: SubmittedJob) -> None:
 
 
 def costs(request: LaunchRequest) -> LaunchCosts:
-    """Own machines cost nothing by the hour."""
+    """The resources requested; the user's own machines have no price per hour."""
     return contract.costs(request)
 
 
 class _RemoteLog:
-    """The log of one host, line by line; a lost connection is made again."""
+    """The log of one host, line by line; a lost connection is renewed."""
 
     def __init__(self, host: RemoteHost, folder: str, source: str) -> None:
         self.complete = False
-        """The program has ended, and all that it wrote is read."""
+        """Whether the program has ended and everything it wrote was read."""
         self._host, self._folder, self._source = host, folder, source
         self._seen = 0
         self._next = 0.0
         self._lines: Iterator[str | None] = iter(())
 
     def waiting(self) -> Iterator[LogLine]:
-        """What is there now."""
+        """The lines available now."""
         for line in self._lines:
             if line is None:
                 return
@@ -339,13 +339,13 @@ def _port(request: LaunchRequest) -> int:
 
 
 def _torch_of(lock: str) -> str:
-    """The version in the environment's list."""
+    """The version of torch in the environment's list."""
     lines = (line for line in lock.splitlines() if line.startswith("torch=="))
     return next(lines, "").removeprefix("torch==")
 
 
 def _remote(folder: str, index: int) -> str:
-    """Below the home folder; its own for each node, since machines may share that."""
+    """A folder for each node below the home folder, which machines may share."""
     return f"{ROOT}/{folder}/node-{index}"
 
 
@@ -367,7 +367,7 @@ def _machines(job: SubmittedJob) -> list[RemoteHost]:
 
 
 def _done(host: RemoteHost, answer: engine_calls.ToolAnswer, failed: str) -> None:
-    """Raise UserError where it was not."""
+    """Raise UserError if it failed."""
     if answer.returncode == UNREACHED:
         raise host.trouble(answer)
     if answer.returncode:
@@ -375,7 +375,7 @@ def _done(host: RemoteHost, answer: engine_calls.ToolAnswer, failed: str) -> Non
 
 
 def _together(words: dict[int, list[str]], cancelled: bool, names: list[str]) -> JobState:
-    """The job's state from those of its nodes."""
+    """The job's state from the states of its nodes."""
     silent = [index for index, word in words.items() if word[0] == "silent"]
     running = [index for index, word in words.items() if word[0] == "running"]
     wrong = _wrong(words)
@@ -417,7 +417,7 @@ def _first_words(words: dict[int, list[str]], wrong: list[int], names: list[str]
 
 
 def _stop(job: SubmittedJob, machines: list[RemoteHost]) -> list[UserError]:
-    """End it on all hosts; what went wrong with that."""
+    """End it on all hosts; returns the errors."""
     folder = Path(job.folder).name
     where = {host.name: _remote(folder, index) for index, host in enumerate(machines)}
 

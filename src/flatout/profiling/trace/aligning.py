@@ -14,19 +14,19 @@ MOST_CELLS = 6_000_000
 """Size limit of the table of common sequences: some hundredths of a second."""
 LEAST_MARGIN = 64
 AROUND = 3
-"""Neighbours on either side that tell an operator's line in long sequences that differ."""
+"""Neighbours on either side that identify an operator's line in long differing sequences."""
 FACTOR = np.uint64(0x9E3779B97F4A7C15)
 RUN = 3
 """Where both sides have extra names, only runs of at least this many matches count."""
 
 
 def align(left: Ints, right: Ints, places: Ints, meaning: NDArray[np.uint64]) -> tuple[Ints, Flags]:
-    """For each name of `left` its index in `right`; NOBODY: none, or ambiguous.
+    """For each name of `left` its index in `right`; NOBODY if there is none or it is ambiguous.
 
     All longest common subsequences must contain the match, at the same place (`places`, one for
     each name of `right`). Where only one side has extra names, and the same operator has the same
-    place, the result is then exact. Second: whether the children are the same too (`meaning`) in
-    all of them.
+    place, the result is then exact. The second array says whether the children are the same too
+    (`meaning`) in all of them.
     """
     count = len(left)
     if count == len(right) and (left == right).all():
@@ -93,11 +93,11 @@ def _common(
 def _by_context(
     left: Ints, right: Ints, places: Ints, meaning: NDArray[np.uint64]
 ) -> tuple[Ints, Flags]:
-    """Of sequences too long for the table: matches by a name with the names around it.
+    """For sequences too long for the table: matches of a name together with its neighbours.
 
-    Only where all that stands so in `right` has one place; of these the one of the same rank.
-    Choices by chance in a loop make every two steps differ, but each turn of it is like some turn
-    of the other step.
+    All such names in `right` must have one place; the one of the same rank is taken. Random
+    choices in a loop make any two steps differ, but each round is like some round of the other
+    step.
     """
     contexts, group, counts = np.unique(_contexts(right), return_inverse=True, return_counts=True)
     own = _contexts(left)

@@ -24,9 +24,9 @@ def analyse(
     """Where the time of one step went, with tables of what was recorded.
 
     `detail`: the trace with stacks and shapes; its lines and shapes are transferred to
-    the same operators of the first. `step_ms`: duration of a step without recording: the overhead
-    of recording is subtracted. `roots`: folders of the user's own code, first the one in which the
-    program was started; without them lines are those of functions.
+    the same operators of the first. `step_ms`: duration of a step without recording, with which
+    the overhead of recording is subtracted. `roots`: folders of the user's own code, first the one
+    in which the program was started; without them, lines are those of functions.
     """
     attribution = look(recording, detail, roots)
     step_anatomy = anatomy(attribution, step_ms)

@@ -14,13 +14,13 @@ ADDED_TO = {
     True: (Kind.WAIT_HOST, Kind.WAIT_SYNC, Kind.WAIT_OTHER, Kind.WAIT_DATA),
     False: (Kind.PYTHON,),
 }
-"""By whether an accelerator trains: the parts that recording prolongs, the likeliest first."""
+"""The parts that recording prolongs, the likeliest first, by whether an accelerator trains."""
 BLOCKED_NS = 100_000
 """A launch that takes longer waits: the device's queue is full."""
 SHORT, SHARE = 0.1, 0.5
-"""Recording an operator costs at most half of what the shortest tenth takes."""
+"""Recording an operator costs at most half the time of the shortest tenth."""
 UNAFFECTED = {True: (), False: (Kind.WAIT_DATA,)}
-"""The parts that recording does not prolong: where a CPU trains, its wait for a batch."""
+"""The parts that recording does not prolong: if a CPU trains, its wait for a batch."""
 
 
 def anatomy(attribution: Attribution, step_ms: float | None = None) -> Anatomy:
@@ -56,10 +56,10 @@ def anatomy(attribution: Attribution, step_ms: float | None = None) -> Anatomy:
 
 
 def _host_ms(attribution: Attribution, step_ms: float, overhead_ms: float) -> float | None:
-    """What the host takes for a step by itself: the calls in which it waits are left out.
+    """The host's own time for a step, without the calls in which it waits.
 
-    A launch waits where the device's queue is full. None where the trace marks no steps, or has no
-    calls in which a wait would show.
+    A launch waits if the device's queue is full. None if the trace marks no steps, or has no calls
+    that would show a wait.
     """
     recording, host = attribution.recording, attribution.host
     calls = recording.rows(Category.RUNTIME)
@@ -108,8 +108,8 @@ def _without_overhead(
 ) -> tuple[dict[Kind, float], float]:
     """Times that sum to `target_ms`, without the overhead of recording; and that overhead.
 
-    On a CPU the recorder's cost is the same for each operator, and no more than a part of what the
-    shortest take. Any remaining excess is not overhead: these steps were slower, and their parts
+    On a CPU the recorder's cost is the same for each operator, and at most a part of the time of
+    the shortest. Any remaining excess is not overhead: these steps were slower, and their parts
     are scaled.
     """
     on_device = attribution.on_device
@@ -131,7 +131,7 @@ def _without_overhead(
 
 
 def _most_recording_ms(attribution: Attribution) -> float:
-    """What recording one operator of a CPU can have cost: its own time has the cost in it."""
+    """The most that recording one CPU operator can have cost: its own time includes the cost."""
     rows, events = _operators(attribution), attribution.recording.events
     durations = events.end[rows] - events.begin[rows]
     return SHARE * float(np.quantile(durations, SHORT)) / 1e6 if len(durations) else 0.0

@@ -39,9 +39,9 @@ class LineSource:
     recording: TraceRecording
     places: Places
     twin: Ints
-    """For each row of the recording its row in this source; NOBODY: none."""
+    """For each row of the recording its row in this source; NOBODY if none."""
     where: Ints
-    """For each row of the recording its place: index into places.entries; NOBODY: unknown."""
+    """For each row of the recording its place: index into places.entries; NOBODY if unknown."""
     backward: Flags
     """For each row of the recording: whether it is in a backward pass."""
 
@@ -62,7 +62,7 @@ class Attribution:
     main: int
     """The thread that takes the steps."""
     held: Segments
-    """Owners are numbers of `order`; NOBODY: the device is idle."""
+    """Owners are numbers of `order`; NOBODY if the device is idle."""
     gaps: Gaps
     syncs: Syncs
     source: LineSource
@@ -211,7 +211,7 @@ def _source(
     detail: TraceRecording | None,
     roots: Sequence[Path],
 ) -> LineSource:
-    """Lines and shapes, from the recording with more detail where there is one."""
+    """Lines and shapes, from the recording with more detail if there is one."""
     if detail is None or detail is recording:
         step_places = places(recording, host_side, roots)
         twin = np.arange(len(recording.events))

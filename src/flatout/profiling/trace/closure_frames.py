@@ -1,8 +1,8 @@
 """What an optimizer's step calls in its closure, by the frames of recorded stacks.
 
-torch's optimizers call nothing that is not torch's but their closure: what runs below the first
-other frame is no update, also where it computes no gradients. Frameworks that run the loop keep
-their hooks there: clipping, and what reports gradients before each update.
+The only foreign code that torch's optimizers call is their closure. Code below the first foreign
+frame is therefore not an update, even if it computes no gradients. Frameworks that run the loop
+keep their hooks there: clipping, and reports of gradients before each update.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecord
 OPTIMIZERS = "torch/optim/"
 STEP = "step"
 OVERRIDES = "__torch_"
-"""What the functions of a tensor's own type begin with that torch calls."""
+"""Prefix of the functions of a tensor type that torch calls."""
 WITHOUT = ("/torch/", "/flatout_agent/", "/flatout_train/", "/<")
-"""In paths of files whose functions are no closure."""
+"""Parts of paths of files whose functions are not a closure."""
 LIBRARY, PACKAGES = "lib/python", "-packages/"
 OUTSIDE, UPDATING, CALLED = 0, 1, 2
-"""Of a row: in no optimizer's step, in one, in the closure of one."""
+"""States of a row: outside any optimizer's step, in one, in the closure of one."""
 
 
 def called(recording: TraceRecording) -> Flags:
@@ -56,7 +56,7 @@ def _states(recording: TraceRecording, rows: Ints, is_step: Flags, is_other: Fla
 
 
 def _is_step(name: str) -> bool:
-    """Whether it is the frame of the step of an optimizer of torch's."""
+    """Whether it is the frame of the step of one of torch's optimizers."""
     match = lines.FRAME.match(name)
     if match is None or match.group("function") != STEP:
         return False
@@ -64,7 +64,7 @@ def _is_step(name: str) -> bool:
 
 
 def _is_other(name: str) -> bool:
-    """Whether it is a frame neither of torch's nor of Python's library."""
+    """Whether it is a frame of neither torch nor Python's library."""
     match = lines.FRAME.match(name)
     if match is None or match.group("function").startswith(OVERRIDES):
         return False

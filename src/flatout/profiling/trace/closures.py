@@ -1,8 +1,8 @@
-"""Closures: forward and backward passes inside of an optimizer's step.
+"""Closures: forward and backward passes inside an optimizer's step.
 
 `optimizer.step(closure)` computes the gradients itself: LBFGS several times, Lightning with every
 optimizer. Only the rest of such a step updates weights. What a closure calls after its backward
-pass is known where stacks were recorded.
+pass is known if stacks were recorded.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def spans(
 
 
 def _first_depth(nested: Nest, is_step: Flags) -> Ints:
-    """For each row the depth of the outermost optimizer's step around it, its own included."""
+    """For each row the depth of the outermost optimizer's step around it, or of its own."""
     depth = np.where(is_step, nested.depth, len(is_step))
     for rows in nested.levels()[1:]:
         parents = nested.parent[rows]
@@ -64,7 +64,7 @@ def _first_depth(nested: Nest, is_step: Flags) -> Ints:
 
 
 def called_spans(nested: Nest, is_step: Flags, called: Ints) -> Spans:
-    """The closures inside of the steps of one thread, as far as stacks show them.
+    """The closures inside the steps of one thread, as far as stacks show them.
 
     is_step: for each row, an optimizer's step. called: 1 in a closure, 0 in none, below 0 unknown.
     A closure ends where the next row is known to be in none.
@@ -80,7 +80,7 @@ def called_spans(nested: Nest, is_step: Flags, called: Ints) -> Spans:
 
 
 def _forward(recording: TraceRecording, rows: Ints, nested: Nest, backward: Ints) -> Ints:
-    """Rows of this thread that are a forward pass: with autograd's number, in no backward pass.
+    """Rows of this thread's forward passes: with autograd's number, outside backward passes.
 
     An optimizer's own update runs without gradients and has no such numbers.
     """

@@ -30,18 +30,18 @@ class _Messages:
     rows: Ints
     """In order of begin."""
     rank: int
-    """Of communication among the owners of time."""
+    """Rank of communication among the owners of time."""
     names: Sequence[str]
     sizes: Ints
-    """Bytes; UNKNOWN: not recorded, or counted with another row."""
+    """Bytes; UNKNOWN if not recorded or counted with another row."""
     members: Ints
-    """Ranks of the group; UNKNOWN: not recorded."""
+    """Ranks of the group; UNKNOWN if not recorded."""
     is_call: Flags
-    """False: it only hands the collective to the thread that carries it out."""
+    """False for rows that only hand the collective to the thread that carries it out."""
 
 
 def table(attribution: Attribution) -> tuple[Collective, ...]:
-    """Communication by collective, that with the most time first."""
+    """Communication by collective, the longest first."""
     messages = _on_device(attribution) if attribution.on_device else _on_host(attribution)
     busy, exposed = _times(attribution, messages)
     entries = []
@@ -63,7 +63,7 @@ def table(attribution: Attribution) -> tuple[Collective, ...]:
 
 
 def _times(attribution: Attribution, messages: _Messages) -> tuple[Ints, Ints]:
-    """Of each row (ns): its time, and how much of it is exposed; of rows at one time the first."""
+    """Each row's time and exposed time (ns); of simultaneous rows only the first counts."""
     events, rows = attribution.recording.events, messages.rows
     begin, end = events.begin[rows], events.end[rows]
     earlier = np.maximum.accumulate(np.concatenate([[np.iinfo(np.int64).min], end]))[:-1]
@@ -84,7 +84,7 @@ def _on_device(attribution: Attribution) -> _Messages:
 
 
 def _on_host(attribution: Attribution) -> _Messages:
-    """Operators of communication; a backend's own record stands for the call that asked for it."""
+    """Operators of communication; a backend's own record replaces the call that requested it."""
     rank, recording = processor.RANKS[Kind.COMMUNICATION], attribution.recording
     inner = attribution.rows[attribution.rank[attribution.rows] == rank]
     parents = attribution.host.parent[inner]
@@ -103,7 +103,7 @@ def _on_host(attribution: Attribution) -> _Messages:
 def _by_callers(attribution: Attribution, callers: Ints) -> tuple[Ints, Ints]:
     """Bytes and ranks that the callers of kernels recorded.
 
-    Of a caller of several kernels the bytes count once.
+    The bytes of a caller of several kernels count once.
     """
     events, counted = attribution.recording.events, set()
     sizes, members = [], []
@@ -120,7 +120,7 @@ def _by_callers(attribution: Attribution, callers: Ints) -> tuple[Ints, Ints]:
 def _within(attribution: Attribution, rows: Ints, inner: Ints) -> Ints:
     """Bytes recorded with the operators `inner`, each of them in `rows` or inside one of `rows`.
 
-    Where none are recorded: those of the shapes of a row's inputs.
+    If none are recorded, the bytes follow from the shapes of a row's inputs.
     """
     events = attribution.recording.events
     totals = np.full(len(events), UNKNOWN, np.int64)
@@ -135,7 +135,7 @@ def _within(attribution: Attribution, rows: Ints, inner: Ints) -> Ints:
 
 
 def _of_shapes(attribution: Attribution, row: int) -> int:
-    """Bytes of the inputs of one row, from its shapes; UNKNOWN: not recorded."""
+    """Bytes of one row's inputs, from its shapes; UNKNOWN if not recorded."""
     source = attribution.source
     twin = int(source.twin[row])
     events = source.recording.events
@@ -161,7 +161,7 @@ def _kind(attribution: Attribution, row: int, operator: int) -> str:
 
 
 def _world(attribution: Attribution) -> int | None:
-    """The ranks of the job, as the trace says; None: it says nothing."""
+    """The job's number of ranks according to the trace, or None if it does not say."""
     distributed = attribution.recording.metadata.get("distributedInfo")
     size = distributed.get("world_size") if isinstance(distributed, dict) else None
     return size if isinstance(size, int) and size > 0 else None
@@ -172,7 +172,7 @@ def _largest(members: Ints) -> int | None:
 
 
 def _bus(attribution: Attribution, messages: _Messages, numbers: Ints) -> float | None:
-    """Of the fastest large message (GB/s): it waited least for other ranks."""
+    """Bus bandwidth (GB/s) of the fastest large message, which waited least for other ranks."""
     events, rows = attribution.recording.events, messages.rows
     reached = []
     for number in numbers[messages.sizes[numbers] >= LARGE].tolist():

@@ -1,4 +1,4 @@
-"""The text of events -> objects: with msgspec where installed, else with json; equivalent."""
+"""The text of events -> objects, with msgspec if installed, else with json; both agree."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ if fast is not None:
 
 
 def decode(text: bytes) -> list[Any] | None:
-    """The events of a whole JSON list; None: decode them one by one."""
+    """The events of a whole JSON list, or None if they must be decoded one by one."""
     return None if fast is None else fast.decode(text)
 
 
@@ -101,7 +101,7 @@ def _skip(text: str, at: int, characters: str) -> int:
 
 
 def _event(raw: dict[str, Any]) -> Any:
-    """The event as an object; None: of a kind that is not read."""
+    """The event as an object, or None if events of this kind are not read."""
     phase = raw.get("ph")
     args = raw.get("args")
     arguments = _args(args) if isinstance(args, dict) else None
@@ -144,7 +144,7 @@ def _args(raw: dict[str, Any]) -> Args:
 
 
 def _text(value: Any) -> str:
-    """A value as text; empty where it is not text. A lone surrogate becomes a question mark."""
+    """A value as text, or empty if it is not text. A lone surrogate becomes a question mark."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
@@ -160,7 +160,7 @@ def _whole(value: Any) -> int:
 
 
 def _number(value: Any, default: float) -> float:
-    """A finite number, also where it was written as text."""
+    """A finite number, even if it was written as text."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -66,7 +66,7 @@ DECODER = msgspec.json.Decoder(list[KINDS])
 
 
 def decode(text: bytes) -> list[Any] | None:
-    """The events of a whole JSON list; None: it has an unexpected form."""
+    """The events of a whole JSON list, or None if it has an unexpected form."""
     try:
         return DECODER.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):

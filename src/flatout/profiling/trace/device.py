@@ -26,7 +26,7 @@ ORDER = (
     Kind.COPY,
     Kind.COMMUNICATION,
 )
-"""Which kind owns an instant with several active: computation before data movement."""
+"""The kinds by precedence if several are active: computation before data movement."""
 RANKS = {kind: rank for rank, kind in enumerate(ORDER)}
 COMPUTE = RANKS[Kind.COPY]
 """Ranks below this one compute."""
@@ -41,11 +41,11 @@ class Work:
     rank: Ints
     """Rank of its kind in ORDER."""
     call: Ints
-    """Row of the runtime call that launched it; NOBODY: not recorded."""
+    """Row of the runtime call that launched it; NOBODY if not recorded."""
     operator: Ints
     """Row of the innermost operator or annotation that launched it."""
     launched: Ints
-    """When it was launched; NOBODY: not recorded."""
+    """Time of its launch; NOBODY if not recorded."""
     orphaned: Flags
     """Runtime calls are recorded, but not the one that launched it: it was already queued when the
     recording began. Nothing waits for the device between a warm-up and the recording."""
@@ -57,7 +57,7 @@ class Work:
 
 
 def work(recording: TraceRecording, host: Host) -> Work:
-    """The work of the busiest device; empty where there is none."""
+    """The work of the busiest device; empty if there is none."""
     rows = _busiest(recording, recording.rows(*DEVICE))
     call, operator = _launchers(recording, host, rows)
     launched = np.where(call >= 0, recording.events.begin[call], NOBODY)
@@ -111,12 +111,12 @@ def _launchers(recording: TraceRecording, host: Host, rows: Ints) -> tuple[Ints,
     operator = np.where(call >= 0, host.parent[call], NOBODY)
     candidates = recording.rows(Category.OPERATOR, Category.ANNOTATION)
     by_number = _look_up(events.external[candidates], candidates, events.external[rows])
-    # Where the call is not recorded, the operator's number shows what launched it.
+    # If the call is not recorded, the operator's number shows what launched it.
     return call, np.where(call >= 0, operator, by_number)
 
 
 def _look_up(keys: Ints, values: Ints, wanted_keys: Ints) -> Ints:
-    """The value of each wanted key; NOBODY: there is none."""
+    """The value of each wanted key; NOBODY if there is none."""
     is_valid = keys >= 0
     keys, values = keys[is_valid], values[is_valid]
     if not len(keys):

@@ -1,4 +1,4 @@
-"""What a recording is drawn as: the middle step as a timeline, and memory over time."""
+"""The drawings of a recording: the middle step as a timeline, and memory over time."""
 
 from __future__ import annotations
 

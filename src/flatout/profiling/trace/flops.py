@@ -43,7 +43,7 @@ def is_attention(name: str) -> bool:
 
 @lru_cache(maxsize=100_000)
 def of_operator(name: str, shapes: str, concrete: str) -> int:
-    """Operations of one call; 0: none, or unknown shapes. `shapes`: as in Recording.shapes."""
+    """Operations of one call; 0 if none or if shapes are unknown. `shapes`: as in Recording."""
     try:
         return _count(name, inputs(shapes), concrete)
     except (ValueError, IndexError, TypeError):
@@ -51,7 +51,7 @@ def of_operator(name: str, shapes: str, concrete: str) -> int:
 
 
 def inputs(shapes: str) -> list[Shape]:
-    """Shape of each input, empty where it is no tensor. Raises ValueError for any other text."""
+    """Shape of each input, empty if it is not a tensor. Raises ValueError for any other text."""
     return [[int(size) for size in text.split("x")] if text else [] for text in shapes.split(", ")]
 
 
@@ -85,7 +85,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _convolution(image: Shape, weight: Shape, values: list[str]) -> int:
-    """Of the forward pass; values: ..., stride, padding, dilation, transposed, ..., groups."""
+    """Forward pass only. values: ..., stride, padding, dilation, transposed, ..., groups."""
     kernel = weight[2:]
     if len(values) > 6 and values[6] == "True":
         return 2 * math.prod(image) * weight[1] * math.prod(kernel)

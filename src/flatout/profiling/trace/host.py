@@ -29,7 +29,7 @@ class Host:
     nests: dict[int, tuple[Ints, Nest]]
     """For each thread: its rows, and how they nest."""
     closures: dict[int, Spans]
-    """For each thread: the forward and backward passes inside of optimizers' steps."""
+    """For each thread: the forward and backward passes inside optimizers' steps."""
 
     def in_closure(self, thread: int, segments: Segments) -> Flags:
         """Whether these segments of this thread belong to a closure."""
@@ -43,7 +43,7 @@ class Host:
         return Segments(inner.begin, inner.end, owner)
 
     def around(self, thread: int, at: Ints) -> Ints:
-        """The innermost row on this thread at these times; NOBODY: none."""
+        """The innermost row on this thread at these times; NOBODY if there is none."""
         if thread not in self.nests:
             return np.full(len(at), NOBODY, np.int64)
         return owner_at(self.working(thread), at)
@@ -85,9 +85,9 @@ def host(recording: TraceRecording) -> Host:
 
 
 def with_called(recording: TraceRecording, host_side: Host, called: Ints) -> Host:
-    """The host with its closures as stacks show them, beside what their passes tell.
+    """The host with the closures that stacks show, besides those that their passes show.
 
-    called: for each row 1 in a closure, 0 in none, NOBODY where it is not known.
+    called: for each row 1 in a closure, 0 in none, NOBODY if unknown.
     """
     events = recording.events
     is_step = recording.named(operators.OPTIMIZER_STEP.search)[events.name]

@@ -21,7 +21,7 @@ SHORT_NS = 20_000
 """A shorter gap before queued work is the device's own: it takes a moment to start each kernel."""
 DATA, HOST, SYNC, RANKS, OTHER, QUEUED, UNRECORDED = range(len(WAITS))
 ON_DEVICE = (QUEUED, UNRECORDED)
-"""Causes with which the host has nothing to do."""
+"""Causes that lie with the device, not the host."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Gaps:
     cause: Ints
     """Index into anatomy.WAITS."""
     doing: Ints
-    """Row of what the host did; NOBODY: nothing was recorded."""
+    """Row of what the host did; NOBODY if nothing was recorded."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Syncs:
 def syncs(recording: TraceRecording, work: Work) -> Syncs:
     """Runtime calls that synchronise, including copies of pageable memory.
 
-    Where the trace has no runtime calls: the operators that need one.
+    If the trace has no runtime calls, the operators that need one.
     """
     events = recording.events
     is_sync = recording.named(operators.SYNCS.__contains__)[events.name]
@@ -100,7 +100,7 @@ def gaps(
 
 
 def _following(recording: TraceRecording, work: Work, at: Ints) -> Ints:
-    """The work that ends each gap: index into work.rows; NOBODY: the window ended first."""
+    """The work that ends each gap: index into work.rows; NOBODY if the window ended first."""
     begins = recording.events.begin[work.rows]
     indexes = np.searchsorted(begins, at)
     is_begin = indexes < len(begins)
@@ -109,7 +109,7 @@ def _following(recording: TraceRecording, work: Work, at: Ints) -> Ints:
 
 
 def neighbours(recording: TraceRecording, work: Work, begin: int, end: int) -> tuple[int, int]:
-    """The work that ended last before a gap and that which ends it: indexes into work.rows."""
+    """The last work before a gap and the work that ends it: indexes into work.rows."""
     events = recording.events
     after = int(np.searchsorted(events.begin[work.rows], end))
     before = np.flatnonzero(events.end[work.rows[:after]] <= begin)
@@ -128,10 +128,10 @@ def _queued(recording: TraceRecording, work: Work, following: Ints, idle: Segmen
 def _unrecorded(
     recording: TraceRecording, work: Work, following: Ints, idle: Segments, queued: Flags
 ) -> Flags:
-    """Gaps in which the device had work that the trace does not have.
+    """Gaps in which the device had work that the trace lacks.
 
-    All streams are idle in a gap. What was queued then has nothing on this device left to wait for,
-    except the earlier parts of its own CUDA graph; and within a graph no host is waited for.
+    All streams are idle in a gap. Queued work then has nothing left to wait for on this device
+    except the earlier parts of its own CUDA graph, and within a graph it never waits for the host.
     """
     if missing.launches(recording):
         return np.ones(len(idle.begin), np.bool_)
@@ -152,7 +152,7 @@ def _unrecorded(
 
 
 def _sync_at(sync_calls: Syncs, at: Ints) -> Ints:
-    """The synchronising call in which the host was when the device went idle; NOBODY: none."""
+    """The synchronising call the host was in when the device went idle; NOBODY if none."""
     if not len(sync_calls.rows):
         return np.full(len(at), NOBODY, np.int64)
     indexes = np.searchsorted(sync_calls.begin, at, side="right") - 1

@@ -117,7 +117,7 @@ def of_kernel(name: str) -> Kind:
 
 
 def tensor_cores(name: str) -> bool | None:
-    """Whether this kernel multiplies on tensor cores; None: its name does not show it."""
+    """Whether this kernel multiplies on tensor cores, or None if its name does not show it."""
     kind = of_kernel(name)
     if kind is Kind.ATTENTION:
         return True if TENSOR_CORES.search(name) else None
@@ -141,7 +141,7 @@ def direction(name: str) -> str:
 
 
 def pinned(name: str) -> bool | None:
-    """Whether the host's side of a copy is page-locked; None: its name does not show it."""
+    """Whether the host's side of a copy is page-locked, or None if its name does not show it."""
     if "Pinned" in name:
         return True
     return False if "Pageable" in name else None

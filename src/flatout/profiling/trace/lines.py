@@ -1,8 +1,8 @@
-"""From the calls that a function made to their lines.
+"""Find the lines of the calls that a function made.
 
-Kineto's stacks name functions, with the line of their `def`. The line of the body that a call
-comes from is found in the source: its calls and operators in order of evaluation are matched with
-the events in order of occurrence.
+Kineto's stacks name functions, with the line of their `def`. The line in the body is found in the
+source: its calls and operators, in order of evaluation, are matched with the events, in order of
+occurrence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODULE = "nn.Module: "
 SPELLINGS = {"to": ("cuda", "cpu", "type", "float", "half", "bfloat16", "double", "long", "int")}
 """Other spellings of an operator in the source."""
 NAMESPACE = re.compile(r"_?(?:linalg|fft|special)_(?=[a-z])")
-"""What the names of functions begin with that the source calls in a module of this name:
+"""Prefix of functions that the source calls in a module of this name:
 torch.linalg.svdvals is linalg_svdvals.
 """
 
@@ -32,7 +32,7 @@ class Called:
 
     names: frozenset[str]
     anything: bool
-    """A module, or a wrapped function: the source may use another name."""
+    """Whether it is a module or a wrapped function, which the source may name otherwise."""
     module: bool = False
 
     def fits(self, site: Site, is_written: bool, called_names: frozenset[str]) -> bool:
@@ -60,16 +60,16 @@ def called(event: str) -> Called:
 
 
 def _spellings(name: str) -> frozenset[str]:
-    """Also without a namespace."""
+    """Its spellings, also without a namespace."""
     return frozenset({name, NAMESPACE.sub("", name, count=1)})
 
 
 def resolve(
     sites: Sequence[Site], events: Sequence[str], inside: Sequence[frozenset[str]] = ()
 ) -> list[int | None]:
-    """The line of each event; None: not found. In a loop the sites start over.
+    """The line of each event, or None if not found. In a loop the sites start over.
 
-    `inside`: for each event the names of what it called itself: a wrapper hides the
+    `inside`: for each event the names of its own callees, since a wrapper hides the
     name that the source uses.
     """
     source_names: frozenset[str] = frozenset().union(*(site.names for site in sites))
@@ -111,7 +111,7 @@ def _next(position: int, candidates: frozenset[int]) -> int | None:
 
 
 def _taken_arms(sites: Sequence[Site], fitting: Sequence[frozenset[int]]) -> frozenset[Arm]:
-    """Sides of branches that contain a call which can only come from there."""
+    """Sides of branches with a call that can only come from there."""
     arms_taken: set[Arm] = set()
     for candidates in set(fitting):
         arms = [frozenset(sites[number].arms) for number in candidates]

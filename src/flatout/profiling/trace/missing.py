@@ -8,10 +8,10 @@ from flatout.profiling.trace import operators
 from flatout.profiling.trace.recording import DEVICE, Category, TraceRecording
 
 LEAST = 100
-"""Recorded launches below which nothing is concluded."""
+"""Fewest recorded launches from which anything is concluded."""
 DISTANCE = 16
-"""CUDA numbers its calls one by one, and a complete trace has every second to fifth of them. With
-a median distance above this between those of the trace, most launches were left out."""
+"""CUDA numbers its calls one by one, and a complete trace has every second to fifth of them. If the
+median distance between recorded numbers is above this, most launches are missing."""
 LOST = 0.10
 """Share of the launches whose kernels are not in the trace."""
 

@@ -16,9 +16,9 @@ GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch(_\w+)?")
 RECORDER = re.compile(
     r"Activity Buffer Request|Buffer Flush|Instrumentation|Resource|UVM Activity Init"
 )
-"""What CUDA's recorder says of itself, as overhead."""
+"""Overhead that CUDA's recorder reports about itself."""
 LOADING = re.compile(r"Driver Compiler|(Runtime Triggered Module|Lazy Function) Loading")
-"""Kernels that the driver loads at their first launch; it is overhead of the host."""
+"""Loading of kernels by the driver at their first launch: overhead of the host."""
 LAUNCHES = re.compile(r"Launch|Memcpy\w*Async|Memset\w*Async")
 KERNEL_LAUNCH = re.compile(r"(cuda|cu|hip)\w*LaunchKernel\w*")
 SYNCS = frozenset(
@@ -153,7 +153,7 @@ VIEWS = re.compile(
 
 @lru_cache(maxsize=100_000)
 def of_operator(name: str) -> Kind:
-    """What this operator itself computes; PYTHON: nothing, it only dispatches or makes a view."""
+    """What this operator itself computes; PYTHON if it only dispatches or makes a view."""
     if PASSING.match(name) or VIEWS.match(name):
         return Kind.PYTHON
     kind_found = next((kind for rule, kind in RULES if rule.match(name)), None)

@@ -25,7 +25,7 @@ class Places:
     """The place of each row of the recording."""
 
     where: Ints
-    """Index into `entries`; NOBODY: unknown, or in no line of the user's."""
+    """Index into `entries`; NOBODY if unknown or in no line of the user's."""
     entries: tuple[Place, ...] = ()
     backward: Flags = field(default_factory=lambda: np.empty(0, np.bool_))
     """Whether it is in a backward pass; `where` is then the forward's line."""
@@ -64,7 +64,7 @@ def _from_stacks(
 
 
 def _needs_line(recording: TraceRecording, rows: Ints, callee: Ints) -> Flags:
-    """Rows that need a line: those that are no frames, and calls that led to such rows."""
+    """Rows that need a line: those that are not frames, and calls that led to such rows."""
     events = recording.events
     is_no_frame = events.category[rows] != Category.PYTHON
     begins = events.begin[rows[is_no_frame]]
@@ -108,7 +108,7 @@ def _frames(recording: TraceRecording, rows: Ints, own: Flags) -> tuple[Ints, In
 
 
 def short(path: Path, root: Path) -> str:
-    """The path relative to `root` where it is below it, else the whole path."""
+    """The path relative to `root` if it is below it, else the whole path."""
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
@@ -136,7 +136,7 @@ class _Frames:
         return self.files[file] is not None
 
     def _path(self, file: str) -> Path | None:
-        """The file itself; None: it is not the user's."""
+        """The file, or None if it is not the user's."""
         if any(part in file for part in PACKAGES):
             return None
         first = file.replace("\\", "/").split("/")[0].removesuffix(".py")

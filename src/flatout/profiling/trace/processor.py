@@ -1,4 +1,4 @@
-"""Where a CPU trains: what owns each instant of the training threads."""
+"""If a CPU trains: what owns each instant of the training threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ORDER = (
     Kind.WAIT_DATA,
     Kind.PYTHON,
 )
-"""Which kind owns an instant in which several threads are active."""
+"""The kinds by precedence if several threads are active."""
 RANKS = {kind: rank for rank, kind in enumerate(ORDER)}
 
 
@@ -47,7 +47,7 @@ def main_thread(recording: TraceRecording, host: Host) -> int:
 
 
 def ranks(recording: TraceRecording, host: Host) -> Ints:
-    """Rank of each row's kind in ORDER, also for rows that are not the host's."""
+    """Rank of each row's kind in ORDER, including rows that are not the host's."""
     events = recording.events
     by_name = np.full((2, len(recording.names)), RANKS[Kind.PYTHON], np.int64)
     kinds = (Category.OPERATOR, Category.ANNOTATION)
@@ -89,7 +89,7 @@ def held(
         if thread not in training:
             is_counted &= communication[segments.owner]
         owned = np.where(is_counted, rank[segments.owner], 0)
-        # Between the operators of a closure it is the user's program, not the update.
+        # Time between the operators of a closure belongs to the user's program, not the update.
         is_python = host.in_closure(thread, segments) & is_counted & host.optimizing[segments.owner]
         owned[is_python] = RANKS[Kind.PYTHON]
         begins.append(segments.begin[is_counted])

@@ -18,7 +18,7 @@ MOST = 32
 
 
 def products(attribution: Attribution, factor: Mapping[Kind, float]) -> tuple[ProductCalls, ...]:
-    """What multiplies on the CPU; empty where a device does, or where no shapes were recorded."""
+    """Products on the CPU; empty if an accelerator multiplies or no shapes were recorded."""
     if attribution.on_device:
         return ()
     recording, detail = attribution.recording, attribution.source.recording

@@ -98,7 +98,7 @@ class _Index(dict[Any, int]):
 
 
 class _Numbers(dict[int | str, int]):
-    """Small numbers, also where written as text."""
+    """Small numbers, even if written as text."""
 
     def __missing__(self, key: int | str) -> int:
         self[key] = number = _whole(key, 2**31 - 1)
@@ -205,7 +205,7 @@ class _Columns:
             part[name][at] = [whole_numbers[value] for value in values]
 
     def recording(self, stream: Stream, number: int) -> TraceRecording:
-        """The whole recording. Raises UserError where there are no events."""
+        """The whole recording. Raises UserError if there are no events."""
         joined = {
             name: np.concatenate([part[name] for part in self.parts])
             for name in (*COLUMNS, "ts", "dur")

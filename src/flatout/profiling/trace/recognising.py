@@ -34,7 +34,7 @@ def holds_trace(path: Path) -> bool:
 
 
 def document(path: Path) -> str | None:
-    """The schema of a document that flatout wrote: "flatout.profile"; None: any other file."""
+    """The schema of a document that flatout wrote ("flatout.profile"), or None for other files."""
     match = DOCUMENT.search(beginning(path)[:200])
     return match[1].decode() if match else None
 

@@ -36,7 +36,7 @@ DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 class Events:
     """Rows in order of begin, the longer first. Times in ns from the begin of the recording.
 
-    -1: not recorded.
+    -1 means not recorded.
     """
 
     begin: Ints
@@ -98,9 +98,9 @@ class TraceRecording:
     memory: Allocations
     metadata: dict[str, Any] = field(default_factory=dict)
     event_count: int = 0
-    """Events in the file, including those that are no rows."""
+    """Events in the file, including those that are not rows."""
     truncated: bool = False
-    """The file ends early, or is damaged."""
+    """Whether the file ends early or is damaged."""
 
     def rows(self, *categories: Category) -> Ints:
         """Rows of these categories."""

@@ -63,7 +63,7 @@ BUILT_INS = {
     "next": ("__next__",),
     "len": ("__len__",),
 }
-"""What these functions call in a tensor or a loader."""
+"""The methods of a tensor or a loader that these functions call."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Site:
 
 @lru_cache(maxsize=1000)
 def sites(path: Path, function: str, line: int) -> tuple[Site, ...]:
-    """The sites of one function, in order of evaluation; empty: there is no such function."""
+    """The sites of one function, in order of evaluation; empty if there is no such function."""
     tree = syntax(path)
     function_node = None if tree is None else _function(tree, function, line)
     if function_node is None:
@@ -100,13 +100,13 @@ def sites(path: Path, function: str, line: int) -> tuple[Site, ...]:
 
 @lru_cache(maxsize=1000)
 def text(path: Path, line: int) -> str:
-    """The text of this line, stripped; empty: there is none."""
+    """The text of this line, stripped; empty if there is none."""
     return whole_line(path, line).strip()
 
 
 @lru_cache(maxsize=1000)
 def whole_line(path: Path, line: int) -> str:
-    """The text of this line as it stands; empty: there is none."""
+    """The unchanged text of this line; empty if there is none."""
     lines = _source(path).splitlines()
     return lines[line - 1] if 0 < line <= len(lines) else ""
 
@@ -137,7 +137,7 @@ def imported_names(path: Path) -> Mapping[str, str]:
 
 @lru_cache(maxsize=200)
 def syntax(path: Path) -> ast.Module | None:
-    """A file's syntax tree; None: there is no such file, or it is none of Python's."""
+    """A file's syntax tree, or None if there is no such file or it is not Python."""
     try:
         return ast.parse(_source(path))
     except (SyntaxError, ValueError, RecursionError):
@@ -221,7 +221,7 @@ class _Walker(ast.NodeVisitor):
         self.sites.insert(start, Site(node.lineno, names, body=body, loads=loads))
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
-        """As a `for`."""
+        """Handled as a `for`."""
         self.visit(node.iter)
         loads = min(max(_loader_likelihood(node.iter) - 1, 0), 1)
         self._add(node.iter, "__next__", "__iter__", "unbind", loads=loads)
@@ -283,7 +283,7 @@ class _Walker(ast.NodeVisitor):
         self._arms(node, [node.body], [node.orelse])
 
     def visit_Match(self, node: ast.Match) -> None:
-        """One of its cases."""
+        """One of its cases is taken."""
         self.visit(node.subject)
         self._arms(node, *(case.body for case in node.cases))
 
@@ -293,7 +293,7 @@ class _Walker(ast.NodeVisitor):
         self._add(node, "__next__", "__iter__", loads=_loader_likelihood(node.value))
 
     def visit_While(self, node: ast.While) -> None:
-        """As an `if` that is taken."""
+        """Handled as an `if` that is taken."""
         self.visit(node.test)
         self._add(node.test, TRUTH)
         for statement in (*node.body, *node.orelse):
@@ -301,14 +301,14 @@ class _Walker(ast.NodeVisitor):
 
 
 def _last_name(node: ast.expr) -> str:
-    """`c` of a.b.c(...); empty: the callee has no name."""
+    """`c` of a.b.c(...); empty if the callee has no name."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def _root(node: ast.expr) -> str:
-    """`a` of a.b.c; empty: it has no name."""
+    """`a` of a.b.c; empty if it has no name."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""

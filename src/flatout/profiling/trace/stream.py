@@ -41,7 +41,7 @@ class Stream:
     def events(self) -> Generator[list[Any]]:
         """All events, some thousands at a time; see decoding for their classes.
 
-        Raises UserError where the file cannot be read or is not a trace.
+        Raises UserError if the file cannot be read or is not a trace.
         """
         with contextlib.closing(self._pieces()) as pieces:
             self._begin(pieces)
@@ -160,7 +160,7 @@ def _read_ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """A JSON object; empty where the text is not one."""
+    """A JSON object; empty if the text is not one."""
     try:
         value = json.loads(text.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):

@@ -69,7 +69,7 @@ def operator_table(attribution: Attribution, factor: Mapping[Kind, float]) -> tu
 def _operator_kinds(
     attribution: Attribution, groups: Groups, is_counted: Flags, group_numbers: Ints
 ) -> list[Kind]:
-    """The kind of each group: that of its kernels with the most time, else by its name.
+    """The kind of each group: that of its longest kernels, else by its name.
 
     `group_numbers`: as from `_launching`.
     """
@@ -92,7 +92,7 @@ def _operator_kinds(
 
 
 def _launching(attribution: Attribution, groups: Groups, is_counted: Flags, rows: Ints) -> Ints:
-    """For each piece of device work the group that launched it; NOBODY: none of these."""
+    """For each piece of device work the group that launched it; NOBODY if none of these."""
     group = np.full(len(attribution.recording.events), NOBODY, np.int64)
     group[rows] = groups.group
     launchers: Ints = group[attribution.work.operator[is_counted]]
@@ -102,7 +102,7 @@ def _launching(attribution: Attribution, groups: Groups, is_counted: Flags, rows
 def _float32_by_kernels(
     attribution: Attribution, is_counted: Flags, group_numbers: Ints
 ) -> dict[int, tuple[str, ...]]:
-    """Groups that launched kernels whose names say float32, for traces without dtypes."""
+    """Groups that launched kernels with float32 names, for traces without dtypes."""
     is_float32 = attribution.recording.named(kinds.float32)
     float32_groups = group_numbers[
         is_float32[attribution.recording.events.name[attribution.work.rows[is_counted]]]
@@ -136,7 +136,7 @@ def _distinct(
 
 
 def _sizes(text: str) -> tuple[str, ...]:
-    """Shapes of the inputs that are tensors; empty where none is."""
+    """Shapes of the inputs that are tensors; empty if none is."""
     sizes = ", ".join(size for size in text.split(", ") if size)
     return (sizes,) if sizes else ()
 
@@ -211,7 +211,7 @@ def gap_table(attribution: Attribution, factor: Mapping[Kind, float]) -> tuple[G
 
 
 def _neighbours(attribution: Attribution, number: int) -> dict[str, Any]:
-    """Of one gap: its length, and the work before and after it."""
+    """One gap's length, and the work before and after it."""
     events, work, gaps = attribution.recording.events, attribution.work, attribution.gaps
     begin, end = int(gaps.begin[number]), int(gaps.end[number])
     names = attribution.recording.names
@@ -230,8 +230,8 @@ def _neighbours(attribution: Attribution, number: int) -> dict[str, Any]:
 def owners(attribution: Attribution, rows: Ints) -> Ints:
     """For each row the row whose name is reported.
 
-    For a runtime call: the operator around it that needs a result from the device (aten::item),
-    if any, else the outermost operator; for others: the row itself.
+    For a runtime call: the enclosing operator that needs a result from the device (aten::item), if
+    any, else the outermost operator. For others: the row itself.
     """
     events, parent = attribution.recording.events, attribution.host.parent
     needs_result = attribution.recording.named(operators.SYNC_OPERATORS.__contains__)
@@ -251,7 +251,7 @@ def owners(attribution: Attribution, rows: Ints) -> Ints:
 
 
 def _is_frame(name: str) -> bool:
-    """Whether it is a frame of autograd, which contains operators but is none."""
+    """Whether it is a frame of autograd, which contains operators but is not one."""
     return "::" not in name or name.startswith(operators.BACKWARD)
 
 

@@ -36,7 +36,7 @@ SHRINKS = re.compile(
 
 @lru_cache(maxsize=100_000)
 def of_operator(name: str, shapes: str, dtypes: str, concrete: str) -> int:
-    """Bytes of one call; 0: unknown shapes. `shapes`, `dtypes`: as in a Recording."""
+    """Bytes of one call; 0 if shapes are unknown. `shapes`, `dtypes`: as in a Recording."""
     try:
         inputs = flops.inputs(shapes)
     except ValueError:
@@ -70,10 +70,10 @@ def of_operator(name: str, shapes: str, dtypes: str, concrete: str) -> int:
 
 
 def once(nested: Nest, moved: Ints, is_leaf: Flags) -> Ints:
-    """Bytes of each event, where operators call operators.
+    """Bytes of each event, counted once although operators call operators.
 
-    Either the caller counts or its callees, whichever move more. `is_leaf`: nothing inside these
-    counts.
+    Either the caller or its callees count, whichever move more. `is_leaf`: events whose callees
+    do not count.
     """
     children, is_counted = np.zeros(len(moved), np.int64), np.zeros(len(moved), np.bool_)
     for rows in reversed(nested.levels()):
@@ -109,7 +109,7 @@ def _output_bytes(
 
 
 def _product_bytes(name: str, operations: int, inputs: list[list[int]], widths: list[int]) -> int:
-    """Bytes that an operator that multiplies writes."""
+    """Bytes written by an operator that multiplies."""
     element_width = max(widths)
     if flops.is_attention(name):
         return math.prod(inputs[0]) * element_width * (3 if "backward" in name else 1)

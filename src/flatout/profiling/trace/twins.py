@@ -29,10 +29,10 @@ class TwinSide:
 
     thread: Ints
     step: Ints
-    """Number of the step; NOBODY: in none, or the mark of one."""
+    """Number of the step; NOBODY if in none or the mark of one."""
     parent: Ints
     name: Ints
-    """Number of the name in the detail; NOBODY: it is not there."""
+    """Number of the name in the detail; NOBODY if missing there."""
     depth: Ints
     number: Ints
     """Position among the children of its parent."""
@@ -76,7 +76,7 @@ def twins(
     detail_marks: Marks,
     where: Ints,
 ) -> Ints:
-    """For each row of `recording` its row in `detail`; NOBODY: none that is certain.
+    """For each row of `recording` its row in `detail`; NOBODY if none is certain.
 
     `where`: the place of each row of `detail`. The last of its steps is used.
     """
@@ -96,7 +96,7 @@ def twins(
 
 
 class _Pairing:
-    """Two sides, and the rows of the one that are matched in the other."""
+    """Two sides, and the rows of one that are matched in the other."""
 
     def __init__(self, left: TwinSide, right: TwinSide, where: Ints) -> None:
         self.left, self.right, self.where = left, right, where

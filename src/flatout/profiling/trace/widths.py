@@ -10,9 +10,9 @@ WIDTHS = {
 }
 BY_NAME = {name: width for width, names in WIDTHS.items() for name in names}
 USUAL = 4
-"""Where the dtype is unknown, as for lists of tensors, mostly float32 parameters."""
+"""For unknown dtypes, as in lists of tensors, which are mostly float32 parameters."""
 
 
 def width(dtype: str) -> int | None:
-    """Bytes of float, c10::BFloat16, Float; None: an unknown dtype."""
+    """Bytes of float, c10::BFloat16, Float, or None for an unknown dtype."""
     return BY_NAME.get(dtype.lower().removeprefix("c10::"))

@@ -27,7 +27,7 @@ class TimeWindow:
     begin: int
     end: int
     marks: tuple[tuple[int, int], ...]
-    """Begin and end of each step on the host; empty: the trace marks none."""
+    """Begin and end of each step on the host; empty if the trace marks none."""
 
     @property
     def steps(self) -> int:
