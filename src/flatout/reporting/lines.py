@@ -1,4 +1,4 @@
-"""A plan as plain PyTorch lines: Python source, so that it can be pasted or kept as a file."""
+"""A plan as plain PyTorch lines: Python source that can be pasted or kept as a file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PLACES: dict[ScriptPlace, str] = {
     "model": "Where the model is made and called",
     "optimizer": "Where the optimizer is made and steps",
 }
-"""Where lines go, in the order of a script."""
+"""Where lines go, in script order."""
 
 
 OF_PYTHON = {"torch", *dir(builtins)}
 
 
 def source(ejected: Ejected) -> str:
-    """The text for people: a file of Python."""
+    """The text for people: a Python file."""
     total_gain = f", {units.ratio(ejected.speedup)} together" if ejected.speedup else ""
     count = units.count(len(ejected.boosts), "boost")
     lines = [f"# {ejected.plan} as plain PyTorch: {count}{total_gain}"]
@@ -41,7 +41,7 @@ def source(ejected: Ejected) -> str:
 
 
 def _yours(source: str) -> list[str]:
-    """Names that the lines use and do not make."""
+    """Names that the lines use but do not define."""
     nodes = [*ast.walk(ast.parse(source))]
     names = [node for node in nodes if isinstance(node, ast.Name)]
     made = {name.id for name in names if isinstance(name.ctx, ast.Store)}

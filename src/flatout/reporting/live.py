@@ -1,6 +1,6 @@
 """A run that is tuned while it trains: one line on stderr for each decision, a summary at the end.
 
-The program's own output goes on meanwhile, so nothing here moves or is drawn over.
+The program prints meanwhile, so nothing here moves or is drawn over.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def on_decision(quiet: bool) -> Callable[[Trial], None]:
-    """What to call with each decision; quiet: it prints nothing."""
+    """What to call with each decision; prints nothing if `quiet`."""
     return (lambda trial: None) if quiet else decision
 
 
 def decision(trial: Trial, console: Console | None = None) -> None:
-    """One line for a decision; none for a boost that does not apply, or is named with others."""
+    """One line for a decision; none for a boost that does not apply or is listed with others."""
     if trial.verdict is Verdict.SKIPPED or _named_with_others(trial):
         return
     style = "green" if trial.verdict is Verdict.KEPT else "dim"
@@ -34,7 +34,7 @@ def decision(trial: Trial, console: Console | None = None) -> None:
 
 
 def _named_with_others(trial: Trial) -> bool:
-    """It was kept together with others: the line of all of them has the figures."""
+    """Whether it was kept together with others: their common line has the figures."""
     return trial.tried is not None and bool(trial.pairs) and trial.gain is None
 
 
@@ -78,7 +78,7 @@ def closing(tuned: Tuned, console: Console | None = None) -> None:
 
 
 def closing_lines(tuned: Tuned) -> list[tuple[str, str]]:
-    """(line, style) from the gain to the files."""
+    """(line, style), from the gain to the files."""
     before_ms, after_ms = tuned.baseline.step_ms, tuned.best.step_ms if tuned.best else None
     lines: list[tuple[str, str]] = []
     if after_ms is not None:

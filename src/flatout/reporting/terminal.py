@@ -1,4 +1,4 @@
-"""The terminal: answers on stdout, everything else on stderr. Light to import: rich comes later."""
+"""The terminal: answers on stdout, all else on stderr. Light to import: rich is imported later."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def error(message: str, next_step: str = "", console: Console | None = None) -> 
 
 
 def next_step(step: str, console: Console | None = None) -> None:
-    """The next command or step, where the error stands above already."""
+    """The next command or step, if the error is already shown above."""
     _tell("next: ", "bold", step, console)
 
 
 def say(line: str, console: Console | None = None) -> None:
-    """A line that says neither error nor warning."""
+    """A line that is neither an error nor a warning."""
     _tell("", "", line, console)
 
 
@@ -59,7 +59,7 @@ def warn(line: str, console: Console | None = None) -> None:
 
 
 def errors() -> Console:
-    """Where everything but answers goes: plain lines in a notebook, too."""
+    """The console for everything but answers: plain lines, in a notebook too."""
     from rich.console import Console
 
     return Console(stderr=True, force_jupyter=False)
@@ -77,7 +77,7 @@ def run_ended(end: RunEnd, plan_torch: str | None, versions: set[str], quiet: bo
 
 
 def run_summary(end: RunEnd, console: Console | None = None) -> None:
-    """The line that closes `flatout run`, and a line for each thing that went wrong beside it."""
+    """The line that closes `flatout run`, and one for each problem on the way."""
     _tell("", "", "; ".join(_run_parts(end)), console)
     for note in end.notes:
         _tell("note: ", "bold", note, console)
