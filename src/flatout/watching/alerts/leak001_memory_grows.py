@@ -7,8 +7,8 @@ by at least 1 GB and 5% of the machine's memory for the host, 256 MB and 2% for 
 a window counts, so that what a garbage collector frees now and then is no growth. What is added
 just after batches of new shapes came is left out: longer samples and larger batches need more.
 
-Of a GPU's memory only that of the job's own processes counts. Where the driver lists no processes,
-as in a container, it is all that is used; where it lists others' alone, nothing is known.
+For a GPU, only memory of the job's own processes counts. If the driver lists no processes, as in a
+container, all used memory counts; if it lists only others' processes, nothing is known.
 
 ## Why it matters
 
@@ -16,7 +16,7 @@ The job is killed when the memory is used up, often hours later and without a me
 
 ## Evidence
 
-From where to where it grew, how fast, and when it will be used up.
+The memory before and now, its growth rate, and when it will be used up.
 
 ## Cure
 
