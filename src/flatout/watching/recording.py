@@ -24,7 +24,7 @@ MOST_BYTES = 8_000_000
 LAST_BYTES = 256 * 1024
 """The last frame of a history fits into this many bytes."""
 MOST_STEPS = 10
-"""Of one frame."""
+"""The most steps of one frame."""
 TIME = re.compile(rb'"time_s": ([0-9.eE+]+)')
 
 
