@@ -18,7 +18,7 @@ OUT = Path("exported")
 def export(ended: Finished, python: str) -> ExportResult:
     """The verified builds of the model that the run's agent has captured.
 
-    python: the interpreter of the script. Raises UserError where there is no capture.
+    python: the script's interpreter. Raises UserError if there is no capture.
     """
     from flatout.exporting import export as building
     from flatout.exporting import packages
@@ -30,7 +30,7 @@ def export(ended: Finished, python: str) -> ExportResult:
 
 
 def trained_with(ended: Finished) -> tuple[str, ...]:
-    """What the plan did to the training, which is no part of the model that is exported."""
+    """What the plan changed in the training; it is not part of the exported model."""
     engaged = dict.fromkeys(
         boost for process in Processes(ended.records).all for boost in process.engaged
     )
