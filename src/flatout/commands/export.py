@@ -131,7 +131,7 @@ def command(
 ) -> int:
     """Compile a script's model for serving; keep the fastest right build.
 
-    Takes model and inputs out of the running script, builds it with every backend installed here,
+    Takes the model and its inputs from the running script, builds it with every installed backend,
     compares with eager float32, times each build, and keeps one: a folder with load.py and report.
 
     Examples:

@@ -143,8 +143,8 @@ def command(
 ) -> int:
     """Run a script on a cluster: slurm, ssh, kubernetes, ray or sky.
 
-    Checks what can be checked beforehand, shows what is asked for, writes the engine's own files
-    into .flatout/launch, submits them after asking, and follows the job. Ctrl-C leaves it running.
+    Checks the request as far as possible and shows it, writes the engine's own files into
+    .flatout/launch, submits them after asking, and follows the job. Ctrl-C leaves it running.
 
     Examples:
       flatout launch slurm --nodes 2 --gpus 8 --time 4h train.py

@@ -110,8 +110,8 @@ def command(
     """Show this machine, its GPUs and the running jobs, live.
 
     Lists the jobs that flatout run has started, with step time, samples per second, waiting, loss
-    and alerts, and other training jobs with what can be seen from outside. With HOST, those of
-    other machines, through ssh. It only reads: no job waits for it.
+    and alerts, and other training jobs with the facts visible from outside. With HOST, lists the
+    jobs of other machines through ssh. It only reads: no job waits for it.
 
     Examples:
       flatout monitor

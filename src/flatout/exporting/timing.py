@@ -212,7 +212,7 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, tuple[fl
 def bootstrap(
     values: Sequence[float], figure: Callable[[Sequence[float]], float]
 ) -> tuple[float, float]:
-    """95 % interval of a figure of the values."""
+    """The 95 % interval of a statistic of the values."""
     draw = random.Random(SEED)
     found = sorted(figure(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return percentile(found, 0.025), percentile(found, 0.975)

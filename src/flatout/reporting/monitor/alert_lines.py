@@ -54,7 +54,7 @@ def whole(alerts: Sequence[Alert], frame: Frame, width: int) -> list[Text]:
 
 
 def details(alert: Alert, width: int, wrap: bool = True) -> list[Text]:
-    """Begin, evidence, cure and commands."""
+    """Start time, evidence, cure and commands."""
     boost = f" Boost: {alert.boost}." if alert.boost else ""
     where = f" ({alert.where})" if alert.where else ""
     since = f"since {words.clock(alert.since_s)}: {alert.evidence}{where}"

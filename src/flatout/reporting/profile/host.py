@@ -40,7 +40,7 @@ LINE_COLUMNS = (
 )
 WORKER_COLUMNS = ("Line", "CPU time", "Whose code", "Function", "Source", "Calls")
 OWN = (HostKind.PYTHON, HostKind.LIBRARY, HostKind.WAITING)
-"""The cost of a user's line, apart from torch's operators."""
+"""Kinds of cost of a user's line, apart from torch's operators."""
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ code. If a program trains with the library, without `flatout run`, it is not kno
 
 ## Why it matters
 
-A run that ended in the night has trained nothing since.
+A run that failed at night has trained nothing since.
 
 ## Evidence
 

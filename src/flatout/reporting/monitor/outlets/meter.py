@@ -20,7 +20,7 @@ Key = tuple[str, str, Labels]
 
 @dataclass(frozen=True)
 class MeterReading:
-    """A figure's value in a frame."""
+    """One figure's value in one frame."""
 
     figure: Figure
     host: str
