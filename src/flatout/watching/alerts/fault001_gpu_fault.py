@@ -1,4 +1,4 @@
-"""A GPU reports an error of its hardware.
+"""A GPU reports a hardware error.
 
 ## What it sees
 

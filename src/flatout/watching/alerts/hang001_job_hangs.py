@@ -1,4 +1,4 @@
-"""A job takes no step any more, and nothing works on one.
+"""A job no longer takes steps, and nothing works on one.
 
 ## What it sees
 

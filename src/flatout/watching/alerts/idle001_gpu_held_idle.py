@@ -1,4 +1,4 @@
-"""A job, or a process that is dead, holds a GPU and does nothing with it.
+"""A job or a dead process holds a GPU and does nothing with it.
 
 ## What it sees
 

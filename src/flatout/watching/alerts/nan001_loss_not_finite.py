@@ -1,4 +1,4 @@
-"""The loss is NaN or infinite, or a gradient scaler leaves out too many updates.
+"""The loss is NaN or infinite, or a gradient scaler skips too many updates.
 
 ## What it sees
 

@@ -1,4 +1,4 @@
-"""A job shares its GPU, its cores or its memory with others that take a large part.
+"""A job shares its GPU, cores or memory with others that take a large part.
 
 ## What it sees
 

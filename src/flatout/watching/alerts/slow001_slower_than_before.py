@@ -1,4 +1,4 @@
-"""A job's steps take longer than they did at its begin.
+"""A job's steps take longer than at its begin.
 
 ## What it sees
 

@@ -1,4 +1,4 @@
-"""A job waits for its loader in a large part of each step.
+"""A job spends a large part of each step waiting for its loader.
 
 ## What it sees
 
