@@ -1,17 +1,17 @@
 """The commands, one per file: the folder is the table, the file's name is the verb.
 
-Each file defines `command`, a function with typer annotations that returns the exit code; its
-docstring is the help, and `PLACE = (group, number)` says where `flatout --help` lists it. Further:
+Each file defines `command`, a function with typer annotations that returns the exit code. Its
+docstring is the help; `PLACE = (group, number)` says where `flatout --help` lists it. Also:
 
 - `CONTEXT = SCRIPT_CONTEXT`: the command line ends with the user's own program; `command` takes a
-  `typer.Context` and reads it with `user_command(verb, ctx.args, python)`. `USAGE` may say what
-  stands there.
-- `SUBCOMMANDS`: functions like `command`, which is then the group's help alone.
-- `modern(words)`: the words after the command as they are written today.
+    `typer.Context` and reads it with `user_command(verb, ctx.args, python)`. `USAGE` may give the
+    usage line.
+- `SUBCOMMANDS`: functions like `command`, which then is only the group's help.
+- `modern(words)`: the words after the command in today's spelling.
 
-`_options.py` has the options of several commands.
+`_options.py` has the options shared by several commands.
 
-Only the command that was asked for is imported: the help of the others is read from their source.
+Only the requested command is imported: the help of the others is read from their source.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ Start here:
 """
 MORE = "Run flatout COMMAND --help for more about a command."
 GROUPS = ("Understand", "Speed up", "Fix")
-"""Headings over the commands in `flatout --help`."""
+"""Headings above the commands in `flatout --help`."""
 SCRIPT_CONTEXT: dict[str, Any] = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
     "allow_interspersed_args": False,
 }
-"""Everything from the script's name on belongs to the script, options and `--help` included."""
+"""Everything from the script's name on belongs to the script, even options and `--help`."""
 SCRIPT_USAGE = "[OPTIONS] SCRIPT [ARGS]..."
 PLACE = re.compile(r'^PLACE = \("([^"]+)", (\d+)\)$', re.MULTILINE)
 SUMMARY = re.compile(r'^def command\(.*?^    """(.+?)(?:""")?$', re.MULTILINE | re.DOTALL)
@@ -71,7 +71,7 @@ COMPLETION = "_FLATOUT_COMPLETE"
 
 
 LOOK_S = 0.5
-"""For facts on which steps of an error's cure depend."""
+"""Seconds to look for facts on which the steps of an error's cure depend."""
 
 
 def warn_of_others() -> None:
@@ -88,12 +88,12 @@ class CommandEntry(NamedTuple):
 
     group: str
     number: int
-    """Its place in the group."""
+    """The command's position in its group."""
     summary: str
 
 
 class _Overview(TyperGroup):
-    """Lists the commands under the headings of their groups, before the options."""
+    """Lists the commands under their groups' headings, before the options."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)
@@ -112,7 +112,7 @@ class _Overview(TyperGroup):
 
 
 class _WithUsage(TyperCommand):
-    """Shows its usage as the command's file has it, without typer's notation for arguments."""
+    """Shows the usage given in the command's file, without typer's notation for arguments."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [self.options_metavar or ""]
@@ -125,7 +125,7 @@ def names() -> list[str]:
 
 
 def call(arguments: Sequence[str]) -> int:
-    """Run the command in `arguments`; its exit code. Raises UserError and typer's exceptions."""
+    """Run the command in `arguments`. Returns its exit code. Raises UserError, typer's errors."""
     if COMPLETION in os.environ:
         name, words = next(iter(_typed()), None), [*arguments]
     else:
@@ -139,7 +139,7 @@ def call(arguments: Sequence[str]) -> int:
 
 
 def _modern(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The command asked for, and all words as they are written today."""
+    """The requested command, and all words in today's spelling."""
     words = list(arguments)
     place = next((place for place, word in enumerate(words) if not word.startswith("-")), None)
     if place is None:
@@ -160,7 +160,7 @@ def _typed() -> Iterator[str]:
 
 
 def application(selected: str | None = None) -> typer.Typer:
-    """The command `selected` alone, imported; None: all, of which just the help is read."""
+    """Only the command `selected`, imported; None means all, with only their help read."""
     app = typer.Typer(
         cls=_Overview,
         help=_help(INTRODUCTION),
@@ -231,7 +231,7 @@ def entry(name: str) -> CommandEntry:
 
 
 def user_command(verb: str, arguments: Sequence[str], python: str | None) -> Command:
-    """The user's program in what follows the options of `flatout verb`. Raises UserError."""
+    """The user's program after the options of `flatout verb`. Raises UserError."""
     from flatout.running.one.command import resolve
 
     return resolve(*program(verb, arguments), python, verb)
@@ -254,7 +254,7 @@ def renamed(words: Sequence[str]) -> None:
     """Print the new spelling of a command on stderr."""
     import shlex
 
-    with suppress(OSError, AttributeError):  # stderr may be closed: no reason to stop
+    with suppress(OSError, AttributeError):  # a closed stderr is no reason to stop
         sys.stderr.write(f"flatout: this is now written: flatout {shlex.join(words)}\n")
 
 
@@ -272,7 +272,7 @@ def threshold(option: str, text: str) -> float:
 def duration(option: str, text: str, zero: bool = False) -> float:
     """90, 90s, 10m, 1.5h in seconds. Raises UserError for anything else.
 
-    zero: whether none at all will do.
+    zero: whether zero is allowed.
     """
     from flatout.nouns import units
 
@@ -283,9 +283,9 @@ def duration(option: str, text: str, zero: bool = False) -> float:
 
 
 def _help(docstring: str) -> str:
-    """The docstring, with paragraphs that hold indented lines kept as they are."""
+    """The docstring, in which paragraphs with indented lines are not wrapped."""
     paragraphs = inspect.cleandoc(docstring).split("\n\n")
-    keep = "\b\n"  # the mark that stops a paragraph from being wrapped anew
+    keep = "\b\n"  # the mark that keeps a paragraph from being wrapped
     return "\n\n".join((keep if "\n  " in text else "") + text for text in paragraphs)
 
 
@@ -294,7 +294,7 @@ def _module(name: str) -> str:
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """The known word most like the one asked for, as the end of a message; or nothing."""
+    """The known word most like `name`, as the end of a message, or nothing."""
     import difflib
 
     near = difflib.get_close_matches(name, names, n=1)
@@ -326,7 +326,7 @@ def _not_loaded() -> None:
 
 
 def look_here(python: str | None) -> Machine:
-    """Quick facts of this machine and of the Python that runs the script."""
+    """Quick facts about this machine and the Python that runs the script."""
     from flatout.probing import machine
     from flatout.running.one.command import chosen_python
 
@@ -336,7 +336,7 @@ def look_here(python: str | None) -> Machine:
 def crash_explained(
     ended: foreground.Finished, stderr: bytes, python: str | None
 ) -> Explained | None:
-    """What ended the program, from its last lines; None: it did not crash, or not recognised."""
+    """The cause of the program's end from its last lines, or None if no crash is recognised."""
     from flatout.running.one import last_words
 
     texts = last_words.collected(ended.records, ended.returncode, stderr)

@@ -1,4 +1,4 @@
-"""Options that several commands have, or that would crowd a command's own file. No command."""
+"""Options of several commands, or that would crowd a command's own file. Not a command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 def one_of(*words: str) -> Callable[[str], list[str]]:
-    """What a shell completes where one of these words is meant."""
+    """Shell completion for an option that takes one of these words."""
 
     def completed(incomplete: str) -> list[str]:
         return [word for word in words if word.startswith(incomplete)]

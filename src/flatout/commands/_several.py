@@ -1,4 +1,4 @@
-"""Several processes for one script: what is asked for, and how they begin."""
+"""Several processes for one script: what is requested, and how they begin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class AskedRanks(NamedTuple):
-    """The options of `flatout run` that are about several processes."""
+    """The options of `flatout run` about several processes."""
 
     ranks: int | None
     gpus: str | None
@@ -47,7 +47,7 @@ def asked_ranks(
     no_trial: bool,
     no_plan: bool,
 ) -> AskedRanks | None:
-    """What is asked for; None: one process. Raises UserError for what does not go together."""
+    """The request, or None for one process. Raises UserError for options that do not combine."""
     several = (ranks, gpus, nodes) != (None, None, None) or scale_batch
     if not several:
         if restarts:
@@ -77,17 +77,17 @@ class BegunRanks(NamedTuple):
     scaling: Scaling | None = None
     restarts: Restarts | None = None
     heard: bool = True
-    """This node tells how it went."""
+    """Whether this node reports how it went."""
 
     def again(self) -> BegunRanks | None:
-        """The same for another start after this one; None: it is over. Raises UserError."""
+        """The same for one more start, or None if it is over. Raises UserError."""
         group = self.restarts.after(self.group) if self.restarts is not None else None
         return self._replace(group=group) if group is not None else None
 
 
 @contextmanager
 def begun(job: RankJob, asked: AskedRanks) -> Iterator[BegunRanks | None]:
-    """The ranks where a trial shows that they pay and are right; None: one process is enough."""
+    """The ranks if a trial shows that they pay and are right; None if one process is enough."""
     from flatout.probing import nodes
     from flatout.probing.identity import identity
     from flatout.running.ranks.layout import check_command
@@ -110,7 +110,7 @@ def begun(job: RankJob, asked: AskedRanks) -> Iterator[BegunRanks | None]:
 def _on_this_machine(
     job: RankJob, asked: AskedRanks, layout: RankLayout, machine: Identity
 ) -> BegunRanks:
-    """After a trial, unless it is not wanted or the plan remembers one."""
+    """Begin after a trial, unless none is wanted or the plan remembers one."""
     from flatout.reporting import ranks as report
     from flatout.running.ranks.restarting import Restarts
     from flatout.running.ranks.started import StartedRanks
@@ -155,7 +155,7 @@ def _alone(job: RankJob, layout: RankLayout, restarts: int) -> BegunRanks | None
 def _on_nodes(
     job: RankJob, asked: AskedRanks, nodes: NodeLayout, machine: Identity
 ) -> Iterator[BegunRanks]:
-    """On this node and others, each of which runs this same command."""
+    """Begin on this node and others, each of which runs this same command."""
     from flatout.reporting import ranks as report
     from flatout.running.nodes.connections import NodeLimits
     from flatout.running.nodes.group import NodeGroup

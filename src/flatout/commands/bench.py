@@ -97,7 +97,7 @@ def _measured(
 
 
 def _report(benched: Benched, as_json: bool) -> int:
-    """Print the result; 1: too slow, or not the expected GPU."""
+    """Print the result; 1 if too slow or not the expected GPU."""
     from flatout.diagnosing.diagnose import problems
     from flatout.reporting import terminal
     from flatout.reporting.bench import document

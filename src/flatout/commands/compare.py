@@ -36,7 +36,7 @@ def command(
     """Show what changed between two profiles.
 
     BEFORE and AFTER are profiles in JSON, folders of profiled runs, or traces of torch.profiler. A
-    step is compared part by part, with what explains the difference, and its time per sample where
+    step is compared part by part, with the causes of the difference, and its time per sample if
     both batch sizes are known.
 
     Examples:

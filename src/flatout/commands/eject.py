@@ -61,7 +61,7 @@ def command(
 
 
 def _boosts(plan: Plan) -> list[EjectedBoost]:
-    """The boosts with their lines, fitted to the job that the plan was made for."""
+    """The boosts with their lines, for the job that the plan was made for."""
     from flatout.knowledge import boosts, jobs
 
     facts = plan.job or jobs.unseen(plan.machine)

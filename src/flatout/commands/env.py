@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PLACE = ("Fix", 3)
 Document = dict[str, Any]
 LIMIT_S = 10.0
-"""For looking at the machine: who installs would rather wait than have the wrong build."""
+"""Seconds to look at the machine: users prefer to wait rather than get a wrong build."""
 WITH_VALUE = ("--for", "--python", "--manager", "--mirror", "--shell", "--write")
 
 For = Annotated[
@@ -239,7 +239,7 @@ SUBCOMMANDS = (install, docker, conda, freeze, hook, tensorflow)
 
 
 def modern(words: Sequence[str]) -> list[str]:
-    """The subcommand first: once it could follow its options, and `install` could be left out."""
+    """Put the subcommand first: it once could follow its options; `install` was optional."""
     place = 0
     while place < len(words) and words[place].startswith("-"):
         place += 2 if words[place] in WITH_VALUE else 1

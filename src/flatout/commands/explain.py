@@ -26,11 +26,11 @@ PLACE = ("Fix", 2)
 USAGE = "[OPTIONS] [WHAT]..."
 WORD = re.compile(r"[A-Za-z0-9_-]{2,80}")
 CODE = re.compile(r"[A-Za-z]{2,5}\d{1,4}|[a-z0-9]+([-_][a-z0-9]+)+")
-"""What can be nothing but a finding's code or a name: no message is written so."""
+"""Text that can only be a finding's code or a name: no message looks like this."""
 
 
 def _names(incomplete: str) -> list[str]:
-    """All that has a page. Checks, alerts, boosts and engines are not imported for it."""
+    """All names that have a page. Checks, alerts, boosts and engines are not imported."""
     from flatout.diagnosing import checks
     from flatout.knowledge import backends, boosts, signatures
     from flatout.launching import engines
@@ -100,7 +100,7 @@ def command(
 
 
 def _answer(words: list[str], python: str | None) -> Explained:
-    """Of texts and logs, and of dumps of the flight recorder among them."""
+    """The answer for texts and logs, including dumps of the flight recorder among them."""
     from flatout.explaining import flight
     from flatout.explaining.explaining import explain
 
@@ -118,15 +118,15 @@ def _answer(words: list[str], python: str | None) -> Explained:
 
 
 def _in_chinese(page: Page | str) -> bool:
-    """Whether it is written in Chinese."""
+    """Whether the page is in Chinese."""
     text = page if isinstance(page, str) else page.markdown
     return any("\u4e00" <= letter <= "\u9fff" for letter in text)
 
 
 def _page(name: str, language: str) -> Page | str | None:
-    """The page of that name, Markdown where it is not a finding's; None: it is another text.
+    """The page of that name, as Markdown unless it is a finding's, or None for any other text.
 
-    Raises UserError where it looks like a name and nothing is called so.
+    Raises UserError if it looks like a name but nothing has it.
     """
     from flatout.diagnosing import pages
     from flatout.watching import pages as alert_pages
@@ -136,7 +136,7 @@ def _page(name: str, language: str) -> Page | str | None:
 
 
 def _by_id(name: str) -> str | None:
-    """The pages of the boost, the backend and the engine of that id; None: there are none."""
+    """The pages of the boost, backend and engine with that id, or None if there are none."""
     from flatout.knowledge import backends, boosts
     from flatout.launching import engines
 
@@ -164,7 +164,7 @@ def _show(page: Page | str, name: str, as_json: bool, asked: str | None) -> int:
 
 
 def _flight_record(words: list[str], python: str | None) -> tuple[FlightRecord | None, list[str]]:
-    """What the dumps of the flight recorder among the words say, and the words that are left."""
+    """The content of the flight recorder's dumps among the words, and the other words."""
     from flatout.probing import flight_recorder
     from flatout.running.one.command import chosen_python
 

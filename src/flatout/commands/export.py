@@ -131,7 +131,7 @@ def command(
 ) -> int:
     """Compile a script's model for serving; keep the fastest right build.
 
-    Takes model and inputs out of the running script, builds it with every backend installed here,
+    Takes the model and its inputs from the running script, builds it with every installed backend,
     compares with eager float32, times each build, and keeps one: a folder with load.py and report.
 
     Examples:
@@ -145,7 +145,7 @@ def command(
 
 
 def _answer(words: list[str], options: dict[str, Any]) -> int:
-    """The exit code; options: those of `command`, by its names for them."""
+    """Returns the exit code. options: those of `command`, by their names there."""
     if options["triton"] is not None:
         return _on_triton(options["triton"], words)
     python, capture = options["python"], options["capture"]
@@ -160,7 +160,7 @@ def _answer(words: list[str], options: dict[str, Any]) -> int:
 
 
 def _on_triton(folder: Path, words: list[str]) -> int:
-    """Write an exported model's repository; the exit code."""
+    """Write an exported model's repository. Returns the exit code."""
     from flatout.exporting import triton
 
     if words:
@@ -204,12 +204,12 @@ def _exported(
     python: str | None,
     request: dict[str, Any],
 ) -> ExportResult:
-    """Capture where that is asked for, then export."""
+    """Capture if requested, then export."""
     from flatout.exporting import artefact, candidates, export
     from flatout.reporting import terminal
     from flatout.reporting.export.progress import ExportView
 
-    candidates.plans(settings)  # a wrong word is told before the script runs for an hour
+    candidates.plans(settings)  # report a wrong word before the script runs for an hour
     artefact.check_target(settings.out)
     if capture is None and not words:
         raise UserError("export needs a script", "flatout export train.py")
@@ -224,7 +224,7 @@ def _exported(
 
 
 def _captured(words: list[str], python: str | None, request: dict[str, Any]) -> Path:
-    """The capture folder of a script that runs now; request: what to take out of it."""
+    """The capture folder of a script that runs now; request: what to capture."""
     from flatout.exporting import capturing
     from flatout.nouns.captured import CaptureRequest
 
@@ -233,7 +233,7 @@ def _captured(words: list[str], python: str | None, request: dict[str, Any]) -> 
 
 
 def _installed(settings: ExportSettings, yes: bool) -> ExportSettings:
-    """The settings with a folder that has what was missing; unchanged where the user says no."""
+    """The settings with a folder of what was missing; unchanged if the user says no."""
     from flatout.exporting import packages
 
     absent = packages.missing(settings, cuda=False)
@@ -259,7 +259,7 @@ def _agreed() -> bool:
 
 
 def _report(result: ExportResult, as_json: bool) -> int:
-    """Write the report beside the artefact, print the answer; 1: nothing was kept."""
+    """Write the report beside the artefact and print the answer; 1 if nothing was kept."""
     from flatout.reporting.export import document, html, screen
 
     html.write(result)

@@ -108,7 +108,7 @@ Json = Annotated[
 
 
 def modern(words: Sequence[str]) -> list[str]:
-    """The engine's name as an option: what follows a first bare word would be the script's."""
+    """Make the engine's name an option: all after a first bare word would be the script's."""
     if words and not words[0].startswith("-"):
         return ["--engine", *words]
     return [*words]
@@ -143,8 +143,8 @@ def command(
 ) -> int:
     """Run a script on a cluster: slurm, ssh, kubernetes, ray or sky.
 
-    Checks what can be checked beforehand, shows what is asked for, writes the engine's own files
-    into .flatout/launch, submits them after asking, and follows the job. Ctrl-C leaves it running.
+    Checks the request as far as possible and shows it, writes the engine's own files into
+    .flatout/launch, submits them after asking, and follows the job. Ctrl-C leaves it running.
 
     Examples:
       flatout launch slurm --nodes 2 --gpus 8 --time 4h train.py
@@ -157,7 +157,7 @@ def command(
 
 
 def _answer(words: list[str], options: dict[str, Any]) -> int:
-    """The exit code; options: those of `command`, by its names for them."""
+    """Returns the exit code. options: those of `command`, by their names there."""
     as_json = options["as_json"]
     if options["listing"]:
         return _listed(as_json)
@@ -194,7 +194,7 @@ def _launched(request: LaunchRequest, options: dict[str, Any]) -> int:
 
 
 def _request(words: list[str], options: dict[str, Any]) -> LaunchRequest:
-    """What the command line asks for. Raises UserError."""
+    """The request in the command line. Raises UserError."""
     from flatout.launching import folders
     from flatout.nouns.launched import LaunchRequest
 
@@ -230,7 +230,7 @@ def _request(words: list[str], options: dict[str, Any]) -> LaunchRequest:
 
 
 def _nodes(nodes: int, hosts: str) -> int:
-    """One for each host where hosts are named."""
+    """The number of nodes: one for each host if hosts are named."""
     named = len(_hosts(hosts))
     if named and nodes not in (1, named):
         raise UserError(f"--hosts names {named}, --nodes {nodes}", "leave --nodes out")
@@ -251,7 +251,7 @@ def _gpus(text: str) -> Any:
 
 
 def _variables(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """NAME=VALUE, or NAME for the value that it has here."""
+    """NAME=VALUE, or NAME for its value here."""
     found = []
     for text in given:
         if "=" not in text:
@@ -286,7 +286,7 @@ def _plan(path: Path | None, no_plan: bool) -> Path | None:
 
 
 def _lock() -> str:
-    """What the script's Python has installed, as far as it can be read quickly."""
+    """The packages of the script's Python, as far as they can be read quickly."""
     with harmless("the packages of this environment are not written down"):
         from flatout.installing import answers
         from flatout.probing import packages
@@ -298,7 +298,7 @@ def _lock() -> str:
 
 
 def _agreed() -> None:
-    """Ask. Raises UserError where nobody can answer, or where the answer is no."""
+    """Ask for consent. Raises UserError if nobody can answer or the answer is no."""
     if not sys.stdin or not sys.stdin.isatty():
         raise UserError("nobody can be asked here", "agree beforehand: --yes")
     sys.stderr.write("submit? [y/N] ")
@@ -308,7 +308,7 @@ def _agreed() -> None:
 
 
 def _existing(follow: str, cancel: str, as_json: bool) -> int:
-    """Follow or end a job of before."""
+    """Follow or end an earlier job."""
     from flatout.launching import engines, folders
     from flatout.reporting import terminal
 
@@ -337,7 +337,7 @@ def _listed(as_json: bool) -> int:
 
 
 def _followed(job: SubmittedJob, as_json: bool, prepared: PreparedLaunch | None) -> int:
-    """Show its states and lines until it ends; the exit code. Ctrl-C leaves it running."""
+    """Show its states and lines until it ends. Returns the exit code. Ctrl-C leaves it running."""
     from flatout.launching import following
     from flatout.nouns.launched import JobState
     from flatout.reporting import languages
@@ -365,7 +365,7 @@ def _followed(job: SubmittedJob, as_json: bool, prepared: PreparedLaunch | None)
 
 
 def _exit_code(now: JobState | None) -> int:
-    """As the job has ended: its own code where the engine knows it."""
+    """The job's own exit code if the engine knows it, else one for how it ended."""
     if now is None or now.state == "ended":
         return 0
     return now.returncode if now.returncode and 0 < now.returncode < 256 else 1

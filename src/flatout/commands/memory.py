@@ -71,7 +71,7 @@ def command(
 def _devices(
     gpus: int | None, memory: str | None, nodes: int, python: str | None
 ) -> tuple[int, int]:
-    """GPUs in each node and bytes of each, those of this machine where they are not named."""
+    """GPUs per node and bytes of each; those of this machine if they are not given."""
     size = _size(memory) if memory is not None else None
     if gpus is not None and size is not None:
         return gpus, size
@@ -97,7 +97,7 @@ def _size(text: str) -> int:
 
 
 def _report(fit: MemoryFit, as_json: bool) -> int:
-    """Print the answer; 0: it fits, 1: it does not."""
+    """Print the answer; 0 if it fits, 1 if it does not."""
     from flatout.reporting import memory
 
     if as_json:

@@ -68,13 +68,13 @@ Webhook = Annotated[
 
 
 class _Receiver(Protocol):
-    """Is told each frame."""
+    """Receives each frame."""
 
     def tell(self, frame: Frame) -> None: ...
 
 
 class _Source(NamedTuple):
-    """Where frames come from."""
+    """The origin of frames."""
 
     hosts: tuple[str, ...]
     remote: str
@@ -84,7 +84,7 @@ class _Source(NamedTuple):
 
 
 class _Outlets(NamedTuple):
-    """Where figures and alerts go."""
+    """The destinations of figures and alerts."""
 
     prometheus: str | None
     commands: list[str] | None
@@ -110,8 +110,8 @@ def command(
     """Show this machine, its GPUs and the running jobs, live.
 
     Lists the jobs that flatout run has started, with step time, samples per second, waiting, loss
-    and alerts, and other training jobs with what can be seen from outside. With HOST, those of
-    other machines, through ssh. It only reads: no job waits for it.
+    and alerts, and other training jobs with the facts visible from outside. With HOST, lists the
+    jobs of other machines through ssh. It only reads: no job waits for it.
 
     Examples:
       flatout monitor
@@ -130,7 +130,7 @@ def command(
 
 
 def _check(lone_follow: bool, lone_port: bool) -> None:
-    """Refuse options that mean nothing without another."""
+    """Refuse options that have no meaning without another."""
     if lone_follow:
         raise UserError("--follow goes with --json", "flatout monitor --json --follow")
     if lone_port:
@@ -138,7 +138,7 @@ def _check(lone_follow: bool, lone_port: bool) -> None:
 
 
 def _shown(source: _Source, receivers: Sequence[_Receiver], as_json: bool, port: int | None) -> int:
-    """Frame after frame, in the way that was asked for."""
+    """Show frame after frame in the requested way."""
     observer = None
     if not source.hosts and source.replay is None:
         from flatout.watching.observing import JobsObserver
@@ -185,7 +185,7 @@ def _frames(
 
 
 def _recorded(path: Path, speed: float, once: bool) -> Iterator[Frame]:
-    """The frames of a run, as far apart as they were; at once where nobody looks."""
+    """The frames of a run at their original pace, or all at once if nobody looks."""
     from flatout.watching.replay import Replay
 
     last_s: float | None = None
@@ -197,8 +197,8 @@ def _recorded(path: Path, speed: float, once: bool) -> Iterator[Frame]:
 
 
 def _one(source: _Source, as_json: bool) -> int:
-    """The newest frame alone."""
-    (frame,) = deque(_frames(source, once=True), maxlen=1)  # of a recorded run, the last one
+    """Only the newest frame."""
+    (frame,) = deque(_frames(source, once=True), maxlen=1)  # for a recorded run, the last one
     if as_json:
         from flatout.nouns import frame_json
 
@@ -211,7 +211,7 @@ def _one(source: _Source, as_json: bool) -> int:
 
 
 def _receivers(stack: ExitStack, outlets: _Outlets) -> list[_Receiver]:
-    """Where figures and alerts go, ready to be told."""
+    """The receivers of figures and alerts, ready to use."""
     receivers: list[_Receiver] = []
     if outlets.prometheus is not None:
         from flatout.reporting.monitor.outlets.prometheus import serving
@@ -223,7 +223,7 @@ def _receivers(stack: ExitStack, outlets: _Outlets) -> list[_Receiver]:
 def _noticed(
     stack: ExitStack, commands: list[str] | None, urls: list[str] | None
 ) -> list[_Receiver]:
-    """Who is told of alerts."""
+    """The receivers of alerts."""
     if not commands and not urls:
         return []
     from flatout.watching.notices import Notices
@@ -232,7 +232,7 @@ def _noticed(
 
 
 def _told(frames: Iterator[Frame], receivers: Sequence[_Receiver]) -> Iterator[Frame]:
-    """The frames, each told to the receivers first."""
+    """The frames, each passed to the receivers first."""
     for frame in frames:
         for receiver in receivers:
             receiver.tell(frame)
@@ -240,7 +240,7 @@ def _told(frames: Iterator[Frame], receivers: Sequence[_Receiver]) -> Iterator[F
 
 
 def _documents(frames: Iterator[Frame]) -> int:
-    """One document a line until whoever reads them is gone."""
+    """One document a line until the reader is gone."""
     from flatout.nouns import frame_json
 
     for frame in frames:
@@ -254,7 +254,7 @@ def _documents(frames: Iterator[Frame]) -> int:
 
 
 def _page(frames: Iterator[Frame], port: int) -> int:
-    """Serve the page until Ctrl-C, or until whoever started it ends it."""
+    """Serve the page until Ctrl-C, or until the parent process ends it."""
     from flatout.reporting.monitor.web.publisher import Publisher
     from flatout.reporting.monitor.web.server import serving
 
@@ -266,14 +266,14 @@ def _page(frames: Iterator[Frame], port: int) -> int:
         sys.stdout.flush()
         for frame in frames:
             publisher.put(frame)
-        while True:  # the run that is replayed has ended; its page can still be read
+        while True:  # the replayed run has ended; its page can still be read
             time.sleep(1.0)
 
 
 def _screen(
     frames: Iterator[Frame], source: _Source, stacks: Callable[[str], str] | None, told: bool
 ) -> int:
-    """The application where textual is installed, else the plain screen."""
+    """The application if textual is installed, else the plain screen."""
     drawn = sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM") != "dumb"
     if drawn:
         if find_spec("textual") is not None:
@@ -285,7 +285,7 @@ def _screen(
 
             live_screen.show(frames)
         return 0
-    if told:  # nobody looks, and somebody is to be told
+    if told:  # nobody looks, but there are receivers
         deque(frames, maxlen=0)
         return 0
     return _one(source, as_json=False)

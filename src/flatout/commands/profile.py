@@ -24,7 +24,7 @@ CONTEXT = SCRIPT_CONTEXT
 USAGE = "[OPTIONS] SCRIPT [ARGS]... | TRACE..."
 DEFAULT_LIMIT = "10%"
 SCRIPT_ONLY = ("steps", "skip", "stop", "plan", "no_bench", "python")
-"""Options that say nothing about a trace, which is recorded already."""
+"""Options without meaning for a trace, which is already recorded."""
 
 Steps = Annotated[int, typer.Option(metavar="N", min=1, help="Number of steps to record.")]
 After = Annotated[
@@ -111,7 +111,7 @@ def _compare(paths: list[str], as_json: bool) -> int:
 
 
 def _traces(ctx: typer.Context, old: list[str]) -> int:
-    """Report on traces. Options may follow them, too. old: traces named with --trace."""
+    """Report on traces, which options may follow too. old: traces named with --trace."""
     from flatout.profiling import recording
 
     later = ctx.command.make_context(
@@ -133,7 +133,7 @@ def _traces(ctx: typer.Context, old: list[str]) -> int:
 
 
 def _typed_options(ctx: Any) -> dict[str, Any]:
-    """The options on the command line, without those that have their default."""
+    """The options on the command line, except those with their default."""
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     return {
         name: ctx.params[name]
@@ -143,7 +143,7 @@ def _typed_options(ctx: Any) -> dict[str, Any]:
 
 
 def _check_traces(words: Sequence[str], script_only: Sequence[str]) -> None:
-    """Raise UserError for words that are no traces, and for options that need a script."""
+    """Raise UserError for words that are not traces, and for options that need a script."""
     from flatout.profiling.trace import recognising
 
     for word in words:
@@ -173,7 +173,7 @@ def _limit(fail_above: str, fail_over: str | None, words: Sequence[str]) -> floa
 
 
 def _report(recorded: Recorded, most: float, as_json: bool) -> int:
-    """Diagnose, write the report and print it; 1: a finding saves more than `most`."""
+    """Diagnose, write the report and print it; 1 if a finding saves more than `most`."""
     from flatout.diagnosing import checks
     from flatout.diagnosing.diagnose import diagnose_profile
     from flatout.nouns.profile import Profiled
@@ -197,7 +197,7 @@ def _report(recorded: Recorded, most: float, as_json: bool) -> int:
 
 
 def _with_plan(settings: ProfileSettings, path: Path | None) -> ProfileSettings:
-    """The settings with the boosts of a plan, and the variables that they need."""
+    """The settings with a plan's boosts and the variables that they need."""
     if path is None:
         return settings
     from flatout.probing.identity import identity

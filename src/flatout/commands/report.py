@@ -60,7 +60,7 @@ def command(
 
 
 def ranks_trial(folder: Path) -> Scaling | None:
-    """The trial of several ranks before the run of this folder; None: there was none."""
+    """The trial of several ranks before this folder's run, or None if there was none."""
     from flatout.nouns.decoding import decode
     from flatout.nouns.ranks import Scaling
 
@@ -72,7 +72,7 @@ def ranks_trial(folder: Path) -> Scaling | None:
 
 
 def _last_run() -> Path:
-    """The run of this folder that began last."""
+    """The newest run of this folder."""
     histories = sorted(RUNS.glob(f"*/{HISTORY}"), key=lambda path: path.stat().st_mtime)
     if not histories:
         raise UserError(

@@ -90,7 +90,7 @@ class _Request(NamedTuple):
     quiet: bool
     export: bool
     warned: bool = False
-    """A cluster may warn of the end by a signal."""
+    """Whether a cluster may announce the end by a signal."""
 
 
 def _begin(
@@ -100,7 +100,7 @@ def _begin(
     live: bool,
     steps_left: int | None,
 ) -> int:
-    """In the way that is asked for."""
+    """Run in the requested way."""
     if live:
         return _run_live(request, selection, steps_left)
     boosts = chosen_boosts.choose(request.applied.boosts, *selection[1:])
@@ -180,7 +180,7 @@ def _run(
 
 
 def _variables(request: _Request, boosts: Sequence[PlannedBoost]) -> dict[str, str]:
-    """What the program's environment has besides."""
+    """Additional variables in the program's environment."""
     variables = environment.warned() if request.warned else {}
     with harmless("the plan was not compared with this machine"):
         if boosts:
@@ -191,7 +191,7 @@ def _variables(request: _Request, boosts: Sequence[PlannedBoost]) -> dict[str, s
 
 
 def _export(request: _Request, ended: foreground.Finished) -> None:
-    """Build and measure the model of a script that has run; all that is said goes to stderr."""
+    """Build and measure the model of a script that has run; all output goes to stderr."""
     if not request.export:
         return
     from flatout.exporting import after_run
@@ -214,7 +214,7 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
 def _explained(
     ended: foreground.Finished, stderr: bytes, python: str | None, ranks: BegunRanks | None
 ) -> Explained | None:
-    """What ended the program; of several ranks, the one that ended first."""
+    """The cause of the program's end; with several ranks, that of the first to end."""
     if ranks is None:
         return crash_explained(ended, stderr, python)
     failure = ranks.group.failure
@@ -230,13 +230,13 @@ def _told(
     boosts: Sequence[PlannedBoost],
     ranks: BegunRanks | None,
 ) -> RunEnd:
-    """The figures of the run, told to the user."""
+    """The figures of the run, reported to the user."""
     end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
     if ranks is not None and ranks.group.layout.total > 1:
         group = ranks.group
         native = group.layout.native.framework if group.layout.native is not None else ""
         parts = group.layout.total, group.failure, ranks.scaling, native
-        # That the others lost the rank that failed is no error of ours.
+        # If the others lost the rank that failed, that is not an error of ours.
         faults = () if group.failure is not None else end.faults
         together = endings.ranks_end(ended.records, *parts)
         if ranks.scaling is not None and ended.folder is not None:
@@ -254,7 +254,7 @@ def _told(
 
 
 def _watch(request: _Request, boosts: Sequence[PlannedBoost]) -> JobWatch | None:
-    """What keeps the history and tells alerts; None where it cannot."""
+    """The watch that keeps the history and reports alerts, or None if it cannot."""
     with harmless("the run is not watched"):
         from flatout.watching.job_watch import JobWatch
 
@@ -264,7 +264,7 @@ def _watch(request: _Request, boosts: Sequence[PlannedBoost]) -> JobWatch | None
 
 
 def _crash(answer: Explained | None) -> tuple[str, str, tuple[str, ...]] | None:
-    """What the first match says of a crash: title, cause, cures."""
+    """The first match's title, cause and cures for a crash."""
     match = next(iter(answer.matches), None) if answer is not None else None
     return (
         None

@@ -84,7 +84,7 @@ def command(
 
 
 def _check_place(plan: Path) -> None:
-    """Raise UserError where the plan cannot be written: before the search, not after it."""
+    """Raise UserError if the plan cannot be written: before the search, not after it."""
     if plan.is_dir():
         raise UserError(f"--plan {plan} is a folder", f"name a file: --plan {plan / 'plan.toml'}")
     if not plan.absolute().parent.is_dir():
@@ -94,9 +94,9 @@ def _check_place(plan: Path) -> None:
 def _with_plan(
     tuned: Tuned, path: Path, run_folder: Path, write: Callable[[Plan, Path], None]
 ) -> Tuned:
-    """Write the plan, beside the report where it cannot be at `path`: it took minutes to find.
+    """Write the plan, or if `path` cannot be written, beside the report: it took minutes to find.
 
-    write: imported before those minutes, in case what it needs is not installed.
+    write: imported before those minutes, in case its dependencies are not installed.
     """
     from flatout.reporting import terminal
 
@@ -114,7 +114,7 @@ def _with_plan(
 def _report(tuned: Tuned, path: Path, why: bool, as_json: bool) -> int:
     """Write the HTML report and tell the result; 0: a plan was written, 1: nothing is faster.
 
-    2: nothing could be tried in the time that was given, 130: interrupted before there was a plan.
+    2: nothing could be tried in the given time, 130: interrupted before there was a plan.
     """
     from flatout.reporting import document, html, terminal
 

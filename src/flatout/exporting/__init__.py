@@ -1,4 +1,4 @@
-"""From a model that was captured to the fastest verified build of it.
+"""From a captured model to its fastest verified build.
 
 capture folder -> candidates -> build | verify | time, each in its own process -> choice -> artefact
 """

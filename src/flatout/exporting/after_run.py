@@ -20,7 +20,7 @@ def export(ended: Finished, python: str, tell: Callable[[str], None]) -> ExportR
     """The verified builds of the model that the run's agent has captured.
 
     python: the interpreter of the script. tell: called with each step. Raises
-    UserError where there is no capture.
+    UserError if there is no capture.
     """
     from flatout.exporting import export as building
     from flatout.exporting import packages
@@ -32,7 +32,7 @@ def export(ended: Finished, python: str, tell: Callable[[str], None]) -> ExportR
 
 
 def trained_with(ended: Finished) -> tuple[str, ...]:
-    """What the plan did to the training, which is no part of the model that is exported."""
+    """What the plan changed in the training; it is not part of the exported model."""
     engaged = dict.fromkeys(
         boost for process in Processes(ended.records).all for boost in process.engaged
     )

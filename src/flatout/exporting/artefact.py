@@ -26,7 +26,7 @@ SERVE = "serve.py"
 REQUIREMENTS = "requirements.txt"
 NOT_HASHED = (MANIFEST, REPORT)
 SERVED = "serving"
-"""In the manifest: hashes of what serves the model. The user may change such files, and then no
+"""The manifest's key for hashes of files that serve the model. The user may change these; then no
 export replaces them."""
 START = re.compile(r"^def start\(", re.MULTILINE)
 MARK = re.compile(r"  # (type: ignore|noqa).*$", re.MULTILINE)
@@ -40,7 +40,7 @@ def write(
     facts: Mapping[str, Any],
     versions: Mapping[str, str],
 ) -> None:
-    """`load.py` and the first manifest beside the files that a build left in `folder`."""
+    """Write `load.py` and the first manifest beside the files that a build left in `folder`."""
     (folder / LOAD).write_text(program(plan.backend.loading), encoding="utf-8", newline="\n")
     packages = _packages(plan, versions, facts)
     manifest = {
@@ -77,7 +77,7 @@ def write(
 def _packages(
     plan: BuildPlan, versions: Mapping[str, str], facts: Mapping[str, Any]
 ) -> dict[str, str]:
-    """What `load.py` imports, with the versions that it was verified with."""
+    """The packages that `load.py` imports, with the versions used to verify it."""
     serving = [package.pip for package in plan.backend.serving]
     if not plan.backend.torch_free:
         serving = ["torch", *serving]
@@ -86,7 +86,7 @@ def _packages(
 
 
 def program(backend: str) -> str:
-    """The text of `load.py`: the frame, and the backend's own part behind it."""
+    """The text of `load.py`: the frame, followed by the backend's own part."""
     own = _source(backend.replace("-", "_"))
     begin = START.search(own)
     assert begin is not None, backend
@@ -94,7 +94,7 @@ def program(backend: str) -> str:
 
 
 def add_server(folder: Path) -> None:
-    """Write what loads the model behind HTTP, and the packages that this needs."""
+    """Write a program that serves the model over HTTP, and the packages that it needs."""
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     pins = "".join(f"{name}=={version}\n" for name, version in manifest["packages"].items())
     texts = {SERVE: _source("serve"), REQUIREMENTS: pins}
@@ -118,7 +118,7 @@ def hashes(folder: Path) -> dict[str, str | None]:
 
 
 def note_served(folder: Path, paths: Sequence[Path]) -> None:
-    """Tell the manifest of files that serve the model."""
+    """Add files that serve the model to the manifest."""
     path = folder / MANIFEST
     manifest = json.loads(path.read_text(encoding="utf-8"))
     hashes = {item.relative_to(folder).as_posix(): _digest(item) for item in paths}
@@ -133,10 +133,10 @@ def keep(
     candidates: Sequence[ExportCandidate],
     more: Mapping[str, Any],
 ) -> None:
-    """Put the chosen build into `out`, its manifest completed with what was measured.
+    """Put the chosen build into `out`, and add the measurements to its manifest.
 
-    An artefact that lies there is replaced; anything else is left alone.
-    Raises UserError where `out` holds other files.
+    An artefact already there is replaced; anything else is left alone.
+    Raises UserError if `out` holds other files.
     """
     check_target(out)
     staged = out.with_name(f"{out.name}.new-{os.getpid()}")
@@ -156,7 +156,7 @@ def keep(
 
 
 def check_target(out: Path) -> None:
-    """Raise UserError where `out` holds something that no export wrote."""
+    """Raise UserError if `out` holds anything that no export wrote."""
     if not out.exists():
         return
     if out.is_symlink() or not out.is_dir():
@@ -170,7 +170,7 @@ def check_target(out: Path) -> None:
 
 
 def _foreign(folder: Path) -> list[str]:
-    """Files that no export wrote, or that were changed to serve in another way."""
+    """Files that no export wrote, or that were changed to serve differently."""
     names = [path.relative_to(folder).as_posix() for path in _files(folder)]
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -185,12 +185,12 @@ def _foreign(folder: Path) -> list[str]:
 
 
 def specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
-    """From the JSON of a capture."""
+    """Tensor specs from the JSON of a capture."""
     return tuple(TensorSpec(item["name"], item["dtype"], tuple(item["shape"])) for item in items)
 
 
 def _source(name: str) -> str:
-    """A file of the programs' `loading`, without what is meant for our own checks."""
+    """A file of the programs' `loading`, without comments for our own checks."""
     spec = importlib.util.find_spec("flatout_programs.loading")
     assert spec is not None and spec.submodule_search_locations
     path = Path(spec.submodule_search_locations[0], f"{name}.py")
@@ -206,7 +206,7 @@ def _digest(path: Path) -> str | None:
 
 
 def _public(version: str) -> str:
-    """2.13.0+cpu -> 2.13.0: what an index knows."""
+    """2.13.0+cpu -> 2.13.0: the version that an index knows."""
     return version.partition("+")[0]
 
 

@@ -1,4 +1,4 @@
-"""Which builds come into question on this machine, with these packages and options."""
+"""The builds that are possible on this machine, with these packages and options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flatout_programs.backends import Variant
 
 EAGER = "eager"
 QUANTISED = "int8"
-"""The word of `--allow` that lets quantised builds in."""
+"""The word for `--allow` that admits quantised builds."""
 ALL_WORDS = frozenset({QUANTISED})
 
 
@@ -33,11 +33,11 @@ class BuildPlan:
 
     @property
     def order(self) -> tuple[int, int]:
-        """The simpler one first."""
+        """Sort key: the simpler build first."""
         return self.backend.rank, self.backend.variants.index(self.variant)
 
     def row(self, state: BuildState, reason: str = "", install: str = "") -> ExportCandidate:
-        """Its row of the table before anything was measured."""
+        """Its row of the table before any measurement."""
         return ExportCandidate(
             self.id, self.backend.id, self.variant.title, self.precision, state, reason, install
         )
@@ -46,7 +46,7 @@ class BuildPlan:
 def plans(settings: ExportSettings) -> list[BuildPlan]:
     """All builds that the options ask for, the simplest first; eager is always among them.
 
-    Raises UserError for a backend that there is not.
+    Raises UserError for an unknown backend.
     """
     for name in (*settings.only, *settings.skip):
         if name not in _words():
@@ -63,7 +63,7 @@ def plans(settings: ExportSettings) -> list[BuildPlan]:
 
 
 def why_not(plan: BuildPlan, settings: ExportSettings, facts: dict[str, object]) -> str:
-    """Why a build is not tried on this machine; empty: it is."""
+    """Why a build is not tried on this machine, or empty if it is."""
     if "cuda" in (plan.backend.device, plan.variant.device) and not facts["cuda"]:
         return "it needs an NVIDIA GPU"
     if plan.variant.searches and not settings.tune_s:

@@ -1,8 +1,8 @@
 """Take the model and real inputs out of a script: while it trains as written, or in a short trial.
 
 Without a checkpoint the user wants the weights that the script trains: it runs to its end, in the
-foreground, with its files. With one it is a trial: nothing that it saves reaches the user's files,
-its epochs are cut short, and it is ended once its evaluation has been seen.
+foreground, with its files. With a checkpoint it is a trial: none of its files reach the user's, its
+epochs are cut short, and it is ended once its evaluation has been seen.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Warn = Callable[[str], None]
 
 
 def orders(model: str = "") -> wire.ExportOrders:
-    """What the agent is ordered to take from a script that runs to its end."""
+    """The agent's orders for a script that runs to its end."""
     return wire.ExportOrders(model=model)
 
 
 def capture(command: Command, request: CaptureRequest, warn: Warn) -> Capture:
-    """Run the script and capture its model. Raises UserError with the reason where that fails."""
+    """Run the script and capture its model. Raises UserError with the reason if that fails."""
     if request.weights:
         return _trial(command, request)
     ended = foreground.run(
@@ -53,7 +53,7 @@ def capture(command: Command, request: CaptureRequest, warn: Warn) -> Capture:
 
 
 def of_run(ended: foreground.Finished) -> Capture:
-    """The capture of a script that has run to its end. Raises UserError where there is none."""
+    """The capture of a script that has run to its end. Raises UserError if there is none."""
     if ended.interrupted:
         raise UserError("interrupted: the model is not exported", exit_code=INTERRUPTED)
     if ended.returncode:
@@ -68,7 +68,7 @@ def of_run(ended: foreground.Finished) -> Capture:
 
 
 def _found(processes: Processes) -> Capture:
-    """The last capture of all processes, else why there is none."""
+    """The last capture of all processes, else the reason why there is none."""
     seen = [process.export for process in processes.all if process.export is not None]
     if seen:
         last = seen[-1]
@@ -92,7 +92,7 @@ def _refusal(processes: Processes) -> UserError:
 
 
 def _no_model(record: wire.ExportRefused) -> bool:
-    """A launcher, or another process that has no part in it."""
+    """Whether it is a launcher, or another process without a model."""
     return record.reason.startswith("the script called no model")
 
 
@@ -137,7 +137,7 @@ def _trial(command: Command, request: CaptureRequest) -> Capture:
 
 
 def _follow(program: TrialProcess, processes: Processes, deadline: float) -> bool:
-    """Read records until there is an answer or the program ends; True: the deadline passed."""
+    """Read records until there is an answer or the program ends; True if the deadline passed."""
     while program.alive and not any(process.export is not None for process in processes.all):
         _add(processes, program.records())
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Which verified build is kept: the best for the goal, and of equals the simplest."""
+"""Which verified build is kept: the best for the goal, and among equals the simplest."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from flatout.nouns import units
 from flatout.nouns.exported import Goal
 
 SAME = 1.02
-"""Less than this is not worth a build that is less simple, however sure it is ..."""
+"""A gain below this never justifies a less simple build ..."""
 UNSURE = 1.03
-"""... nor is this much where the interval leaves open which one is ahead."""
+"""... nor does a gain below this if the interval leaves open which one is faster."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A verified build as the choice sees it."""
+    """A verified build, reduced to what the choice needs."""
 
     id: str
     order: tuple[int, int]
-    """Smaller: simpler."""
+    """A smaller value is simpler."""
     title: str
     cost: float
-    """Milliseconds, milliseconds for each sample, or bytes: the less the better."""
+    """Milliseconds, milliseconds per sample, or bytes: less is better."""
     rounds: tuple[float, ...] = ()
     """The cost in each round, in which the builds took turns."""
 
 
 def choose(contenders: Sequence[Contender], goal: Goal) -> tuple[str, str] | None:
-    """Id of the one to keep, and why; None: there is none."""
+    """(id of the build to keep, why), or None if there is none."""
     if not contenders:
         return None
     best = min(contenders, key=lambda item: (item.cost, item.order))
@@ -67,5 +67,5 @@ def _equal(item: Contender, best: Contender) -> bool:
 
 
 def by_id(contenders: Sequence[Contender]) -> Mapping[str, Contender]:
-    """For look-ups."""
+    """The contenders by id."""
     return {item.id: item for item in contenders}

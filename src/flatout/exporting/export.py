@@ -44,8 +44,8 @@ def run(
 ) -> ExportResult:
     """Build, verify and time the captured model with every backend; keep the best.
 
-    tell: is called with each step, for a line of progress. notes: of how the model came to be.
-    Raises UserError where the folder holds no capture, or where its model does not repeat itself.
+    tell: called with each step, for a line of progress. notes: on how the model was made.
+    Raises UserError if the folder holds no capture, or the model does not repeat its results.
     """
     began = time.monotonic()
     captured = read(capture)
@@ -62,7 +62,7 @@ def run(
 
 
 def read(capture: Path) -> dict[str, Any]:
-    """The facts of a capture. Raises UserError where the folder holds none."""
+    """The facts of a capture. Raises UserError if the folder holds none."""
     missing = [name for name in FILES if not (capture / name).is_file()]
     if missing:
         raise UserError(
@@ -88,7 +88,7 @@ def _silent(step: str) -> None:
 
 @dataclass
 class Attempt:
-    """A candidate that was built and verified, and its running process."""
+    """A built and verified candidate, and its running process."""
 
     plan: BuildPlan
     row: ExportCandidate
@@ -98,7 +98,7 @@ class Attempt:
 
 @dataclass
 class Export:
-    """One export on its way."""
+    """An export in progress."""
 
     capture: Path
     captured: dict[str, Any]
@@ -130,23 +130,23 @@ class Export:
         }
 
     def _compiled(self) -> Path:
-        """What compilers keep, for all builds and later exports: headers alone take half a minute.
+        """Compilers' caches for all builds and later exports: headers alone take half a minute.
 
-        A process that serves gets an empty one of its own: so it is where the model will be served.
+        A process that serves gets its own empty cache, as where the model will be served.
         """
         usual = run_folders.ROOT / "cache"
         own = self.folder.resolve().is_relative_to(run_folders.ROOT.resolve())
         return usual if own else self.folder / "scratch"
 
     def _memory(self) -> int:
-        """Bytes that the next process may take, beside those that are running."""
+        """Bytes that the next process may take, besides the running ones."""
         return worker.memory_limit(self.settings.memory_bytes)
 
     def _once(self, order: dict[str, Any], limit_s: float) -> dict[str, Any]:
         return worker.once(self.settings.python, order, limit_s, self._memory())
 
     def prepare(self) -> None:
-        """References, and which packages there are."""
+        """Compute the references, and find which packages there are."""
         self.tell("the model in eager float32")
         try:
             self.facts = self._once(self._order("prepare"), PREPARE_LIMIT_S)
@@ -165,7 +165,7 @@ class Export:
             ) from reason
 
     def attempt(self, plan: BuildPlan, processes: ExitStack) -> None:
-        """Build, load and verify one candidate; whatever becomes of it is a row."""
+        """Build, load and verify one candidate; any outcome is a row."""
         self.rows[plan.id] = row = self._before(plan)
         if row.state is not BuildState.FAILED:
             return
@@ -176,7 +176,7 @@ class Export:
             self.rows[plan.id] = replace(self.rows[plan.id], reason=str(reason))
 
     def check_eager(self) -> None:
-        """Raises UserError where the measure of all others, the first that is tried, fails."""
+        """Raises UserError if eager, the first build and reference for all others, fails."""
         eager = self.rows[EAGER]
         if eager.state is not BuildState.VERIFIED:
             raise UserError(
@@ -186,7 +186,7 @@ class Export:
             )
 
     def _before(self, plan: BuildPlan) -> ExportCandidate:
-        """Its row where it is not even tried; else that of a failure, until it is none."""
+        """Its row if it is not even tried; else the row of a failure, until it succeeds."""
         missing = [
             package.pip
             for package in plan.backend.packages(plan.variant)
@@ -231,7 +231,7 @@ class Export:
     def _verify(
         self, plan: BuildPlan, row: ExportCandidate, folder: Path, processes: ExitStack
     ) -> None:
-        """Load the artefact in its own process, which stays for the measurement if it holds."""
+        """Load the artefact in its own process, which stays for the measurement if it passes."""
         compiled = str((self.folder / "scratch" / plan.id).resolve())
         order = self._order("serve", folder=str(folder.resolve()), compiled=compiled)
         with ExitStack() as own:
@@ -254,7 +254,7 @@ class Export:
                 processes.push(own.pop_all())
 
     def measure(self) -> None:
-        """Time what was verified, in turns."""
+        """Time the verified builds, in turns."""
         self.tell(f"time of {len(self.verified)} builds in turns")
         builds = [attempt.timed for attempt in self.verified]
         batch = int(self.facts["single_rows"])
@@ -272,7 +272,7 @@ class Export:
             self._account(attempt, batch, eager)
 
     def _account(self, attempt: Attempt, batch: int, eager: list[float]) -> None:
-        """Put what was measured of a build into its row."""
+        """Put a build's measurements into its row."""
         timed = attempt.timed
         latency = timing.latency(timed, batch)
         row = self.rows[timed.id]
@@ -295,7 +295,7 @@ class Export:
         )
 
     def result(self, wall_s: float) -> ExportResult:
-        """Choose, and write the artefact."""
+        """Choose a build and write the artefact."""
         contenders = [self._contender(a) for a in self.verified if self._measured(a)]
         chosen = choosing.choose(contenders, self.settings.goal)
         if chosen is not None:
@@ -380,7 +380,7 @@ def _most(build: TimedBuild) -> float:
 
 
 def _place(row: ExportCandidate, costs: dict[str, float]) -> tuple[int, float, str]:
-    """The chosen first, then by cost, then those that came less far."""
+    """The chosen one first, then by state: those that came furthest first, equals by cost."""
     order = (
         BuildState.CHOSEN,
         BuildState.VERIFIED,

@@ -1,4 +1,4 @@
-"""What the reader should know of an export's figures."""
+"""What the reader should know about an export's figures."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from flatout.exporting.timing import RoundCount
 from flatout.nouns.exported import Latency
 
 PROVEN_ROWS = 64
-"""So many rows should be compared."""
+"""At least this many rows should be compared."""
 BUSY = 1.25
-"""Ends of the interval of eager's median, on a machine where nothing else runs."""
+"""Ratio of the ends of eager's median interval that shows that something else is running."""
 
 
 def of(
@@ -20,7 +20,7 @@ def of(
     rounds: RoundCount | None,
     eager: Latency | None,
 ) -> list[str]:
-    """Of what was captured, what `prepare` found out of it, and how the measurement went."""
+    """Notes on the capture, on what `prepare` found in it, and on the measurement."""
     notes, rows = [], int(facts["rows"])
     if rows < PROVEN_ROWS:
         notes.append(f"results were compared on {rows} samples; {PROVEN_ROWS} would be better")
@@ -38,7 +38,7 @@ def of(
 
 
 def _measurement(rounds: RoundCount | None, eager: Latency | None) -> list[str]:
-    """What disturbed it, and what that means for the figures."""
+    """What disturbed the measurement, and what that means for the figures."""
     if rounds is not None and rounds.disturbed and not rounds.left_out:
         return [
             f"in {rounds.disturbed} of {rounds.taken} rounds other programs took the cores:"

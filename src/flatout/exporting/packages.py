@@ -1,8 +1,8 @@
-"""Packages that builds need, in a folder of their own behind those of the user's interpreter.
+"""Packages that builds need, in a separate folder searched after those of the user's interpreter.
 
-The user's environment is never touched: what is missing goes into flatout's cache folder, one for
-each interpreter. That folder stands last on `sys.path`, and nothing is installed into it that the
-interpreter has already, so torch and numpy stay the user's.
+The user's environment is never touched: missing packages go into flatout's cache folder, one for
+each interpreter. That folder is last on `sys.path`, and nothing that the interpreter already has is
+installed into it, so torch and numpy stay the user's.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ KEPT = ("torch", "numpy")
 
 @dataclass(frozen=True)
 class OverlayInstallation:
-    """What would be installed, and where."""
+    """The planned packages, and their folder."""
 
     python: str
     folder: Path
     packages: tuple[RuntimePackage, ...]
-    """Those that builds name."""
+    """The packages that builds name."""
     pinned: tuple[str, ...]
-    """They and what they bring along, `name==version` each."""
+    """These and their dependencies, as `name==version`."""
 
     @property
     def mb(self) -> int:
-        """Installed size, about."""
+        """Approximate installed size in MB."""
         return sum(package.mb for package in self.packages)
 
     @property
@@ -54,13 +54,13 @@ class OverlayInstallation:
 
 
 def overlay(python: str) -> Path:
-    """The folder for this interpreter's packages; it need not exist."""
+    """The folder for this interpreter's packages; it may not exist yet."""
     key = hashlib.sha256(str(Path(python).absolute()).encode()).hexdigest()[:12]
     return cache_root() / "packages" / key
 
 
 def existing(python: str) -> Path | None:
-    """The folder where something was installed into it."""
+    """The folder, or None if nothing was installed into it."""
     folder = overlay(python)
     return folder if folder.is_dir() else None
 
@@ -77,7 +77,7 @@ def cache_root() -> Path:
 
 
 def missing(settings: ExportSettings, cuda: bool) -> tuple[RuntimePackage, ...]:
-    """What the builds that the options ask for lack, each package once."""
+    """The packages that the requested builds lack, each once."""
     listing = probing.look(settings.python)
     there = {_normal(item.name) for item in listing.packages} | _in(overlay(settings.python))
     facts: dict[str, object] = {"cuda": cuda}
@@ -91,9 +91,9 @@ def missing(settings: ExportSettings, cuda: bool) -> tuple[RuntimePackage, ...]:
 
 
 def plan(python: str, packages: Sequence[RuntimePackage]) -> OverlayInstallation:
-    """What pip would install beside what is there.
+    """The packages that pip would add to the existing ones.
 
-    Raises UserError where it would have to replace torch or numpy, or where pip fails.
+    Raises UserError if it would have to replace torch or numpy, or if pip fails.
     """
     listing = probing.look(python)
     with _constraints(listing) as constraints:
@@ -116,14 +116,14 @@ def plan(python: str, packages: Sequence[RuntimePackage]) -> OverlayInstallation
 
 
 def install(installation: OverlayInstallation) -> None:
-    """Install it. Raises UserError where pip fails; the folder then holds what it held before."""
+    """Install it. Raises UserError if pip fails; the folder then keeps its old content."""
     installation.folder.mkdir(parents=True, exist_ok=True)
     target = ["--no-deps", "--upgrade", "--target", str(installation.folder)]
     _pip(installation.python, ["install", "--quiet", *target, *installation.pinned])
 
 
 def _pip(python: str, words: Sequence[str]) -> str:
-    """What pip printed. Raises UserError."""
+    """Pip's output. Raises UserError."""
     command = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
@@ -138,7 +138,7 @@ def _pip(python: str, words: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def _constraints(listing: Listing):  # type: ignore[no-untyped-def]
-    """A file that pins everything that is installed and comes from an index."""
+    """A file that pins every installed package from an index."""
     lines = [
         f"{item.name}=={item.version}" for item in listing.packages if not (item.url or item.vcs)
     ]

@@ -30,11 +30,11 @@ KNOWN: tuple[tuple[str, str], ...] = (
         "the model's shapes depend on the values of its inputs",
     ),
 )
-"""(pattern over the whole error, words); {what} is the group of that name."""
+"""(pattern over the whole error, words); {what} is the pattern's group `what`."""
 
 
 def plain(answer: Mapping[str, Any]) -> str:
-    """The reason that a worker's failure is told with."""
+    """The reported reason for a worker's failure."""
     kind, first, last = (str(answer.get(key, "")) for key in ("error", "message", "last"))
     whole = f"{kind}: {first}\n{last}"
     for pattern, words in KNOWN:

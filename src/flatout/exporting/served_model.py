@@ -1,4 +1,4 @@
-"""What an artefact's manifest says of serving it."""
+"""What an artefact's manifest says about serving it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class ServedModel:
 
     folder: Path
     name: str
-    """Its class."""
+    """The name of its class."""
     backend: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     files: dict[str, str]
     """Name -> SHA-256."""
     packages: dict[str, str]
-    """What load.py imports, with the versions that were measured."""
+    """The packages that load.py imports, with the versions used to measure it."""
     options: dict[str, Any]
-    """Of the backend: among them the names of inputs and outputs within the model's file."""
+    """Options of the backend, such as the names of inputs and outputs in the model's file."""
     batched: bool
-    """Whether requests can go through it together."""
+    """Whether several requests can be served together."""
     best_batch: int
-    """That with which most rows per second were measured."""
+    """The batch size with the most rows per second."""
     most_rows: int
     """The largest batch that was verified or measured."""
     exact: bool
@@ -42,7 +42,7 @@ class ServedModel:
 
 
 def read(folder: Path) -> ServedModel:
-    """The model. Raises UserError where the folder holds none that this flatout knows."""
+    """The model. Raises UserError if the folder holds none that this version of flatout knows."""
     path = folder / MANIFEST
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def read(folder: Path) -> ServedModel:
 
 
 def check(model: ServedModel) -> None:
-    """Raise UserError for a file that is not the one that was verified."""
+    """Raise UserError for a file that differs from the verified one."""
     for name, wanted in model.files.items():
         path = model.folder / name
         if not path.resolve().is_relative_to(model.folder):

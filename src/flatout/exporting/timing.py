@@ -1,8 +1,8 @@
-"""How fast the verified builds are: rounds in which they take turns, each in its own process.
+"""The speed of verified builds: rounds in which they take turns, each in its own process.
 
-A figure of one build alone follows the machine's moods; a ratio of two that took turns hardly does.
-Rounds in which other programs took the cores from the first build are left out where enough others
-remain, and taken again; where they do not, the figures are rough, and that is told.
+A single build's time varies with the machine's state; a ratio of two that took turns hardly does.
+Rounds in which other programs took the cores from the first build are left out and repeated, if
+enough others remain. If not, the figures are rough, and the user is told.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from flatout.nouns.exported import BatchPoint, Latency
 
 ROUNDS = 12
 MOST_ROUNDS = 18
-"""Taken until so many of them as above were quiet."""
+"""The most rounds that are taken until `ROUNDS` of them were quiet."""
 LEAST_QUIET = 6
-"""With fewer the disturbed ones count too."""
+"""With fewer quiet rounds, the disturbed ones count too."""
 DISTURBED = 0.05
-"""Share of a turn in which threads were ready to run and other programs ran instead."""
+"""Share of a turn in which ready threads waited while other programs ran."""
 COLD_CALLS = 2
-"""The first calls of a turn find caches and clocks as another process left them."""
+"""A turn's first calls find caches and clocks as another process left them."""
 P99_CALLS = 1000
 MOST_CALLS = 20_000
-"""In one turn."""
+"""The most calls in one turn."""
 LEAST_GAIN = 1.05
-"""A doubled batch that brings less than this ends the search."""
+"""If a doubled batch gains less than this, the search ends."""
 MOST_BATCH = 1024
 SLOW_S = 2.0
-"""A call that takes longer is the last batch size."""
+"""A batch size with a call longer than this many seconds is the last."""
 POINT_TURNS = 3
 TURN_LIMIT_S = 120.0
 RESAMPLES = 2000
@@ -42,27 +42,27 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Turn:
-    """What one turn of a build gave."""
+    """The result of one turn of a build."""
 
     ms: list[float]
-    """Of each call, without the cold ones."""
+    """Milliseconds of each call, without the cold ones."""
     waited: float
-    """Share of it in which its threads waited for a core; 0 where the system does not tell."""
+    """Share of it in which threads waited for a core, or 0 if the system does not report it."""
 
 
 @dataclass(frozen=True)
 class RoundCount:
-    """How the rounds went."""
+    """A summary of the rounds."""
 
     taken: int
     disturbed: int
     left_out: bool
-    """The disturbed ones do not count; else they were too many for that."""
+    """Whether the disturbed rounds are left out; if not, there were too many of them."""
 
 
 @dataclass
 class TimedBuild:
-    """A build that is loaded, and what was measured of it."""
+    """A loaded build and its measurements."""
 
     id: str
     worker: Worker
@@ -70,10 +70,10 @@ class TimedBuild:
     """Batch size -> milliseconds of the calls of each round."""
     points: list[BatchPoint] = field(default_factory=list)
     broken: str = ""
-    """Why it was measured no further."""
+    """Why it was not measured further."""
 
     def medians(self, batch: int) -> list[float]:
-        """Of each round."""
+        """The median of each round."""
         return [statistics.median(times) for times in self.rounds.get(batch, ())]
 
     def _order(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class TimedBuild:
         self._order({"do": "warm", "batch": batch})
 
     def turn(self, batch: int, seconds: float, first: int) -> Turn:
-        """Call for so many seconds, beginning with this one of the inputs."""
+        """Call it for `seconds`, beginning with input number `first`."""
         order = {
             "do": "time",
             "batch": batch,
@@ -100,7 +100,7 @@ class TimedBuild:
         return Turn(times[COLD_CALLS:] or times[-1:], answer.get("waited") or 0.0)
 
     def keep(self, batch: int, before: int, quiet: Sequence[int]) -> None:
-        """Of the rounds after the first `before` only those with these numbers."""
+        """After the first `before` rounds, keep only those with these numbers."""
         rounds = self.rounds.get(batch, [])
         late = [times for at, times in enumerate(rounds[before:]) if at in quiet]
         self.rounds[batch] = rounds[:before] + late
@@ -109,7 +109,7 @@ class TimedBuild:
 def in_rounds(
     builds: Sequence[TimedBuild], batch: Callable[[TimedBuild], int], seconds: float
 ) -> RoundCount:
-    """Time every build for `seconds` or a little more, in turns of which the order changes."""
+    """Time every build for `seconds` or slightly more, in turns whose order changes."""
     for build in builds:
         build.warm(batch(build))
     before = {build.id: len(build.rounds.get(batch(build), ())) for build in builds}
@@ -130,10 +130,10 @@ def _round(
     seconds: float,
     number: int,
 ) -> float:
-    """One turn of each build; what share of its own the first one waited for a core.
+    """One turn of each build. Returns the share of its turn that the first waited for a core.
 
-    The first alone: it is eager, with a thread for each core. A runtime that starts more threads
-    than that keeps itself waiting.
+    Only the first counts: it is eager, with a thread for each core. A runtime that starts more
+    threads keeps itself waiting.
     """
     waited, shift = 0.0, number % max(1, len(builds))
     for build in (*builds[shift:], *builds[:shift]):
@@ -149,7 +149,7 @@ def _round(
 
 
 def over_batches(builds: Sequence[TimedBuild], seconds: float, first_ms: dict[str, float]) -> None:
-    """Speed with batches 1, 2, 4 ... of each build, until a larger one brings little."""
+    """Speed of each build with batches 1, 2, 4 ..., until a larger one gains little."""
     active = list(builds)
     for build in active:
         build.points = [_point(1, first_ms[build.id])]
@@ -168,9 +168,9 @@ def over_batches(builds: Sequence[TimedBuild], seconds: float, first_ms: dict[st
 
 
 def _grows(build: TimedBuild, batch: int, times: list[float]) -> bool:
-    """Account for a batch size; whether a larger one is worth trying."""
+    """Account for a batch size. Returns whether a larger one is worth trying."""
     if build.broken or not times:
-        # What was measured holds: too large a batch is no fault of the smaller ones.
+        # The measurement holds: a batch that is too large does not affect smaller ones.
         return False
     best = max(point.samples_per_s for point in build.points)
     point = _point(batch, statistics.median(times))
@@ -201,7 +201,7 @@ def latency(build: TimedBuild, batch: int) -> Latency | None:
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, tuple[float, float]] | None:
-    """How many times as fast, from rounds in which both took turns, and its 95 % interval."""
+    """Speed ratio from rounds in which both took turns, and its 95 % interval."""
     pairs = [math.log(a / b) for a, b in zip(slow, fast, strict=False) if a > 0 and b > 0]
     if not pairs:
         return None
@@ -212,12 +212,12 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, tuple[fl
 def bootstrap(
     values: Sequence[float], figure: Callable[[Sequence[float]], float]
 ) -> tuple[float, float]:
-    """95 % interval of a figure of the values."""
+    """The 95 % interval of a statistic of the values."""
     draw = random.Random(SEED)
     found = sorted(figure(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return percentile(found, 0.025), percentile(found, 0.975)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Of sorted values; the nearest one."""
+    """The nearest of the sorted values."""
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1 if share else 0)]

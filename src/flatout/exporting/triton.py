@@ -1,4 +1,4 @@
-"""A model repository of Triton Inference Server."""
+"""A model repository for Triton Inference Server."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ TYPES = {
 
 @dataclass(frozen=True)
 class _Backend:
-    """How Triton runs what one of our backends builds."""
+    """How Triton runs the builds of one of our backends."""
 
     lines: tuple[str, ...]
     files: tuple[str, ...]
-    """Of the artefact; Triton finds the first one under `found_as`."""
+    """Files of the artefact; Triton finds the first one under `found_as`."""
     found_as: str
     batches: bool
-    """Whether Triton may put requests together."""
+    """Whether Triton may join requests."""
     ordinal: bool = False
-    """Tensors are named by their place."""
+    """Whether tensors are named by position."""
 
 
 BACKENDS = {
     "onnxruntime": _Backend(
         ('backend: "onnxruntime"',), ("model.onnx", "model.onnx.data"), "model.onnx", batches=True
     ),
-    # With max_batch_size it takes that one batch size alone, or fills up each smaller one.
+    # With max_batch_size it takes only that batch size, or fills up smaller ones.
     "openvino": _Backend(
         ('backend: "openvino"',), ("model.xml", "model.bin"), "model.xml", batches=False
     ),
     "tensorrt": _Backend(('backend: "tensorrt"',), ("model.engine",), "model.plan", batches=True),
-    # Its documentation says that batching is not completed for such packages.
+    # Its documentation says that batching is not complete for such packages.
     "aoti": _Backend(
         ('backend: "pytorch"', 'platform: "torch_aoti"'),
         ("model.pt2",),
@@ -69,17 +69,17 @@ class Repository:
     """A model repository that was written."""
 
     path: Path
-    """What Triton is given: --model-repository."""
+    """Triton's argument for --model-repository."""
     model: str
     """The model's name in it."""
     notes: tuple[str, ...]
-    """What differs from the artefact as it was measured."""
+    """How it differs from the measured artefact."""
 
 
 def write(folder: Path, out: Path | None = None) -> Repository:
-    """Write the artefact as a model repository, into its folder `triton` unless told otherwise.
+    """Write the artefact as a model repository, by default into its folder `triton`.
 
-    Raises UserError for a backend that Triton has no counterpart of, and where something else is in
+    Raises UserError for a backend without a counterpart in Triton, and if something else is in
     the way.
     """
     model = read(folder)
@@ -169,7 +169,7 @@ def _tensor(kind: str, name: str, spec: TensorSpec, batched: bool) -> list[str]:
         raise UserError(f"{kind} {spec.name} is {spec.dtype}, a type that Triton does not have")
     shape = spec.shape[1:] if batched else spec.shape
     dims = ", ".join("-1" if size is None else str(size) for size in shape)
-    # Triton takes no empty dims: a number for each row goes as one of one element.
+    # Triton takes no empty dims: one number per row is declared as one element.
     scalar = [] if shape else ["  reshape { shape: [ ] }"]
     return [
         f"{kind} {{",
@@ -182,7 +182,7 @@ def _tensor(kind: str, name: str, spec: TensorSpec, batched: bool) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """A string of the text format of protocol buffers."""
+    """A string in protocol buffers' text format."""
     signs = (
         chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}"
         for byte in text.encode()

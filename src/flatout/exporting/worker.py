@@ -1,7 +1,7 @@
 """A process of the user's Python that prepares, builds or serves, with limits of time and memory.
 
-Whatever becomes of it is an answer: it fails, crashes, hangs or takes too much memory, and the row
-of the table says which.
+Every outcome is an answer: it fails, crashes, hangs or takes too much memory, and the row of the
+table tells which.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from flatout_agent import limits
 
 POLL_S = 0.2
 SPARED = 0.9
-"""Share of the memory that is free at the start which one process may take."""
+"""Share of the initially free memory that one process may take."""
 
 
 class Broken(Exception):  # noqa: N818 - an outcome with its reason
-    """The process did not do what it was told; the message is the reason, in plain words."""
+    """The process did not carry out its order; the message is the reason, in plain words."""
 
 
 class Worker:
@@ -67,7 +67,7 @@ class Worker:
 def start(python: str, order: Mapping[str, Any], memory_bytes: int) -> Iterator[Worker]:
     """A process that carries out `order`; leaving the `with` statement ends its whole tree.
 
-    Raises Broken where it cannot be started.
+    Raises Broken if it cannot be started.
     """
     command = [python, str(conversation.program("export")), json.dumps(dict(order))]
     try:
@@ -86,20 +86,20 @@ def once(
 
 
 def environment(order: Mapping[str, Any]) -> dict[str, str]:
-    """The user's, with as many threads for every library and caches of compilers of its own."""
+    """The user's environment, with equal threads for every library and separate compiler caches."""
     variables = conversation.environment(os.environ)
     threads = str(order["threads"])
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
     variables.update(dict.fromkeys(names, threads))
     if "compiled" in order:
         variables["TORCHINDUCTOR_CACHE_DIR"] = str(Path(order["compiled"], "inductor"))
-    # Nothing here asks the network: neither for telemetry nor for weights.
+    # Nothing here uses the network, for telemetry or for weights.
     variables.update(HF_HUB_OFFLINE="1", OPENVINO_TELEMETRY="0", DO_NOT_TRACK="1")
     return variables
 
 
 def memory_limit(asked: int | None) -> int:
-    """Bytes that a process may take: what was asked for, and what is free now."""
+    """Bytes that a process may take: `asked`, within what is free now."""
     free = int(SPARED * (limits.spare_memory() or psutil.virtual_memory().available))
     return min(asked, free) if asked else free
 

@@ -1,3 +1,3 @@
-"""Installing: the commands and files that put the right software on a machine. Only `apply` runs
-anything; everything else is text made from facts.
+"""Installing: commands and files that put the right software on a machine. Only `apply` runs
+anything; the rest is text made from facts.
 """

@@ -1,4 +1,4 @@
-"""What `flatout env` answers: a choice, the lines or the files that hold it."""
+"""The answers of `flatout env`: a choice, and the lines or files that install it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Installation:
     why: tuple[str, ...]
     driver_needed: str | None
     commands: tuple[str, ...]
-    """Lines to run; empty where files are the answer."""
+    """Lines to run; empty if files are the answer."""
     files: dict[str, str]
     """Name -> text."""
 
@@ -46,7 +46,7 @@ class Installation:
 
 
 def answer(what: str, target: Target, mirror: str | None = None) -> Installation:
-    """The answer for install, tensorflow, docker or conda. Raises UserError where nothing fits."""
+    """The answer for install, tensorflow, docker or conda. Raises UserError if nothing fits."""
     if mirror is not None and not re.match(r"(https?|file)://\S+$|/\S+$", mirror):
         example = "for example --mirror https://mirror.example.org/whl"
         raise UserError(f"--mirror {mirror!r} is not an address", example)

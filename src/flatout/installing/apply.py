@@ -14,10 +14,10 @@ from flatout.nouns.errors import INTERRUPTED, UserError
 
 
 def run(target: Target, lines: Sequence[str], show: Callable[[str], None]) -> None:
-    """Show each line, then run it in a shell of its own, of the Target's kind.
+    """Show each line, then run it in its own shell, of the Target's kind.
 
     Comments are only shown. The restart is left to the user. Raises UserError at the first line
-    that fails; after Ctrl-C the running line is waited for, so that it can clean up.
+    that fails; after Ctrl-C it waits for the running line, which can clean up.
     """
     program = _shell(target)
     restart = None
@@ -33,7 +33,7 @@ def run(target: Target, lines: Sequence[str], show: Callable[[str], None]) -> No
 
 
 def write(files: Mapping[str, str], folder: Path, force: bool = False) -> list[Path]:
-    """Write the files; without `force`, none if one of them exists."""
+    """Write the files; without `force`, write none if one of them exists."""
     paths = {folder / name: text for name, text in files.items()}
     existing = [str(path) for path in paths if path.exists() or path.is_symlink()]
     if existing and not force:

@@ -13,7 +13,7 @@ NAME = "training"
 
 
 def environment(target: Target, mirror: str | None = None) -> tuple[str, Choice]:
-    """The file's text, and the choice that it holds. Raises UserError where no build fits."""
+    """The file's text and its choice. Raises UserError if no build fits."""
     target = replace(target, manager="conda", free_threaded=False)
     python = target.python or pytorch.python_for(pytorch.choose(target))
     target = replace(target, python=".".join(python.split(".")[:2]))
@@ -35,7 +35,7 @@ def environment(target: Target, mirror: str | None = None) -> tuple[str, Choice]
 def _needs(target: Target, choice: Choice) -> list[str]:
     create = "conda env create -f environment.yml"
     if choice.cuda and target.driver is None:
-        # conda refuses GPU builds where it finds no driver
+        # conda refuses GPU builds if it finds no driver
         create = f"CONDA_OVERRIDE_CUDA={choice.cuda} {create}"
     lines = [shell.remark(f"create: {create}"), shell.remark(f"then: conda activate {NAME}")]
     if choice.driver_needed:
@@ -58,6 +58,6 @@ def _packages(target: Target, choice: Choice, mirror: str | None) -> list[str]:
 
 
 def _pinned(choice: Choice) -> list[str]:
-    """Requirements with the build in the version: the index has the same release for other GPUs."""
+    """Requirements with the build in the version: the index has each release for several GPUs."""
     first, *rest = pytorch.requirements(choice)
     return [f"{first}+{choice.build}", *rest]

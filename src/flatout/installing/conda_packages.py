@@ -1,4 +1,4 @@
-"""PyTorch as conda-forge packages it: under other names, and for a CUDA major version."""
+"""PyTorch as packaged by conda-forge: under other names, and for a CUDA major version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def lines(target: Target, choice: Choice) -> tuple[str, ...]:
     reason = shell.why("PyTorch's own conda channel ended with 2.5; conda-forge builds it now")
     install = python_packages.lines(target, names(target, choice))
     if choice.cuda and target.driver is None:
-        # conda refuses GPU builds where it finds no driver
+        # conda refuses GPU builds if it finds no driver
         name = "CONDA_OVERRIDE_CUDA"
         if shell.is_powershell(target):
             install = (f"$env:{name} = '{choice.cuda}'", *install)

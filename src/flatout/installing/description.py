@@ -55,7 +55,7 @@ VERSION = re.compile(r"\d+(\.\d+)*")
 
 
 def read(text: str) -> Target:
-    """The Target that `text` describes. Raises UserError naming what is wrong."""
+    """The Target that `text` describes. Raises UserError that names what is wrong."""
     target = Target()
     pairs = [_pair(part) for part in text.split(",") if part.strip()]
     words = dict(pairs)
@@ -86,7 +86,7 @@ def _pair(part: str) -> tuple[str, str]:
 
 
 def _completed(target: Target) -> Target:
-    """With what the rest implies: an ARM Mac has Apple's GPU; a named GPU counts as one."""
+    """Fill in what the rest implies: an ARM Mac has Apple's GPU; a named GPU counts as one."""
     if target.system == "Darwin" and target.vendor is None and target.architecture == "arm64":
         target = dataclasses.replace(target, vendor="apple", gpu="Apple GPU")
     if target.vendor is not None and target.gpus == 0:
@@ -202,4 +202,4 @@ _READERS: dict[str, Callable[[str], dict[str, Any]]] = {
     "manager": _manager,
     "libc": _libc,
 }
-"""Key -> the fields that its value fills; read in this order."""
+"""Key -> the fields that its value sets; read in this order."""

@@ -43,7 +43,7 @@ class DockerFiles:
 
 
 def files(target: Target, mirror: str | None = None) -> DockerFiles:
-    """The files for a container on the Target. Raises UserError where no build fits."""
+    """The files for a container on the Target. Raises UserError if no build fits."""
     container = _container(target)
     python = container.python or pytorch.python_for(pytorch.choose(container))
     container = replace(container, python=".".join(python.split(".")[:2]))
@@ -53,11 +53,11 @@ def files(target: Target, mirror: str | None = None) -> DockerFiles:
 
 def _container(target: Target) -> Target:
     """The container as a Target: Debian with Python, on the host's GPU and driver."""
-    apple = target.vendor == "apple"  # containers on macOS reach no GPU
+    apple = target.vendor == "apple"  # containers on macOS cannot use a GPU
     return replace(
         target,
         system="Linux",
-        wsl=target.wsl or target.system == "Windows",  # its driver is the one of Windows
+        wsl=target.wsl or target.system == "Windows",  # it uses the driver of Windows
         distribution="debian",
         distribution_like=(),
         distribution_version=None,

@@ -23,7 +23,7 @@ VENDOR_NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Ap
 def commands(target: Target, at_least: str | None = None) -> tuple[str, ...]:
     """Lines that install or update the GPU's driver to `at_least` (None: the newest that fits).
 
-    In a container or WSL: what to do on the host, as comments. Ends with a reboot where needed.
+    In a container or WSL: comments on what to do on the host. Ends with a reboot if needed.
     """
     vendor = target.vendor or "nvidia"
     name = VENDOR_NAMES.get(vendor, vendor)
@@ -61,7 +61,7 @@ def commands(target: Target, at_least: str | None = None) -> tuple[str, ...]:
 
 
 def reload_commands(target: Target) -> tuple[str, ...]:
-    """Lines that reload the installed NVIDIA module without a reboot where possible."""
+    """Lines that reload the installed NVIDIA module, without a reboot if possible."""
     if target.wsl:
         return (shell.remark("on Windows, in PowerShell: wsl --shutdown, then start WSL again"),)
     if target.container:

@@ -1,4 +1,4 @@
-"""The exact present environment as a file from which it can be rebuilt elsewhere."""
+"""The exact present environment as a file, to rebuild it elsewhere."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def _requirements(listing: Listing) -> list[str]:
 
 
 def _indexes(packages: list[InstalledPackage]) -> list[str]:
-    """Options for the indexes of the wheels with a build in their version."""
+    """Index options for the wheels with a build in their version."""
     builds = sorted({build for package in packages if (build := _build(package)) is not None})
     return [f"--extra-index-url {pytorch.index_url(build)}" for build in builds]
 
 
 def _build(package: InstalledPackage) -> str | None:
-    """cu128 for 2.9.1+cu128; None: not from an index of PyTorch."""
+    """cu128 for 2.9.1+cu128, or None if it is not from a PyTorch index."""
     local = package.version.partition("+")[2]
     return local if package.url is None and BUILD.fullmatch(local) else None
 
@@ -62,7 +62,7 @@ class Entry:
     """The file's line for one package."""
 
     text: str
-    """A requirement, or a comment that it cannot be installed elsewhere."""
+    """A requirement, or a comment saying that it cannot be installed elsewhere."""
     is_requirement: bool = True
     """Whether it is a requirement rather than a comment."""
 
@@ -142,7 +142,7 @@ def _channels(installed: tuple[CondaPackage, ...]) -> list[str]:
 
 
 def _channel(address: str) -> str:
-    """conda-forge of its address with the platform's folder; defaults' parts as defaults."""
+    """conda-forge from its address with the platform's folder; parts of defaults as defaults."""
     plain = PLATFORM.sub("", SECRET.sub("", address))
     match = CHANNEL.fullmatch(plain)
     name = match[1] if match else plain

@@ -1,7 +1,7 @@
 """NVIDIA's driver on Linux: how each distribution installs it.
 
-Where the distribution's own packages are new enough they are used, because they are built for its
-kernels; otherwise NVIDIA's network repository is.
+The distribution's own packages are used if they are new enough, because they are built for its
+kernels; otherwise NVIDIA's network repository is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DOWNLOAD_PAGE = "https://www.nvidia.com/drivers"
 GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
 
 FIRST_OPEN = (7, 5)
-"""Turing: the open kernel modules do not support older GPUs."""
+"""Turing: open kernel modules do not support older GPUs."""
 ONLY_OPEN = (9, 0)
 """From Grace Hopper and Blackwell on, the open modules are required (Hopper runs with both)."""
 
@@ -53,7 +53,7 @@ def commands(target: Target, at_least: str | None) -> tuple[str, ...]:
 
 
 def last_branch(target: Target) -> str | None:
-    """The newest branch that still drives this GPU; None: any."""
+    """The newest branch that still drives this GPU, or None for any."""
     capability = target.compute_capability
     return cuda.last_driver_branch(capability) if capability else None
 
@@ -71,7 +71,7 @@ def _distribution(target: Target) -> str | None:
 
 
 def _branch(target: Target, at_least: str | None) -> int | None:
-    """The branch of Ubuntu's archive to install; None: it has none that is new enough."""
+    """The branch to install from Ubuntu's archive, or None if none is new enough."""
     last = last_branch(target)
     if last is not None:
         return int(last)
@@ -81,7 +81,7 @@ def _branch(target: Target, at_least: str | None) -> int | None:
 
 
 def _server(target: Target) -> bool:
-    """Whether it is a data-center GPU, for which Ubuntu has packages of its own."""
+    """Whether it is a data-center GPU, for which Ubuntu has separate packages."""
     return gpus.kind(target.gpu) == "server"
 
 
@@ -140,7 +140,7 @@ def _debian(target: Target, at_least: str | None) -> list[str]:
 
 
 def _debian_sections() -> tuple[str, str]:
-    """Lines for both formats of Debian's source lists; the one that is absent is ignored."""
+    """Lines for both formats of Debian's source lists; a missing file is ignored."""
     wanted = "main contrib non-free non-free-firmware"
     return (
         f"sed -i 's/^Components: .*/Components: {wanted}/' /etc/apt/sources.list.d/debian.sources"
@@ -254,7 +254,7 @@ def _arch(target: Target, at_least: str | None) -> list[str]:
 
 
 def _nixos(target: Target, at_least: str | None) -> list[str]:
-    """NixOS generates its files in /etc from its configuration, so that is what to change."""
+    """NixOS generates /etc from its configuration, so the configuration must change."""
     is_open = "true" if open_modules(target) else "false"
     last = last_branch(target)
     settings = [

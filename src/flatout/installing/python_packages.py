@@ -15,7 +15,7 @@ TRITONS = {
     "rocm": ("pytorch-triton-rocm", "triton-rocm"),
     "xpu": ("pytorch-triton-xpu", "triton-xpu"),
 }
-"""Prefix of a build's name -> the packages of its Triton."""
+"""Prefix of a build's name -> its Triton packages."""
 
 
 def lines(
@@ -24,7 +24,7 @@ def lines(
     remove: tuple[str, ...] = (),
     options: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    """Lines that first remove, then install; `options` go with the installation."""
+    """Lines that first remove, then install; `options` apply to the installation."""
     if target.manager == "conda":
         return _conda(target, install, remove, options)
     commands = []
@@ -48,7 +48,7 @@ def other_triton(target: Target, build: str) -> tuple[str, ...]:
 
 
 def environment(target: Target) -> tuple[tuple[str, ...], Target]:
-    """Lines that create a virtual environment where the interpreter must be left alone, and the
+    """Lines that create a virtual environment if the interpreter must be left alone, and the
     Target with that environment.
     """
     if not _belongs_to_system(target):
@@ -80,7 +80,7 @@ def _belongs_to_system(target: Target) -> bool:
 
 
 def _tool(target: Target, verb: str) -> str:
-    """The start of a line of pip or uv; pip asks before it removes, uv does not."""
+    """The start of a pip or uv line; pip asks before it removes, uv does not."""
     if target.manager == "uv":
         python = target.executable
         return f"uv pip {verb}" + (f" --python {shell.quote(target, python)}" if python else "")
@@ -90,7 +90,7 @@ def _tool(target: Target, verb: str) -> str:
 def _conda(
     target: Target, install: tuple[str, ...], remove: tuple[str, ...], options: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Lines for conda, on the environment of the interpreter where that is known."""
+    """Lines for conda, on the interpreter's environment if that is known."""
     prefix = _conda_prefix(target)
     where = f"-p {shell.quote(target, prefix)} " if prefix else ""
     commands = []

@@ -22,9 +22,9 @@ XPU_NAMES = ("arc", "data center gpu", "flex", "ponte vecchio", "battlemage", "a
 def choose(target: Target) -> Choice:
     """The newest release and its best build that runs on this driver, GPU, Python and system.
 
-    A newer driver is required only where no release with kernels for this GPU runs on the present
-    one. With `target.release`, a build of that release where one runs as things are: a program
-    that was written for it keeps working. Raises UserError where nothing fits, with the reason.
+    A newer driver is required only if no release with kernels for this GPU runs on the present one.
+    With `target.release`, a build of that release if one runs without changes: a program written
+    for it keeps working. Raises UserError, with the reason, if nothing fits.
     """
     candidates = wheels.suitable(target)
     return _same_release(target, candidates) or _choice_for_vendor(target, candidates)
@@ -57,7 +57,7 @@ def _choice_for_vendor(target: Target, candidates: list[Wheel]) -> Choice:
 def commands(target: Target, mirror: str | None = None) -> tuple[str, ...]:
     """The lines that install `choose(target)`, with the Target's manager and shell.
 
-    They act on the Target's own interpreter, replace a wrong build (uninstalling it where pip would
+    They act on the Target's own interpreter, replace a wrong build (uninstalling it if pip would
     consider it sufficient), and end with a line that checks the result.
     """
     choice = choose(target)
@@ -95,7 +95,7 @@ def requirements(choice: Choice) -> tuple[str, ...]:
 
 
 def python_for(choice: Choice) -> str:
-    """A Python for the choice where any will do: the second newest has all other packages too."""
+    """A Python for the choice if any will do: the second newest has all other packages too."""
     release = pytorch.release(choice.version) or pytorch.newest()
     pythons = [name for name in release.pythons if not name.endswith("t")]
     return pythons[-2] if len(pythons) > 1 else pythons[-1]
@@ -157,7 +157,7 @@ def _runs(target: Target, wheel: Wheel) -> bool:
 
 
 def _best(target: Target, runnable: list[Wheel]) -> Wheel:
-    """Of the newest release: a build that the driver supports in full, PyTorch's standard build
+    """From the newest release: a build that the driver supports in full, PyTorch's standard build
     first; else the build closest to the driver.
     """
     newest = [wheel for wheel in runnable if wheel.release == runnable[0].release]
@@ -182,7 +182,7 @@ def _last_branch(target: Target) -> str | None:
 
 
 def _outgrown_branch(target: Target) -> str | None:
-    """The last driver branch for this GPU, where the installed driver is newer; else None."""
+    """The last driver branch for this GPU if the installed driver is newer, else None."""
     branch, major = _last_branch(target), (target.driver or "").partition(".")[0]
     return branch if branch and major.isdecimal() and int(major) > int(branch) else None
 
@@ -196,7 +196,7 @@ def _why_older_driver(target: Target, branch: str | None) -> tuple[str, ...]:
 
 
 def _newest_for_new_driver(target: Target, fitting: list[Wheel]) -> Wheel:
-    """The build for a driver that is yet to be installed: a driver that supports this GPU."""
+    """The build for a driver that is still to be installed and that supports this GPU."""
     branch, possible = _last_branch(target), fitting
     if branch is not None:
         minima = {wheel: wheels.minimum_driver(target, wheel) for wheel in fitting}

@@ -10,12 +10,12 @@ from flatout.installing.target import Target
 
 RESTARTS = ("reboot", "sudo reboot", "Restart-Computer", "Restart-Computer -Confirm")
 RDNA2 = ("gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036")
-"""With HSA_OVERRIDE_GFX_VERSION they run the kernels of gfx1030, which the wheels have."""
+"""With HSA_OVERRIDE_GFX_VERSION these run the kernels of gfx1030, which the wheels have."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """Lines to paste, and why these."""
+    """Lines to paste, and the reasons for them."""
 
     version: str
     build: str
@@ -32,7 +32,7 @@ class Script:
 
 
 def pytorch_script(target: Target, mirror: str | None = None) -> Script:
-    """The script that installs PyTorch on the Target, with a driver where one is needed."""
+    """The script that installs PyTorch on the Target, with a driver if one is needed."""
     choice = pytorch.choose(target)
     lines = (*_variables(target, choice), *pytorch.commands(target, mirror))
     return Script(

@@ -28,7 +28,7 @@ def quote(target: Target, word: str) -> str:
 
 
 def program(target: Target, path: str) -> str:
-    """The path of a program at the start of a line."""
+    """A program's path at the start of a line."""
     quoted = quote(target, path)
     return f"& {quoted}" if is_powershell(target) and quoted != path else quoted
 
@@ -50,12 +50,12 @@ def remark(text: str) -> str:
 
 
 def remarks(lines: Iterable[str]) -> Iterator[str]:
-    """Commands that are shown and not run: each as a comment; comments stay as they are."""
+    """Commands that are shown but not run: each as a comment; comments are unchanged."""
     return (line if line.startswith("#") else f"# {line}" for line in lines)
 
 
 def sentence(text: str) -> Sentence:
-    """A comment that is read and never copied."""
+    """A comment to read, never to copy."""
     return Sentence(remark(text))
 
 

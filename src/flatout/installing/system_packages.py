@@ -85,7 +85,7 @@ def commands(target: Target, *kinds: str) -> tuple[str, ...]:
 
 
 def package_manager(target: Target) -> str | None:
-    """apt, dnf, zypper, pacman or apk; None: not Linux, or an unknown distribution."""
+    """apt, dnf, zypper, pacman or apk; None if not Linux or an unknown distribution."""
     if target.system != "Linux":
         return None
     for name in (target.distribution, *target.distribution_like):
@@ -96,7 +96,7 @@ def package_manager(target: Target) -> str | None:
 
 
 def install(target: Target, *packages: str) -> tuple[str, ...]:
-    """Lines that install packages under the Target's own package manager's names."""
+    """Lines that install packages under the names of the Target's own package manager."""
     family = package_manager(target)
     if family is None:
         return (shell.remark(f"install with your package manager: {' '.join(packages)}"),)
@@ -105,12 +105,12 @@ def install(target: Target, *packages: str) -> tuple[str, ...]:
 
 
 def sudo(target: Target, line: str) -> str:
-    """The line, with sudo where this user is not the administrator."""
+    """The line, with sudo if this user is not the administrator."""
     return line if target.root or target.system == "Windows" else f"sudo {line}"
 
 
 def variable(target: Target, name: str, value: str | None) -> tuple[str, ...]:
-    """Lines that set (None: unset) an environment variable in this and in later shells."""
+    """Lines that set an environment variable in this and later shells; None unsets it."""
     if shell.is_powershell(target):
         return _powershell_variable(target, name, value)
     file = "~/.zshrc" if target.system == "Darwin" else "~/.bashrc"
@@ -170,7 +170,7 @@ def _python_headers(target: Target, family: str) -> tuple[str, ...]:
 
 
 def _named_by_minor(target: Target, minor: str) -> bool:
-    """Whether the package is named by version: on Red Hat and Amazon all but the first Python's."""
+    """Whether its name has the version: on Red Hat and Amazon all but the first Python's."""
     major = (target.distribution_version or "").partition(".")[0]
     first_python = {"8": "3.6", "9": "3.9", "10": "3.12", "2023": "3.9"}.get(major)
     return minor != "3" and first_python is not None and minor != first_python

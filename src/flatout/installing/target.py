@@ -14,7 +14,7 @@ from flatout.nouns.machine import Machine
 MANAGERS = ("pip", "uv", "conda")
 SHELLS = ("bash", "powershell")
 VENDORS = ("nvidia", "amd", "intel", "apple")
-"""Whose GPU decides in a machine with several vendors' GPUs, first to last."""
+"""The vendor that decides in a machine with several vendors' GPUs, first to last."""
 
 VIRTUAL_GPU = re.compile(r".*[A-Z0-9]-\d+(-\d+)?([QCAB]|CME)")
 """Names of vGPUs: GRID T4-16Q, NVIDIA A40-24Q, A100-4-20C."""
@@ -22,7 +22,7 @@ VIRTUAL_GPU = re.compile(r".*[A-Z0-9]-\d+(-\d+)?([QCAB]|CME)")
 
 @dataclass(frozen=True)
 class Target:
-    """The machine to install for; None where it is not known."""
+    """The machine to install for; unknown facts are None."""
 
     system: str = "Linux"
     """Linux, Windows or Darwin."""
@@ -41,32 +41,32 @@ class Target:
     """pip, uv or conda."""
     virtual_environment: bool | None = None
     vendor: str | None = None
-    """Of the GPU: nvidia, amd, intel, apple; None: no GPU."""
+    """The GPU's vendor: nvidia, amd, intel, apple, or None without a GPU."""
     gpu: str | None = None
-    """Its name."""
+    """The GPU's name."""
     gpus: int = 0
     compute_capability: tuple[int, int] | None = None
     gfx: str | None = None
     driver: str | None = None
-    """Version of the vendor's driver; None: none installed, or not known."""
+    """Version of the vendor's driver, or None if not installed or not known."""
     rocm: str | None = None
     wsl: bool = False
     container: bool = False
     secure_boot: bool | None = None
     root: bool | None = None
-    """Commands already run as administrator: no sudo."""
+    """Whether commands already run as administrator, without sudo."""
     user_has_torch: str | None = None
     """The installed torch, with its build: 2.7.1+cpu."""
     release: str | None = None
-    """PyTorch release to stay with where one of its builds fits: 2.9.1; None: the newest."""
+    """PyTorch release to keep if one of its builds fits: 2.9.1, or None for the newest."""
     free_threaded: bool = False
-    """A Python without the global interpreter lock: wheels of its own (3.13t)."""
+    """A Python without the global interpreter lock, which has separate wheels (3.13t)."""
     shell: str | None = None
-    """bash or powershell; None: the system's own."""
+    """bash or powershell, or None for the system's own."""
 
     @property
     def python_minor(self) -> str | None:
-        """3.11 of 3.11.7; 3.13t where it is free-threaded."""
+        """3.11 for 3.11.7; 3.13t if it is free-threaded."""
         if self.python is None:
             return None
         minor = ".".join(self.python.split(".")[:2])
@@ -74,7 +74,7 @@ class Target:
 
     @property
     def platform(self) -> str:
-        """As in the wheel tables: linux-x86_64, linux-aarch64, macos-arm64, ..."""
+        """The name in the wheel tables: linux-x86_64, linux-aarch64, macos-arm64, ..."""
         names = {"Linux": "linux", "Windows": "windows", "Darwin": "macos"}
         arm = "aarch64" if self.system == "Linux" else "arm64"
         processor = {"x86_64": "x86_64", "arm64": arm}.get(self.architecture, self.architecture)
@@ -82,13 +82,13 @@ class Target:
 
     @property
     def jetson(self) -> bool:
-        """An NVIDIA Jetson: Linux on ARM with the GPU in the same chip."""
+        """Whether it is an NVIDIA Jetson: Linux on ARM with the GPU in the same chip."""
         arm = self.system == "Linux" and self.architecture == "arm64"
         return arm and self.vendor == "nvidia" and gpus.kind(self.gpu) == "jetson"
 
     @property
     def virtual_gpu(self) -> bool:
-        """An NVIDIA vGPU: its driver must fit the host's."""
+        """Whether it is an NVIDIA vGPU: its driver must fit the host's."""
         return self.vendor == "nvidia" and VIRTUAL_GPU.fullmatch(self.gpu or "") is not None
 
 
@@ -126,7 +126,7 @@ def of(machine: Machine, manager: str | None = None) -> Target:
 
 
 def architecture(name: str | None) -> str:
-    """x86_64 or arm64 by any of their names; others unchanged."""
+    """x86_64 or arm64 for any of their names; others unchanged."""
     lower = (name or "x86_64").lower()
     if lower in ("x86_64", "amd64", "x64", "x86-64"):
         return "x86_64"
@@ -134,8 +134,8 @@ def architecture(name: str | None) -> str:
 
 
 def of_interpreter(machine: Machine) -> Target:
-    """`of`, for lines that will run in the interpreter. Raises UserError where it does not answer
-    as a Python: what to install into it would be a guess.
+    """`of`, for lines that will run in the interpreter. Raises UserError if it does not answer
+    as a Python: then it is not known what to install into it.
     """
     python = machine.interpreter
     if python is not None and python.error is not None and python.version is None:
@@ -194,6 +194,6 @@ def _manager(machine: Machine) -> str:
 
 
 def _torch_version(torch: Torch) -> str | None:
-    """Version and build, also where only its CUDA shows it: the default index omits the build."""
+    """Version and build, even if only its CUDA shows it: the default index omits the build."""
     build = torch.build or (f"cu{torch.cuda.replace('.', '')}" if torch.cuda else None)
     return f"{torch.version}+{build}" if torch.version and build else torch.version

@@ -18,7 +18,7 @@ CHECK = "import tensorflow as tf; print(tf.__version__, tf.config.list_physical_
 
 
 def script(target: Target, mirror: str | None = None) -> Script:
-    """The script that installs TensorFlow. Raises UserError where nothing fits, with the reason."""
+    """The script that installs TensorFlow. Raises UserError, with the reason, if nothing fits."""
     candidates = _suitable(target)
     if target.system == "Darwin":
         return _mac(target, candidates[0], mirror)
@@ -163,6 +163,6 @@ def _minimum_driver(target: Target, release: TensorflowRelease) -> str | None:
 
 
 def _has_kernels(target: Target, release: TensorflowRelease) -> bool:
-    """Whether it holds kernels for the GPU; newer GPUs run from portable code (PTX)."""
+    """Whether it holds kernels for the GPU; newer GPUs run portable code (PTX)."""
     capability = target.compute_capability
     return capability is None or capability >= release.oldest_capability

@@ -1,4 +1,4 @@
-"""Which wheels of PyTorch a Target can take: those of its system, Python, glibc and GPU."""
+"""The PyTorch wheels that a Target can use: those for its system, Python, glibc and GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flatout.nouns.errors import UserError
 
 JETSON_PAGE = "https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/"
 FIRST_SERVER_LIKE_JETSON = (11, 0)
-"""Thor: from here on, Jetsons run the wheels for ARM servers."""
+"""Thor: from this one on, Jetsons run the wheels for ARM servers."""
 ANOTHER_PYTHON = "make an environment with another Python: uv venv --python {} .venv"
 
 
@@ -26,11 +26,11 @@ class Wheel:
     build: TorchBuild
 
     def arch_list(self, platform: str) -> tuple[str, ...]:
-        """The GPU architectures that it has kernels for on this platform; empty: not known.
+        """The GPU architectures that it has kernels for on this platform, or empty if not known.
 
-        Where the list of the platform's own wheel is not recorded, the list of the same build's
-        Linux x86-64 wheel stands in (`inferred`); on ARM only from Hopper on, because those wheels
-        leave older GPUs out.
+        If the list of the platform's own wheel is not recorded, that of the same build's Linux
+        x86-64 wheel is used (`inferred`); on ARM only from Hopper on, because those wheels leave
+        out older GPUs.
         """
         recorded = self.build.arch_list_on(platform)
         if recorded or not self.inferred(platform):
@@ -64,7 +64,7 @@ def all_wheels() -> Iterator[Wheel]:
 
 
 def suitable(target: Target) -> list[Wheel]:
-    """Wheels for the Target's system, Python and glibc. Raises UserError where there are none."""
+    """Wheels for the Target's system, Python and glibc. Raises UserError if there are none."""
     _check_supported(target)
     rules: dict[str, Callable[[Wheel], bool]] = {
         "system": lambda wheel: target.platform in wheel.build.systems,
@@ -114,24 +114,24 @@ def minimum_driver(target: Target, wheel: Wheel) -> str | None:
 
 
 def full_driver(target: Target, wheel: Wheel) -> str | None:
-    """The oldest driver that supports all of the wheel's CUDA; None: not known."""
+    """The oldest driver that supports all of the wheel's CUDA, or None if not known."""
     version = wheel.build.cuda or ""
     full = cuda.full_driver(version, driver_system(target))
     if full is None and version.endswith(
         ".0"
-    ):  # the first of its major: minimum and full are equal
+    ):  # the first of its major version: minimum and full are equal
         return minimum_driver(target, wheel)
     return full
 
 
 def at_least(driver: str | None, needed: str | None) -> bool:
-    """Whether a driver is known to be at least that new."""
+    """Whether a driver is known to be at least `needed`."""
     version = number(driver) if driver else None
     return version is not None and needed is not None and version >= Version(needed)
 
 
 def _first_driver(target: Target) -> str | None:
-    """The driver of the first CUDA that supports the GPU: older drivers do not support it."""
+    """The driver of the first CUDA that supports the GPU; older drivers do not support it."""
     capability = target.compute_capability
     release = cuda.first_for(capability) if capability else None
     return cuda.full_driver(release.version, driver_system(target)) if release else None
@@ -165,7 +165,7 @@ def _version(text: str) -> Version:
 
 
 def _check_supported(target: Target) -> None:
-    """Raise UserError where PyTorch has no wheels at all."""
+    """Raise UserError if PyTorch has no wheels at all."""
     if (target.libc or "").startswith("musl"):
         raise UserError(
             f"PyTorch has no wheels for {target.libc} (Alpine): they are built against glibc",

@@ -1,1 +1,1 @@
-"""Measuring: one trial, one duel; records of the agent in, figures out."""
+"""Measuring: one trial, one duel; the agent's records in, figures out."""

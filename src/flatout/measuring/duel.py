@@ -1,7 +1,7 @@
 """The untouched program and the plan, run in turn on the same machine at the same time of day.
 
-Both are started at once and pause at a gate between two steps; then A runs a window while B is
-suspended, and the other way round. What drifts (clocks, neighbours, temperature) drifts for both.
+Both start at once and pause at a gate between two steps. Then A runs a window while B is suspended,
+and the other way round. Drifts (clocks, neighbours, temperature) affect both.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from flatout.running.one.trial_process import TrialProcess
 from flatout_agent import wire
 
 WARM_S = 3.0
-"""Each program warms up for this long at most before its first window: pairs even out the rest."""
+"""The most seconds a program warms up before its first window: pairs even out the rest."""
 PairDone = Callable[[int, float | None], None]
 Unclear = Callable[[tuple[float, ...]], bool]
 
 
 class DuelFailedError(Exception):
-    """One of the two did not reach its windows; the message says why."""
+    """One of the two did not reach its windows; the message tells why."""
 
 
 class EndedEarlyError(DuelFailedError):
-    """The program came to its end before all windows were measured."""
+    """The program ended before all windows were measured."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Side:
     """One of the two programs over all its windows."""
 
     windows_ms: tuple[float, ...]
-    """Step time of each window."""
+    """Step time in each window."""
     losses: tuple[float | None, ...]
     process: Process
     redrawn: tuple[tuple[float | None, ...], ...] = ()
@@ -66,7 +66,7 @@ class _Player:
         )
 
     def over(self) -> bool:
-        """Whether all windows are complete; a program that ended by itself has none to give."""
+        """Whether all windows are complete; a program that ended by itself gives no more."""
         training = self.processes.training
         return bool(training) and all(
             process.ended is not None and process.ended.reason == "window" for process in training
@@ -108,7 +108,7 @@ class _Player:
         self.reach(0, True, deadline)
 
     def side(self, count: int | None = None) -> Side:
-        """The figures of its first `count` windows; None: of all."""
+        """The figures of its first `count` windows; None means all."""
         leading = self.processes.leading
         if leading is None:
             raise DuelFailedError("no step was taken")
@@ -135,12 +135,12 @@ def fight(
     unclear: Unclear = lambda ratios: False,
     name: str = "duel",
 ) -> tuple[Side, Side]:
-    """The program under `against` (nothing: as written) and under `boosts`, `pairs` windows each.
+    """The program under `against` (empty: as written) and under `boosts`, `pairs` windows each.
 
-    name: of the two trials' folders; each duel has its own.
-    While the ratios of the pairs are `unclear`, up to `most` pairs, as the time allows.
-    A suspended program keeps its device memory: where the device is crowded, each window is one of
-    a process of its own. Raises DuelFailedError when one of them fails.
+    name: begins the names of the two trials' folders; each duel has its own.
+    While the ratios of the pairs are `unclear`, there are up to `most` pairs, as time allows.
+    A suspended program keeps its device memory: if the device is crowded, each window runs in its
+    own process. Raises DuelFailedError if one of them fails.
     """
     if bench.crowded:
         plans = (against, boosts)
@@ -200,10 +200,10 @@ def whole_runs(
     most: int | None = None,
     unclear: Unclear = lambda ratios: False,
 ) -> tuple[Side, Side]:
-    """For programs too short for windows: whole runs in turn, as many pairs as `limit_s` holds.
+    """For programs too short for windows: whole runs in turn, as many pairs as fit in `limit_s`.
 
-    What is compared is the mean step of each run beyond its warm-up. While the ratios of the pairs
-    are `unclear`, up to `most` pairs. Raises DuelFailedError.
+    Compares the mean step of each run after its warm-up. While the ratios of the pairs are
+    `unclear`, there are up to `most` pairs. Raises DuelFailedError.
     """
     plans = (), boosts
     return _one_after_another(
@@ -223,7 +223,7 @@ def _one_after_another(
     most: int | None = None,
     unclear: Unclear = lambda ratios: False,
 ) -> tuple[Side, Side]:
-    """One process after the other, each measured once; as many pairs as the time allows."""
+    """One process after another, each measured once; as many pairs as time allows."""
     deadline = time.monotonic() + limit_s
     sides: tuple[list[Outcome], list[Outcome]] = ([], [])
     ratios: list[float] = []

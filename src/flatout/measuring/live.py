@@ -1,4 +1,4 @@
-"""The records of a live tuning, put together while the program runs or afterwards."""
+"""The records of a live tuning, collected while the program runs or afterwards."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ VERDICTS = {
 
 
 class LiveRun:
-    """One process that was tuned while it trained, as far as it has recorded."""
+    """One process that was tuned while it trained, as far as recorded."""
 
     def __init__(self) -> None:
         self.processes = Processes()
         self.pid: int | None = None
-        """The process that decides; the others follow it."""
+        """The id of the deciding process; the others follow it."""
 
     def add(self, pid: int, record: wire.Record) -> None:
         """Account for one record."""
@@ -57,33 +57,33 @@ class LiveRun:
 
     @property
     def facts(self) -> wire.JobFacts | None:
-        """The facts of the program: those of the deciding process where it has recorded them."""
+        """The program's facts: those of the deciding process if it has recorded them."""
         candidates = [process.facts for process in self.processes.all if process.facts is not None]
         return self._deciding.facts or next(iter(candidates), None)
 
     @property
     def decisions(self) -> list[wire.Decided]:
-        """In the order in which they fell."""
+        """The decisions, in the order in which they were made."""
         return self._deciding.decisions
 
     @property
     def blocks(self) -> list[StepBlock]:
-        """In the order in which they ran."""
+        """The blocks, in the order in which they ran."""
         return [StepBlock(run.step, run.steps, run.ms, run.on) for run in self._deciding.blocks]
 
     @property
     def summary(self) -> wire.LiveSummary | None:
-        """Where the tuning stands, as last recorded."""
+        """The last recorded state of the tuning."""
         return self._deciding.live
 
     @property
     def ended(self) -> wire.Ended | None:
-        """The last record of the process that decides."""
+        """The last record of the deciding process."""
         return self._deciding.ended
 
     @property
     def speedup(self) -> float | None:
-        """Time of a step as written over its time with what is kept, within this run."""
+        """The step time as written over that with the kept boosts, within this run."""
         summary = self.summary
         if summary is None or not summary.written_ms or not summary.now_ms:
             return None
@@ -91,7 +91,7 @@ class LiveRun:
 
 
 def of(records: Iterable[tuple[int, wire.Record]]) -> LiveRun:
-    """From all the records of a run."""
+    """The run from all its records."""
     run = LiveRun()
     for pid, record in records:
         run.add(pid, record)
@@ -99,9 +99,9 @@ def of(records: Iterable[tuple[int, wire.Record]]) -> LiveRun:
 
 
 def planned(run: LiveRun, before: Sequence[PlannedBoost] = ()) -> tuple[PlannedBoost, ...]:
-    """The boosts that are kept, each with its gain beside the others where it was measured alone.
+    """The kept boosts, each with its gain beside the others if it was measured alone.
 
-    before: those that were kept when this process started.
+    before: the boosts kept when this process started.
     """
     boosts = {boost.id: boost for boost in before}
     for decision in run.decisions:
@@ -121,12 +121,12 @@ def planned(run: LiveRun, before: Sequence[PlannedBoost] = ()) -> tuple[PlannedB
 
 
 def measured_alone(run: LiveRun) -> tuple[str, ...]:
-    """Of the boosts that are kept, those that were compared alone."""
+    """The kept boosts that were compared alone."""
     return tuple(d.id for d in run.decisions if d.verdict == "kept" and not d.together)
 
 
 def trial(decision: wire.Decided, on: Sequence[str]) -> Trial:
-    """The row of one decision. on: what was kept then."""
+    """The row of one decision. on: the boosts kept at that time."""
     guard = None
     if decision.gradient_error is not None:
         guard = Guard(
@@ -157,7 +157,7 @@ def trial(decision: wire.Decided, on: Sequence[str]) -> Trial:
 
 
 def whole(decision: wire.Decided, on: Sequence[str]) -> Trial:
-    """The row of several boosts that were kept together. on: what was kept before."""
+    """The row of several boosts that were kept together. on: the boosts kept before."""
     row = trial(decision, on)
     names = ", ".join(decision.together)
     return replace(
@@ -188,9 +188,9 @@ def _interval(decision: wire.Decided) -> tuple[float, float] | None:
 
 
 def rows(run: LiveRun, before: Sequence[str] = ()) -> list[Trial]:
-    """A row for each decision, in the order in which they fell.
+    """A row for each decision, in the order in which they were made.
 
-    Where several boosts were kept together, a row for all of them comes before theirs.
+    If several boosts were kept together, a row for all of them comes before theirs.
     """
     on = list(before)
     trials = []
@@ -208,7 +208,7 @@ def rows(run: LiveRun, before: Sequence[str] = ()) -> list[Trial]:
 
 
 def last_word(trials: Sequence[Trial]) -> list[Trial]:
-    """Of rows on the same boost with the same parameters the last one."""
+    """The last of all rows on the same boost with the same parameters."""
     words: dict[str, Trial] = {}
     for row in trials:
         key = f"{row.tried or row.boosts} {row.params}"
@@ -257,32 +257,32 @@ def written(run: LiveRun) -> Measurement | None:
 
 @dataclass(frozen=True)
 class FinishedTuning:
-    """A throw-away process under a live tuning, over."""
+    """A finished throw-away process under live tuning."""
 
     run: LiveRun
     error: str | None
-    """Why it gave no measurement; None: it gave one."""
+    """Why it gave no measurement, or None if it gave one."""
     returncode: int | None
     log: str
     wall_s: float
     late: bool = False
-    """It gave no measurement because it was stopped at its time limit."""
+    """Whether it gave no measurement because it was stopped at its time limit."""
     start_s: float = 0.0
-    """From the process's start to its first step."""
+    """Seconds from the process's start to its first step."""
 
     @property
     def process(self) -> Process | None:
-        """The leading training process; None: no step was taken anywhere."""
+        """The leading training process, or None if no process took a step."""
         return self.run.processes.leading
 
     @property
     def torch_seen(self) -> bool:
-        """Some process imported torch."""
+        """Whether any process imported torch."""
         return self.run.processes.torch_seen
 
     @property
     def agent_seen(self) -> bool:
-        """Some process loaded the agent."""
+        """Whether any process loaded the agent."""
         return bool(self.run.processes.all)
 
     @property
@@ -292,7 +292,7 @@ class FinishedTuning:
 
     @property
     def children(self) -> int:
-        """Processes that the program started itself."""
+        """The number of processes that the program started itself."""
         return self.run.processes.children
 
 
@@ -306,9 +306,9 @@ def run(
     live_run: LiveRun,
     on_record: Callable[[wire.Record], None] = lambda record: None,
 ) -> FinishedTuning:
-    """Tune in a process of its own until all is decided, it ends, or the limit is reached.
+    """Tune in a separate process until all is decided, it ends, or the limit is reached.
 
-    What it records is put into `live_run` at once, so that an interrupt loses nothing.
+    Its records are added to `live_run` at once, so that an interrupt loses nothing.
     """
     began = time.monotonic()
     with bench.program(name, tuple(boosts), facts, live=orders) as program:
@@ -335,7 +335,7 @@ def _follow(
     on_record: Callable[[wire.Record], None],
     deadline: float,
 ) -> bool:
-    """Read records until the process has ended; True: it was still running at the deadline."""
+    """Read records until the process ends; True if it was still running at the deadline."""
 
     def collect() -> None:
         for pid, record in program.records():
@@ -362,7 +362,7 @@ def _follow(
 def _error(
     live_run: LiveRun, program: TrialProcess, late: bool, limit_s: float, returncode: int | None
 ) -> str | None:
-    """Why the program as written is not known; None: it is."""
+    """Why the program as written is not known, or None if it is."""
     if live_run.facts is not None:
         return None
     steps = max((process.step_count for process in live_run.processes.all), default=0)
@@ -370,7 +370,7 @@ def _error(
 
 
 def steps_of(tried: FinishedTuning) -> int | None:
-    """Steps of a whole run of the program, where this one came to its own end."""
+    """Steps of a whole run of the program, if this one ran to its end."""
     ended = tried.run.ended
     settled = tried.run.summary is not None and tried.run.summary.settled
     return ended.steps if ended is not None and not settled else None

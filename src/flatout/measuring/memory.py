@@ -1,4 +1,4 @@
-"""What a step of the user's program takes of a device's memory, from a short run of it."""
+"""The device memory that a step of the user's program takes, from a short run of it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from flatout.running.one.trial_process import (
 from flatout_agent import parallelism, wire
 
 VARIABLES = {"TORCHDYNAMO_DISABLE": "1"}
-"""What compiled code takes is not seen from outside; as a rule it takes less."""
+"""The memory of compiled code is invisible from outside; it is usually smaller."""
 LOG_LINES = 12
 
 
 def fit(command: Command, devices: parallelism.Devices, limit_s: float, folder: Path) -> MemoryFit:
-    """Measure the program, and say on which of these devices it fits.
+    """Measure the program and tell on which of these devices it fits.
 
-    Raises UserError where it takes no step within `limit_s` seconds.
+    Raises UserError if it takes no step within `limit_s` seconds.
     """
     began = time.monotonic()
     command = standard_input.given(command, folder)
@@ -69,7 +69,7 @@ def fit(command: Command, devices: parallelism.Devices, limit_s: float, folder: 
 
 
 def devices(per_node: int, nodes: int, memory_bytes: int) -> parallelism.Devices:
-    """So many equal devices in so many nodes."""
+    """`per_node` equal devices in each of `nodes` nodes."""
     return parallelism.Devices(per_node, memory_bytes, nodes)
 
 
@@ -93,14 +93,14 @@ class _Ran:
 
     seen: wire.MemorySeen | None
     error: UserError
-    """Why nothing was seen."""
+    """Why nothing was measured."""
     crashed: bool
 
 
 def _measured(
     command: Command, limit_s: float, folder: Path
 ) -> tuple[wire.MemorySeen, tuple[str, ...]]:
-    """From a run with small batches; of the program as it is, where it cannot train on those."""
+    """From a run with small batches, or of the program as it is if it cannot train on those."""
     deadline = time.monotonic() + limit_s
     small = _run(command, wire.MemoryOrders(cut=True), deadline, folder / "small")
     if small.seen is not None:
@@ -172,7 +172,7 @@ def _why(
 
 
 def _notes(seen: wire.MemorySeen) -> tuple[str, ...]:
-    """What the reader should know of the figures."""
+    """What the reader should know about the figures."""
     notes = []
     if len(seen.points) == 1:
         notes.append(

@@ -1,4 +1,4 @@
-"""From the records of one process to its figures."""
+"""The figures of one process, from its records."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from flatout.running.one.records import Process
 from flatout_agent import wire
 
 LEAST_STEPS = 3
-"""Fewer measured steps than this are no measurement."""
+"""With fewer measured steps there is no measurement."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One trial's process, over."""
+    """The finished process of one trial."""
 
     process: Process | None
-    """The leading training process; None: no step was taken anywhere."""
+    """The leading training process, or None if no process took a step."""
     measured: Measurement | None
     error: str | None
     """Why there is no measurement, in one line."""
@@ -30,22 +30,22 @@ class Outcome:
     redirected: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     late: bool = False
-    """It was stopped at its time limit."""
+    """Whether it was stopped at its time limit."""
     backwards: int = 0
     """Backward passes of a program that took no step."""
     children: int = 0
-    """Processes that it started itself."""
+    """The number of processes that it started itself."""
     native: wire.NativeSeen | None = None
-    """The program is made to train on several processes as well."""
+    """Set if the program can also train on several processes."""
 
     @property
     def notes(self) -> dict[str, wire.BoostNote]:
-        """What became of each boost in the leading process."""
+        """The fate of each boost in the leading process."""
         return self.process.notes if self.process is not None else {}
 
 
 def measured(process: Process, peak_bytes: int | None, world: int = 1) -> Measurement | None:
-    """The window's figures; None where too few steps were taken."""
+    """The window's figures, or None if too few steps were taken."""
     window = [step for step in process.steps if step.phase == "window"]
     if len(window) < LEAST_STEPS:
         return None
@@ -69,6 +69,6 @@ def measured(process: Process, peak_bytes: int | None, world: int = 1) -> Measur
 
 
 def _start_up_s(steps: list[wire.StepTaken], steady_s: float) -> float:
-    """Time of the first steps beyond what as many steady steps take: compilation, mostly."""
+    """Time of the first steps beyond that of as many steady steps: mostly compilation."""
     early = [step.wall_s - step.eval_s for step in steps if step.phase != "window"]
     return sum(time - steady_s for time in early if time > 2 * steady_s)

@@ -1,7 +1,7 @@
 """Run one trial of several ranks: throw-away processes that train the user's program together.
 
-Rank 0 ends its measured window by itself, as in every trial; the others train on until they are
-ended, since a rank that ended before would leave rank 0 waiting.
+Rank 0 ends its measured window by itself, as in every trial. The others train until they are ended,
+since a rank that ended earlier would leave rank 0 waiting.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from flatout_agent import wire
 ENDLESS = 10**9
 STORE = "store"
 NATIVE_ENDS_S = 10.0
-"""Within which all ranks of a program that divides its work itself have told their losses."""
+"""Seconds in which all ranks of a program that divides its work itself report their losses."""
 
 
 @dataclass(frozen=True)
 class RankOutcome:
-    """One trial of several ranks, over."""
+    """One finished trial of several ranks."""
 
     measured: Measurement | None
     """Figures of rank 0."""
@@ -41,7 +41,7 @@ class RankOutcome:
     error: str | None
     """Why there is no measurement, in one line."""
     log: str
-    """Of the rank that says why, or of rank 0."""
+    """The log of the rank that tells why, or of rank 0."""
 
 
 def run(
@@ -51,7 +51,7 @@ def run(
     facts: wire.JobFacts | None,
     limit_s: float,
 ) -> RankOutcome:
-    """The trial from start to end. A crash, a hang, a refusal is an outcome too."""
+    """The trial from start to end. A crash, a hang or a refusal is an outcome too."""
     layout = layout.begun()
     folder = bench.folder / f"{_kind(layout)}-{layout.size}"
     deadline = time.monotonic() + limit_s
@@ -83,7 +83,7 @@ def run(
 
 
 def _kind(layout: RankLayout) -> str:
-    """Of the trial: no two of one program share a folder."""
+    """The trial's kind: no two trials of one program share a folder."""
     if layout.rounding:
         return "rounding"
     return "native" if layout.native is not None else "ranks"
@@ -98,7 +98,7 @@ def _started(
     facts: wire.JobFacts | None,
 ) -> TrialProcess:
     own = folder / f"rank{rank}"
-    shared = layout.native is not None  # they may read what another has saved
+    shared = layout.native is not None  # ranks may read what another has saved
     endless = {"min_steps": ENDLESS, "max_steps": ENDLESS} if rank and not shared else {}
     trial = bench.trial_orders(folder if shared else own, **endless)
     orders = wire.Orders(
@@ -119,7 +119,7 @@ def _started(
 
 
 def _follow(programs: list[TrialProcess], processes: Processes, deadline: float) -> bool:
-    """Until rank 0 has ended its window or some rank has ended; True: the deadline passed."""
+    """Wait until rank 0 has ended its window or a rank has ended; True if the deadline passed."""
     while all(program.alive for program in programs):
         _collect(programs[0], processes)
         leading = _rank_0(processes)
@@ -139,7 +139,7 @@ def _follow(programs: list[TrialProcess], processes: Processes, deadline: float)
 def _figures(
     leading: Process | None, peak: int | None, layout: RankLayout, processes: Processes
 ) -> Measurement | None:
-    """Those of rank 0; where each rank has its own part of the work, of all together."""
+    """Rank 0's figures, or those of all together if each rank has its own part of the work."""
     if leading is None:
         return None
     if layout.native is None:
@@ -151,7 +151,7 @@ def _figures(
 
 
 def _hear_all(programs: list[TrialProcess], processes: Processes) -> None:
-    """Until all have ended: they do so after the same step."""
+    """Wait until all have ended: they do so after the same step."""
     deadline = time.monotonic() + NATIVE_ENDS_S
     for program in programs:
         program.wait(max(0.0, deadline - time.monotonic()))
@@ -159,7 +159,7 @@ def _hear_all(programs: list[TrialProcess], processes: Processes) -> None:
 
 
 def mean_losses(ranks: Sequence[Process], size: int) -> tuple[float | None, ...]:
-    """Of each step, over all ranks; None where one of them has none; empty: not all have told."""
+    """The mean of each step over all ranks; None if a rank has none; empty if not all reported."""
     told = [process.losses for process in ranks if process.losses]
     if len(told) < size:
         return ()
@@ -171,7 +171,7 @@ def mean_losses(ranks: Sequence[Process], size: int) -> tuple[float | None, ...]
 
 
 def _collect(program: TrialProcess, processes: Processes) -> None:
-    """All ranks record into one folder."""
+    """Collect the records: all ranks record into one folder."""
     for pid, record in program.records():
         processes.add(pid, record)
 
@@ -181,7 +181,7 @@ def _rank_0(processes: Processes) -> Process | None:
 
 
 def _first_to_fail(programs: list[TrialProcess]) -> TrialProcess:
-    """A rank that ended with an error; rank 0 where none did."""
+    """A rank that ended with an error, or rank 0 if none did."""
     failed = [program for program in programs if program.returncode]
     killed = [program for program in failed if (program.returncode or 0) < 0]
     return next(iter([*killed, *failed, *programs]))

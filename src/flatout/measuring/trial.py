@@ -20,20 +20,20 @@ MEMORY_EVERY_S = 0.5
 FIRST = "live-1"
 """Name of the first process of a tuning."""
 QUIET_EXIT_S = 2.0
-"""How long the process may take to vanish after its last record."""
+"""Seconds that the process may take to vanish after its last record."""
 OWN_EXIT_S = 20.0
-"""The same where the program ended by itself: its exit code says why."""
+"""The same if the program ended by itself: its exit code tells why."""
 
 StepSeen = Callable[[wire.StepTaken], None]
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What all trials of one tuning share."""
+    """Settings shared by all trials of one tuning."""
 
     command: Command
     folder: Path
-    """Each trial gets a folder of its own below this one."""
+    """Each trial has its own folder below this one."""
     seed: int = 0
     min_steps: int = 5
     max_steps: int = 50
@@ -41,19 +41,19 @@ class Bench:
     protect: Path = field(default_factory=Path.cwd)
     compile_cache: Path = field(default_factory=lambda: Path(".flatout/cache/inductor").absolute())
     ranks: wire.RankOrders | None = None
-    """Of a group of one: it draws the same random numbers as a group of several."""
+    """Orders for a group of one, which draws the same random numbers as a larger group."""
     variables: Mapping[str, str] | None = None
-    """The program's environment without what is ours; None: that of flatout."""
+    """The program's environment without our variables, or None for flatout's."""
     crowded: bool = False
-    """The device's memory does not hold two of these programs: they run one after the other."""
+    """Whether two copies exceed the device's memory, so that they run one after the other."""
 
     @property
     def reference(self) -> Path:
-        """The first process of all: it prepares files (data sets) that the others find."""
+        """The first process of all: it prepares files (data sets) that later ones find."""
         return self.folder / FIRST
 
     def trial_orders(self, folder: Path, **changes: object) -> wire.TrialOrders:
-        """The orders that all trials start from."""
+        """The common initial orders of all trials."""
         settings = {
             "seed": self.seed,
             "min_steps": self.min_steps,
@@ -79,7 +79,7 @@ class Bench:
         """Start the user's program as the trial `name`.
 
         `record`: to be profiled, not timed; `live`: to be tuned while it trains. Raises ValueError
-        where there is a trial of that name: its records would be mistaken for this one's.
+        if a trial has that name already: its records would be mistaken for this one's.
         """
         folder = self.folder / name
         if any(folder.glob("*.jsonl")):
@@ -109,7 +109,7 @@ def run(
     on_step: StepSeen = lambda step: None,
     **changes: object,
 ) -> Outcome:
-    """One trial from start to end. A crash, a hang, a lack of memory is an outcome too."""
+    """One trial from start to end. A crash, a hang or a lack of memory is an outcome too."""
     began = time.monotonic()
     processes = Processes()
     with bench.program(name, boosts, facts, **changes) as program:  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def run(
 def _follow(
     program: TrialProcess, processes: Processes, on_step: StepSeen, deadline: float
 ) -> bool:
-    """Read records until the trial is complete or the program ends; True: the deadline passed."""
+    """Read records until the trial is complete or the program ends; True at the deadline."""
     sampled = 0.0
     while program.alive and not processes.complete:
         _collect(program, processes, on_step)
@@ -184,7 +184,7 @@ def why_unmeasured(
 ) -> str:
     """Why a process gave no measurement, in one line.
 
-    late: it was stopped at its limit; steps: those that it took.
+    late: whether it was stopped at its limit; steps: those that it took.
     """
     if late:
         return f"stopped after {limit_s:.0f} s with {steps} steps taken"
@@ -196,7 +196,7 @@ def why_unmeasured(
 
 
 def _measured_to_the_end(process: Process, returncode: int | None) -> bool:
-    """The window is complete, or the program ended well with enough of it."""
+    """Whether the window is complete, or the program ended well with enough of it."""
     if process.ended is None:
         return False
     if process.ended.reason == "window":

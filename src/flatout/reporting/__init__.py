@@ -1,4 +1,4 @@
 """Reporting: nouns in, words out - on the terminal, as JSON, as one HTML file. It measures nothing.
 
-rich and jinja2 come in through here alone, and only when something is really drawn.
+Only this package imports rich and jinja2, and only when it draws something.
 """

@@ -1,6 +1,6 @@
 """Charts as plain numbers and words: bars for the page's template, curves for its script.
 
-Colours are names of the style sheet ("plan"), so that light, dark and print all fit.
+Colours are names from the style sheet ("plan"), so that light, dark and print all fit.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 MANY = 12
-"""Points of a curve from which on they are no longer marked, and zooming is of use."""
+"""From this many points on, a curve's points are no longer marked and zooming helps."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What it measures, in which unit; it holds all points."""
+    """A quantity and its unit; the axis covers all points."""
 
     name: str
     unit: str = ""
     zero: bool = False
-    """It begins at zero."""
+    """Whether it begins at zero."""
     log: bool = False
     ticks: Sequence[float] = ()
-    """The only numbers at it; none: round ones."""
+    """The only numbers on the axis; if empty, round ones are chosen."""
 
     @property
     def title(self) -> str:
@@ -33,29 +33,29 @@ class Axis:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points in the order of x, joined by a line; y None: a gap."""
+    """Points in the order of x, joined by a line; where y is None there is a gap."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float | None]
     colour: str
     width: int = 2
-    """Of the line, in pixels; 0: points alone."""
+    """The line's width in pixels, or 0 for points alone."""
     dash: Sequence[int] = ()
     point: int = 0
-    """Diameter of its points, in pixels; 0: none."""
+    """The points' diameter in pixels, or 0 for none."""
     shape: Literal["circle", "diamond", "square"] = "circle"
     texts: Sequence[str] = ()
-    """What is told of each point besides its numbers."""
+    """What is said about each point besides its numbers."""
     labels: Sequence[str] = ()
-    """What stands at each point."""
+    """The label drawn at each point."""
     bounds: Sequence[tuple[float, float]] = ()
     """The interval of each y."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A band behind the curves from low to high of one axis; a line where they are the same."""
+    """A band behind the curves from low to high on one axis; a line if both are equal."""
 
     axis: Literal["x", "y"]
     low: float
@@ -66,7 +66,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class CurveChart:
-    """Curves over common axes."""
+    """Curves on common axes."""
 
     id: str
     title: str
@@ -78,17 +78,17 @@ class CurveChart:
     curves: Sequence[Curve]
     marks: Sequence[Mark] = ()
     legend: bool = True
-    """The names of several curves stand below."""
+    """Whether the names of several curves are listed below."""
 
     @property
     def zooms(self) -> bool:
-        """Whether a part of x can be drawn over the whole width."""
+        """Whether part of x can be enlarged to the whole width."""
         return not self.x.log and any(len(curve.x) > MANY for curve in self.curves)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One row: a bar from begin to end, and the number told beside it."""
+    """One row: a bar from begin to end, with its number beside it."""
 
     name: str
     text: str
@@ -99,21 +99,21 @@ class Bar:
 
 @dataclass(frozen=True)
 class BarChart:
-    """Bars in rows over a common axis."""
+    """Bars in rows on a common axis."""
 
     id: str
     title: str
     note: str
     axis: str
-    """What is told beside the bars, in which unit."""
+    """The quantity beside the bars, and its unit."""
     bars: Sequence[Bar]
     shown: tuple[float, float]
     """Ends of the axis."""
     band: tuple[float, float] | None = None
-    """Behind the bars."""
+    """A band behind the bars."""
 
     def place(self, begin: float, end: float) -> str:
-        """Where it stands, as a style."""
+        """The position of a bar, as a CSS style."""
         (low, high), (first, last) = sorted((begin, end)), self.shown
         scale = 100 / (last - first or 1.0)
         return f"left: {scale * (low - first):.2f}%; width: {scale * (high - low):.2f}%"
@@ -123,12 +123,12 @@ Chart = CurveChart | BarChart
 
 
 def curve_charts(charts: dict[str, Chart]) -> dict[str, CurveChart]:
-    """Those that the page's script draws."""
+    """The charts that the page's script draws."""
     return {name: chart for name, chart in charts.items() if isinstance(chart, CurveChart)}
 
 
 def line(
     name: str, x: Sequence[float], y: Sequence[float | None], colour: str, width: int = 2
 ) -> Curve:
-    """A curve whose points are marked where they are few."""
+    """A curve whose points are marked if there are few."""
     return Curve(name, x, y, colour, width, point=width + 4 if len(x) <= MANY else 0)

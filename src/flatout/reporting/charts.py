@@ -1,4 +1,4 @@
-"""Charts of a Tuned; each one's title says what it shows."""
+"""Charts of a Tuned; the title of each says what it shows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _waterfall(tuned: Tuned) -> BarChart | None:
 def _waterfall_bars(
     names: Sequence[str], start: float, changes: Sequence[float], end: float
 ) -> list[Bar]:
-    """Bars that start where the one before ended; the first and the last stand on zero."""
+    """Each bar starts where the previous one ended; the first and the last start at zero."""
     levels = list(itertools.accumulate(changes, initial=start))
     spans = [(0.0, start), *itertools.pairwise(levels), (0.0, end)]
     texts = [_ms(start), *(f"{_sign(value)}{_ms(abs(value))}" for value in changes), _ms(end)]
@@ -117,7 +117,7 @@ def _losses(tuned: Tuned) -> CurveChart | None:
 
 
 def _loss_curves(tuned: Tuned) -> list[Curve]:
-    """Of the A/B runs where there are some, else of the trials; all end at the same step."""
+    """Losses of the A/B runs if there are any, else of the trials; all end at the same step."""
     confirmation, again = tuned.confirmation, None
     if confirmation is not None and confirmation.untouched_losses:
         written, planned = confirmation.untouched_losses, confirmation.plan_losses
@@ -136,7 +136,7 @@ def _loss_curves(tuned: Tuned) -> list[Curve]:
 
 
 def _run(tuned: Tuned) -> CurveChart | None:
-    """Step times over the run in which boosts were switched: a point for each block of steps."""
+    """Step times while boosts were switched during the run: a point for each block of steps."""
     if not tuned.blocks:
         return None
     planned = {boost.id for boost in tuned.plan.boosts} if tuned.plan else set()
@@ -167,7 +167,7 @@ def _blocks(name: str, blocks: Sequence[StepBlock], colour: str) -> Curve:
 
 
 def _switches(tuned: Tuned) -> list[Mark]:
-    """A line where the set that is on grew for good."""
+    """A line at each block from which on a larger set of boosts stays switched on."""
     marks, size = list[Mark](), 0
     for block in tuned.blocks:
         later = [after for after in tuned.blocks if after.step > block.step]
@@ -230,9 +230,9 @@ def _pairs(confirmation: Confirmation) -> CurveChart | None:
 def _by_number(
     name: str, values: Sequence[float | None], colour: str, width: int = 2
 ) -> Curve | None:
-    """The curve of values that are counted from 1; None where none of them is known.
+    """The curve of values that are counted from 1, or None if no value is known.
 
-    It ends at the last that is known.
+    It ends at the last known value.
     """
     finite = [None if value is None else _finite(value) for value in values]
     while finite and finite[-1] is None:

@@ -31,11 +31,11 @@ HEALTH_STYLES = {
 }
 
 Entry = tuple[str, str, str]
-"""Label, text, and the style of the label."""
+"""Label, text, and the label's style."""
 
 
 def doctor(diagnosed: Diagnosed, console: Console | None = None) -> None:
-    """Print all of it; on stdout unless another console is given."""
+    """Print everything; on stdout unless another console is given."""
     from rich.console import Console
 
     console = console or Console()
@@ -117,7 +117,7 @@ def _software(machine: Machine) -> Iterator[Entry]:
 
 
 def _says(machine: Machine) -> str:
-    """What torch itself says of its devices, where it was asked."""
+    """What torch itself reports about its devices, if it was asked."""
     torch = machine.torch
     if torch is None or torch.imported is None:
         return ", not imported in time (--deep waits for it)"
@@ -141,7 +141,7 @@ def print_finding(console: Console, finding: Finding) -> None:
 
 
 def _command_lines(command: str, width: int) -> list[str]:
-    """Commands stay whole, even beyond the edge: they are there to be copied; sentences wrap."""
+    """Commands stay on one line so that they can be copied; sentences wrap."""
     line = plain.one_line(command)
     return wrapped(line, width, hanging="# ") if isinstance(command, Sentence) else [line]
 

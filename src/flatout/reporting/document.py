@@ -1,7 +1,7 @@
 """JSON: the documents that other programs read. A field once published keeps its name and meaning.
 
-`baseline`, `best` and `speedup` of `flatout.tune/1` are those of the A/B runs where there were
-some; a number that is not known, NaN and Inf are null.
+`baseline`, `best` and `speedup` of `flatout.tune/1` come from the A/B runs if there were any.
+Unknown numbers, NaN and Inf are null.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run_document(
 ) -> dict[str, Any]:
     """What `flatout run --json` prints when the program has ended.
 
-    crash: what ended it; tuned: what `--live` found on the way.
+    crash: why it crashed; tuned: the result of `--live`.
     """
     matches = [_match(match) for match in crash.matches] if crash is not None else []
     head = {"schema": RUN, "command": command, "exit_code": exit_code, "matches": matches}
@@ -104,7 +104,7 @@ def _live(tuned: Tuned) -> dict[str, Any]:
 
 
 def doctor_document(diagnosed: Diagnosed) -> dict[str, Any]:
-    """What `flatout doctor --json` prints; `doctor --machine` reads it again."""
+    """What `flatout doctor --json` prints and `flatout doctor --machine` reads."""
     document = {
         "schema": DOCTOR,
         "verdict": diagnosed.health,
@@ -123,7 +123,7 @@ def explain_document(
 ) -> dict[str, Any]:
     """What `flatout explain --json` prints: ids, figures, and texts in English.
 
-    page: that of a code or a name, where one was asked for.
+    page: the page of a code or a name, if one was asked for.
     """
     document = {
         "schema": EXPLAIN,
@@ -144,7 +144,7 @@ def explain_document(
 
 
 def eject_document(ejected: Ejected) -> dict[str, Any]:
-    """What `flatout eject --json` prints: each boost with its lines, in the order of a script."""
+    """What `flatout eject --json` prints: each boost with its lines, in script order."""
     json_document: dict[str, Any] = as_json({"schema": EJECT, **_fields(ejected)})
     return json_document
 
@@ -175,11 +175,11 @@ def _match(match: Match) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """`value` in what JSON knows: nouns as objects, tuples as lists, NaN and Inf as null."""
+    """`value` in JSON's types: nouns as objects, tuples as lists, NaN and Inf as null."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return str(value)  # of a StrEnum, its text
+        return str(value)  # the text of a StrEnum
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 OTHERS = 3
-"""Further errors that are shown with their cure; the rest by their title."""
+"""Number of further errors that are shown with their cure; the rest have only their title."""
 
 WORDS = {
     Role.ERROR: Wording("error", "错误"),
@@ -83,14 +83,14 @@ def explained(answer: Explained, language: str, console: Console | None = None) 
 
 
 def crash(answer: Explained, language: str, console: Console | None = None) -> None:
-    """The root cause alone, on stderr: under the traceback of a program that crashed."""
+    """Only the root cause, on stderr, under the traceback of a program that crashed."""
     from rich.console import Console
 
     console = console or Console(stderr=True)
     page, root = _Page(console, language), answer.matches[0]
     page.places = False
     page.line("")
-    if root.confidence is Confidence.LOW:  # a guess does not deserve a page
+    if root.confidence is Confidence.LOW:  # a guess is not worth a page
         page.line(f"flatout: {page.text_of(root.title)} (flatout explain {root.id})")
     else:
         page.line(page.text_of(MEANING), "bold", len("flatout:"))
@@ -102,7 +102,7 @@ class _Page:
         self.console = console
         self.language = language
         self.places = True
-        """Show line numbers and counts: the reader has the log that they refer to."""
+        """Whether to show line numbers and counts, as for a reader who has the log."""
         self.width = width_of(console)
 
     def recognised(self, matches: Sequence[Match], observations: Sequence[Wording]) -> None:
@@ -125,7 +125,7 @@ class _Page:
                 self._brief(WORDS[Role.HARMLESS], match)
 
     def _only_report(self, root: Match, consequences: Sequence[Match]) -> None:
-        """Ranks that failed because the root's rank did."""
+        """Ranks that failed because the root cause's rank failed."""
         failed = root.evidence.rank
         ranks = sorted({rank for match in consequences for rank in match.ranks} - set(root.ranks))
         if failed is not None and ranks:
@@ -150,7 +150,7 @@ class _Page:
             self._brief(WORDS[Role.HARMLESS], match)
 
     def whole(self, match: Match, observations: Sequence[Wording] = ()) -> None:
-        """observations: what is known of this very crash, beside what its message means."""
+        """observations: what is known about this crash, beyond what its message means."""
         role = match.signature.role
         self._paragraph(self.text_of(WORDS[role]), self.text_of(match.title), STYLES[role])
         self._paragraph(self.text_of(CONFIDENCE), self.text_of(SURE[match.confidence]), "dim")
@@ -173,7 +173,7 @@ class _Page:
         self._commands(step.commands, len(mark))
 
     def _commands(self, commands: Sequence[str], indent: int = 0) -> None:
-        """They stay whole, even beyond the edge: they are there to be copied."""
+        """Commands stay on one line, however long, so that they can be copied."""
         for command in commands:
             self.line(f"{'':{LABEL + indent}}{plain.one_line(command)}", "cyan")
 
@@ -203,7 +203,7 @@ class _Page:
             yield self.text_of(TIMES).format(count=match.count)
 
     def _paragraph(self, label: str, text: str, style: str = "", mark: str = "") -> None:
-        """The label in the first column, the text wrapped beside it, behind its mark."""
+        """The label in the first column, then the mark, then the wrapped text."""
         for row in paragraph(label, text, self.width, style, mark, fold=True):
             show(self.console, row)
 

@@ -1,4 +1,4 @@
-"""Errors of flatout's own cost what they concern, never the user's program. Light to import."""
+"""An error in flatout itself costs only what it concerns, not the program. Light to import."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from contextlib import contextmanager, suppress
 
 
 def warn(line: str) -> None:
-    """One line on stderr, where there is one."""
+    """Print one line on stderr, if there is one."""
     from flatout.reporting import terminal
 
-    with suppress(OSError, AttributeError):  # stderr may be closed: no reason to stop
+    with suppress(OSError, AttributeError):  # a closed stderr is no reason to stop
         terminal.warn(line)
 
 
 @contextmanager
 def harmless(consequence: str) -> Iterator[None]:
-    """An error of flatout's own never affects the user's program."""
+    """Keep an error in flatout itself away from the user's program; warn of its consequence."""
     try:
         yield
     except Exception as error:

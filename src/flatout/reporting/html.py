@@ -1,7 +1,7 @@
-"""The report: one HTML file that holds everything, works from file:// and asks no server.
+"""The report: one self-contained HTML file that works from file:// and needs no server.
 
-What comes from outside (command, paths, errors) is escaped on its way in; beyond that the page's
-own policy lets no script run but the one whose hash it names, and no request leave at all.
+Text from outside (command, paths, errors) is escaped on its way in. Also, the page's own policy
+allows only the script whose hash it names, and no requests at all.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ WORDS = {
 
 
 def write_report(tuned: Tuned, path: Path) -> None:
-    """Write the report to `path`, whole or not at all. Raises OSError where that cannot be done."""
+    """Write the report to `path`, whole or not at all. Raises OSError if that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_page(render(tuned, path.parent), path)
 
 
 def write_page(page: str, path: Path) -> None:
-    """Write a page to `path`, whole or not at all. Raises OSError where that cannot be done."""
+    """Write a page to `path`, whole or not at all. Raises OSError if that fails."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     part = Path(name)
     try:
@@ -61,7 +61,7 @@ def write_page(page: str, path: Path) -> None:
 
 
 def render(tuned: Tuned, folder: Path) -> str:
-    """The page as text. folder: where it will lie, for links to the logs beside it."""
+    """The page as text. folder: where it will be, for links to the logs beside it."""
     charts_by_id, guard = charts.charts(tuned), outcome.guard_of_plan(tuned)
     head = outcome.headline(tuned)
     return page(
@@ -96,10 +96,10 @@ def page(
     scripts: Sequence[str] = SCRIPTS,
     **values: Any,
 ) -> str:
-    """A page as text, with all that it needs inside.
+    """A page as text, with everything that it needs inside.
 
-    data: what its scripts draw; styles, scripts: files of the templates' folder; values: what the
-    template names besides.
+    data: what its scripts draw; styles, scripts: files in the templates' folder; values: further
+    names of the template.
     """
     script = "\n".join(_text(name) for name in scripts)
     text = (
@@ -113,7 +113,7 @@ def page(
             **values,
         )
     )
-    # A path may hold bytes that are no text; they come out as visible escapes.
+    # A path may hold bytes that are not text; they become visible escapes.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -159,7 +159,7 @@ def headline_words(head: Headline, tuned: Tuned) -> str:
 
 
 def before_and_after(head: Headline, tuned: Tuned) -> list[dict[str, Any]]:
-    """Each figure on both sides, with the width of its bar."""
+    """Each figure before and after, with the width of its bar."""
     plan = outcome.plan_measured(tuned)
     waits = (tuned.baseline.wait_share, plan.wait_share if plan else None)
     untouched, planned = head.untouched, head.plan
@@ -195,7 +195,7 @@ def before_and_after(head: Headline, tuned: Tuned) -> list[dict[str, Any]]:
 def _throughput(
     untouched: OutcomeSide, plan: OutcomeSide
 ) -> tuple[Callable[[float | None], Quantity], float | None, float | None]:
-    """Samples per second; steps per second where the samples of one side are not known."""
+    """Samples per second, or steps per second if one side's samples are not known."""
     before, after = untouched.samples_per_s, plan.samples_per_s
     if (before is None) == (after is None) or plan.step_ms is None:
         return units.at_rate, before, after
@@ -204,13 +204,13 @@ def _throughput(
 
 
 def _change(before: Quantity, after: Quantity) -> str:
-    """Both, the unit only once where it is the same."""
+    """Both values; the unit only once if it is the same."""
     first = before.number if before.unit == after.unit else before
     return f"{first} → {after}"
 
 
 def row(trial: Trial, folder: Path) -> dict[str, Any]:
-    """One line of the table of everything tried."""
+    """One row of the table of everything tried."""
     name = "the whole plan" if trial.boosts else "as written"
     is_untouched = outcome.is_untouched(trial)
     reason = [line for line in plain.lines(trial.reason) if line.strip()]
@@ -240,7 +240,7 @@ def row(trial: Trial, folder: Path) -> dict[str, Any]:
 
 
 def beside(log: str, folder: Path) -> str | None:
-    """The link from the report to a file in or under its own folder; None for any other file."""
+    """The link from the report to a file in or under its folder, or None for any other file."""
     try:
         relative = Path(log).absolute().relative_to(folder.absolute())
     except ValueError:
@@ -277,13 +277,13 @@ def times(value: float | None) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it can end the element."""
+    """JSON that is safe inside a script element: nothing in it can end the element."""
     # ASCII only, so that U+2028 and U+2029 are escaped too.
     text = json.dumps(document.as_json(value), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def digest(script: str) -> str:
-    """The hash by which the page's policy knows a script."""
+    """The hash by which the page's policy allows a script."""
     digest_bytes = hashlib.sha256(script.encode("utf-8")).digest()
     return f"sha256-{base64.b64encode(digest_bytes).decode('ascii')}"

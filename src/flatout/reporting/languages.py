@@ -1,4 +1,4 @@
-"""Which language people are answered in, where an answer exists in several."""
+"""The language of answers that exist in several."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.signature import LANGUAGES
 
 VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")
-"""The first that is set decides, as everywhere."""
+"""The first one that is set decides, as usual."""
 
 
 def chosen(requested: str | None, environ: Mapping[str, str] | None = None) -> str:
-    """The language that was requested, else that of the locale where we have it, else English.
+    """The requested language, else the locale's if we have it, else English.
 
     Raises UserError for a language that we do not have.
     """
@@ -36,7 +36,7 @@ def _of_locale(environ: Mapping[str, str]) -> str:
 
 
 def _can_show(language: str) -> bool:
-    """The terminal's encoding has the language's letters."""
+    """Whether the terminal's encoding has the language's letters."""
     if language == "en":
         return True
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"

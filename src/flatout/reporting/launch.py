@@ -1,4 +1,4 @@
-"""What `flatout launch` says: what is asked for, the job's states and lines, what failed first."""
+"""What `flatout launch` says: the request, the job's states and lines, what failed first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STATES = {
 
 
 def asked(prepared: PreparedLaunch, title: str, console: Console | None = None) -> None:
-    """What would be submitted, and what it may take."""
+    """What would be submitted, and what it may cost."""
     request = prepared.request
     terminal.say(f"{title}: {request.shown} on {costs_line(prepared.costs)}", console)
     if request.packed is not None:
@@ -47,7 +47,7 @@ def asked(prepared: PreparedLaunch, title: str, console: Console | None = None) 
 
 
 def costs_line(costs: LaunchCosts) -> str:
-    """As in: 2 nodes, 16 GPUs, at most 4 h 00 min: 64 GPU hours."""
+    """For example "2 nodes, 16 GPUs, at most 4 h 00 min: 64 GPU hours"."""
     parts = [units.count(costs.nodes, "node")]
     if costs.gpus is None:
         parts.append("all their GPUs")
@@ -67,7 +67,7 @@ def costs_line(costs: LaunchCosts) -> str:
 
 
 def files(prepared: PreparedLaunch, stream: IO[str] | None = None) -> None:
-    """Every file, as it would be written."""
+    """Print every file as it would be written."""
     out = stream or sys.stdout
     for file in prepared.files:
         if len(prepared.files) > 1:
@@ -76,15 +76,15 @@ def files(prepared: PreparedLaunch, stream: IO[str] | None = None) -> None:
 
 
 def submitted(job: SubmittedJob, title: str, console: Console | None = None) -> None:
-    """That the engine has accepted it, and where its files are."""
+    """The engine has accepted the job; where its files are."""
     terminal.say(f"{title} has accepted it as job {job.id} ({job.name})", console)
     terminal.say(f"files: {_below_here(job.folder)}", console)
 
 
 def line(entry: LogLine, stream: IO[str] | None = None) -> None:
-    """A line of the job, behind the node or rank that wrote it."""
+    """A line of the job, after the node or rank that wrote it."""
     out = stream or sys.stdout
-    # A progress bar redraws its line: only what it shows last says something here.
+    # A progress bar redraws its line: only its last state matters here.
     shown = [part for part in entry.text.split("\r") if part.strip()]
     prefix = f"[{entry.source}] " if entry.source else ""
     for text in plain.lines(shown[-1] if shown else "") or [""]:
@@ -93,12 +93,12 @@ def line(entry: LogLine, stream: IO[str] | None = None) -> None:
 
 
 def state(job: SubmittedJob, now: JobState, console: Console | None = None) -> None:
-    """That the job waits, runs, has ended."""
+    """The job waits, runs or has ended."""
     terminal.say(f"job {job.id} {state_words(now)}", console)
 
 
 def state_words(now: JobState) -> str:
-    """As in: waits: no node is free."""
+    """For example "waits: no node is free"."""
     words = STATES[now.state]
     if now.state == "running" and now.nodes:
         words += f" on {', '.join(now.nodes)}"
@@ -115,7 +115,7 @@ def left(job: SubmittedJob, console: Console | None = None) -> None:
 
 
 def hints(job: SubmittedJob) -> Iterator[tuple[str, str]]:
-    """What one may do with a job that goes on."""
+    """What can be done with a job that goes on."""
     yield "come back", f"flatout launch --follow {job.id}"
     if "monitor" in job.extra:
         yield "its machines", job.extra["monitor"]
@@ -127,7 +127,7 @@ def hints(job: SubmittedJob) -> Iterator[tuple[str, str]]:
 def failed(
     failure: FirstFailure | None, job: SubmittedJob, language: str, console: Console | None = None
 ) -> None:
-    """Which node or rank failed first, and why, where the log says so."""
+    """Which node or rank failed first, and why if the log says so."""
     if failure is None:
         terminal.say("no line of its log says why; its files: " + _below_here(job.folder), console)
         return

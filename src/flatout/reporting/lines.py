@@ -12,7 +12,7 @@ PLACES: dict[ScriptPlace, str] = {
     "model": "Where the model is made and called",
     "optimizer": "Where the optimizer is made and steps",
 }
-"""Where lines go, in the order of a script."""
+"""Where lines go, in script order."""
 
 
 def source(ejected: Ejected) -> str:

@@ -1,6 +1,6 @@
 """A run that is tuned while it trains: one line on stderr for each decision, a summary at the end.
 
-The program's own output goes on meanwhile, so nothing here moves or is drawn over.
+The program prints meanwhile, so nothing here moves or is drawn over.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class LiveLines:
 
 
 def on_decision(quiet: bool) -> Callable[[Trial], None]:
-    """What to call with each decision; quiet: it prints nothing."""
+    """What to call with each decision; prints nothing if `quiet`."""
     return (lambda trial: None) if quiet else decision
 
 
 def decision(trial: Trial, console: Console | None = None) -> None:
-    """One line for a decision; none for a boost that does not apply, or is named with others."""
+    """One line for a decision; none for a boost that does not apply or is listed with others."""
     if not is_shown(trial):
         return
     style = "green" if trial.verdict is Verdict.KEPT else "dim"
@@ -98,7 +98,7 @@ def closing(tuned: Tuned, console: Console | None = None) -> None:
 
 
 def closing_lines(tuned: Tuned) -> list[tuple[str, str]]:
-    """(line, style) from the gain to the files."""
+    """(line, style), from the gain to the files."""
     before_ms, after_ms = tuned.baseline.step_ms, tuned.best.step_ms if tuned.best else None
     lines: list[tuple[str, str]] = []
     if after_ms is not None:

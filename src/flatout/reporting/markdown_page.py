@@ -1,4 +1,4 @@
-"""A page of documentation on the terminal. Light to import: rich comes where something is drawn."""
+"""A page of documentation on the terminal. Light to import: rich is imported to draw."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import sys
 
 DRAWN = ("FORCE_COLOR", "TTY_COMPATIBLE")
-"""Variables by which rich may take a pipe for a terminal."""
+"""Variables that can make rich take a pipe for a terminal."""
 
 
 def show(markdown: str) -> None:
-    """Drawn on a terminal, as it is written into a pipe."""
+    """Draw it on a terminal; print it unchanged into a pipe."""
     if sys.stdout.isatty() or any(os.environ.get(name) for name in DRAWN):
         _draw(markdown)
     else:

@@ -1,4 +1,4 @@
-"""What `flatout memory` prints: what a step takes, part by part, and where it fits."""
+"""What `flatout memory` prints: the memory of a step, part by part, and where it fits."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 MEMORY = "flatout.memory/1"
 PART, SIZE = 22, 12
-"""Widths of the columns of the parts."""
+"""Column widths of the parts."""
 STRATEGY, ROWS, COLUMN = 14, 8, 10
-"""Widths of those of the strategies."""
+"""Column widths of the strategies."""
 MEANINGS = {
     "dp": "each device has the whole model and its part of the batch",
     "fsdp": "weights, gradients and optimizer state are sharded over all devices",
@@ -36,7 +36,7 @@ def document(fit: MemoryFit) -> dict[str, Any]:
 
 
 def show_fit(fit: MemoryFit, console: Console | None = None) -> None:
-    """Print all of it; on stdout unless another console is given."""
+    """Print everything; on stdout unless another console is given."""
     from rich.console import Console
 
     console = console or Console()

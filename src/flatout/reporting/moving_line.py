@@ -1,4 +1,4 @@
-"""MovingLine: what is being done, on stderr; on a terminal one line that moves."""
+"""MovingLine: the current activity, on stderr; on a terminal as one moving line."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ EVERY_S = 60.0
 
 
 class MovingLine:
-    """A context manager, so that the terminal is always given back."""
+    """A context manager, so that the terminal is always restored."""
 
     first = ""
-    """What it says at the begin."""
+    """What it says at the start."""
 
     def __init__(self, console: Console | None = None) -> None:
         from rich.console import Console
@@ -42,7 +42,7 @@ class MovingLine:
             self.console.show_cursor(True)
 
     def _move(self, text: str) -> None:
-        """Say this in the line that moves; nothing where there is none."""
+        """Show this in the moving line, if there is one."""
         if self._status is None:
             return
         from rich.text import Text
@@ -51,7 +51,7 @@ class MovingLine:
         self._status.update(Text(plain.encodable(line, self.console.encoding)))
 
     def _print(self, text: str) -> None:
-        """Say this in a line of its own."""
+        """Print this on its own line."""
         show(self.console, Line(plain.one_line(text)))
 
 

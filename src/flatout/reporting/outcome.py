@@ -1,6 +1,6 @@
 """The result of a tuning, in the order of a reader's questions: how much, is it the same, why.
 
-Terminal, JSON and HTML all take their numbers and words from here, so that they never disagree.
+Terminal, JSON and HTML all take their numbers and words from here, so that they always agree.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from flatout.reporting import plain
 
 
 class TuneOutcome(enum.StrEnum):
-    """What came out."""
+    """The result of a tuning."""
 
     FASTER = "faster"  # confirmed in A/B runs
-    LIVE = "live"  # measured while it trained, by switching between its steps
+    LIVE = "live"  # measured while training, by switching between steps
     UNCONFIRMED = "unconfirmed"  # no A/B runs, or too noisy for so small a gain
     NOTHING = "nothing"  # no plan
 
 
 class Learning(enum.StrEnum):
-    """What can be said of the loss curve under the plan."""
+    """What is known about the loss curve under the plan."""
 
     SAME = "same"
     STATISTICAL = "statistical"  # only the losses could be compared
@@ -38,7 +38,7 @@ class Learning(enum.StrEnum):
 
 @dataclass(frozen=True)
 class OutcomeSide:
-    """The figures of one of the two sides."""
+    """The figures of one side."""
 
     step_ms: float | None = None
     samples_per_s: float | None = None
@@ -47,7 +47,7 @@ class OutcomeSide:
 
 @dataclass(frozen=True)
 class Headline:
-    """The two sides and their ratio. Step times come from the A/B runs where there were some."""
+    """The two sides and their ratio. Step times come from the A/B runs if there were any."""
 
     answer: TuneOutcome
     untouched: OutcomeSide
@@ -81,7 +81,7 @@ def headline(tuned: Tuned) -> Headline:
 
 
 def plan_measured(tuned: Tuned) -> Measurement | None:
-    """The plan's run: the confirmation's, or else the last trial under just these boosts."""
+    """The plan's run: that of the confirmation, else the last trial with exactly these boosts."""
     if tuned.plan is None or tuned.best is not None:
         return tuned.best if tuned.plan is not None else None
     planned_ids = {boost.id for boost in tuned.plan.boosts}
@@ -94,7 +94,7 @@ def plan_measured(tuned: Tuned) -> Measurement | None:
 
 
 def is_untouched(trial: Trial) -> bool:
-    """A run of the program as written: not a try of anything; its reason is its name."""
+    """Whether it ran the program as written and tries nothing; its reason is its name."""
     return trial.tried is None and not trial.boosts and trial.measured is not None
 
 
@@ -121,14 +121,14 @@ def why_nothing(tuned: Tuned) -> str:
 
 
 def second_untouched(tuned: Tuned) -> Measurement | None:
-    """A further run of the untouched program: it shows which differences mean nothing."""
+    """A further run of the untouched program: it shows which differences are noise."""
     runs = [trial.measured for trial in tuned.trials if is_untouched(trial)]
     further = (run for run in runs if run is not None and run != tuned.baseline)
     return next(further, None)
 
 
 def guard_of_plan(tuned: Tuned) -> Guard | None:
-    """The guard of the whole plan; None: no run under it was compared."""
+    """The guard of the whole plan, or None if no run under it was compared."""
     if tuned.confirmation is not None:
         return tuned.confirmation.guard
     if tuned.live_guard is not None:
@@ -151,7 +151,7 @@ def learning(guard: Guard | None) -> Learning:
 
 
 def learning_words(guard: Guard | None, every_figure: bool = True) -> str:
-    """The same in one sentence, with the figure that decided, or every one of them."""
+    """The same in one sentence, with the deciding figure or with every one."""
     if guard is None:
         return "not compared"
     verdict, reason = learning(guard), plain.one_line(guard.reason)
@@ -166,7 +166,7 @@ def learning_words(guard: Guard | None, every_figure: bool = True) -> str:
 
 
 def guard_numbers(guard: Guard) -> list[str]:
-    """The guard's figures, each in words."""
+    """The guard's figures in words."""
     numbers = []
     if not guard.finite:
         numbers.append("NaN or Inf in the loss")
@@ -176,7 +176,7 @@ def guard_numbers(guard: Guard) -> list[str]:
     elif guard.gradient_compared and guard.gradient_error is not None:
         numbers.append(f"gradient error {units.share(guard.gradient_error)}")
     if guard.loss_sigma is not None and abs(guard.loss_sigma) < 1e9:
-        # Rounded up: "within" must stay true of the number that was measured.
+        # Rounded up, so that "within" stays true for the measured number.
         sigma = math.ceil(abs(guard.loss_sigma) * 10) / 10
         within = guard.passed and guard.redrawn_sigma is None
         words = f"loss {'within' if within else 'off by'} {sigma:.1f} sigma"
@@ -187,7 +187,7 @@ def guard_numbers(guard: Guard) -> list[str]:
 
 
 def best_by_boost(tuned: Tuned) -> list[Trial]:
-    """One trial for each boost that is not in the plan: the one that came closest."""
+    """One trial for each boost that is not in the plan: the one that came closest to it."""
     planned = {boost.id for boost in tuned.plan.boosts} if tuned.plan else set()
     best: dict[str, Trial] = {}
     for trial in tuned.trials:
@@ -205,12 +205,12 @@ def dropped(tuned: Tuned) -> list[Trial]:
 
 
 def untried(tuned: Tuned) -> list[Trial]:
-    """One row for each boost that was not tried at all."""
+    """One row for each boost that was never tried."""
     return [trial for trial in best_by_boost(tuned) if trial.verdict is Verdict.SKIPPED]
 
 
 def skipped(tuned: Tuned) -> dict[str, list[str]]:
-    """Reason -> boosts that it kept from being tried at all."""
+    """Reason -> boosts that were never tried because of it."""
     groups: dict[str, list[str]] = {}
     for trial in untried(tuned):
         reason = plain.one_line(trial.reason) or "no reason given"
@@ -239,7 +239,7 @@ def why_dropped(trial: Trial, noise: float) -> str:
 
 
 def pairs_told(confirmation: Confirmation) -> str:
-    """The ratio of the confirmation's pairs, and their interval where there are several."""
+    """The ratio of the confirmation's pairs, with their interval if there are several."""
     ratio = units.ratio(confirmation.speedup)
     if confirmation.interval is None:
         return f"one A/B pair: {ratio}"
@@ -247,14 +247,14 @@ def pairs_told(confirmation: Confirmation) -> str:
 
 
 def is_slower(trial: Trial) -> bool:
-    """Whether the trial shows that its boosts slow the program down, not only that they may."""
+    """Whether the trial shows that its boosts do slow the program down, not just that they may."""
     if trial.gain is None or trial.gain >= 1.0:
         return False
     return trial.interval is None or trial.interval[1] < 1.0
 
 
 def quotient(numerator: float | None, denominator: float | None) -> float | None:
-    """Numerator / denominator; None where that is no finite number."""
+    """Numerator / denominator, or None if that is not a finite number."""
     if numerator is None or not denominator:
         return None
     if not (math.isfinite(numerator) and math.isfinite(denominator)):
@@ -264,7 +264,7 @@ def quotient(numerator: float | None, denominator: float | None) -> float | None
 
 
 def median(values: Sequence[float | None]) -> float | None:
-    """Median of the known values."""
+    """The median of the known values."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     return statistics.median(finite) if finite else None
 
@@ -275,7 +275,7 @@ def _side(measured: Measurement | None, times_ms: Sequence[float]) -> OutcomeSid
         return OutcomeSide(step_ms=confirmed_ms)
     if confirmed_ms is None:
         return OutcomeSide(measured.step_ms, measured.samples_per_s, measured.peak_bytes)
-    # Samples per step are the same in both runs; only the time of the step was measured anew.
+    # Samples per step are the same in both runs; only the step time was measured again.
     scale = quotient(measured.step_ms, confirmed_ms)
     rate = measured.samples_per_s
     scaled = rate * scale if rate is not None and scale is not None else None
@@ -285,7 +285,7 @@ def _side(measured: Measurement | None, times_ms: Sequence[float]) -> OutcomeSid
 def _as_written(plan: Plan, planned: OutcomeSide, untouched: OutcomeSide) -> float | None:
     """Samples per second of the program as written.
 
-    A step has as many of them as in the plan's run, unless the plan changes what is computed.
+    A step has as many samples as in the plan's run, unless the plan changes what is computed.
     """
     scale = quotient(planned.step_ms, untouched.step_ms)
     if planned.samples_per_s is None or scale is None:

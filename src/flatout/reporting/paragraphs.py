@@ -1,4 +1,4 @@
-"""What all screens are made of: a label in the first column, the text wrapped beside it."""
+"""The building block of all screens: a label in the first column, wrapped text beside it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 LABEL = 10
 """Width of the first column."""
 WIDEST = 100
-"""Text is not set wider than this, however wide the terminal is."""
+"""The most columns of text, however wide the terminal is."""
 NARROWEST = 40
-"""Nor narrower than this."""
+"""The least columns of text."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line, and what of it is styled: (begin, end, style of rich's) each."""
+    """One line and its styled parts: (begin, end, a style of rich's) each."""
 
     text: str
     styles: tuple[tuple[int, int, str], ...] = ()
 
 
 def styled(text: str, style: str = "", length: int | None = None) -> Line:
-    """A line of which the first `length` letters have a style; None: all of it."""
+    """A line whose first `length` letters have a style; None means all of them."""
     return Line(text, ((0, len(text) if length is None else length, style),))
 
 
 def paragraph(
     label: str, text: str, width: int, style: str = "", mark: str = "", fold: bool = False
 ) -> Iterator[Line]:
-    """The label in the first column, the text beside it, wrapped behind its mark ("1. ").
+    """The label in the first column, the text beside it, wrapped after its mark ("1. ").
 
-    style: of the label. fold: as of `wrapped`.
+    style: the label's. fold: as for `wrapped`.
     """
     for row in wrapped(plain.one_line(text), width - LABEL - len(mark), fold=fold):
         yield styled(f"{_padded(label)}{mark}{row}", style, len(label))
@@ -46,15 +46,15 @@ def paragraph(
 
 
 def whole(label: str, text: str, style: str) -> Line:
-    """Paths and commands stay whole, even beyond the edge: they are there to be copied."""
+    """Paths and commands stay on one line, however long, so that they can be copied."""
     return styled(f"{_padded(label)}{plain.one_line(text)}", style, len(label))
 
 
 def wrapped(text: str, width: int, hanging: str = "", fold: bool = False) -> list[str]:
     """`text` in rows of at most `width` cells, at least one; it breaks at ASCII white space.
 
-    hanging: begins each row but the first. fold: a word longer than a row is broken, as in Chinese,
-    where nothing separates the words; else it stays whole, beyond the edge.
+    hanging: begins each row but the first. fold: break a word that is longer than a row, as in
+    Chinese, where nothing separates words; otherwise it stays whole and overflows.
     """
     from rich.cells import cell_len, chop_cells
 
@@ -71,18 +71,18 @@ def wrapped(text: str, width: int, hanging: str = "", fold: bool = False) -> lis
 
 
 def width_of(console: Console) -> int:
-    """The width in which text is set."""
+    """The width to which text is wrapped."""
     return max(min(console.width, WIDEST), NARROWEST)
 
 
 def animated(console: Console) -> bool:
-    """Lines may move on it: a terminal, and no log file that FORCE_COLOR makes look like one."""
+    """Whether lines may move on it: it is a terminal, not a log file that FORCE_COLOR disguises."""
     isatty = getattr(console.file, "isatty", lambda: False)
     return bool(console.is_interactive and isatty())
 
 
 def show(console: Console, line: Line) -> None:
-    """Print the line as it is: neither wrapped nor read for markup."""
+    """Print the line unchanged: neither wrapped nor read for markup."""
     from rich.text import Text
 
     text = Text(plain.encodable(line.text.rstrip(), console.encoding))

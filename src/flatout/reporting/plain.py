@@ -1,4 +1,4 @@
-"""Foreign text made safe to print: no escape sequence of a program reaches the terminal."""
+"""Foreign text made safe to print: no escape sequence from a program reaches the terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def one_line(text: str) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something: of a traceback, the error itself."""
+    """The last line with content: for a traceback, the error itself."""
     return next((one_line(line) for line in reversed(lines(text)) if line.strip()), "")
 
 
@@ -43,12 +43,12 @@ def named(boost: str, params: dict[str, Any]) -> str:
 
 
 def command_line(command: Sequence[str]) -> str:
-    """The command as it would be typed here."""
+    """The command as typed on this system."""
     if sys.platform == "win32":
         return " ".join(lines(subprocess.list2cmdline(command)))
     return " ".join(lines(shlex.join(command)))
 
 
 def encodable(text: str, encoding: str) -> str:
-    """`text` of the same length with "?" for what a terminal of this encoding cannot show."""
+    """`text` in the same length, with "?" for what a terminal of this encoding cannot show."""
     return text.encode(encoding, "replace").decode(encoding)

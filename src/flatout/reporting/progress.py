@@ -1,5 +1,5 @@
-"""TuneView: the tuning while it runs, on stderr. On a terminal the trial under way moves at the
-bottom and each finished one stays as a row above it; elsewhere each finished trial is one line.
+"""TuneView: the progress of tuning, on stderr. On a terminal, the current trial moves at the bottom
+and finished trials stay as rows above it; elsewhere, each finished trial is one line.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ COLOURS = {
 }
 PHASES = {"warmup": "warm-up", "window": "measuring"}
 NAME, STEP, GAIN, VERDICT = 36, 9, 7, 10
-"""Widths of the columns; the reason takes what is left of the line."""
+"""Column widths; the reason gets the rest of the line."""
 
 
 @dataclass
 class Running:
-    """The trial under way."""
+    """The current trial."""
 
     name: str
     began: float
@@ -45,7 +45,7 @@ class Running:
 
 
 class TuneView:
-    """An Observer that draws; a context manager, so that the terminal is always given back."""
+    """An Observer that draws; a context manager, so that the terminal is always restored."""
 
     def __init__(self, console: Console | None = None) -> None:
         from rich.console import Console
@@ -58,7 +58,7 @@ class TuneView:
         self._ratios: list[float] = []
         self._skipped: list[str] = []
         self._told: set[str] = set()
-        """All that were told as skipped."""
+        """All boosts that were reported as skipped."""
         self._header = False
 
     def __enter__(self) -> TuneView:
@@ -70,7 +70,7 @@ class TuneView:
                 get_renderable=self._status,
                 refresh_per_second=8,
                 transient=True,
-                redirect_stdout=False,  # nothing of this view may reach stdout, nor the reverse
+                redirect_stdout=False,  # this view must not write to stdout, nor catch it
             )
             self._live.start(refresh=True)
         return self
@@ -98,7 +98,7 @@ class TuneView:
         self._running = Running(name, time.monotonic(), expected_s)
 
     def step(self, index: int, phase: str, wall_s: float) -> None:
-        """The trial under way took a step."""
+        """The current trial took a step."""
         running = self._running
         if running is None:
             return
@@ -110,7 +110,7 @@ class TuneView:
     def finished(self, trial: Trial) -> None:
         """A trial has its verdict."""
         if trial.verdict is Verdict.SKIPPED and trial.measured is None and trial.tried:
-            # Boosts without a trial come in bunches: one line for all of them. Each process of a
+            # Boosts without a trial come in groups: one line for each group. Each process of a
             # short program skips the same ones again.
             name = plain.named(trial.tried, trial.params)
             if name not in self._told:
@@ -129,7 +129,7 @@ class TuneView:
             self._print(line, style)
 
     def confirming(self, pair: int, pairs: int, ratio: float | None) -> None:
-        """A pair of A/B runs begins, or gave its ratio."""
+        """A pair of A/B runs begins, or its ratio is known."""
         self._tell_skipped()
         self._running = None
         if ratio is not None:
@@ -223,7 +223,7 @@ def _row(trial: Trial, width: int) -> list[tuple[str, str]]:
     full_row = f"{line:<{NAME + STEP + GAIN + VERDICT + 4}} {reason}".rstrip()
     if len(full_row) <= width:
         return [(full_row, style)]
-    if trial.verdict in (Verdict.KEPT, Verdict.SLOWER):  # the numbers say it; the report has more
+    if trial.verdict in (Verdict.KEPT, Verdict.SLOWER):  # the numbers suffice; the report has more
         return [(plain.cut(line, width), style)]
     indent = " " * 4
     told = textwrap.wrap(reason, width, initial_indent=indent, subsequent_indent=indent)

@@ -1,4 +1,4 @@
-"""What `flatout run` says of ranks: which ended the run, whether they pay, how they trained."""
+"""What `flatout run` says about ranks: which ended the run, whether they pay, how they trained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OURS = {
 
 
 TOO_GOOD = 1.5
-"""Times as fast per rank: caches give a little more than 1, nothing gives so much."""
+"""The limit of a credible speed-up per rank: caches can give slightly more than 1."""
 DISTURBED = "; {} ranks cannot give as much: something else ran beside the one process"
 NATIVE = {
     "accelerate": "Accelerate",
@@ -33,7 +33,7 @@ NATIVE = {
 
 
 def failed(failure: RankFailure, console: Console | None = None) -> None:
-    """Which rank ended the run, by what, and what became of the others."""
+    """Which rank ended the run, why, and what became of the others."""
     next_step = ""
     if failure.ending == "hang":
         next_step = f"read the stacks: {failure.stacks}" if failure.stacks else ""
@@ -54,12 +54,12 @@ def failed(failure: RankFailure, console: Console | None = None) -> None:
 
 
 def started_again(number: int, console: Console | None = None) -> None:
-    """All ranks are started once more. number: from 1."""
+    """All ranks are started again. number: from 1."""
     terminal.say(f"all ranks are started again (restart {number})", console)
 
 
 def failure_line(failure: RankFailure) -> str:
-    """As in: rank 1 of 2 ended first: ValueError: no such label, step 412, train.py:88."""
+    """For example "rank 1 of 2 ended first: ValueError: no such label, step 412, train.py:88"."""
     verb = "hangs" if failure.ending == "hang" else "ended first"
     where = f" (node {failure.node})" if failure.node else ""
     line = f"rank {failure.rank} of {failure.size}{where} {verb}: {failure.error}"
@@ -71,7 +71,7 @@ def failure_line(failure: RankFailure) -> str:
 
 
 def others_line(failure: RankFailure) -> str:
-    """What became of the others; empty: there was none to end."""
+    """What became of the others, or empty if there were none to end."""
     count = failure.ended
     if not count and failure.lost:
         lost = "the other" if failure.size == 2 else f"{failure.lost} others"
@@ -90,7 +90,7 @@ def others_line(failure: RankFailure) -> str:
 
 
 def ended(end: RanksEnd, console: Console | None = None) -> None:
-    """How the ranks trained together, under the line that closes the run."""
+    """How the ranks trained together, below the line that closes the run."""
     for line in ended_lines(end):
         terminal.say(line, console)
 
@@ -126,7 +126,7 @@ def trial(scaling: Scaling, console: Console | None = None) -> None:
 
 
 def row_line(row: ScalingRow, scaling: Scaling) -> str:
-    """As in: 2 ranks: 1.83x (1.80-1.86), 21.0 ms a step instead of 38.4 ms; the same losses."""
+    """For example "2 ranks: 1.83x (1.80-1.86), 21.0 ms a step instead of 38.4 ms"."""
     head = f"{row.size} ranks: "
     if row.error is not None or row.speedup is None or row.interval is None:
         return f"{head}{plain.one_line(row.error or 'not measured')}"

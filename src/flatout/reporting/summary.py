@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from flatout.nouns.plan import Plan
 
 Paragraph = tuple[str, str, str]
-"""Label, text, and the style of the label."""
+"""Label, text, and the label's style."""
 COPIED = ("plan:", "report:", "next:")
 GLUE = "\xa0"
 AT_MOST = 5
-"""Lines of one kind of problem; the rest is in the report."""
+"""The most lines of one kind of problem; the rest are in the report."""
 STYLES = {
     Learning.SAME: "green",
     Learning.STATISTICAL: "yellow",
@@ -34,7 +34,7 @@ STYLES = {
 def summary(tuned: Tuned, console: Console | None = None, why: bool = False) -> None:
     """Print the summary; on stdout unless another console is given.
 
-    why: with the reason for each boost that is not in the plan, and all figures of the Guard.
+    why: give the reason for each boost that is not in the plan, and all figures of the Guard.
     """
     from rich.console import Console
 
@@ -106,7 +106,7 @@ def _paragraphs(tuned: Tuned, head: Headline, why: bool) -> Iterator[Paragraph]:
 
 
 def _changes(plan: Plan) -> str:
-    """What the plan may do to the results, at worst."""
+    """The worst that the plan may change in the results."""
     inexact = {
         risk: names
         for risk in ("semantics", "rounding")
@@ -192,12 +192,12 @@ def _whole(boosts: tuple[str, ...]) -> str:
 
 
 def _unbroken(text: str) -> str:
-    # A name stays beside its number: no row ends at this space.
+    # A name stays beside its number: no row breaks at this space.
     return text.replace(" ", GLUE) if len(text) <= 48 else text
 
 
 def _wrapped(label: str, text: str, width: int) -> list[str]:
-    # Paths and commands stay whole, even beyond the edge: they are there to be copied.
+    # Paths and commands stay on one line, however long, so that they can be copied.
     if label in COPIED:
         return [f"{label} {text}"]
     rows = wrapped(f"{label} {text}", max(width, NARROWEST), hanging="    ")

@@ -1,4 +1,4 @@
-"""The terminal: answers on stdout, everything else on stderr. Light to import: rich comes later."""
+"""The terminal: answers on stdout, all else on stderr. Light to import: rich is imported later."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def error(message: str, next_step: str = "", console: Console | None = None) -> 
 
 
 def next_step(step: str, console: Console | None = None) -> None:
-    """The next command or step, where the error stands above already."""
+    """The next command or step, if the error is already shown above."""
     _tell("next: ", "bold", step, console)
 
 
 def say(line: str, console: Console | None = None) -> None:
-    """A line that says neither error nor warning."""
+    """A line that is neither an error nor a warning."""
     _tell("", "", line, console)
 
 
@@ -62,7 +62,7 @@ def warn(line: str, console: Console | None = None) -> None:
 
 
 def errors() -> Console:
-    """Where everything but answers goes: plain lines in a notebook, too."""
+    """The console for everything but answers: plain lines, in a notebook too."""
     from rich.console import Console
 
     return Console(stderr=True, force_jupyter=False)

@@ -1,1 +1,1 @@
-"""Tuning: trials in, a plan out. Predictions give the order, measurements the decision."""
+"""Tuning: trials in, a plan out. Predictions set the order, measurements decide."""

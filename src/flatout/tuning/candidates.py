@@ -36,7 +36,7 @@ class Allowance:
             raise UserError(f"{name} is named by --only and by --skip", "name it once")
 
     def refuses(self, boost: known.KnownBoost) -> str | None:
-        """Why this boost is not to be tried; None: it may be."""
+        """Why this boost must not be tried, or None if it may be."""
         if self.only and boost.id not in self.only and boost.id not in self.allow:
             return "not named by --only"
         if boost.id in self.skip:
@@ -50,22 +50,22 @@ class Allowance:
 
 @dataclass
 class ApplicableBoost:
-    """One boost that applies, with the parameters worth trying."""
+    """A boost that applies, with the parameters worth trying."""
 
     boost: known.KnownBoost
     variants: list[PlannedBoost]
     promise: float
-    """Expected speed-up, for the order: from the profile, else by the boost's own rule."""
+    """Expected speed-up, for the order: from the profile, else from the boost's own rule."""
     retried: bool = field(default=False)
 
 
 def candidates(
     facts: wire.JobFacts, choice: Allowance, predicted: Mapping[str, float] | None = None
 ) -> tuple[list[ApplicableBoost], list[Trial]]:
-    """(what to try, in order; what is skipped, with the reason).
+    """(boosts to try, in order; skipped ones, with the reason).
 
-    `predicted`: speed-up of a boost that a finding of the program's profile asks for; what compiles
-    and is not asked for comes last, since it takes the longest.
+    `predicted`: speed-up of each boost that a finding of the program's profile asks for. Boosts
+    that compile and that no finding asks for come last, since they take longest.
     """
     applicable: list[ApplicableBoost] = []
     skipped: list[Trial] = []

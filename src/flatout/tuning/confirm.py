@@ -24,7 +24,7 @@ def confirmation(untouched: Side, plan: Side, guard: Guard, semantics: bool) -> 
     """Ratios of the pairs, their median and interval; the guard with the losses of the whole duel.
 
     guard: the verdict of the trial that had all boosts of the plan on.
-    semantics: the plan changes what is computed, so that losses are not paired.
+    semantics: whether the plan changes what is computed, so that losses are not paired.
     """
     pairs = zip(untouched.windows_ms, plan.windows_ms, strict=True)
     ratios = tuple(before / after for before, after in pairs)
@@ -57,12 +57,12 @@ def _with_losses(guard: Guard, untouched: Side, plan: Side) -> Guard:
 
 
 OWN = (6.0, 4.0, 3.0)
-"""Times as far as other random numbers take the losses, those of a plan that draws others may be
-off, by how many runs with other numbers there are: one alone may come close by chance."""
+"""Limits for the losses of a plan that redraws, in units of what other random numbers cause; by
+the number of runs with other numbers: a single run may come close by chance."""
 
 
 def may_be_redrawn(guard: Guard, plan: tuple[PlannedBoost, ...], facts: wire.JobFacts) -> bool:
-    """Whether the losses differ, and other random numbers may be the reason: those of dropout."""
+    """Whether the losses differ, possibly because of other random numbers, as in dropout."""
     draws = any(model.random_forward for model in facts.models)
     draws = draws or any(known.get(boost.id).redraws for boost in plan)
     return not guard.passed and guard.finite and guard.loss_sigma is not None and draws
@@ -71,12 +71,12 @@ def may_be_redrawn(guard: Guard, plan: tuple[PlannedBoost, ...], facts: wire.Job
 def as_redrawn(guard: Guard, own: Sequence[float]) -> Guard:
     """The verdict on losses that differ, beside runs as written with other random numbers.
 
-    own: by how many standard errors the losses of these are off.
+    own: differences of these runs' losses, in standard errors.
     """
-    own = [sigma for sigma in own if sigma]  # none at all: nothing was drawn anew
+    own = [sigma for sigma in own if sigma]  # none at all: nothing was redrawn
     if guard.loss_sigma is None or not own:
         return guard
-    # The steps' own noise takes losses that are drawn anew about one standard error off.
+    # The steps' own noise moves redrawn losses by about one standard error.
     spread = max(1.0, math.sqrt(statistics.fmean(sigma * sigma for sigma in own)))
     if abs(guard.loss_sigma) > OWN[min(len(own), len(OWN)) - 1] * spread:
         return guard
@@ -87,13 +87,13 @@ def as_redrawn(guard: Guard, own: Sequence[float]) -> Guard:
 
 
 CLEAR = 1.1
-"""Two pairs are enough where each of them shows a difference like this."""
+"""Two pairs are enough if each shows a difference of at least this ratio."""
 ENOUGH = 5
-"""So many pairs are, where they agree on which is faster."""
+"""This many pairs are enough if they agree on which is faster."""
 
 
 def unclear(ratios: tuple[float, ...]) -> bool:
-    """Whether more pairs may settle it."""
+    """Whether more pairs may settle which is faster."""
     if len(ratios) < 2:
         return True
     if len(ratios) < ENOUGH:
@@ -105,7 +105,7 @@ def unclear(ratios: tuple[float, ...]) -> bool:
 def interval(ratios: tuple[float, ...], level: float = LEVEL) -> tuple[float, float] | None:
     """Bootstrap interval of the median over the pairs; the same for the same ratios.
 
-    None: a single pair.
+    None for a single pair.
     """
     if len(ratios) < 2:
         return None

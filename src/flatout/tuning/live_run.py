@@ -1,4 +1,4 @@
-"""A run of the user's that is tuned while it trains: orders, decisions as they fall, result."""
+"""A user's run that is tuned while it trains: orders, decisions as they are made, result."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ SILENT_S = 60.0
 """Without a decision for so long, a line says what is being done."""
 START = "needs_start"
 INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT, 0xC000013A)
-"""Exit codes after Ctrl-C: by the signal, by Python's or a shell's own way, on Windows."""
+"""Exit codes after Ctrl-C: from the signal, from Python or a shell, and on Windows."""
 FAIRLY = (Verdict.DIFFERENT, Verdict.FAILED)
-"""Verdicts of the Guard, which need no pairs."""
+"""The Guard's verdicts, which need no pairs."""
 
 
 class LiveTuning:
-    """One such run; called with the folder of its records and its process, it follows them."""
+    """One such run; when called with its records' folder and its process, it follows them."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class LiveTuning:
         on_decision: Callable[[Trial], None],
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """plan: what it begins with. selection: (exact alone, these alone, not these).
+        """plan: the initial plan. selection: (whether exact only, only these, not these).
 
         on_decision: called with each decision, as it falls. tell: called with a line on what is
         being done where there was no decision for a minute. Raises UserError for an unknown boost.
@@ -73,7 +73,7 @@ class LiveTuning:
             time.sleep(POLL_S)
 
     def heard(self, records: Iterable[tuple[int, wire.Record]]) -> None:
-        """Account for new records, (process id, record) each, and tell the decisions in them."""
+        """Account for new records, (process id, record) each, and report the decisions in them."""
         for pid, record in records:
             self.run.add(pid, record)
         rows = live.rows(self.run, [boost.id for boost in self.boosts])
@@ -98,7 +98,7 @@ class LiveTuning:
         return f"step {last.step + last.steps - 1:,}, {on}: still comparing, after {elapsed}"
 
     def only_at_start(self) -> dict[str, str]:
-        """Boosts that only the start of a program can set, each with the lines to add for it."""
+        """Boosts that can only be set at the program's start, each with the lines to add for it."""
         facts = self.run.facts
         waiting = {row.tried: row.params for row in live.rows(self.run) if row.why_untried == START}
         if facts is None:
@@ -106,7 +106,7 @@ class LiveTuning:
         return {name: known.get(name).by_hand(facts, waiting[name]) for name in waiting if name}
 
     def write_plan(self, command: Command, path: Path) -> Tuned | None:
-        """Write the plan to `path` and return what a report shows; None: nothing was measured."""
+        """Write the plan to `path`. Returns a report's content, or None if nothing was measured."""
         tuned = self.outcome(command)
         if tuned is None or tuned.plan is None:
             return tuned
@@ -114,7 +114,7 @@ class LiveTuning:
         return dataclasses.replace(tuned, plan_path=str(path))
 
     def outcome(self, command: Command) -> Tuned | None:
-        """What a report shows of the run; None where nothing was measured."""
+        """The content of a report on the run, or None if nothing was measured."""
         run, machine = self.run, identity(self.run.facts.torch if self.run.facts else None)
         written, summary = live.written(run), run.summary
         if written is None or summary is None:

@@ -1,4 +1,4 @@
-"""Do two loss curves of the same seeds agree, step by step?
+"""Do two loss curves with the same seeds agree, step by step?
 
 The Guard compares gradients (see docs/guard.md); this second test runs in fresh processes, with
 the program's own loss function.
@@ -12,15 +12,15 @@ import statistics
 
 SIGMAS = 3.0
 LEAST_SPREAD = 0.01
-"""Spread of the loss taken where the curve is smoother than this share of its value."""
+"""The least spread assumed for a smooth curve, as a share of its value."""
 
 
 def loss_sigma(
     losses: tuple[float | None, ...], untouched: tuple[float | None, ...], skip: int
 ) -> float | None:
-    """Mean paired difference of two loss curves in units of its standard error; None: no losses.
+    """Mean paired difference of two loss curves in its standard errors, or None without losses.
 
-    The spread is that of the untouched curve about its own trend: successive differences carry
+    The spread is that of the untouched curve about its own trend: successive differences have
     twice the variance of one loss. `skip`: number of first steps to leave out.
     """
     pairs = [

@@ -1,8 +1,8 @@
 """Whether a program divides its work itself, found out on node 0 before several nodes start it.
 
-On one machine the trial of ranks shows it. Here there is none, and all nodes must start the program
-alike: node 0 finds out and tells the others. It looks at one process, which trains for a few steps
-as written and changes nothing of the user's.
+On one machine, the trial of ranks shows it. Several nodes have no trial and must all start the
+program alike, so node 0 finds out and tells the others. It runs one process for a few training
+steps as written, which changes nothing of the user's.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def program(
     tell: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> NativeProgram | None:
-    """What the program is made for; None: for one device. Raises UserError.
+    """The program's own way to divide work, or None if made for one device. Raises UserError.
 
-    may_look: one process may be tried; limit_s: for it; tell: called with a line on what is done;
-    warn: with what the user should know.
+    may_look: whether one process may be tried; limit_s: its time limit; tell: called with a line
+    on what is done; warn: called with what the user should know.
     """
     tells = not may_look and starts_group(command.script)
     if tells or _remembered(command, plan):
@@ -61,7 +61,7 @@ def program(
 def _remembered(command: Command, plan: Plan) -> bool:
     """Whether a trial of the same script has shown that it starts its group itself.
 
-    Which batches the ranks of a framework would divide stands in no plan.
+    No plan holds the batches that a framework's ranks would divide.
     """
     ranks, sha = plan.ranks, script_sha256(command.script)
     if ranks is None or sha is None or ranks.script_sha256 != sha:

@@ -1,8 +1,8 @@
-"""The trial of a program that knows ranks itself: how it is started, and what comes of it.
+"""The trial of a program that knows ranks itself: how it is started, and the result.
 
-Where the batch of all ranks is that of one process, the mean of the ranks' losses is compared with
-its losses, as for rows. Where it grows, more samples a second are what is gained, and what is
-learned is for the user to judge.
+If all ranks' batch is that of one process, the mean of the ranks' losses is compared with its
+losses, as for rows. If the batch grows, the gain is in samples a second, and what is learned is
+for the user to judge.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ UNSCALED = "--scale-batch changes nothing: the script does not divide its work i
 UNEVEN = "its nodes must have equally many ranks; here they have {sizes}"
 UNDIVIDED = "{ranks} ranks cannot divide a batch of {batch} evenly"
 EVEN_NODES = ("fabric", "lightning")
-"""They know the ranks of a node and the number of nodes, and no more."""
+"""These only know the ranks of a node and the number of nodes."""
 LARGER_BATCH = "--scale-batch: the batch of all ranks is {size} times as large"
 
 
 def start(
     seen: wire.NativeSeen | None, scale_batch: bool, tell: Callable[[str], None]
 ) -> NativeStart | None:
-    """As what a program is started that was seen to train alone; None: its rows are cut.
+    """How to start a program that was seen to train alone, or None if its rows are cut.
 
-    tell: called with a line on what was decided, where there was anything to decide.
+    tell: called with a line on the decision, if there was one to make.
     """
     if seen is None:
         if scale_batch:
@@ -55,9 +55,9 @@ def start(
 def of_nodes(
     seen: NativeProgram | None, sizes: Sequence[int], tell: Callable[[str], None]
 ) -> NativeStart | None:
-    """As what nodes with so many ranks start a program; None: its rows are cut.
+    """How nodes with `ranks` ranks start a program, or None if its rows are cut.
 
-    The same on all of them: there is no trial that could show that it does not work. tell: as in
+    The same on all nodes: no trial could show that it does not work. tell: as in
     `start`.
     """
     if seen is None:
@@ -72,7 +72,7 @@ def of_nodes(
 
 
 def undivided(batches: Sequence[int], ranks: int) -> str:
-    """Why so many ranks cannot divide these batches between them; "": they can."""
+    """Why `ranks` ranks cannot divide these batches, or "" if they can."""
     batch = next((batch for batch in batches if batch % ranks), None)
     return "" if batch is None else UNDIVIDED.format(ranks=ranks, batch=batch)
 
@@ -80,7 +80,7 @@ def undivided(batches: Sequence[int], ranks: int) -> str:
 def judged(
     row: ScalingRow, written: Measurement, outcome: RankOutcome, how: NativeStart
 ) -> ScalingRow:
-    """One number of ranks, from the figures that rows would have."""
+    """The row of one number of ranks, from the figures that rows would have."""
     row = replace(row, native=how.framework)
     ranks, seen = outcome.measured, outcome.ranks
     if ranks is None or row.speedup is None or row.interval is None:
@@ -97,14 +97,14 @@ def judged(
 
 
 def speedup(written: Measurement, ranks: Measurement) -> float:
-    """How many times as many samples a second; of steps, where samples are not known."""
+    """The ratio of samples per second, or of steps if samples are not known."""
     if written.samples_per_s and ranks.samples_per_s:
         return ranks.samples_per_s / written.samples_per_s
     return written.step_ms / ranks.step_ms
 
 
 def fails(row: ScalingRow, how: NativeStart) -> str:
-    """Why its rows are cut instead; "" where they are not: it works, or it starts DDP itself."""
+    """Why its rows are cut instead, or "" if they are not: it works, or starts DDP itself."""
     if how.framework == wire.OWN_DDP or how.scale_batch:
         return ""
     if row.error is not None:

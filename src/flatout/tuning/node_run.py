@@ -1,4 +1,4 @@
-"""A run on several nodes: its ranks on this one, the leader on node 0, and the way to it."""
+"""A run on several nodes: this node's ranks, the leader on node 0, and the way to it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NATIVE = "started as torchrun would, {who} divides the work"
 
 
 def untried(layout: RankLayout, nodes: int) -> str:
-    """How the ranks of several nodes begin, in a line."""
+    """How the ranks of several nodes begin, in one line."""
     native = layout.native
     if native is None:
         how = CUT
@@ -40,9 +40,9 @@ def untried(layout: RankLayout, nodes: int) -> str:
 
 
 def layout(ranks: int | None, gpus: str | None, machine: Identity, least: int) -> RankLayout:
-    """The ranks of this machine; where nothing is asked, one on each GPU, or one.
+    """The ranks of this machine; by default one on each GPU, or one.
 
-    least: how many there must be. Raises UserError.
+    least: the fewest ranks allowed. Raises UserError.
     """
     present = len(machine.gpus)
     if ranks is None and gpus is None:
@@ -52,19 +52,19 @@ def layout(ranks: int | None, gpus: str | None, machine: Identity, least: int) -
 
 
 def program(command: Command, boosts: Sequence[PlannedBoost], scale_batch: bool) -> str:
-    """The same on all nodes that would run the same."""
+    """The same on all nodes that would run the same program."""
     chosen = [(boost.id, boost.params) for boost in boosts]
     parts = [flatout.__version__, script_sha256(command.script), chosen, scale_batch]
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
 
 
 class JoinedNodes:
-    """A node, from its first word to the others to its last."""
+    """A node, from its first message to the others to its last."""
 
     def __init__(self, nodes: NodeLayout, limits: NodeLimits, restarts: int = 0) -> None:
         """restarts: how often all ranks may be started again.
 
-        Raises UserError where node 0 cannot listen.
+        Raises UserError if node 0 cannot listen.
         """
         self.nodes, self.limits = nodes, limits
         self._leader: NodeLeader | None = None
@@ -76,7 +76,7 @@ class JoinedNodes:
         self.link = NodeLink(nodes, address, self.limits)
 
     def seen(self, look: Callable[[], NativeProgram | None]) -> NativeProgram | None:
-        """What node 0 sees of the program while the other nodes come; None on these."""
+        """What node 0 finds about the program while other nodes join; None on the others."""
         if self._leader is None:
             return None
         self._leader.wait_anew(self.limits.look_s)
@@ -98,12 +98,12 @@ class JoinedNodes:
     ) -> RankLayout:
         """Wait for the other nodes; `layout` with its place among theirs. Raises UserError.
 
-        native: what was seen of the program; tell: called with a line on what comes of that.
+        native: what was found about the program; tell: called with a line on the consequence.
         """
         return self._placed(layout, lambda: self.link.join(layout.size, program, native), tell)
 
     def rejoin(self, layout: RankLayout) -> RankLayout:
-        """The same when the ranks are started again. Raises UserError."""
+        """The same after the ranks are started again. Raises UserError."""
         return self._placed(layout, self.link.rejoin, lambda line: None)
 
     def _placed(
@@ -123,7 +123,7 @@ class JoinedNodes:
         return replace(layout, seed=agreed.seed, place=place, native=native)
 
     def close(self) -> None:
-        """Leave; node 0 lets the others hear first how it ended."""
+        """Leave; node 0 first tells the others how it ended."""
         self.link.close()
         if self._leader is not None:
             self._leader.close()

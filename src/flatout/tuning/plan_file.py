@@ -29,7 +29,7 @@ from flatout_agent.apply.plan import VERSION, PlanError, PlanTable, WrittenPlan
 from flatout_agent.wire import JobFacts
 
 DIGITS = 4
-"""Decimals of measured figures: more would be noise."""
+"""Decimal places of measured figures: more would be noise."""
 HEADER = """\
 The plan of `flatout tune`; `flatout run` applies it, `flatout eject` prints it as PyTorch lines.
 Edit it as you like: remove a boost, change its params. Everything but [boosts] is for the reader.\
@@ -39,7 +39,7 @@ JOB_NOTE = "The program as it was without any boost; `flatout eject` fits its li
 
 
 def read(path: Path) -> Plan:
-    """The plan in the file. Raises UserError, with the next step, for one that cannot be used."""
+    """The plan in the file. Raises UserError, with the next step, if it cannot be used."""
     try:
         plan = plan_reader.read(tomlkit.parse(plan_reader.text(path)).unwrap(), path)
         with plan_reader.naming(path):
@@ -57,12 +57,12 @@ def read(path: Path) -> Plan:
 
 
 def write(plan: Plan, path: Path) -> None:
-    """Replace the file atomically, so that no reader ever sees half a plan. Raises UserError."""
+    """Replace the file atomically, so that readers never see half a plan. Raises UserError."""
     _replace(render(plan), path)
 
 
 def write_ranks(ranks: PlannedRanks, path: Path) -> None:
-    """Put the table `[ranks]` into the plan that is there, all else untouched. Raises UserError."""
+    """Put the table `[ranks]` into the existing plan, all else untouched. Raises UserError."""
     document = tomlkit.parse(plan_reader.text(path))
     document["ranks"] = _ranks_table(ranks)
     _replace(tomlkit.dumps(document), path)
@@ -237,7 +237,7 @@ def _boost_table(boost: PlannedBoost) -> Table:
 
 
 def _fill(table: Any, values: Mapping[str, Any]) -> Any:
-    """Put what is known into the table: None and what is empty are left out."""
+    """Put known values into the table: None and empty ones are left out."""
     for name, value in values.items():
         if value is not None and value not in ((), [], {}):
             table[name] = _item(value)

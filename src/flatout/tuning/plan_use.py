@@ -1,4 +1,4 @@
-"""The plan that a run begins with: whether it fits this machine, and what it needs."""
+"""A run's initial plan: whether it fits this machine, and what it needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Warn = Callable[[str], None]
 def variables(
     plan: Plan, boosts: Sequence[PlannedBoost], command: Command, warn: Warn
 ) -> dict[str, str]:
-    """The variables that its boosts need; warns where this is not what it was measured on."""
+    """The variables that its boosts need; warns if it was measured on another setup."""
     if not plan.boosts:
         return {}
     machine = identity()

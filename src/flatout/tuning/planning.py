@@ -18,7 +18,7 @@ from flatout.running.one.command import Command, script_sha256
 from flatout.tuning.trials import Found
 
 ONE_PAIR = 1.25
-"""So many times a single pair may be off: on shared machines two runs of one program differ by up
+"""A single pair may be off by this factor: on shared machines two runs of one program differ by up
 to 30 %."""
 
 
@@ -29,10 +29,10 @@ def plan(
     machine: Identity,
     steps_left: int | None = None,
 ) -> Plan | None:
-    """The plan; None where nothing was kept, or the confirmation contradicts it.
+    """The plan, or None if nothing was kept or the confirmation contradicts it.
 
-    Without a confirmation (the program is too short for one, or was interrupted), and where it
-    is inconclusive, the plan states the gain of the pairs.
+    If the confirmation is inconclusive or missing (the program is too short for one, or was
+    interrupted), the plan states the gain of the pairs.
     """
     if not search.kept:
         return None
@@ -60,7 +60,7 @@ def plan(
 
 
 def paying(search: Found, steps: int | None) -> Found:
-    """Without the compiled boosts, where compiling costs more than a run of `steps` steps saves."""
+    """Without compiled boosts if compiling costs more than a run of `steps` steps saves."""
     written_ms, now_ms = search.written.step_ms, search.now_ms
     pays_after, compile_s = _pays_after(search.trials, search.kept, written_ms, now_ms)
     if steps is None or pays_after is None or pays_after <= steps:
@@ -84,10 +84,10 @@ def paying(search: Found, steps: int | None) -> Found:
 
 
 def agrees(confirmation: Confirmation, gain: float | None) -> bool:
-    """Whether fresh processes, too noisy to confirm a small gain, are consistent with this one.
+    """Whether fresh processes, too noisy to confirm a small gain, are consistent with it.
 
-    Two processes differ by more than two neighbouring blocks of one process do, and there each kept
-    boost was faster beyond doubt.
+    Two processes differ by more than neighbouring blocks of one process, and between blocks each
+    kept boost was clearly faster.
     """
     pair = confirmation.speedup
     low, high = confirmation.interval or (pair / ONE_PAIR, pair * ONE_PAIR)
@@ -95,9 +95,9 @@ def agrees(confirmation: Confirmation, gain: float | None) -> bool:
 
 
 def of_run(command: Command, run: LiveRun, machine: Identity, before: Plan) -> Plan | None:
-    """The plan that a run found while it trained; None where nothing is kept.
+    """The plan that a run found while it trained, or None if nothing is kept.
 
-    before: the plan that it began with; its facts of the program as written are carried over.
+    before: the initial plan; its facts about the program as written are carried over.
     """
     boosts = live.planned(run, before.boosts)
     if not boosts or run.summary is None:
@@ -125,7 +125,7 @@ def _pays_after(
     written_ms: float | None,
     now_ms: float | None,
 ) -> tuple[int | None, float | None]:
-    """(steps after which compiling pays off, compile seconds); None where nothing is compiled."""
+    """(steps until compiling pays, compile seconds), or None if nothing is compiled."""
     compiled_ids = {boost.id for boost in boosts if known.get(boost.id).compiles}
     times = [
         row.measured.compile_s

@@ -32,7 +32,7 @@ class RankPlan:
 
     layout: RankLayout
     scaling: Scaling | None = None
-    """The trial before it; None: there was none."""
+    """The trial before it, or None if there was none."""
 
 
 def planned(
@@ -45,10 +45,10 @@ def planned(
     warn: Callable[[str], None],
     scale_batch: bool = False,
 ) -> RankPlan:
-    """What the plan remembers, else a trial. Raises UserError where ranks are not worth it.
+    """What the plan remembers, else a trial. Raises UserError if ranks do not pay.
 
     report: called with a line on what is tried; warn: with what the user should know; scale_batch:
-    a framework may give each rank a whole batch.
+    whether a framework may give each rank a whole batch.
     """
     cores = machine.cores or layout.size
     known = remembered(plan, layout, machine, script_sha256(command.script), scale_batch)
@@ -75,9 +75,9 @@ def planned(
 
 
 def untried(layout: RankLayout, command: Command, scale_batch: bool) -> RankPlan:
-    """A run without a trial: rows are cut, but for a script that starts its processes itself.
+    """A run without a trial: rows are cut, unless a script starts its processes itself.
 
-    Raises UserError where the batch is to grow: which framework a script uses is seen in the trial.
+    Raises UserError if the batch is to grow: only a trial shows a script's framework.
     """
     if scale_batch:
         raise UserError(NEEDS_TRIAL, "leave out --no-trial")
@@ -98,7 +98,7 @@ def remembered(
     script: str | None,
     scale_batch: bool = False,
 ) -> int | None:
-    """Ranks that an earlier trial chose for the same script, ranks and machine; None: no trial."""
+    """The ranks chosen by an earlier trial of the same script and machine, or None."""
     ranks = plan.ranks
     if ranks is not None and bool(ranks.scale_batch) != scale_batch:
         return None
@@ -110,7 +110,7 @@ def remembered(
 
 
 def described(layout: RankLayout, machine: Identity) -> str:
-    """What a trial of ranks holds for: "2 cores of AMD EPYC 9B45"."""
+    """The machine that a trial of ranks holds for: "2 cores of AMD EPYC 9B45"."""
     if layout.gpus:
         names = sorted({gpu.name for gpu in machine.gpus})
         return f"{len(layout.gpus)} x {', '.join(names)}"
@@ -125,7 +125,7 @@ def write_plan(
     on: Identity,
     scale_batch: bool = False,
 ) -> None:
-    """Put the trial into the plan at `path`; a new one where there is none. Raises UserError."""
+    """Put the trial into the plan at `path`, or into a new one. Raises UserError."""
     row = scaling.chosen
     if row is None:
         return
@@ -156,7 +156,7 @@ def check(
     nodes: str | None = None,
     scale_batch: bool = False,
 ) -> bool:
-    """Whether several ranks are asked for. Raises UserError for what does not go together."""
+    """Whether several ranks are requested. Raises UserError for options that do not go together."""
     if ranks is not None and gpus is not None:
         raise UserError("--ranks and --gpus say the same thing in two ways", "give one of them")
     asked = ranks is not None or gpus is not None or nodes is not None

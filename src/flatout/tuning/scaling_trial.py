@@ -1,8 +1,8 @@
 """Does it pay to train on several ranks, and do they learn the same? One short trial of each.
 
-One process as written, then 2, 4, ... ranks, each in throw-away processes of the same seed that
-change nothing of the user's. The losses of the steps that both took are compared, then the times of
-their steps.
+One process as written, then 2, 4, ... ranks, each in throw-away processes with the same seed that
+change nothing of the user's. First the losses of their common steps are compared, then the step
+times.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from flatout.tuning.losses import SIGMAS, loss_sigma
 from flatout_agent import wire
 
 LIMIT_S = 300.0
-"""For one trial; a program that takes longer to start must be run with --no-trial."""
+"""Seconds for one trial; a program that starts more slowly needs --no-trial."""
 FIRST_STEPS = 5
 TOLERANCE = 1e-4
-"""Relative difference of a loss that rounding explains, in the first steps."""
+"""Relative difference of a loss that rounding can explain in the first steps."""
 LEAST_ROUNDING = 1e-7
-"""Of gradients, relative: what adding float32 numbers in another order does at least."""
+"""The least relative error of gradients from adding float32 numbers in another order."""
 ROUNDINGS = 10.0
-"""Times as far as disturbed gradients take the losses, those of ranks may be off."""
+"""The losses of ranks may be off by this many times the effect of disturbed gradients."""
 LEAST_SPEEDUP = 1.1
 MEMORY_SHARE = 0.8
-"""Of the main memory: what the copies of a program on CPU cores may take together."""
+"""Share of main memory that all copies of a program on CPU cores may take together."""
 
 
 @dataclass(frozen=True)
 class RankMachine:
-    """What the ranks may use."""
+    """The resources for the ranks."""
 
     cores: int
     memory_bytes: int | None = None
@@ -55,10 +55,10 @@ class RankMachine:
 
 @dataclass(frozen=True)
 class TooShort:
-    """A program with too few steps to be measured."""
+    """A program with too few steps to measure."""
 
     native: NativeStart | None = None
-    """As what it is started all the same."""
+    """How it is started nevertheless."""
 
 
 def measure(
@@ -72,8 +72,8 @@ def measure(
 ) -> Scaling | TooShort:
     """The trial. Raises UserError.
 
-    boosts: on in all trials; facts: of the program that they were chosen for; tell: called with
-    a line on what is tried next; scale_batch: a framework may give each rank a whole batch.
+    boosts: on in all trials; facts: those of the program they were chosen for; tell: called with a
+    line on the next trial; scale_batch: whether a framework may give each rank a whole batch.
     """
     try:
         tell("trial: one process, as written")
@@ -96,7 +96,7 @@ def measure(
 
 
 class _Asked(NamedTuple):
-    """What all trials of one job have in common."""
+    """The common inputs of all trials of one job."""
 
     bench: Bench
     layout: RankLayout
@@ -106,10 +106,10 @@ class _Asked(NamedTuple):
     tell: Callable[[str], None]
     native: NativeStart | None = None
     batches: tuple[int, ...] = ()
-    """That a framework would divide between the ranks."""
+    """Batches that a framework would divide between the ranks."""
 
     def without_others(self) -> Measurement | None:
-        """The one process of a program that demands torchrun's variables; None: not that."""
+        """The only process of a program that demands torchrun's variables, or None otherwise."""
         if self.native is None or self.native.framework != wire.OWN_DDP:
             return None
         self.tell("trial: one process, as torchrun would start it")
@@ -130,7 +130,7 @@ class _Asked(NamedTuple):
 def _rows(asked: _Asked, written: Measurement, drawn: bool = False) -> list[ScalingRow]:
     """Each number of ranks in turn, until one cannot be tried or is wrong.
 
-    drawn: models draw random numbers; of a program that divides its work itself.
+    drawn: whether models draw random numbers, in a program that divides its work itself.
     """
     rows: list[ScalingRow] = []
     how = asked.native
@@ -161,7 +161,7 @@ def _rows(asked: _Asked, written: Measurement, drawn: bool = False) -> list[Scal
 def _beside_rounding(
     asked: _Asked, row: ScalingRow, written: Measurement, outcome: RankOutcome
 ) -> ScalingRow:
-    """The row, judged by what gradients as far off as the ranks' do in one process."""
+    """The row, judged by the effect of gradients that are equally far off in one process."""
     seen, ranks = outcome.ranks, outcome.measured
     if seen is None or seen.gradient_error is None or ranks is None:
         return row
@@ -179,19 +179,19 @@ def _beside_rounding(
 def within_rounding(
     one: Sequence[float | None], ranks: Sequence[float | None], disturbed: Sequence[float | None]
 ) -> bool:
-    """Whether the ranks' losses are about as far from one process's as those of a disturbed one."""
+    """Whether the ranks' losses are about as far off as those of one disturbed process."""
     off, off_disturbed = _first_errors(one, ranks), _first_errors(one, disturbed)
     sigma = loss_sigma(tuple(ranks), tuple(one), 0)
     sigma_disturbed = loss_sigma(tuple(disturbed), tuple(one), 0)
     if not off or not off_disturbed or sigma is None or sigma_disturbed is None:
         return False
-    # The first loss comes before any gradient: nothing has grown there.
+    # The first loss comes before any gradient: no error has grown yet.
     grown = max(off) <= max(TOLERANCE, ROUNDINGS * max(off_disturbed)) and off[0] <= TOLERANCE
     return grown and abs(sigma) <= max(SIGMAS, SIGMAS * abs(sigma_disturbed))
 
 
 def _first_errors(one: Sequence[float | None], other: Sequence[float | None]) -> list[float]:
-    """Relative, of the first steps that both have a loss of; empty: there are none."""
+    """Relative errors of the first steps in which both have a loss, or empty if there are none."""
     both = _both(one, other) or []
     return [abs(a - b) / max(abs(a), 1e-12) for a, b in both[:FIRST_STEPS]]
 
@@ -199,7 +199,7 @@ def _first_errors(one: Sequence[float | None], other: Sequence[float | None]) ->
 def _both(
     one: Sequence[float | None], other: Sequence[float | None]
 ) -> list[tuple[float, float]] | None:
-    """The losses of steps that both have one of; None: NaN or Inf where `one` has a number."""
+    """Losses of steps that both have, or None if `other` is NaN or Inf where `one` is a number."""
     pairs = list(zip(one, other, strict=False))
     if any(a is not None and b is None for a, b in pairs):
         return None
@@ -218,7 +218,7 @@ def _native_row(
 
 
 def _check_refusal(outcome: RankOutcome, size: int) -> None:
-    """Raise UserError where the ranks have refused to train the script."""
+    """Raise UserError if the ranks have refused to train the script."""
     if outcome.refused is not None:
         reason, step = outcome.refused.reason, outcome.refused.next_step
         message = f"{size} ranks cannot train this script together: {reason}"
@@ -226,7 +226,7 @@ def _check_refusal(outcome: RankOutcome, size: int) -> None:
 
 
 def sizes(most: int) -> list[int]:
-    """2, 4, 8 ... and at last `most`."""
+    """2, 4, 8 ... and finally `most`."""
     powers = [2**power for power in range(1, most.bit_length()) if 2**power < most]
     return [*powers, most]
 
@@ -237,7 +237,7 @@ def compared(
     outcome: RankOutcome,
     drawn: bool = False,
 ) -> ScalingRow:
-    """One number of ranks against one process. drawn: random numbers are, also where none told."""
+    """One number of ranks against one process. drawn: random numbers are, even if not reported."""
     seen, ranks = outcome.ranks, outcome.measured
     if ranks is None:
         return ScalingRow(size, error=f"{outcome.error} (log: {outcome.log})")
@@ -261,9 +261,9 @@ def compared(
 def losses_agree(
     one: Sequence[float | None], several: Sequence[float | None], drawn: bool
 ) -> tuple[LossesAgree | None, str]:
-    """(verdict, why) of the steps that both took; None: there are too few losses.
+    """(verdict, why) on the common steps; the verdict is None if there are too few losses.
 
-    drawn: each rank draws random numbers of its own, so that no two losses are equal.
+    drawn: whether each rank draws its own random numbers, so that no two losses are equal.
     """
     both = _both(one, several)
     if both is None:
@@ -282,7 +282,7 @@ def losses_agree(
 
 
 def interval(one_ms: Sequence[float], several_ms: Sequence[float]) -> tuple[float, float]:
-    """Bootstrap interval of the speed-up, from the steps' times; the same for the same times."""
+    """Bootstrap interval of the speed-up from step times; the same for the same times."""
     generator = random.Random(0)  # the interval must not differ from one report to the next
     ratios = sorted(
         statistics.fmean(generator.choices(one_ms, k=len(one_ms)))
@@ -294,7 +294,7 @@ def interval(one_ms: Sequence[float], several_ms: Sequence[float]) -> tuple[floa
 
 
 def chosen(asked: int, written_ms: float, rows: Sequence[ScalingRow]) -> Scaling:
-    """The fastest number of ranks that is right and worth it; or why there is none."""
+    """The fastest number of ranks that is correct and pays, or why there is none."""
     wrong = next((row for row in rows if row.losses == "different"), None)
     if wrong is not None:
         reason = f"{wrong.size} ranks do not learn the same as one process: {wrong.losses_reason}"
@@ -319,7 +319,7 @@ def _pays(row: ScalingRow) -> bool:
 
 
 def _too_slow(row: ScalingRow) -> str:
-    """The numbers, and what limits it."""
+    """The numbers, and their limit."""
     assert row.interval is not None
     speed = f"{units.ratio(row.speedup)} as fast as one process ({units.ratios(row.interval)})"
     parts = {
@@ -345,7 +345,7 @@ def _wait_s(measured: Measurement) -> float | None:
 def _memory_excess(
     size: int, written: Measurement, layout: RankLayout, machine: RankMachine
 ) -> str | None:
-    """Why so many copies of the program do not fit into main memory; None: they do."""
+    """Why `ranks` copies of the program do not fit into main memory, or None if they do."""
     if layout.gpus or written.peak_bytes is None or machine.memory_bytes is None:
         return None
     needed = size * written.peak_bytes
@@ -358,7 +358,7 @@ def _memory_excess(
 
 
 def refused(scaling: Scaling) -> UserError:
-    """What the user is told where no number of ranks is worth it."""
+    """The message to the user if no number of ranks pays."""
     return UserError(
         f"not trained on ranks: {scaling.refusal}",
         "run it without --ranks and --gpus; --no-trial trains on them all the same",

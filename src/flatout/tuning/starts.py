@@ -18,7 +18,7 @@ from flatout_agent.live import decide
 
 PAIRS = 4
 WORTH = 1.03
-"""A boost that promises less is tried only where there is plenty of time."""
+"""A boost that promises less is tried only if there is plenty of time."""
 PLENTIFUL = 6.0
 WARM_STEPS = 12
 """Steps of each side of a duel that are not measured."""
@@ -33,7 +33,7 @@ def try_starts(
 ) -> tuple[list[Trial], tuple[PlannedBoost, ...]]:
     """(a row for each, the boosts kept now).
 
-    bench: with the windows of a duel.
+    bench: set up with the windows of a duel.
     """
     boosts = search.kept
     rows: list[Trial] = []
@@ -57,14 +57,14 @@ def try_starts(
 
 
 def _cost_s(bench: Bench, search: Found) -> float:
-    """Seconds that a duel is expected to take."""
+    """The expected seconds of a duel."""
     step_s = (search.now_ms or search.written.step_ms) / 1000
     window_s = max(bench.window_s, bench.min_steps * step_s)
     return 2 * (search.start_s + WARM_STEPS * step_s + PAIRS * window_s)
 
 
 def _start_boosts(search: Found, choice: Allowance) -> list[ApplicableBoost]:
-    """Boosts that apply but could not be switched in the running program."""
+    """Boosts that apply but cannot be switched in the running program."""
     ids = {row.tried for row in search.trials if row.why_untried == "needs_start"}
     applicable, _ = candidates(search.facts, choice)
     return [

@@ -1,8 +1,8 @@
 """Try boosts in throw-away processes that are tuned while they train, and collect the results.
 
 One process tries all boosts that can be switched in a running program. A program that ends too
-early is begun again, with all that is known by then, until each boost has its verdict or the time
-is over. The deadline is a promise: each process knows it, and what the confirmation needs.
+early is started again with everything known so far, until each boost has its verdict or time is
+up. The deadline is a promise: each process knows it, and the time that the confirmation needs.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from flatout.tuning.candidates import Allowance, skip
 from flatout_agent import wire
 
 LAST_S = 1.0
-"""Seconds before the deadline at which a process that has not ended by itself is ended."""
+"""A process that still runs this many seconds before the deadline is ended."""
 IDLE_RUNS = 2
-"""So many processes in a row that decide nothing: another would not either."""
+"""After this many processes in a row without a decision, another would not decide either."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the throw-away processes found."""
+    """The results of the throw-away processes."""
 
     facts: wire.JobFacts
     written: Measurement
-    """The program as written."""
+    """Figures of the program as written."""
     kept: tuple[PlannedBoost, ...] = ()
     trials: tuple[Trial, ...] = ()
     blocks: tuple[StepBlock, ...] = ()
@@ -43,9 +43,9 @@ class Found:
     now_ms: float | None = None
     """Step time with all kept boosts on."""
     run_steps: int | None = None
-    """Steps of a whole run, where one ran to its end."""
+    """Steps of a whole run, if one ran to its end."""
     start_s: float = 0.0
-    """Wall time of the start of one process, up to the first step."""
+    """Wall time in seconds from the start of one process to its first step."""
     redirected: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     interrupted: bool = False
@@ -53,7 +53,7 @@ class Found:
 
     @property
     def speedup(self) -> float | None:
-        """Step time as written over step time with the kept boosts, by neighbouring blocks."""
+        """Step time as written over step time with the kept boosts, from neighbouring blocks."""
         if not self.kept or not self.now_ms:
             return None
         return self.written.step_ms / self.now_ms
@@ -77,7 +77,7 @@ class _Search:
     runs: list[FinishedTuning] = field(default_factory=list)
     first: LiveRun | None = None
     summary: wire.LiveSummary | None = None
-    """Where the last process that measured anything stood at its end."""
+    """The final state of the last process that measured anything."""
     interrupted: bool = False
 
 
@@ -89,11 +89,11 @@ def find(
     steps_left: int | None,
     whole_s: float = 0.0,
 ) -> Found:
-    """Raises UserError where the program as written cannot be measured, KeyboardInterrupt where
-    it was interrupted before that.
+    """Raises UserError if the program as written cannot be measured, KeyboardInterrupt if it was
+    interrupted before that.
 
     deadline: by `time.monotonic`; the processes leave what a confirmation needs. whole_s: the time
-    that the user gave for all of it.
+    that the user gave for everything.
     """
     allowed, refusals = _allowed(choice)
     search = _Search()
@@ -133,7 +133,7 @@ def _run_process(
     steps_left: int | None,
     whole_s: float,
 ) -> FinishedTuning:
-    """One more process; raises UserError where the first one gives no measurement."""
+    """One more process; raises UserError if the first one gives no measurement."""
     left_s = max(0.0, deadline - time.monotonic())
     orders = _orders(search, allowed, left_s, steps_left, bench.seed + len(search.runs))
     orders = dataclasses.replace(orders, whole_s=whole_s)
@@ -202,12 +202,12 @@ def _measured(decision: wire.Decided) -> bool:
 
 
 def _pairs(summary: wire.LiveSummary | None) -> int:
-    """Pairs of all comparisons so far."""
+    """The number of pairs in all comparisons so far."""
     return sum(len(pairs.ratios) for pairs in summary.compared) if summary is not None else 0
 
 
 def _over(attempt: FinishedTuning, kept: bool, deadline: float, whole_s: float) -> bool:
-    """Whether another process would bring nothing, or the time is over."""
+    """Whether another process would gain nothing, or the time is up."""
     summary = attempt.run.summary
     if (summary is not None and summary.settled) or attempt.returncode:
         return True
@@ -223,7 +223,7 @@ class _Relay:
     """Passes the agent's records on to the observer."""
 
     def __init__(self, observer: Observer, run: LiveRun, on: list[str], written: bool) -> None:
-        """written: the program as written has its row already."""
+        """written: whether the program as written already has its row."""
         self.observer, self.run, self.on, self.written = observer, run, on, written
 
     def __call__(self, record: wire.Record) -> None:

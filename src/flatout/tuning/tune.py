@@ -33,40 +33,40 @@ from flatout_agent import wire
 
 PAIRS, MOST_PAIRS = 2, 11
 MARGIN_S = 0.7
-"""Of the budget, for writing the report and ending: the budget is a promise."""
+"""Seconds of the budget kept for the report and the end: the budget is a promise."""
 OWN_RUNS = 3
-"""Runs as written with other random numbers, where the plan's losses are off and these may be the
-reason."""
+"""Number of runs as written with other random numbers, if these may be why the plan's losses are
+off."""
 ENOUGH_S = 0.8
-"""The confirmation is begun with so much of the time that it takes, about."""
+"""Share of the confirmation's estimated time that must be left to begin it."""
 WORTH = 1.05
-"""What promises less is not named among the boosts that had no time."""
+"""A boost that promises less is not listed among those for which there was no time."""
 NOISY = 0.25
 """Noise of the program against itself above which the user is warned."""
 DRIFT = 1.25
 """Figures of the same program that are further apart are told together."""
 CROWDED_SHARE = 0.4
-"""Share of a GPU's memory: tensors of that size and the overhead of a process fill half of it."""
+"""Share of a GPU's memory: such tensors and the overhead of a process fill half of it."""
 UNCONFIRMED = "measured between steps, not confirmed in fresh processes"
 
 
 @dataclass(frozen=True)
 class TuneSettings:
-    """How long and how exactly."""
+    """The duration and the exactness."""
 
     budget_s: float = 600.0
     steps: int | None = None
-    """Measured steps of each window of the confirmation; None: as many as a second holds."""
+    """Measured steps of each window of the confirmation, or None for one second's worth."""
     seed: int = 0
     pairs: int = PAIRS
     steps_left: int | None = None
-    """Steps that a whole run takes, where the user knows."""
+    """Steps of a whole run, if the user knows."""
 
 
 def tune(
     command: Command, choice: Allowance, settings: TuneSettings, folder: Path, observer: Observer
 ) -> Tuned:
-    """Find the plan. Raises UserError when the program itself cannot be measured."""
+    """Find the plan. Raises UserError if the program itself cannot be measured."""
     began = time.monotonic()
     deadline = began + settings.budget_s - MARGIN_S
     files = footprint.take(Path.cwd())
@@ -115,7 +115,7 @@ def _finish(
     deadline: float,
     notes: list[str],
 ) -> tuple[Found, Confirmation | None, Measurement | None]:
-    """What needs fresh processes: boosts of the start, and the confirmation. Ctrl-C ends them."""
+    """The part that needs fresh processes: start boosts and confirmation. Ctrl-C ends them."""
     best = Measurement(search.now_ms, None, (), ()) if search.kept and search.now_ms else None
     if search.interrupted:
         end_all(bench.folder)
@@ -142,7 +142,7 @@ def _finish(
 
 def _bench(command: Command, settings: TuneSettings, folder: Path) -> Bench:
     run_folder, root = folder.absolute(), ROOT.absolute()
-    # Beside the runs, for the next tuning; where these could not be made, with this one.
+    # Beside the runs, for the next tuning; if they could not be made there, with this one.
     cache = (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
     return Bench(command, run_folder, seed=settings.seed, compile_cache=cache)
 
@@ -180,7 +180,7 @@ def _confirm(
 
 
 def _own_sigmas(bench: Bench, untouched: duel.Side, deadline: float) -> list[float]:
-    """How far other random numbers alone take the losses: in the duel's runs, or in others."""
+    """How far other random numbers alone move the losses: in the duel's runs, or in others."""
     redrawn = list(untouched.redrawn)
     steps, took_s = len(untouched.losses), 0.0
     for number in range(len(redrawn) + 1, OWN_RUNS + 1):
@@ -198,12 +198,12 @@ def _own_sigmas(bench: Bench, untouched: duel.Side, deadline: float) -> list[flo
 
 
 def _confirmation_s(search: Found) -> float:
-    """Seconds that the confirmation takes at least."""
+    """The least seconds that the confirmation takes."""
     return wire.confirmation_s(search.start_s, search.written.step_ms / 1000, search.run_steps)
 
 
 def _last_guard(search: Found) -> Guard:
-    """The verdict on the last kept boost, where the program ended before all were compared."""
+    """The verdict on the last kept boost if the program ended before all were compared."""
     boost_ids = {boost.id for boost in search.kept}
     guards = [
         row.guard for row in search.trials if row.tried in boost_ids and row.guard is not None
@@ -220,7 +220,7 @@ def _duel(
     on_pair: duel.PairDone,
     notes: list[str],
 ) -> tuple[duel.Side, duel.Side]:
-    """Windows in turn; whole runs in turn where the program is too short for them."""
+    """Windows in turn, or whole runs in turn if the program is too short for them."""
     most = max(MOST_PAIRS, settings.pairs)
     if not _too_short(search):
         try:
@@ -244,14 +244,14 @@ def _duel(
 
 
 def _too_short(search: Found) -> bool:
-    """Whether a whole run of the program has no room for the windows of a duel."""
+    """Whether a whole run of the program is too short for the windows of a duel."""
     if search.run_steps is None:
         return False
     return search.run_steps * search.written.step_ms / 1000 < wire.SHORT_S
 
 
 def _windows(bench: Bench, search: Found, settings: TuneSettings) -> Bench:
-    """Windows of about a second: each side has several."""
+    """Windows of about a second; each side has several."""
     if settings.steps is not None:
         steps = max(3, settings.steps)
         return dataclasses.replace(
@@ -264,7 +264,7 @@ def _windows(bench: Bench, search: Found, settings: TuneSettings) -> Bench:
 
 
 def _crowded(search: Found) -> bool:
-    """Whether two of the program, one of them suspended, may not fit into a GPU's memory."""
+    """Whether two copies, one of them suspended, may not fit into a GPU's memory."""
     if search.facts.device != "cuda" or search.written.peak_bytes is None:
         return False
     known_bytes = [gpu.memory_bytes for gpu in identity().gpus if gpu.memory_bytes]
@@ -272,7 +272,7 @@ def _crowded(search: Found) -> bool:
 
 
 def _baseline(search: Found, confirmed: Confirmation | None) -> Measurement:
-    """The program as written; its losses are those of the confirmation, where there is one."""
+    """The program as written, with the losses of the confirmation if there is one."""
     losses = confirmed.untouched_losses if confirmed is not None else ()
     return dataclasses.replace(search.written, losses=losses)
 
@@ -313,7 +313,7 @@ def _notes(search: Found, settings: TuneSettings) -> list[str]:
 
 
 def untried_notes(search: Found) -> list[str]:
-    """What promises enough and was not compared, by what it wants: more time, a longer program."""
+    """Promising boosts that were not compared, by what they need: more time, a longer program."""
     notes = []
     if short_of_time := _worth_trying(search, "no_time"):
         notes.append(f"there was no time to try {short_of_time}: give a longer --budget")

@@ -1,4 +1,4 @@
-"""Say in one message what the user's program did instead of training."""
+"""One message on what the user's program did instead of training."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from flatout.running.one.trial_process import GIVE_INPUT, log_tail, wants_input
 
 LOG_LINES = 12
 FULL_BYTES = 16 * 2**20
-"""With less space than this the disk counts as full: records and gradients need some."""
+"""Below this free space the disk counts as full: records and gradients need some."""
 CURE_FULL = "free some space, then run it again"
 
 
 def why(outcome: Outcome | FinishedTuning) -> UserError:
-    """The error that says why the program as written gave no measurement, and what to do next."""
+    """The error that tells why the program as written gave no measurement, and what to do next."""
     tail = "".join(f"\n  | {line}" for line in log_tail(Path(outcome.log), LOG_LINES))
     disk_error = _full_disk(Path(outcome.log).parent)
     if disk_error is not None:
@@ -39,7 +39,7 @@ def why(outcome: Outcome | FinishedTuning) -> UserError:
 
 
 def _full_disk(folder: Path) -> str | None:
-    """Checked first: without space neither the program nor the agent can write what went wrong."""
+    """Checked first: without space, neither the program nor the agent can record the cause."""
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes >= FULL_BYTES:
         return None

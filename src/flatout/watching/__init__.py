@@ -1,1 +1,1 @@
-"""Running jobs and their machines, watched: samples -> history -> alerts -> frames."""
+"""Watching running jobs and their machines: samples -> history -> alerts -> frames."""

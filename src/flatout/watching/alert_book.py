@@ -11,39 +11,39 @@ from flatout.watching import rules
 from flatout.watching.rules import Breach, RuleModule, View
 
 CLEARS_S = 10.0
-"""An alert is resolved when its rule has not held for so long."""
+"""An alert is resolved when its rule has not held for this long."""
 KEPT_S = 3600.0
-"""A resolved alert is shown for so long."""
+"""A resolved alert is shown for this long."""
 MOST_ALERTS = 200
 LONGEST_LOOK_S = 10.0
-"""Between two looks; what is longer was slept through, and nothing held in it."""
+"""The most watched time between two looks; the rest was slept through and does not count."""
 SEVERITIES = list(Severity)
 STATES = ("firing", "pending", "resolved")
 Key = tuple[str, str, str, str]
 Question = tuple[str, str, str, bool]
-"""A rule's code, the machine, the job, and whether that has ended."""
+"""A rule's code, the machine, the job, and whether the job has ended."""
 
 
 class AlertBook:
-    """The alerts of one machine's jobs. A rule that fails is left out for good, and named."""
+    """The alerts of one machine's jobs. A rule that fails is named and never asked again."""
 
     def __init__(self, modules: Sequence[RuleModule] | None = None) -> None:
         self._modules = list(rules.every() if modules is None else modules)
         self._open: dict[Key, Alert] = {}
         self._began: dict[Key, float] = {}
         self._held: dict[Key, float] = {}
-        """When the rule began to hold and held last, in watched time."""
+        """When the rule began to hold, and when it last held, in watched time."""
         self._watched_s = 0.0
-        """Goes on only while somebody looks, and never back, whatever the clock does."""
+        """Advances only while somebody looks, and never goes back, whatever the clock does."""
         self._last_s: float | None = None
         self._answered: dict[Question, tuple[float, list[Breach]]] = {}
-        """What rules that are not asked at each look have said, and when, in watched time."""
+        """The last answers of rules that are not asked at each look, with their watched time."""
         self._resolved: list[Alert] = []
         self.notes: list[str] = []
-        """Rules that were left out, in sentences."""
+        """Sentences about rules that are no longer asked."""
 
     def update(self, views: Sequence[View]) -> tuple[Alert, ...]:
-        """Ask all rules about each view; the alerts as they are now, the worst first."""
+        """Ask all rules about each view. Returns the current alerts, the worst first."""
         now_s = max((view.now_s for view in views), default=0.0)
         if self._last_s is not None:
             self._watched_s += min(LONGEST_LOOK_S, max(0.0, now_s - self._last_s))
@@ -57,7 +57,7 @@ class AlertBook:
 
     @property
     def alerts(self) -> tuple[Alert, ...]:
-        """All of them: firing, pending, then resolved ones."""
+        """All alerts: firing, pending, then resolved."""
         shown = [*self._open.values(), *reversed(self._resolved)]
         shown.sort(key=lambda alert: (STATES.index(alert.state), SEVERITIES.index(alert.severity)))
         return tuple(shown[:MOST_ALERTS])
@@ -115,7 +115,7 @@ class AlertBook:
         )
 
     def _resolve(self, now_s: float, views: Sequence[View]) -> None:
-        """Close what no longer holds. What a job died of stays true as long as it is shown."""
+        """Close what no longer holds. Why a job died stays true as long as it is shown."""
         shown = {view.job.id: view.job for view in views if view.job is not None}
         for key, alert in list(self._open.items()):
             job = shown.get(alert.job or "")

@@ -1,4 +1,4 @@
-"""How many steps a run has, where an earlier run of the same program tells."""
+"""The number of steps of a run, if an earlier run of the same program shows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_RUNS = 20
 def steps_before(run_folder: Path, program: str) -> int | None:
     """Steps that this program, with these arguments, took when it last ended without an error.
 
-    run_folder: of the run that begins now; those of earlier runs stand beside it.
+    run_folder: that of the run that begins now; folders of earlier runs are beside it.
     """
     try:
         folders = sorted(path for path in run_folder.parent.iterdir() if path != run_folder)

@@ -22,9 +22,9 @@ from flatout_agent.wire.job_list import JobEntry
 MOST_STEPS_SHOWN = 200
 LOADER_BOOST = "loader-workers"
 SILENT_S = 20.0
-"""Without a step for so long, a rank is asked whether it waits for its user."""
+"""After this long without a step, a rank is asked whether it waits for its user."""
 RETRY_S = 5.0
-"""A ring that could not be read is tried again after so long."""
+"""A ring that could not be read is tried again after this long."""
 
 
 class FollowedRank:
@@ -35,7 +35,7 @@ class FollowedRank:
         header = ring.header
         self.steps = RankSteps(header.rank, header.pid, header.world_size)
         self.foreign = ring.writer_alive() is None
-        """Its pid means nothing here: it runs in a container."""
+        """Whether its pid means nothing here, as it runs in a container."""
         self.tree = TreeUse(header.pid)
         self.pids: frozenset[int] = frozenset()
         self.gpu_memory_bytes: int | None = None
@@ -71,14 +71,14 @@ class FollowedRank:
         history.waits_for_input = silent and waits_for_input(self.ring.header.pid)
 
     def _only_gpu(self, machine: MachineSample | None) -> tuple[int, ...]:
-        """Where the driver lists no processes, as in a container: the one that there is."""
+        """The only GPU, for a driver that lists no processes, as in a container."""
         gpus = machine.gpus if machine is not None else ()
         if len(gpus) != 1 or gpus[0].processes or self.steps.history.device in (None, "cpu"):
             return ()
         return (gpus[0].index,)
 
     def sample(self) -> RankSample:
-        """It now."""
+        """Its current state."""
         history, recent = self.steps.history, self.steps.recent()
         tree = history.trees[-1] if history.trees else None
         last = self.steps.steps[-1] if self.steps.steps else None
@@ -104,7 +104,7 @@ class FollowedJob:
     """One job in the list, as far as it runs on this machine."""
 
     def __init__(self, entry: JobEntry, last: Frame | None = None) -> None:
-        """last: of a job that has ended before, the last frame of its history."""
+        """last: for a job that has already ended, the last frame of its history."""
         self.entry = entry
         self._last = last.jobs[0] if last is not None and last.jobs else None
         self.ended_s = entry.ended_s
@@ -124,7 +124,7 @@ class FollowedJob:
         self._refused: dict[Path, float] = {}
 
     def update(self, now_s: float, machine: MachineSample | None = None) -> None:
-        """Look at it again."""
+        """Read its current state."""
         self._find(now_s)
         for rank in self._ranks.values():
             rank.update(now_s, machine)
@@ -136,7 +136,7 @@ class FollowedJob:
         history.ended_s, history.exit_code = self.ended_s, self.entry.exit_code
 
     def _learn_of_headers(self) -> None:
-        """What the rings' headers tell of the program."""
+        """Take what the rings' headers say about the program."""
         headers = [rank.ring.header for rank in self.ranks]
         alone = any(header.loader_workers == 0 for header in headers)
         planned = LOADER_BOOST in self.entry.boosts
@@ -145,7 +145,7 @@ class FollowedJob:
         self.history.largest_save_bytes = saves or None
 
     def settle(self) -> None:
-        """It has ended: take the last steps; its processes are gone."""
+        """Take the last steps of the ended job; its processes are gone."""
         self._find(0.0)
         for rank in self._ranks.values():
             rank.steps.add(rank.ring.new())
@@ -155,7 +155,7 @@ class FollowedJob:
 
     @property
     def ranks(self) -> list[FollowedRank]:
-        """Its training processes by rank: of each rank the one that took a step last.
+        """Its training processes by rank; for each rank, the one that last took a step.
 
         A program that the job starts meanwhile, as for an evaluation, has the same rank.
         """
@@ -173,11 +173,11 @@ class FollowedJob:
                 continue
             try:
                 self._ranks[path] = FollowedRank(Ring(path))
-            except (OSError, ValueError):  # just being made, or damaged
+            except (OSError, ValueError):  # being created, or damaged
                 self._refused[path] = now_s + RETRY_S
 
     def sample(self, hostname: str, alerts: Sequence[Alert] = ()) -> JobSample:
-        """It now; alerts: those that fire about it."""
+        """Its current state; alerts: the firing ones about it."""
         entry = self.entry
         if self._last is not None:
             return replace(self._last, state="ended", hostname=hostname, recent_steps=())
@@ -204,7 +204,7 @@ class FollowedJob:
         return _with_steps(base, trained, self._expected()) if trained else base
 
     def with_steps(self, sample: JobSample) -> JobSample:
-        """The sample with the steps since the last call, of its least rank."""
+        """The sample with the steps since the last call, of its lowest rank."""
         fresh = [rank.steps.take_fresh(MOST_STEPS_SHOWN) for rank in self.ranks]
         return replace(sample, recent_steps=fresh[0] if fresh else ())
 
@@ -224,7 +224,7 @@ class FollowedJob:
 
 
 def _explained(last: Frame) -> tuple[str, str, tuple[str, ...]] | None:
-    """What END001 said of the cause when the job ended."""
+    """The cause that END001 gave when the job ended."""
     for alert in last.alerts:
         how, _, cause = alert.evidence.partition("; ")
         if alert.code == "END001" and how and cause:

@@ -1,4 +1,4 @@
-"""The stacks of all ranks of a job that hangs, the rank that is least far first."""
+"""The stacks of all ranks of a job that hangs, the rank that is furthest behind first."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from flatout.watching.following import FollowedRank
 
 
 def collect(ranks: Sequence[FollowedRank], wait_s: float = WAIT_S) -> str:
-    """Ask each rank, wait for the answers, and put them together; empty: nobody was asked."""
+    """Ask each rank, wait for the answers, and join them; empty if nobody was asked."""
     return stacks.together(stacks.ask(((rank.ring, rank.sample().step) for rank in ranks), wait_s))

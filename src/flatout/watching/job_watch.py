@@ -1,6 +1,6 @@
 """Watch the job that this `flatout run` has started: history, alerts, the stacks of a hang.
 
-A thread of the host, once a second. An error of it costs the watch, not the run.
+A thread of the host that looks once a second. An error costs the watch, not the run.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from flatout_agent.wire.job_list import JobEntry
 
 EVERY_S = 1.0
 JOIN_S = 1.0
-"""For the look under way at the program's end. A driver may keep a sample of a device for long;
-that is taken outside the lock, and nobody waits for it.
+"""How long the program's end waits for the current look. A driver may take long for a sample; that
+happens outside the lock, and nobody waits for it.
 """
 Tell = Callable[[str], None]
 
@@ -42,7 +42,7 @@ class JobWatch:
     def __init__(
         self, program: str, boosts: tuple[str, ...], tell: Tell, every_s: float = EVERY_S
     ) -> None:
-        """tell: called with a line for the user, of each alert when it begins to fire."""
+        """tell: called with a line for the user about each alert that begins to fire."""
         self._program, self._boosts, self._tell = program, boosts, tell
         self._every_s = every_s
         self._entry: JobEntry | None = None
@@ -58,7 +58,7 @@ class JobWatch:
         self._hostname = socket.gethostname()
 
     def prepare(self, run_folder: Path) -> str:
-        """List the job; the folder for the rings of its processes, or "" where there is none."""
+        """List the job. Returns the folder for its processes' rings, or "" if there is none."""
         try:
             self._entry = jobs.new_entry(self._program, run_folder, self._boosts)
             job_list.write(self._entry)
@@ -91,10 +91,10 @@ class JobWatch:
             job_list.write(self._entry)
 
     def close(self, explained: tuple[str, str, tuple[str, ...]] | None = None) -> None:
-        """Write the last frame. explained: what a crash was: title, cause, cures."""
+        """Write the last frame. explained: title, cause and cures of a crash."""
         if self._entry is None or self._job is None:
             return
-        free = self._lock.acquire(timeout=JOIN_S)  # else stacks are being collected
+        free = self._lock.acquire(timeout=JOIN_S)  # if not free, stacks are being collected
         try:
             if free:
                 self._job.entry, self._job.ended_s = self._entry, self._entry.ended_s
@@ -115,7 +115,7 @@ class JobWatch:
             self._tell(f"the run is no longer watched: {type(error).__name__}: {error}")
 
     def _expect(self) -> None:
-        """List how many steps the run has, where an earlier one tells."""
+        """List how many steps the run has, if an earlier run shows it."""
         assert self._entry is not None
         steps = steps_before(Path(self._entry.run_folder), self._program)
         with self._lock:
@@ -153,7 +153,7 @@ class JobWatch:
             self._recording.add(Frame(now_s, machines, (sample,), alerts))
 
     def _say(self, alert: Alert) -> None:
-        """Tell an alert once, when it begins to fire; an end is told by the run itself."""
+        """Report an alert once, when it begins to fire; the run itself reports its end."""
         key = (*alert.key, alert.since_s)
         if alert.state != "firing" or key in self._told:
             return

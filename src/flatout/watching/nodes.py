@@ -1,6 +1,6 @@
 """Frames of other machines, through ssh: no port is opened and no token is needed.
 
-Each node runs `flatout monitor --json --follow` and is read by a thread; one that ends is tried
+Each node runs `flatout monitor --json --follow` and is read by a thread; if it ends, it is started
 again. The remote side ends with its connection.
 """
 
@@ -22,7 +22,7 @@ from flatout.nouns.frame import Frame
 
 SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
 STALE_S = 15.0
-"""A node's last frame is shown for so long without a new one."""
+"""A node's last frame is shown for this long without a new one."""
 RETRY_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 MOST_LETTERS = 200
 
@@ -31,7 +31,7 @@ class Nodes:
     """Several hosts as one source of frames."""
 
     def __init__(self, hosts: Sequence[str], remote: str = "flatout") -> None:
-        """remote: how flatout is called there. Raises UserError for a host that is none."""
+        """remote: the flatout command there. Raises UserError for an invalid host."""
         for host in hosts:
             if host.startswith("-") or not host.strip() or any(c.isspace() for c in host):
                 raise UserError(f"{host!r} is no host", "flatout monitor node1 node2")
@@ -39,7 +39,7 @@ class Nodes:
         self._nodes = [_Node(host, remote, self._frames) for host in dict.fromkeys(hosts)]
 
     def frames(self, every_s: float = 1.0) -> Iterator[Frame]:
-        """A frame of all of them every so many seconds."""
+        """One frame of all hosts every `every_s` seconds."""
         latest: dict[str, tuple[float, Frame]] = {}
         for node in self._nodes:
             node.start()
@@ -57,7 +57,7 @@ class Nodes:
                 node.stop()
 
     def once(self, limit_s: float = 30.0) -> Frame:
-        """The first frame in which all of them have answered, or have been given up."""
+        """The first frame in which every host has answered or been given up."""
         deadline = time.monotonic() + limit_s
         frames = self.frames(0.5)
         try:
@@ -81,7 +81,7 @@ class Nodes:
         return Frame(
             time_s=time.time(),
             machines=tuple(machine for frame in shown for machine in frame.machines),
-            # Ids are those of one machine; two may have the same.
+            # Ids are unique within one machine; two machines may use the same.
             jobs=tuple(
                 replace(job, id=f"{job.hostname}:{job.id}")
                 for job in sorted(
@@ -99,7 +99,7 @@ class Nodes:
 
 
 def _shown(frame: Frame) -> Frame:
-    """A frame that is shown again: its steps are not new any more."""
+    """A frame that is shown again, without its steps: they are no longer new."""
     return replace(frame, jobs=tuple(replace(job, recent_steps=()) for job in frame.jobs))
 
 
@@ -119,7 +119,7 @@ class _Node:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the connection, also one that is just beginning: see `_follow`."""
+        """End the connection, even one that is just beginning: see `_follow`."""
         self._over.set()
         if self._process is not None:
             with suppress(OSError):
@@ -135,7 +135,7 @@ class _Node:
             tries += 1
 
     def _follow(self) -> bool:
-        """Read it to its end; whether there was any frame."""
+        """Read it to its end. Returns whether there was any frame."""
         try:
             self._process = process = subprocess.Popen(
                 self._command,
@@ -164,7 +164,7 @@ class _Node:
                 self.problem = error.message
                 process.kill()
             except (ValueError, RecursionError):
-                continue  # what a login shell prints
+                continue  # printed by a login shell
             else:
                 seen, self.problem = True, ""
         code = process.wait()
@@ -190,7 +190,7 @@ def _reason(code: int, text: bytes, command: str) -> str:
 
 
 def slurm_hosts(job: str) -> list[str]:
-    """The nodes of a running Slurm job. Raises UserError where Slurm does not tell them."""
+    """The nodes of a running Slurm job. Raises UserError if Slurm does not name them."""
     if not job.replace("_", "").replace("+", "").isalnum():
         raise UserError(f"{job!r} is no job of Slurm", "squeue --me lists yours")
     names = _asked(["squeue", "--noheader", "--jobs", job, "--format", "%N"]).split()

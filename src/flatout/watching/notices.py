@@ -1,6 +1,6 @@
-"""Tell alerts to others when they begin to fire and when they are resolved: a command, a web hook.
+"""Pass alerts on when they begin to fire and when they are resolved: a command, a web hook.
 
-Each receiver has a thread and a short queue of its own: one that is slow or dead delays nobody.
+Each receiver has a thread and a short queue of its own, so a slow or dead one delays nobody.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Say = Callable[[str], None]
 
 
 class Notices:
-    """Use it in a `with` statement. `tell` is given each frame and finds what is new in it."""
+    """Use it in a `with` statement. `tell` takes each frame and finds what is new in it."""
 
     def __init__(self, commands: Sequence[str], urls: Sequence[str], say: Say) -> None:
-        """say: called with a line for the user where a receiver fails, once for each.
+        """say: called with a line for the user if a receiver fails, once for each.
 
         Raises UserError for a command or an address that can never work.
         """
@@ -53,7 +53,7 @@ class Notices:
             receiver.close()
 
     def tell(self, frame: Frame) -> None:
-        """Pass on each alert that has begun to fire, or that has been resolved after it fired."""
+        """Pass on each alert that has begun to fire, or that is resolved after it fired."""
         for alert in frame.alerts:
             key = (*alert.key, alert.since_s)
             before = self._told.get(key)
@@ -68,7 +68,7 @@ class Notices:
 
 
 class _Receiver:
-    """One command or address: what it is given waits in line, the oldest goes where it is long."""
+    """One command or address. Notices wait in a queue; if it is full, the oldest is dropped."""
 
     def __init__(self, send: Callable[[Alert], None], name: str, say: Say) -> None:
         self._send, self._name, self._say = send, name, say
@@ -84,7 +84,7 @@ class _Receiver:
         self._queue.put(alert)
 
     def close(self) -> None:
-        """Send what waits, for a while."""
+        """Send what is waiting, for a limited time."""
         self._queue.put(None)
         self._thread.join(CLOSE_S)
 
@@ -133,7 +133,7 @@ def _webhook(url: str) -> tuple[str, Callable[[Alert], None]]:
     def send(alert: Alert) -> None:
         text = f"{alert.state}: {alert.code} {alert.title} ({alert.hostname})"
         document = {"text": text, "content": text, "alert": _document(alert)}
-        request = urllib.request.Request(  # the scheme was looked at
+        request = urllib.request.Request(  # the scheme was checked
             url,
             json.dumps(document).encode(),
             {"Content-Type": "application/json", "User-Agent": "flatout"},

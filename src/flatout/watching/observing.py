@@ -1,4 +1,4 @@
-"""All jobs of this machine, seen by a monitor: a process of its own that changes nothing."""
+"""All jobs of this machine, seen by a monitor: a separate process that changes nothing."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from flatout.watching.rules import View
 from flatout.watching.thinned import Thinned
 
 KEPT_S = 600.0
-"""A job that has ended is shown for so long."""
+"""An ended job is shown for this long."""
 NO_STACKS = "No process of this job can be asked for stacks: it ended, or is in a container."
 FIRST_S = 0.3
-"""Between the two samples of a single frame, so that rates are known."""
+"""Between the two samples of a single frame, so that it has rates."""
 
 
 class JobsObserver:
     """Use it in a `with` statement.
 
-    library: pynvml, or a fake of it. gpm: ask GPUs for what their multiprocessors do, which costs
-    the driver more.
+    library: pynvml, or a fake of it. gpm: ask GPUs about their multiprocessors, which costs the
+    driver more.
     """
 
     def __init__(self, library: Any = None, gpm: bool = False) -> None:
@@ -57,7 +57,7 @@ class JobsObserver:
         self._stack.close()
 
     def frames(self, every_s: float = 1.0) -> Iterator[Frame]:
-        """A frame every so many seconds; the first at once, and soon another that has rates."""
+        """A frame every `every_s` seconds; the first at once, and soon another that has rates."""
         yield self.frame()
         time.sleep(FIRST_S)
         while True:
@@ -71,7 +71,7 @@ class JobsObserver:
         return self.frame()
 
     def frame(self) -> Frame:
-        """All that is known now."""
+        """The current state of everything."""
         now_s = time.time()
         self._list(now_s)
         folders = [job.entry.folder for job in self._jobs.values() if job.ended_s is None]
@@ -103,7 +103,7 @@ class JobsObserver:
         return views + [View(now_s, self._hostname, history, job, followed) for job in followed]
 
     def _list(self, now_s: float) -> None:
-        """Take new jobs up, notice ends, drop what ended long ago."""
+        """Add new jobs, notice ends, drop those that ended long ago."""
         listed = {entry.id: entry for entry in jobs.listed()}
         for entry in listed.values():
             job = self._jobs.get(entry.id)

@@ -1,4 +1,4 @@
-"""The page of each alert's code: what its rule says of itself, as Markdown."""
+"""The page of each alert's code: its rule's own description, as Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def every() -> tuple[Page, ...]:
 
 
 def find(name: str) -> Page | None:
-    """The page of a code or of a rule's id, in any case; None: there is none."""
+    """The page of a code or a rule's id, in any case, or None if there is none."""
     word = name.strip().lower().replace("_", "-")
     pages = (_page(path) for path in rules.files() if word in (_code(path).lower(), _id(path)))
     return next(pages, None)

@@ -1,6 +1,6 @@
-"""The history of a run in its folder: frames of one a second for 10 minutes, fewer before.
+"""A run's history in its folder: a frame a second for the last 10 minutes, fewer before.
 
-At most 8 MB, whatever happens. A disk that is full or read-only has no history.
+Never more than 8 MB. On a full or read-only disk there is no history.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ FINE_S = 600.0
 COARSE_S = 10.0
 MOST_BYTES = 8_000_000
 LAST_BYTES = 256 * 1024
-"""In which the last frame of a history stands whole."""
+"""The last frame of a history fits into this many bytes."""
 MOST_STEPS = 10
-"""Of a frame."""
+"""The most steps of one frame."""
 TIME = re.compile(rb'"time_s": ([0-9.eE+]+)')
 
 
 def last_frame(folder: Path) -> Frame | None:
-    """The last frame that a run has written into its folder; None: there is none."""
+    """The last frame that a run has written into its folder, or None if there is none."""
     try:
         with (folder / NAME).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -44,7 +44,7 @@ def last_frame(folder: Path) -> Frame | None:
 
 
 class HistoryRecording:
-    """Writes `history.jsonl`. An error ends it, and nothing else."""
+    """Writes `history.jsonl`. An error ends only the recording."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self.path = folder / NAME
@@ -91,7 +91,7 @@ class HistoryRecording:
         while True:
             kept = _thinned(lines, now_s - fine_s, apart_s)
             size = sum(map(len, kept))
-            # Some room is left, so that the next frame does not thin again.
+            # Leave some room, so that the next frame does not cause thinning again.
             if size + more <= 0.75 * self._most_bytes or len(kept) <= 2:
                 break
             apart_s, fine_s = 2 * apart_s, fine_s / 2
@@ -113,7 +113,7 @@ class HistoryRecording:
 
 
 def _chosen(steps: tuple[PulseStep, ...]) -> tuple[PulseStep, ...]:
-    """Of the steps of one frame as many as a curve needs, evenly chosen."""
+    """As many of a frame's steps as a curve needs, evenly spaced."""
     if len(steps) <= MOST_STEPS:
         return steps
     stride = (len(steps) - 1) / (MOST_STEPS - 1)
@@ -121,7 +121,7 @@ def _chosen(steps: tuple[PulseStep, ...]) -> tuple[PulseStep, ...]:
 
 
 def _thinned(lines: list[bytes], fine_from_s: float, apart_s: float) -> list[bytes]:
-    """All lines from a time on; before it one in so many seconds."""
+    """All lines from `fine_from_s` on; before that, one every `apart_s` seconds."""
     kept: list[bytes] = []
     last_s = -apart_s
     for line in lines:

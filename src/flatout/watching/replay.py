@@ -1,4 +1,4 @@
-"""The frames of a run that was recorded."""
+"""The frames of a recorded run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Replay:
     """A run's folder, or its history. Damaged lines are left out."""
 
     def __init__(self, path: Path) -> None:
-        """Raises UserError where there is no history."""
+        """Raises UserError if there is no history."""
         self.path = path / NAME if path.is_dir() else path
         if not self.path.is_file():
             raise UserError(f"there is no history of a run in {path}", NEXT, 1)
 
     def frames(self) -> Iterator[Frame]:
-        """All of them, as they were recorded. Raises UserError where it holds none."""
+        """All frames, as recorded. Raises UserError if there are none."""
         count = 0
         try:
             with self.path.open(encoding="utf-8", errors="replace") as file:

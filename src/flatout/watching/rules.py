@@ -1,4 +1,4 @@
-"""What a rule is given and what it answers; and the table of all rules."""
+"""The input and the answer of a rule, and the table of all rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flatout.nouns.machine_sample import MachineSample
 
 FOLDER = Path(__file__).parent / "alerts"
 DUE = 0.75
-"""Share of the steps between two pauses after which the next may come: they may be by time."""
+"""Share of the steps between two pauses after which the next may come: they may be timed."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Rule:
     severity: Severity
     since: str
     every_s: float = 0.0
-    """It is asked so often, and its answer stands meanwhile; 0.0: at each look."""
+    """Interval between questions, with the answer kept meanwhile; 0.0 asks at each look."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,20 @@ class Breach:
     cure: Cure
     subject: str = ""
     fires: bool = True
-    """False: only above the lower threshold, at which a firing alert goes on but none begins."""
+    """False if only above the lower threshold: a firing alert goes on, but none begins."""
     hold_s: float = 0.0
-    """It must have held for so long before it fires."""
+    """How long it must hold before it fires."""
     boost: str | None = None
     where: str | None = None
     severity: Severity | None = None
-    """None: the rule's."""
+    """The severity, or None for the rule's own."""
     since_s: float | None = None
-    """Unix time at which it began, where that is known; None: when it was seen first."""
+    """Unix time at which it began, or None if that is when it was first seen."""
 
 
 @dataclass(frozen=True)
 class TreeSample:
-    """A rank's process with all that it started, at one moment."""
+    """A rank's process with everything that it started, at one moment."""
 
     time_s: float
     cpu_cores: float | None = None
@@ -60,13 +60,13 @@ class TreeSample:
 
 @dataclass
 class Pause:
-    """The gaps of one kind: those with an evaluation, a checkpoint or an epoch's begin in them."""
+    """Gaps of one kind: with an evaluation, a checkpoint or the begin of an epoch."""
 
     longest_s: float = 0.0
     last_step: int = 0
-    """At whose end the last one was over."""
+    """The step at whose end the last one was over."""
     least_steps: int | None = None
-    """Between two of them; None: not known yet."""
+    """The fewest steps between two of them, or None if not known yet."""
 
     def is_due(self, step: int) -> bool:
         """Whether one may follow this step, as far as is known."""
@@ -82,36 +82,36 @@ class RankHistory:
     device: str | None = None
     world_size: int = 1
     steps: Sequence[PulseStep] = ()
-    """At least the steps of the last 15 minutes, as far as 20,000 are enough for them."""
+    """At least the steps of the last 15 minutes, but no more than 20,000."""
     trees: Sequence[TreeSample] = ()
-    """One a second of the last 15 minutes, one in 10 s before, for up to two hours."""
+    """One a second for the last 15 minutes, one in 10 s before, for up to two hours."""
     gpus: tuple[int, ...] = ()
-    """Indices of the GPUs that it uses, in `MachineSample.gpus`."""
+    """Indices of its GPUs in `MachineSample.gpus`."""
     longest_gap_s: float = 0.0
-    """Between two steps of the whole run, without compiling, evaluating and saving."""
+    """The longest between two steps of the run, without compiling, evaluating and saving."""
     pauses: dict[int, Pause] = field(default_factory=dict)
     """By the flag of `flatout_agent.wire.pulse` that marks the kind."""
     p99_gap_s: float = 0.0
     first_step_scale: float | None = None
     """Loss scale of the gradient scaler at its first step."""
     epochs: int = 0
-    """Begun so far."""
+    """Epochs begun so far."""
     early_step_s: float | None = None
-    """Median duration of steps 50 to 250, of the shapes seen most in them."""
+    """Median duration of steps 50 to 250 with the most frequent shapes."""
     early_shapes: int | None = None
     new_shapes_s: Sequence[float] = ()
-    """When inputs had shapes that were not seen before, in Unix time."""
+    """Unix times at which inputs had shapes that were new."""
     early_wait_s: float | None = None
     early_clock_mhz: float | None = None
-    """Median clock of its GPU meanwhile."""
+    """Median clock of its GPU in those steps."""
     waits_for_input: bool = False
-    """It waits for a line from its user: a debugger, `input()`."""
+    """Whether it waits for its user to type a line: a debugger, `input()`."""
     ended: bool = False
-    """Its process is gone, while the job may go on."""
+    """Whether its process is gone; the job may go on."""
 
     @property
     def usual_gap_s(self) -> float:
-        """The longest gap that is usual after its last step; pauses count where one may be due."""
+        """The longest usual gap after its last step; pauses count if one may be due."""
         step = self.steps[-1].step if self.steps else 0
         due = [pause.longest_s for pause in self.pauses.values() if pause.is_due(step)]
         return max(self.longest_gap_s, *due, 0.0)
@@ -126,44 +126,44 @@ class JobHistory:
     began_s: float
     ranks: Sequence[RankHistory] = ()
     pids: frozenset[int] = frozenset()
-    """Of all its processes now."""
+    """Ids of all its current processes."""
     program: str = "train.py"
     """As the user typed it, for commands."""
     run_folder: str | None = None
     listed_itself: bool = False
-    """No `flatout run` has started it: nobody can tell how it ended."""
+    """Whether it runs without `flatout run`, so that it is not known how it ended."""
     folder: str | None = None
     boosts: tuple[str, ...] = ()
-    """Of its plan."""
+    """Boosts of its plan."""
     wait_boost: str | None = None
-    """The boost that would speed its loader up, where one applies and is not in the plan."""
+    """The boost that would speed its loader up, if one applies and is not in the plan."""
     largest_save_bytes: int | None = None
-    """Of the checkpoints it has written."""
+    """Size of the largest checkpoint that it has written."""
     ended_s: float | None = None
     exit_code: int | None = None
-    """As a shell shows it."""
+    """The exit code as a shell shows it."""
     explained: tuple[str, str, tuple[str, ...]] | None = None
-    """Of a crash: what `explain` says: title, cause, cures."""
+    """What `explain` says about a crash: title, cause, cures."""
     stacks: str | None = None
-    """File with the stacks of all its ranks, written when it hung."""
+    """File with the stacks of all its ranks, written during a hang."""
 
 
 @dataclass
 class View:
-    """All that a rule may look at."""
+    """Everything that a rule may look at."""
 
     now_s: float
     hostname: str
     machine: Sequence[MachineSample] = field(default_factory=tuple)
-    """One a second for 15 minutes, before that one in 10 s for up to two hours; oldest first."""
+    """One a second for 15 minutes, one in 10 s before that, for up to two hours; oldest first."""
     job: JobHistory | None = None
-    """The job in question; None: the machine alone."""
+    """The job in question, or None for the machine alone."""
     jobs: Sequence[JobHistory] = ()
-    """All jobs on this machine that are watched."""
+    """All watched jobs on this machine."""
 
     @property
     def latest(self) -> MachineSample | None:
-        """The machine now."""
+        """The machine's latest sample."""
         return self.machine[-1] if self.machine else None
 
     def last(self, seconds: float) -> list[MachineSample]:
@@ -184,7 +184,7 @@ class RuleModule(Protocol):
 
 
 def files() -> list[Path]:
-    """Of all rules, by code."""
+    """The files of all rules, by code."""
     return sorted(path for path in FOLDER.glob("*_*.py") if not path.stem.startswith("_"))
 
 
@@ -198,5 +198,5 @@ def every() -> list[RuleModule]:
 
 
 def id_of(module: RuleModule) -> str:
-    """The id of a rule: job-hangs of watching.alerts.hang001_job_hangs."""
+    """The id of a rule: job-hangs for watching.alerts.hang001_job_hangs."""
     return module.__name__.rpartition(".")[2].partition("_")[2].replace("_", "-")

@@ -1,4 +1,4 @@
-"""Steps as they come from a ring, kept within bounds: what rules and screens need of a rank."""
+"""Steps from a ring, kept within bounds: what rules and screens need to know about a rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEPT_S = 900.0
 RECENT_S = 10.0
 LEAST_RECENT = 5
 EARLY = range(50, 251)
-"""Steps that show how fast a run is before anything wears on it."""
+"""Steps that show a run's initial speed."""
 KINDS = (pulse.EVALUATED, pulse.SAVED, pulse.EPOCH_BEGAN)
 PAUSES = pulse.EVALUATED | pulse.SAVED | pulse.EPOCH_BEGAN
 WARM_UP = 20
@@ -35,7 +35,7 @@ class RankSteps:
         self.history = RankHistory(rank, pid, world_size=world_size, steps=self.steps)
         self.last_loss: float | None = None
         self.fresh: list[PulseStep] = []
-        """Since `take_fresh` was called last."""
+        """Steps since the last call of `take_fresh`."""
         self._trees: Thinned[TreeSample] = Thinned()
         self._gaps: deque[float] = deque(maxlen=MOST_GAPS)
         self._shapes: set[int] = set()
@@ -45,7 +45,7 @@ class RankSteps:
         self._early_clocks: list[float] = []
 
     def add(self, steps: Iterable[PulseStep]) -> None:
-        """More steps, in order. Where the clock was put back, those before are left out."""
+        """Add more steps, in order. If the clock was set back, earlier ones are dropped."""
         for step in steps:
             if self.steps and step.time_s < self.steps[-1].time_s - CLOCK_BACK_S:
                 self.steps.clear()
@@ -62,7 +62,7 @@ class RankSteps:
         self.history.trees = self._trees.add(tree)
 
     def add_clocks(self, clocks_mhz: Sequence[float]) -> None:
-        """The clocks of its GPUs now: those of its early steps are what later ones compare with."""
+        """The current clocks of its GPUs; those of early steps are the later ones' reference."""
         if self.steps and self.steps[-1].step in EARLY:
             self._early_clocks += clocks_mhz
             self.history.early_clock_mhz = (
@@ -70,7 +70,7 @@ class RankSteps:
             )
 
     def take_fresh(self, most: int) -> tuple[PulseStep, ...]:
-        """The steps since the last call, at most so many, evenly chosen."""
+        """The steps since the last call, at most `most` of them, evenly spaced."""
         fresh, self.fresh = self.fresh, []
         if len(fresh) <= most:
             return tuple(fresh)
@@ -78,7 +78,7 @@ class RankSteps:
         return tuple(fresh[round(index * stride)] for index in range(most))
 
     def recent(self) -> list[PulseStep]:
-        """The steps of the last ten seconds in which there were some, at least five of them."""
+        """The steps of the ten seconds before the last step, at least five of them."""
         if not self.steps:
             return []
         end = self.steps[-1].time_s
@@ -143,7 +143,7 @@ def step_s(steps: Sequence[PulseStep]) -> float | None:
 
 
 def wait_share(steps: Sequence[PulseStep]) -> float | None:
-    """The share of these steps spent waiting for the loader; None: it is not known."""
+    """The share of these steps spent waiting for the loader, or None if not known."""
     timed = [step for step in steps if step.duration_s > 0]
     total = math.fsum(step.duration_s for step in timed)
     waits = [step.wait_s for step in timed if step.wait_s is not None]
@@ -151,13 +151,13 @@ def wait_share(steps: Sequence[PulseStep]) -> float | None:
 
 
 def usual_wait_s(steps: Sequence[PulseStep]) -> float | None:
-    """The median wait of these steps; None: it is not known of all of them."""
+    """The median wait of these steps, or None if any is unknown."""
     waits = [step.wait_s for step in steps if step.wait_s is not None]
     return median(waits) if waits and len(waits) == len(steps) else None
 
 
 def samples_per_s(steps: Sequence[PulseStep]) -> float | None:
-    """Samples of these steps over their time; None: they are not known."""
+    """Samples of these steps over their time, or None if not known."""
     timed = [step for step in steps if step.duration_s > 0]
     total = math.fsum(step.duration_s for step in timed)
     samples = [step.samples for step in timed]

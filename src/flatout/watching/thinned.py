@@ -1,6 +1,6 @@
-"""Samples of one a second: all of 15 minutes, and one in ten of two hours before.
+"""Samples taken once a second: all of the last 15 minutes, one in ten for two hours before.
 
-Where the clock was put back the history begins anew: rules look at spans of time.
+If the clock was set back, the history starts again, because rules look at spans of time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Timed(Protocol):
-    """What was so at one moment."""
+    """Anything that was observed at one moment."""
 
     @property
     def time_s(self) -> float: ...
@@ -21,11 +21,11 @@ RECENT = 900
 KEPT = 660
 ONE_IN = 10
 CLOCK_BACK_S = 1.0
-"""A time that is by so much before the last one shows that the clock was put back."""
+"""A time this far before the last one shows that the clock was set back."""
 
 
 class Thinned(Generic[T]):
-    """A history within bounds, oldest first."""
+    """A bounded history, oldest first."""
 
     def __init__(self) -> None:
         self._recent: deque[T] = deque()
@@ -33,7 +33,7 @@ class Thinned(Generic[T]):
         self._count = 0
 
     def add(self, sample: T) -> list[T]:
-        """One more; returns all that is kept."""
+        """Add one more; returns all that is kept."""
         if self._recent and sample.time_s < self._recent[-1].time_s - CLOCK_BACK_S:
             self._recent.clear()
             self._older.clear()

@@ -11,7 +11,7 @@ BENCH = "flatout.bench/1"
 
 
 def bench_document(benched: Benched) -> dict[str, Any]:
-    """What `flatout bench --json` prints; a value that was not measured is null."""
+    """What `flatout bench --json` prints; values that were not measured are null."""
     document = {
         "schema": BENCH,
         "ceilings": [_ceiling(ceiling) for ceiling in benched.ceilings],
@@ -33,7 +33,7 @@ def bench_document(benched: Benched) -> dict[str, Any]:
 
 
 def share(ceiling: Ceiling) -> float | None:
-    """Of the data sheet's figure; None: not measured, or not on the sheet."""
+    """The share of the data sheet's figure, or None if not measured or not on the sheet."""
     if ceiling.value is None or not ceiling.datasheet:
         return None
     return ceiling.value / ceiling.datasheet

@@ -1,4 +1,4 @@
-"""BenchView: the measuring while it goes on."""
+"""BenchView: the progress of the measurement."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class BenchView(MovingLine):
         self._count = self._done = 0
 
     def planned(self, count: int) -> None:
-        """So many ceilings will be measured."""
+        """`count` ceilings will be measured."""
         self._count = count
 
     def begun(self, ceiling: Ceiling) -> None:
-        """One is being measured."""
+        """A ceiling is being measured."""
         self._show(ceiling)
 
     def point(self, ceiling: Ceiling) -> None:
-        """One of its sizes is known."""
+        """One of the ceiling's sizes has been measured."""
         self._show(ceiling)
 
     def ended(self, ceiling: Ceiling) -> None:
-        """It has its value, or will have none."""
+        """The ceiling has its value, or will have none."""
         self._done += 1
         if self._status is None:
             value, unit = figure(ceiling)

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 TITLE, VALUE, UNIT, SHEET = 38, 9, 10, 16
-"""Widths of the columns; the size at which it was reached takes what is left of the line."""
+"""Column widths; the size that reached the ceiling gets the rest of the line."""
 SMALLER = {"TFLOP/s": "GFLOP/s"}
 
 
 def bench(benched: Benched, console: Console | None = None) -> None:
-    """Print all of it; on stdout unless another console is given."""
+    """Print everything; on stdout unless another console is given."""
     from rich.console import Console
 
     console = console or Console()
@@ -45,7 +45,7 @@ def bench(benched: Benched, console: Console | None = None) -> None:
 
 
 def figure(ceiling: Ceiling) -> tuple[str, str]:
-    """Value and unit as people read them: 0.35 TFLOP/s is 350 GFLOP/s."""
+    """Value and unit in readable form: 0.35 TFLOP/s is 350 GFLOP/s."""
     value, unit = ceiling.value, ceiling.unit
     if value is None:
         return "-", ""

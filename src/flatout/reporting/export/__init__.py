@@ -1,1 +1,1 @@
-"""Exported as screen, JSON, progress and page."""
+"""The result of an export as screen, JSON, progress and page."""

@@ -12,7 +12,7 @@ EXPORT = "flatout.export/1"
 
 
 def export_document(result: ExportResult) -> dict[str, Any]:
-    """What `flatout export --json` prints; what was not measured is null."""
+    """What `flatout export --json` prints; values that were not measured are null."""
     document = {
         "schema": EXPORT,
         "model": result.model,

@@ -1,6 +1,6 @@
 """Pictures of an ExportResult: latency against batch, accuracy against speed.
 
-Builds have numbers, which the page explains once: a dozen names would not fit beside their points.
+Builds have numbers, which the page explains once: a dozen names would not fit beside the points.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ SHAPES: dict[BuildPrecision, Literal["circle", "diamond", "square"]] = {
     BuildPrecision.QUANTISED: "square",
 }
 NEAR = (0.08, 0.06)
-"""Shares of the axes within which two points have one label."""
+"""Two points within these shares of the axes get one label."""
 MARKS = (
     "Solid or round: float32; dashed or diamond: rounded inside; dotted or square: quantised. Blue"
     " was kept, grey is eager."
 )
 SAME_BITS = 1e-9
-"""Drawn for a build that gives the same bits: the axis of errors has no zero."""
+"""The error that is drawn for a build with the same bits: the axis has no zero."""
 
 
 def charts(result: ExportResult) -> dict[str, Chart]:
-    """All that the numbers allow, by id."""
+    """All charts that the numbers allow, by id."""
     found = [_batches(result), _accuracy(result)]
     return {chart.id: chart for chart in found if chart is not None}
 
 
 def numbers(result: ExportResult) -> dict[str, int]:
-    """Number of each build that was timed, by id: in the table's order."""
+    """The number of each build that was timed, by id, in the table's order."""
     timed = [item.id for item in result.candidates if item.latency is not None]
     return {name: at for at, name in enumerate(timed, 1)}
 
@@ -117,7 +117,7 @@ def _accuracy(result: ExportResult) -> CurveChart | None:
 
 
 def point_labels(points: list[tuple[float, float]], names: list[int]) -> list[str]:
-    """What stands at each point; of those that lie together the highest has all, the others none.
+    """The label of each point; the highest of points close together has the label of all of them.
 
     The second coordinates are drawn on a logarithmic axis.
     """

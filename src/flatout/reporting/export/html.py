@@ -1,4 +1,4 @@
-"""The report of an export: one HTML file beside the artefact that holds everything."""
+"""The report of an export: one self-contained HTML file beside the artefact."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flatout.reporting.export import figures, words
 
 
 def write(result: ExportResult) -> None:
-    """Write the page beside what was kept, else into the folder of the run. Raises OSError."""
+    """Write the page beside the build that was kept, else into the run's folder. Raises OSError."""
     write_report(result, (result.artefact or result.run_folder) / "report.html")
 
 
 def write_report(result: ExportResult, path: Path) -> None:
-    """Write the page, whole or not at all. Raises OSError where that cannot be done."""
+    """Write the page, whole or not at all. Raises OSError if that fails."""
     html.write_page(render(result), path)
 
 

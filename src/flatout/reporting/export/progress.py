@@ -1,4 +1,4 @@
-"""ExportView: the export while it goes on."""
+"""ExportView: the progress of the export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `flatout export` prints: the table of all builds, the one that was kept, what is next."""
+"""What `flatout export` prints: the table of builds, the one that was kept, what to do next."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STYLES = {
 
 
 def show_export(result: ExportResult, console: Console | None = None) -> None:
-    """Print all of it; on stdout unless another console is given."""
+    """Print everything; on stdout unless another console is given."""
     from rich.console import Console
 
     console = console or Console()

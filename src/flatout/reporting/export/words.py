@@ -47,7 +47,7 @@ def headline(result: ExportResult) -> str:
 
 
 def faster(item: ExportCandidate) -> str:
-    """Its speed beside eager."""
+    """Its speed relative to eager."""
     if item.speedup is None:
         return "not timed beside eager"
     low_high = ""
@@ -57,7 +57,7 @@ def faster(item: ExportCandidate) -> str:
 
 
 def guard(found: ExportGuard | None) -> str:
-    """What the comparison with eager float32 gave."""
+    """The result of the comparison with eager float32."""
     if found is None:
         return ""
     parts = []

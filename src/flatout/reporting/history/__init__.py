@@ -1,1 +1,1 @@
-"""The history of one run after its end: a page and a few lines, drawn from its frames."""
+"""The history of a finished run, drawn from its frames: a page and a few lines."""

@@ -1,4 +1,4 @@
-"""The charts of a run's history; each one's title says what it shows."""
+"""The charts of a run's history; the title of each says what it shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIME = Axis("time", "minutes")
 
 
 def charts(series: RunSeries, trial: Scaling | None = None) -> dict[str, Chart]:
-    """All charts that the numbers allow, by id. trial: of its ranks, before the run."""
+    """All charts that the numbers allow, by id. trial: the trial of ranks before the run."""
     candidates = (
         _losses(series),
         _steps(series),
@@ -135,7 +135,7 @@ def _gpu_chart(
 
 
 def _scaling(trial: Scaling) -> CurveChart | None:
-    """Speed-up against ranks: measured with its interval, and at best."""
+    """Speed-up against ranks: measured with its interval, and the ideal."""
     rows = [row for row in trial.rows if row.speedup is not None and row.interval is not None]
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that holds everything and asks no server."""
+"""The report of a run: one self-contained HTML file that needs no server."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flatout.reporting.history.series import RunSeries
 
 
 def write(series: RunSeries, path: Path, trial: Scaling | None = None) -> None:
-    """Write the page, whole or not at all. Raises OSError where that cannot be done.
+    """Write the page, whole or not at all. Raises OSError if that fails.
 
-    trial: of several ranks, before the run.
+    trial: the trial of ranks before the run.
     """
     html.write_page(render(series, trial), path)
 
@@ -36,7 +36,7 @@ def render(series: RunSeries, trial: Scaling | None = None) -> str:
 
 
 def clock(time_s: float | None) -> str:
-    """Local time of day with its date."""
+    """Local time of day with the date."""
     if time_s is None:
         return units.UNKNOWN
     return datetime.fromtimestamp(time_s).strftime("%Y-%m-%d %H:%M:%S")

@@ -15,7 +15,7 @@ from flatout.nouns.machine_sample import GpuSample, MachineSample
 
 T = TypeVar("T")
 MOST_POINTS = 1500
-"""Of a curve; more cannot be told apart on a screen."""
+"""Of a curve: a screen cannot show more."""
 
 
 @dataclass(frozen=True)
@@ -23,28 +23,28 @@ class RunMoment:
     """The run at one moment."""
 
     minutes: float
-    """Since its first frame."""
+    """Minutes since the run's first frame."""
     job: JobSample
     machine: MachineSample | None
     gpus: tuple[GpuSample, ...]
-    """Those that the job uses; all, where that is not known."""
+    """The GPUs that the job uses, or all if those are not known."""
 
 
 @dataclass(frozen=True)
 class RunSeries:
-    """All that is drawn of one run."""
+    """Everything that is drawn of one run."""
 
     job: JobSample
-    """At its end, with what was known of it at any time."""
+    """The job at its end, with what was known at any time."""
     moments: tuple[RunMoment, ...]
     losses: tuple[tuple[int, float], ...]
-    """(step, loss); only finite ones."""
+    """(step, loss); finite ones only."""
     alerts: tuple[Alert, ...]
-    """Each episode once, as it was last; in the order in which they began."""
+    """Each episode once, in its last state; in the order in which they began."""
 
     @property
     def lasted_s(self) -> float:
-        """From its begin to its end, as far as it was watched."""
+        """Seconds from its begin to its end, as far as it was watched."""
         began = self.job.began_s or 0.0
         last = self.moments[-1].minutes * 60 if self.moments else 0.0
         return max(last, self.job.ended_s - began if self.job.ended_s and began else 0.0)
@@ -61,7 +61,7 @@ class RunSeries:
 
 
 def of(frames: Iterable[Frame], job_id: str | None = None) -> RunSeries | None:
-    """The series of one job; None: there is no such job. job_id None: the first one seen."""
+    """The series of one job, or None if it does not exist. Without `job_id`, the first one seen."""
     moments: list[RunMoment] = []
     losses: dict[int, float] = {}
     alerts: dict[tuple[object, ...], Alert] = {}
@@ -85,7 +85,7 @@ def of(frames: Iterable[Frame], job_id: str | None = None) -> RunSeries | None:
 
 
 def thinned(points: Sequence[T], most: int = MOST_POINTS) -> Sequence[T]:
-    """At most `most` of the points, evenly chosen, the first and the last among them."""
+    """At most `most` of the points, evenly spaced, including the first and the last."""
     if len(points) <= most:
         return points
     step = (len(points) - 1) / (most - 1)

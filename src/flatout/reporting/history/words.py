@@ -1,4 +1,4 @@
-"""What a run's history says in words, on the page and in the terminal."""
+"""The words for a run's history, on the page and in the terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def headline(series: RunSeries) -> str:
 
 
 def facts(series: RunSeries) -> list[tuple[str, str]]:
-    """(name, value) of the run's figures."""
+    """(name, value) for the run's figures."""
     job = series.job
     memory = series.values(lambda moment: moment.job.memory_bytes)
     device = series.values(lambda moment: moment.job.gpu_memory_bytes)
@@ -56,7 +56,7 @@ def alert_line(alert: Alert) -> str:
 
 
 def document(series: RunSeries, page: str, trial: Scaling | None = None) -> dict[str, Any]:
-    """The history as JSON: `flatout.report/1`. trial: of several ranks, before the run."""
+    """The history as JSON: `flatout.report/1`. trial: the trial of ranks before the run."""
     job = series.job
     return {
         "schema": "flatout.report/1",

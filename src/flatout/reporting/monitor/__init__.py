@@ -1,1 +1,1 @@
-"""What a monitor knows, drawn: frames in the terminal."""
+"""The monitor's frames, drawn in the terminal."""

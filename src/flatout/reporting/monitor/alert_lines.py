@@ -1,4 +1,4 @@
-"""Alerts as lines of text: all in a line each, and of as many as there is room for the cure."""
+"""Alerts as lines of text: a line for each, and the cure as far as there is room."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 MOST_RESOLVED = 3
 INDENT = "  "
 LEAST_WRAPPED = 20
-"""Narrower texts are cut: they would be a word a line."""
+"""Narrower texts are cut: wrapped, they would have one word a line."""
 
 
 def lines(frame: Frame, width: int, room: int) -> list[Text]:
@@ -43,7 +43,7 @@ def lines(frame: Frame, width: int, room: int) -> list[Text]:
 
 
 def whole(alerts: Sequence[Alert], frame: Frame, width: int) -> list[Text]:
-    """These alerts with all that is known; pending ones are not told."""
+    """These alerts in full, without pending ones."""
     shown: list[Text] = []
     for alert in _firing(alerts, frame):
         about = words.about(alert, frame)
@@ -54,7 +54,7 @@ def whole(alerts: Sequence[Alert], frame: Frame, width: int) -> list[Text]:
 
 
 def details(alert: Alert, width: int, wrap: bool = True) -> list[Text]:
-    """Since when, evidence, cure and commands."""
+    """Start time, evidence, cure and commands."""
     boost = f" Boost: {alert.boost}." if alert.boost else ""
     where = f" ({alert.where})" if alert.where else ""
     since = f"since {words.clock(alert.since_s)}: {alert.evidence}{where}"
@@ -71,14 +71,14 @@ def details(alert: Alert, width: int, wrap: bool = True) -> list[Text]:
 
 
 def _firing(alerts: Sequence[Alert], frame: Frame) -> list[Alert]:
-    """Those that fire; what can still be helped comes before what jobs have died of."""
+    """Firing alerts; what can still be helped comes before what jobs have died of."""
     over = {job.id for job in frame.jobs if job.state == "ended"}
     firing = [alert for alert in alerts if alert.state == "firing"]
     return sorted(firing, key=lambda alert: alert.job in over)
 
 
 def _headline(alert: Alert, frame: Frame, width: int) -> Text:
-    """One line: what, and of which job."""
+    """One line: what happened, and to which job."""
     text = _title(alert, width)
     about = words.about(alert, frame)
     room = width - text.cell_len - len(INDENT)

@@ -1,4 +1,4 @@
-"""The columns of the monitor's tables: what each says of a GPU, a job, a rank, a process."""
+"""The columns of the monitor's tables for a GPU, a job, a rank and a process."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SORTS: dict[str, Callable[[JobSample], float]] = {
     "memory": lambda job: -(job.memory_bytes or 0.0),
 }
 SORTED_BY = {"job": "begin", "time": "step time", "wait": "waiting", "memory": "memory"}
-"""Heading of a job's column -> the order that a click on it asks for."""
+"""Heading of a job column -> the order that a click on it selects."""
 
 
 def ordered(jobs: Iterable[JobSample], sort: str) -> list[JobSample]:
-    """Those that run in this order, others' after ours; then those that ended, the last first."""
+    """Our running jobs in this order, then others', then ended ones, the last ended first."""
     every = sorted(jobs, key=SORTS[sort])
     ours = [job for job in every if job.state not in ("ended", "foreign")]
     others = [job for job in every if job.state == "foreign"]
@@ -34,22 +34,22 @@ def ordered(jobs: Iterable[JobSample], sort: str) -> list[JobSample]:
 
 @dataclass(frozen=True)
 class TableColumn(Generic[T]):
-    """One column; the least important ones go first where there is no room."""
+    """One column; the least important ones are dropped if there is no room."""
 
     heading: str
     text: Callable[[T], str]
     importance: int
     left: bool = False
     least: int = 0
-    """It may be cut down to so many letters; 0: not at all."""
+    """The least number of letters it may be cut to, or 0 for never."""
     latest: bool = False
-    """Of a text that is cut the end stays, as of a curve."""
+    """Whether a cut text keeps its end, as a curve does."""
 
 
 def of_gpus(
     host: Callable[[GpuSample], str], curves: Curves, several_hosts: bool = False
 ) -> list[TableColumn[GpuSample]]:
-    """GPUs. host: the name of the machine that each is in."""
+    """GPUs. host: the name of each one's machine."""
 
     def last(gpu: GpuSample) -> str:
         values = curves.of(f"{host(gpu)} GPU {gpu.index}", "utilization")
@@ -117,7 +117,7 @@ def of_ranks() -> list[TableColumn[RankSample]]:
 def of_processes(
     host: Callable[[ProcessSample], str], several_hosts: bool = False
 ) -> list[TableColumn[ProcessSample]]:
-    """The processes that train, or that use a GPU. host: the machine that each runs on."""
+    """The processes that train or use a GPU. host: the machine that each runs on."""
     hosts = [TableColumn("host", host, 8, left=True, least=6)] if several_hosts else []
     return [
         *hosts,
@@ -136,7 +136,7 @@ def _command(process: ProcessSample) -> str:
 
 
 def _gpu_name(gpu: GpuSample) -> str:
-    """Without its maker, whom everybody knows."""
+    """Without the well-known maker."""
     return plain.one_line(gpu.name or "-").removeprefix("NVIDIA ")
 
 

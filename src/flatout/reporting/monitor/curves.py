@@ -1,4 +1,4 @@
-"""The last minutes of each figure that is drawn as a curve, gathered from frames."""
+"""The last minutes of each figure that is drawn as a curve, collected from frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KEPT = 900
 
 
 class Curves:
-    """Bounded; a series that no frame mentions any more goes with the next hundred frames."""
+    """Bounded; each hundred frames, series that are no longer mentioned are dropped."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str], deque[float | None]] = {}

@@ -1,4 +1,4 @@
-"""Frames taken in a thread, so that whoever draws them can answer keys meanwhile."""
+"""Frames taken in a thread, so that the drawing thread can answer keys meanwhile."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from flatout.nouns.frame import Frame
 
 
 class FrameFeed:
-    """The frames that have come and were not taken yet."""
+    """The frames that have arrived and were not taken yet."""
 
     def __init__(self, frames: Iterator[Frame]) -> None:
         self._frames: queue.Queue[Frame] = queue.Queue()
         self.over = False
-        """No more will come."""
+        """Whether no more frames will come."""
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(frames,), daemon=True)
         self._thread.start()
@@ -30,7 +30,7 @@ class FrameFeed:
         self.over = True
 
     def taken(self) -> list[Frame]:
-        """Those that have come since the last call, oldest first."""
+        """The frames since the last call, oldest first."""
         frames: list[Frame] = []
         with suppress(queue.Empty):
             while True:

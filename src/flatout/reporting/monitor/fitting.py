@@ -1,4 +1,4 @@
-"""Tables made to fit a width: the least important columns go, long texts are cut."""
+"""Tables fitted to a width: the least important columns are dropped, long texts are cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GAP = 2
 
 @dataclass(frozen=True)
 class FittedColumn:
-    """One column as it is shown; its cells are at most `width` wide, and not padded."""
+    """One column as shown; its cells are at most `width` wide and not padded."""
 
     heading: str
     cells: tuple[str, ...]
@@ -27,7 +27,7 @@ class FittedColumn:
 
 @dataclass(frozen=True)
 class _Measured(Generic[T]):
-    """A column with its texts and the width that they want."""
+    """A column with its texts and the width that they need."""
 
     column: TableColumn[T]
     cells: tuple[str, ...]
@@ -45,9 +45,9 @@ def fit(
     width: int,
     floors: Mapping[str, int] | None = None,
 ) -> list[FittedColumn]:
-    """The columns that say something and have room, with a cell for each item.
+    """The columns that are not empty and have room, with a cell for each item.
 
-    floors: heading -> width that the column has at least, so that it does not change at each look.
+    floors: heading -> the column's least width, so that it does not change at each update.
     """
     kept = [_measured(column, items, floors or {}) for column in columns]
     kept = [each for each in kept if any(cell.strip(" -") for cell in each.cells)]
@@ -66,7 +66,7 @@ def fit(
 
 
 def cut(text: str, width: int, latest: bool = False) -> str:
-    """The text in at most `width` cells. latest: its end stays, as of a curve."""
+    """The text in at most `width` cells. latest: keep its end, as for a curve."""
     if cell_len(text) <= width:
         return text
     if latest:

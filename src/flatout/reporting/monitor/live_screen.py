@@ -1,4 +1,4 @@
-"""Frames on a terminal until the user ends it; one frame as text everywhere else."""
+"""Frames on a terminal until the user ends it; elsewhere, one frame as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TICK_S = 0.1
 
 
 def show_once(frame: Frame, console: Console | None = None) -> None:
-    """Print one frame: as wide as the terminal, as long as it must be."""
+    """Print one frame, as wide as the terminal and as long as needed."""
     console = console or Console()
     curves = Curves()
     curves.add(frame)
@@ -34,7 +34,7 @@ def show_once(frame: Frame, console: Console | None = None) -> None:
 def show(frames: Iterator[Frame], console: Console | None = None) -> None:
     """Draw the frames over the whole terminal until q or Ctrl-C, or the last frame.
 
-    What the source raises comes out when the terminal is as it was.
+    An error of the source is raised once the terminal is restored.
     """
     console = console or Console()
     view = _View(FrameFeed(frames))
@@ -70,7 +70,7 @@ class _View:
             self._paused = not self._paused
 
     def take(self) -> None:
-        """The newest frame; curves go on in a pause."""
+        """Take the newest frame; curves continue during a pause."""
         for frame in self.feed.taken():
             self._curves.add(frame)
             if not self._paused:
@@ -87,7 +87,7 @@ class _View:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[], str]]:
-    """A function that gives the keys pressed since the last call; the terminal is put back."""
+    """A function that gives the keys pressed since its last call; the terminal is restored."""
     if sys.platform == "win32":
         import msvcrt
 

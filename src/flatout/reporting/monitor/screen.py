@@ -16,7 +16,7 @@ from flatout.reporting.monitor.fitting import GAP, FittedColumn, cut, fit, padde
 STATE_STYLES = {"stalled": "bold red", "training": "green", "tuning": "cyan", "ended": "dim"}
 NO_JOB = "No job runs. flatout run train.py starts one."
 WIDE = 110
-"""From this width on the machine's line has room for a curve."""
+"""From this width on, the machine's line has room for a curve."""
 
 
 def lines(
@@ -48,7 +48,7 @@ def lines(
 
 
 def machine_lines(machine: MachineSample, width: int, curves: Curves) -> list[str]:
-    """What the machine does, in one or two lines."""
+    """The machine's activity, in one or two lines."""
     busy = words.curve(curves.of(machine.hostname, "cores"), 10, 0.0, 1.0) if width >= WIDE else ""
     return wrapped(words.machine(machine, busy), width)
 

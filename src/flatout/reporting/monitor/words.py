@@ -1,4 +1,4 @@
-"""Figures of a frame as short texts. What is not known is `-`."""
+"""Figures of a frame as short texts. Unknown values are `-`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flatout.reporting import plain
 
 UNKNOWN = "-"
 SAME = 1e-6
-"""Values that differ by less, as a share of them, are drawn as equal."""
+"""Values that differ by less than this share of them are drawn as equal."""
 INTERPRETER = re.compile(r"^\S*/(python[0-9.]*)(?= |$)")
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -30,7 +30,7 @@ def share(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes in three digits."""
+    """Bytes with three digits."""
     if value is None:
         return UNKNOWN
     for unit in ("B", "K", "M", "G", "T"):
@@ -42,7 +42,7 @@ def size(value: float | None) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """A step's time."""
+    """The time of a step."""
     if seconds is None:
         return UNKNOWN
     ms = 1000 * seconds
@@ -65,12 +65,12 @@ def number(value: float | None) -> str:
 
 
 def cores(value: float | None) -> str:
-    """Cores' worth of time."""
+    """A number of cores."""
     return UNKNOWN if value is None else f"{value:.1f}"
 
 
 def plot(values: Sequence[float | None], width: int, height: int) -> list[str]:
-    """The values as rows of bars, between the least and the largest, the top row first."""
+    """The values as rows of bars, from the smallest to the largest, the top row first."""
     shown = thinned(values, width)
     levels = [0 if at is None else 1 + int(at * (8 * height - 1) + 0.5) for at in _levels(shown)]
     rows = []
@@ -81,7 +81,7 @@ def plot(values: Sequence[float | None], width: int, height: int) -> list[str]:
 
 
 def thinned(values: Sequence[float | None], most: int) -> list[float | None]:
-    """At most so many values: each the mean of its part of them, as far as they are known."""
+    """At most `most` values: each the mean of the known ones in its part."""
     if len(values) <= most:
         return list(values)
     bounds = [round(index * len(values) / most) for index in range(most + 1)]
@@ -93,7 +93,7 @@ def thinned(values: Sequence[float | None], most: int) -> list[float | None]:
 def _levels(
     values: Sequence[float | None], least: float | None = None, top: float | None = None
 ) -> list[float | None]:
-    """Where each value is between the least (0) and the largest (1)."""
+    """Where each value lies between the smallest (0) and the largest (1)."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     least = min(known, default=0.0) if least is None else least
     top = max(known, default=0.0) if top is None else top
@@ -108,7 +108,7 @@ def _levels(
 
 
 def left(seconds: float | None) -> str:
-    """A time to the end: 2h05, 12m, 40s."""
+    """The time left: 2h05, 12m, 40s."""
     if seconds is None:
         return UNKNOWN
     minutes, hours = int(seconds // 60), int(seconds // 3600)
@@ -120,7 +120,7 @@ def left(seconds: float | None) -> str:
 
 
 def gpus(indices: Sequence[int]) -> str:
-    """0-3,6."""
+    """Indices as ranges: 0-3,6."""
     parts: list[str] = []
     begin = last = None
     for index in [*sorted(set(indices)), None]:
@@ -139,7 +139,7 @@ def curve(
     least: float | None = None,
     top: float | None = None,
 ) -> str:
-    """The last values as bars between `least` and `top` (None: those of the values)."""
+    """The last values as bars from `least` to `top`; None means the values' own limit."""
     levels = _levels(list(values)[-width:], least, top)
     signs = (" " if level is None else BARS[int(7 * level + 0.5)] for level in levels)
     return "".join(signs).rjust(width)
@@ -166,17 +166,17 @@ def machine(sample: MachineSample, busy: str = "") -> list[str]:
 
 
 def rate(value: float | None) -> str:
-    """Bytes a second."""
+    """Bytes per second."""
     return UNKNOWN if value is None else f"{size(value)}/s"
 
 
 def slowed(gpu: GpuSample) -> str:
-    """Why its clock is held down."""
+    """Why its clock is reduced."""
     return ", ".join(throttles.words(gpu.throttles or ()))
 
 
 def power(gpu: GpuSample) -> str:
-    """300/700 W."""
+    """Power and limit: 300/700 W."""
     if gpu.power_w is None:
         return UNKNOWN
     limit = f"/{gpu.power_limit_w:.0f}" if gpu.power_limit_w else ""
@@ -184,25 +184,25 @@ def power(gpu: GpuSample) -> str:
 
 
 def steps(job: JobSample) -> str:
-    """120 or 120/1000."""
+    """Steps so far, with the total if known: 120 or 120/1000."""
     if job.step is None:
         return UNKNOWN
     return f"{job.step}/{job.steps_expected}" if job.steps_expected else str(job.step)
 
 
 def program(job: JobSample) -> str:
-    """As the user typed it; of a job that flatout did not start, without its Python's folder."""
+    """As the user typed it; without Python's folder if flatout did not start the job."""
     text = plain.one_line(job.program)
     return without_folder(text) if job.state == "foreign" else text
 
 
 def without_folder(command: str) -> str:
-    """/opt/venv/bin/python train.py as python train.py."""
+    """/opt/venv/bin/python train.py becomes python train.py."""
     return INTERPRETER.sub(r"\1", command)
 
 
 def state(job: JobSample) -> str:
-    """In a word; of an end, with its exit code."""
+    """One word; for an end, with the exit code."""
     if job.state == "ended":
         if job.exit_code == INTERRUPTED:
             return "interrupted"
@@ -211,14 +211,14 @@ def state(job: JobSample) -> str:
 
 
 def alert(shown: Alert) -> str:
-    """Code, subject and title."""
+    """The code, subject and title."""
     subject = f" ({shown.subject})" if shown.subject else ""
     ended = "resolved: " if shown.state == "resolved" else ""
     return plain.one_line(f"{ended}{shown.code}{subject}: {shown.title}")
 
 
 def about(shown: Alert, frame: Frame) -> str:
-    """The job and the machine that an alert is about, where there are several."""
+    """The alert's job and machine, if there are several."""
     jobs = {job.id: job for job in frame.jobs}
     names = []
     if shown.job in jobs and len(jobs) > 1:
@@ -234,7 +234,7 @@ def clock(time_s: float) -> str:
 
 
 def counts(frame: Frame) -> str:
-    """1 job runs, 2 alerts."""
+    """For example "1 job runs, 2 alerts"."""
     running = sum(job.state != "ended" for job in frame.jobs)
     firing = sum(alert.state == "firing" for alert in frame.alerts)
     jobs = "no job runs" if not running else units.count(running, "job")

@@ -1,4 +1,4 @@
-"""Cells and rows of the tables of a profile's page, and what belongs to none of them alone."""
+"""Cells and rows of the tables on a profile's page, and what they share."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from flatout.reporting import plain
 from flatout.reporting.profile import words
 
 AT_MOST = 400
-"""Rows of one table; the rest is in the JSON."""
+"""The most rows of one table; the rest are in the JSON."""
 FEW = 12
-"""Rows of a table that is read as a whole."""
+"""The most rows of a table that is read as a whole."""
 HOST_KINDS = {
     HostKind.PYTHON: "your Python",
     HostKind.TORCH: "torch",
@@ -28,22 +28,22 @@ SHADES = {
     HostKind.LIBRARY: Kind.LIBRARY,
     HostKind.WAITING: Kind.BLOCKED,
 }
-"""The part of the anatomy whose colour a kind of host time has."""
+"""The part of the anatomy from which a kind of host time has its colour."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell; `value` is what it is sorted by, where that is not its text."""
+    """One cell; `value` is its sort key if that is not its text."""
 
     text: str
     value: float | None = None
     style: str = ""
-    """name, code, where, short, kind, slow."""
+    """One of name, code, where, short, kind, slow."""
 
 
 @dataclass(frozen=True)
 class ReportRow:
-    """One row, with the time that it stands for."""
+    """One row, with the time that it represents."""
 
     cells: tuple[Cell, ...]
     ms: float = 0.0
@@ -52,7 +52,7 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class Table:
-    """One table; `many` has more rows than are read, and can be sorted and filtered."""
+    """One table; with `many`, it is too long to read and can be sorted and filtered."""
 
     id: str
     title: str
@@ -67,14 +67,14 @@ class Table:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """Kinds that occur, with their names: what can be filtered by."""
+        """The kinds that occur, with their names, to filter by."""
         present = {str(row.kind) for row in self.rows}
         names = {str(kind): name for kind, name in (*words.KINDS.items(), *HOST_KINDS.items())}
         return {kind: name for kind, name in names.items() if kind in present}
 
 
 def many(id_: str, title: str, columns: tuple[str, ...], rows: list[ReportRow]) -> Table:
-    """A table that is sorted and filtered, the costliest rows of it."""
+    """A sortable, filterable table of the costliest rows."""
     note = "Per step."
     if len(rows) > AT_MOST:
         omitted = rows[AT_MOST:]
@@ -94,7 +94,7 @@ def few(table: Table) -> Table:
 
 
 def without_empty(table: Table) -> Table:
-    """The table without the columns in which nothing stands."""
+    """The table without its empty columns."""
     indices = [
         index
         for index in range(len(table.columns))
@@ -109,54 +109,54 @@ def without_empty(table: Table) -> Table:
 
 
 def name(text: str) -> Cell:
-    """A kernel's or an operator's; two lines of it are shown until it is clicked."""
+    """The name of a kernel or operator; two lines of it are shown until it is clicked."""
     return Cell(plain.one_line(text).removeprefix("void "), style="name")
 
 
 def kind(value: Kind) -> Cell:
-    """With its colour."""
+    """A kind, with its colour."""
     return Cell(words.kind(value), style=f"kind k-{value}")
 
 
 def host_kind(value: HostKind, package: str = "") -> Cell:
-    """Whose code it is, with its colour. package: by name."""
+    """Whose code it is, with its colour. package: its name."""
     return Cell(package or HOST_KINDS[value], style=f"kind k-{SHADES[value]}")
 
 
 def where(place: Place | None) -> Cell:
-    """file:line; empty: not known."""
+    """file:line, or empty if not known."""
     return Cell(plain.one_line(str(place)) if place else "", style="where")
 
 
 def code(text: str) -> Cell:
-    """A line of source; two lines of it are shown until it is clicked."""
+    """A line of source; two screen lines of it are shown until it is clicked."""
     return Cell(plain.one_line(text), style="code")
 
 
 def milliseconds(value: float) -> Cell:
-    """Short ones in microseconds."""
+    """Milliseconds; short times in microseconds."""
     small = 0 < abs(value) < 0.1
     return Cell(f"{value * 1000:.3g} us" if small else units.milliseconds(value), value)
 
 
 def each(ms: float, calls: float) -> Cell:
-    """Of one call."""
+    """The time of one call."""
     return milliseconds(ms / calls) if calls else Cell("", 0.0)
 
 
 def number(value: float) -> Cell:
-    """Means over steps: 12 calls, 0.5 calls."""
+    """A mean over steps: 12 calls, 0.5 calls."""
     whole = value >= 9.95 or value == round(value)
     text = f"{value:,.0f}" if whole else f"{value:.2g}"
     return Cell(text, value)
 
 
 def share(ms: float, step_ms: float) -> Cell:
-    """Of the step."""
+    """The share of the step."""
     value = ms / step_ms if step_ms else 0.0
     return Cell(units.share(value), value)
 
 
 def percent(value: float | None) -> Cell:
-    """Empty: not known."""
+    """A percentage, or empty if not known."""
     return Cell("" if value is None else units.share(value), value if value is not None else -1.0)

@@ -19,7 +19,7 @@ LEAST = 0.01
 """Changes below this share of the longer step are not reported."""
 KERNELS = 20
 EXPLAIN = 3
-"""Parts that are named as explaining the difference."""
+"""The most parts that are named as explaining the difference."""
 CODES = {
     "DATA": (Kind.WAIT_DATA, Kind.PYTHON),
     "SYNC": (Kind.WAIT_SYNC,),
@@ -27,12 +27,12 @@ CODES = {
     "COPY": (Kind.COPY, Kind.CONVERSION),
     "COMM": (Kind.COMMUNICATION, Kind.WAIT_RANKS),
 }
-"""Which parts findings of a family are about, but for those of `compare_host.CODES`."""
+"""The parts that a family of findings is about, except for `compare_host.CODES`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Something that takes part of the step, before and after."""
+    """A part of the step, before and after."""
 
     name: str
     before_ms: float
@@ -44,13 +44,13 @@ class Change:
 
     @property
     def ms(self) -> float:
-        """What it adds to the step; negative: what it takes off."""
+        """The time it adds to the step; negative if it saves time."""
         return self.after_ms - self.before_ms
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A fact of the job that is not the same in both."""
+    """A fact of the job that differs between the two."""
 
     name: str
     before: str
@@ -59,7 +59,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class FindingSummary:
-    """A finding that one of the two has, in short."""
+    """A finding in only one of the two, in short."""
 
     code: str
     title: str
@@ -69,29 +69,29 @@ class FindingSummary:
 
 @dataclasses.dataclass(frozen=True)
 class ProfileComparison:
-    """What differs between two profiles. `ms` are of one step."""
+    """The differences between two profiles. `ms` are per step."""
 
     before_ms: float
     after_ms: float
     parts: tuple[Change, ...]
-    """The largest change first; their changes add up to that of the step."""
+    """The largest change first; the changes add up to the step's."""
     kernels: tuple[Change, ...]
-    """Those in both whose time changed."""
+    """Kernels in both profiles whose time changed."""
     appeared: tuple[Change, ...]
     vanished: tuple[Change, ...]
     settings: tuple[Setting, ...]
     gone: tuple[FindingSummary, ...]
-    """Findings of the first that the second has no more."""
+    """Findings of the first profile that the second no longer has."""
     new: tuple[FindingSummary, ...]
     stayed: tuple[FindingSummary, ...]
     samples: tuple[float, float] | None = None
-    """Per step, where both are known."""
+    """Samples per step, if both are known."""
     caveats: tuple[str, ...] = ()
-    """Why the two cannot simply be compared."""
+    """Why the two are not simply comparable."""
 
     @property
     def explained(self) -> tuple[tuple[Change, float], ...]:
-        """The parts that changed most in the step's own direction, and their share of it."""
+        """The parts that changed most in the step's direction, and their share of the change."""
         whole = self.after_ms - self.before_ms
         if not whole:
             return ()
@@ -100,7 +100,7 @@ class ProfileComparison:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast the second is: per sample where these are known."""
+        """How many times as fast the second is, per sample if samples are known."""
         if not self.after_ms or not self.before_ms:
             return None
         per_step = self.before_ms / self.after_ms
@@ -170,7 +170,7 @@ def _why(
     calls: tuple[float, float],
     reasons: Reasons,
 ) -> Iterator[str]:
-    """What goes with the change of this part: findings, launches, operations, kernels."""
+    """What changed along with this part: findings, launches, operations, kernels."""
     for label, reasons_of in reasons.items():
         for reason in reasons_of:
             if isinstance(reason, Change):
@@ -202,7 +202,7 @@ def _about(code: str) -> tuple[Kind, ...]:
 def _kernels(
     before: Profile, after: Profile
 ) -> tuple[tuple[Change, ...], tuple[Change, ...], tuple[Change, ...]]:
-    """Kernels in both, in the second alone, in the first alone; the largest change first."""
+    """Kernels in both, only in the second, only in the first; the largest change first."""
     before_kernels, after_kernels = _by_name(before), _by_name(after)
     least = LEAST / 10 * max(before.anatomy.step_ms, after.anatomy.step_ms)
     changes = []
@@ -287,7 +287,7 @@ def _caveats(first: Profiled, second: Profiled) -> Iterator[str]:
 
 
 def _only(findings: Iterable[Finding], others: Iterable[Finding]) -> list[Finding]:
-    """Those whose code and place the others do not have."""
+    """The findings whose code and place the others do not have."""
     other_keys = {(finding.code, finding.where) for finding in others}
     return [finding for finding in findings if (finding.code, finding.where) not in other_keys]
 

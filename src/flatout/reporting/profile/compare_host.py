@@ -14,7 +14,7 @@ from flatout.reporting import plain
 from flatout.reporting.profile import host
 
 FINER = tuple(kind for kind in HOST_PARTS if kind is not Kind.PYTHON)
-"""Where stacks were sampled: what else is one part, "Python and dispatch"."""
+"""Known only if stacks were sampled; otherwise they are one part, "Python and dispatch"."""
 KINDS = {
     Kind.USER: (HostKind.PYTHON,),
     Kind.LIBRARY: (HostKind.LIBRARY,),
@@ -35,20 +35,20 @@ CODES = {
         "DATA010": (Kind.USER, Kind.LIBRARY),
     }.items()
 }
-"""Which parts these findings are about."""
+"""The parts that these findings are about."""
 AT_MOST = 3
-"""Lines that are named for one part."""
+"""The most lines that are named for one part."""
 FOLDED = (
     "one was recorded without lines of the host: all that is between operators is compared as "
     "one part"
 )
 
 LineKey = tuple[str, str]
-"""Function and text of a line: its number changes with every edit above it."""
+"""A line's function and text: its number changes with every edit above it."""
 
 
 def folded(before: Profile, after: Profile) -> tuple[Profile, Profile] | None:
-    """Both with what is between operators as one part; None: they have the same parts anyway."""
+    """Both with the time between operators as one part, or None if their parts match anyway."""
     anatomies = before.anatomy, after.anatomy
     finer = [anatomy.part(*FINER) > 0 for anatomy in anatomies]
     if finer[0] == finer[1] or not any(anatomy.part(Kind.PYTHON) for anatomy in anatomies):
@@ -81,7 +81,7 @@ def reasons(kind: Kind, before: Profile, after: Profile, least_ms: float) -> Ite
 
 
 def _by_line(profile: Profile, kind: Kind) -> dict[LineKey, tuple[str, float]]:
-    """What is said of a line, and its milliseconds of an undisturbed step."""
+    """The words for a line, and its milliseconds in an undisturbed step."""
     factor = host.scale(profile)
     lines: dict[LineKey, list[HostLine]] = defaultdict(list)
     for line in profile.host.of(*KINDS[kind]) if profile.host is not None else ():

@@ -1,4 +1,4 @@
-"""What `flatout compare A B` prints: both steps part by part, and what explains them."""
+"""What `flatout compare A B` prints: both steps part by part, and the explanation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NAME = 26
 AT_MOST = 5
-"""Lines of one kind; all of them are in the JSON."""
+"""The most lines of one kind; all of them are in the JSON."""
 BETTER, WORSE = "green", "red"
 
 
@@ -27,7 +27,7 @@ def compared(
     names: tuple[str, str] = ("A", "B"),
     console: Console | None = None,
 ) -> None:
-    """Print what changed; on stdout unless another console is given. names: of the two."""
+    """Print the changes; on stdout unless another console is given. names: of the two profiles."""
     from rich.console import Console
 
     console = console or Console()
@@ -76,7 +76,7 @@ def _head(comparison: ProfileComparison, names: tuple[str, str], width: int) -> 
 
 
 def _parts(comparison: ProfileComparison, width: int, mark: str) -> Iterator[Line]:
-    """Each part with a bar as long as its change; those of nothing left out."""
+    """Each part with a bar as long as its change; parts that are zero are left out."""
     head = f"{'':{LABEL}}{'part':<{NAME}}{'before':>10}{'after':>10}{'change':>10}"
     yield Line(head, ((0, len(head), "dim"),))
     changes = [change for change in comparison.parts if change.before_ms or change.after_ms]

@@ -1,7 +1,7 @@
 """JSON of a profile, `flatout.profile/1`: what `flatout profile --json` prints and reads again.
 
-A field once published keeps its name and meaning; what is not known is null. All that the profile
-holds is in it, so that reports and comparisons can be made later and elsewhere.
+A field once published keeps its name and meaning; unknown values are null. The JSON holds the whole
+profile, so that reports and comparisons can be made later and elsewhere.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def document(profiled: Profiled) -> dict[str, Any]:
 
 
 def read(raw_document: dict[str, Any]) -> Profiled:
-    """The noun that such a document holds. Raises UserError where it holds none."""
+    """The profile in such a document. Raises UserError if it holds none."""
     if not isinstance(raw_document, dict) or raw_document.get("schema") != PROFILE:
         schema = raw_document.get("schema") if isinstance(raw_document, dict) else None
         raise UserError(f"this is of schema {schema!r}; this flatout reads {PROFILE!r}", HOW)
@@ -57,14 +57,14 @@ def read(raw_document: dict[str, Any]) -> Profiled:
         fields["report_path"] = raw_document.get("report")
         raw = {**fields, "profile": fields}
         profiled = decoding.decode(Profiled, raw, _refused, null_is_nan=True)
-        assert profiled is not None  # what is refused raises
+        assert profiled is not None  # an invalid document raises
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"the profile cannot be read: {error}", HOW) from error
     return profiled
 
 
 def load(path: Path) -> Profiled:
-    """The profile in the file. Raises UserError where it holds none, naming the file."""
+    """The profile in the file. Raises UserError that names the file if it holds none."""
     raw_document = documents.load(path, HOW)
     try:
         return read(raw_document)
@@ -83,7 +83,7 @@ def _part(raw: dict[str, Any], step_ms: float) -> dict[str, Any]:
 
 
 def _host(profile: Profile) -> dict[str, Any] | None:
-    """The host's time, its figures those of the sampled steps: times `scale` an undisturbed one."""
+    """The host's time in the sampled steps; times `scale` gives an undisturbed step."""
     host = profile.host
     if host is None:
         return None

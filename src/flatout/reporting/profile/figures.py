@@ -1,4 +1,4 @@
-"""What the page of a profile draws, as plain JSON: timeline, roofline, memory over time."""
+"""The drawings of a profile's page as plain JSON: timeline, roofline, memory over time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from flatout.reporting import plain
 from flatout.reporting.profile import words
 
 ROWS = 12
-"""Of nested events in one lane; what lies deeper shares the last row."""
+"""The most rows of nested events in a lane; deeper events share the last row."""
 DRAWN_POINTS = 1_200
-"""Of a curve over time: more than a screen has columns."""
+"""The most points of a curve over time: more than a screen has columns."""
 DRAWN_OPERATORS = 12
 FLOPS = {"TFLOP/s": 1e12, "GFLOP/s": 1e9}
 BYTES = {"TB/s": 1e12, "GB/s": 1e9}
 STACKED = ("parameters", "optimizer", "activations and gradients")
-"""Categories of memory from the ground up: what lasts comes first."""
+"""Categories of memory from the bottom up: the longest-lived first."""
 
 Json = dict[str, Any]
 
@@ -63,10 +63,10 @@ def timeline(profile: Profile) -> Json | None:
 
 
 def timeline_sums(profile: Profile) -> list[tuple[str, str, float]]:
-    """Of the drawn step: kind, its name and its milliseconds, of what the device did and did not.
+    """Kind, name and milliseconds of the drawn step: the device's busy and idle times.
 
-    The streams' parts run at once, so only the time in which any of them does something, and the
-    idle times by cause, add up to the step.
+    Streams run at once. So only the time in which any stream is busy and the idle times by cause
+    add up to the step.
     """
     streams = [span for span in profile.timeline if span.lane not in (HOST_LANE, IDLE_LANE)]
     idle = [span for span in profile.timeline if span.kind in WAITS and span.lane != HOST_LANE]
@@ -91,7 +91,7 @@ def covered(spans: Iterable[Span]) -> float:
 
 
 def roofline(profile: Profile) -> Json | None:
-    """Ceilings of arithmetic and of memory, and what the kinds and operators reach of them.
+    """Ceilings of arithmetic and memory, and how close the kinds and operators come to them.
 
     A point needs operations and bytes; with operations alone there is only a rate.
     """
@@ -118,7 +118,7 @@ def roofline(profile: Profile) -> Json | None:
 
 
 def memory(profile: Profile) -> Json | None:
-    """Bytes in use over the window, by category where that is known; else after each step."""
+    """Bytes in use over the window: by category if known, else after each step."""
     if profile.memory:
         return _by_category(profile.memory)
     by_step = profile.seen.memory_bytes if profile.seen is not None else ()
@@ -133,7 +133,7 @@ def _lane_order(lane: str, stream: int | None) -> tuple[int, int, str]:
 
 
 def _rows(spans: Sequence[Span]) -> list[int]:
-    """A row for each span, so that none lies on another: what began first and lasts lies above."""
+    """A row for each span, so that none overlap: earlier and longer spans lie above."""
     ends: list[float] = []
     rows = []
     for span in spans:
@@ -151,7 +151,7 @@ def _same_device(ceiling: Ceiling, profile: Profile) -> bool:
 
 
 def _best(ceilings: Iterable[Ceiling], prefixes: tuple[str, ...], units_of: Json) -> list[Json]:
-    """The best device's value of each such ceiling, in units per second; the highest first."""
+    """The best device's value of each matching ceiling, in units per second; the highest first."""
     best: dict[str, float] = {}
     for ceiling in ceilings:
         scale = units_of.get(ceiling.unit)
@@ -179,7 +179,7 @@ def _rate(operator: Operator, ms: float) -> Json:
 
 
 def _by_category(points: Sequence[MemoryPoint]) -> Json:
-    """Curves over common times: between its own points a category stays as it was."""
+    """Curves over common times: between its own points a category keeps its value."""
     categories = {point.category for point in points}
     if len(categories) > 1:
         categories.discard("all")
@@ -206,7 +206,7 @@ def _at(point: MemoryPoint) -> float:
 
 
 def _peaks(totals: Sequence[int]) -> list[int]:
-    """Numbers of the points that are drawn: of each stretch the highest and the last one."""
+    """Indices of the points that are drawn: the highest and the last of each stretch."""
     if len(totals) <= DRAWN_POINTS:
         return list(range(len(totals)))
     size = math.ceil(2 * len(totals) / DRAWN_POINTS)

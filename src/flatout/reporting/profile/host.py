@@ -1,6 +1,6 @@
-"""The host's time for people: flame graph, tables of lines and threads, and what they sum up to.
+"""The host's time for people: flame graph, tables of lines and threads, and their sums.
 
-Milliseconds are those of an undisturbed step, unless they say otherwise.
+Milliseconds are those of an undisturbed step unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from flatout.reporting.profile import cells, words
 from flatout.reporting.profile.cells import Cell, ReportRow, Table
 
 LEAST_SHARE = 0.1
-"""Of the step, from which on the terminal names lines of the host."""
+"""From this share of the step on, the terminal names lines of the host."""
 LEAST_LINE = 0.01
-"""Of the step: lines that take less are not named there."""
+"""Lines that take a smaller share of the step are not named there."""
 LEAST_QUEUED = 0.02
-"""Of a sampled step, from which on waiting for a core is told."""
+"""From this share of a sampled step on, waiting for a core is reported."""
 CHAIN = 3
-"""Lines of a chain of calls that are shown, the innermost, which come first."""
+"""The lines shown of a chain of calls, the innermost first."""
 LINE_COLUMNS = (
     "Line",
     "Time",
@@ -40,45 +40,45 @@ LINE_COLUMNS = (
 )
 WORKER_COLUMNS = ("Line", "CPU time", "Whose code", "Function", "Source", "Calls")
 OWN = (HostKind.PYTHON, HostKind.LIBRARY, HostKind.WAITING)
-"""What a line of the user's costs beside torch's operators."""
+"""Kinds of cost of a user's line, apart from torch's operators."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class CostlyLine:
-    """A line of the user's with all that it costs the host, but for torch's operators."""
+    """One of the user's lines with its whole cost on the host, except for torch's operators."""
 
     where: Place
     ms: float
 
 
 def scale(profile: Profile) -> float:
-    """From the sampled steps to an undisturbed one."""
+    """The factor from the sampled steps to an undisturbed one."""
     return profile.host.scale(profile.anatomy.step_ms) if profile.host is not None else 1.0
 
 
 @dataclass(frozen=True)
 class HostSection:
-    """What the page says of the host's time, beside the flame graph."""
+    """The page's section on host time, apart from the flame graph."""
 
     sums: list[tuple[str, str, float]]
     remarks: list[str]
     lines: Table
     others: list[Table]
-    """Loader workers and other threads, where there are any."""
+    """Loader workers and other threads, if there are any."""
 
 
 def section(profile: Profile) -> HostSection:
-    """All of it; empty where no stacks were sampled."""
+    """The whole section, or an empty one if no stacks were sampled."""
     others = [table for table in (workers(profile), threads(profile)) if table.rows]
     return HostSection(sums(profile), list(remarks(profile)), lines(profile), others)
 
 
 def flames(profile: Profile) -> Json | None:
-    """Stacks of the thread that trains as a tree, times in milliseconds, with names of kinds.
+    """Stacks of the training thread as a tree, times in milliseconds, with names of kinds.
 
-    They may add up to a little more than the step: other steps were sampled than recorded.
+    They may add up to slightly more than the step: the sampled steps are not the recorded ones.
     """
     stacks = [stack for stack in profile.host.stacks if not stack.thread] if profile.host else []
     if not profile.host or not stacks:
@@ -103,7 +103,7 @@ def _node(name: str, kind: str) -> Json:
 
 
 def _grow(root: Json, stack: HostStack, factor: float, kind: str = "") -> None:
-    """Add one stack to the tree. kind: of frames that have none of their own."""
+    """Add one stack to the tree. kind: for frames without one of their own."""
     node = root
     node["value"] += factor * stack.ms
     kinds = list(map(str, stack.kinds)) or [kind] * len(stack.frames)
@@ -114,14 +114,14 @@ def _grow(root: Json, stack: HostStack, factor: float, kind: str = "") -> None:
 
 
 def _finished(node: Json) -> Json:
-    """As the library that draws it takes it: children in a list, the longest first."""
+    """In the form that the drawing library takes: children in a list, the longest first."""
     children = sorted(node["children"].values(), key=lambda child: -child["value"])
     value = round(node["value"], 5)
     return {**node, "value": value, "children": [_finished(child) for child in children]}
 
 
 def sums(profile: Profile) -> list[tuple[str, str, float]]:
-    """Of the thread that trains: colour, name and milliseconds of each kind, the longest first."""
+    """Colour, name and milliseconds of each kind in the training thread, the longest first."""
     host = profile.host
     if host is None:
         return []
@@ -138,7 +138,7 @@ def sums(profile: Profile) -> list[tuple[str, str, float]]:
 
 
 def remarks(profile: Profile) -> Iterator[str]:
-    """How it was sampled, and whether other programs took the cores meanwhile."""
+    """How it was sampled, and whether other programs used the cores meanwhile."""
     host = profile.host
     if host is None:
         return
@@ -160,7 +160,7 @@ def remarks(profile: Profile) -> Iterator[str]:
 
 
 def lines(profile: Profile) -> Table:
-    """The costliest lines of the user's on the host, with what they call."""
+    """The user's costliest lines on the host, with what they call."""
     step_ms, factor = profile.anatomy.step_ms, scale(profile)
     host_lines = profile.host.lines if profile.host is not None else ()
     rows = [_row(line, factor * line.ms, step_ms) for line in host_lines]
@@ -188,7 +188,7 @@ def _whose(line: HostLine) -> Cell:
 
 
 def _part(line: HostLine) -> str:
-    """Which part of a training program it runs in; empty: the loop itself."""
+    """The part of a training program that it runs in, or empty for the loop itself."""
     if line.loading:
         return "loader"
     if line.updating:
@@ -197,7 +197,7 @@ def _part(line: HostLine) -> str:
 
 
 def workers(profile: Profile) -> Table:
-    """Lines of the loader's workers, the costliest first; CPU time of all of them together."""
+    """Lines of the loader's workers, the costliest first; CPU time summed over the workers."""
     host = profile.host
     rows = [_worker_row(line) for line in host.worker_lines] if host is not None else []
     note = "CPU time of all workers together, for one step."
@@ -240,9 +240,9 @@ def _thread(thread: HostThread) -> ReportRow:
 
 
 def costliest(profile: Profile, at_most: int) -> list[CostlyLine]:
-    """The user's lines that cost the host most, where the step is the host's for a tenth of it.
+    """The user's lines that cost the host most, if they take a tenth of the step in all.
 
-    On an accelerator: where that waits for the host for so long.
+    On an accelerator: if it waits for the host that long.
     """
     anatomy, host = profile.anatomy, profile.host
     if host is None or anatomy.share(*_own_parts(profile)) < LEAST_SHARE:

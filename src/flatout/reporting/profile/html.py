@@ -1,7 +1,7 @@
-"""The page of a profile: one HTML file that holds everything, works from file://, asks no server.
+"""The page of a profile: one self-contained HTML file that works from file://, needs no server.
 
-As in the report of `tune`, what comes from outside is escaped on its way in, and the page's own
-policy lets no other script run and no request leave.
+As in the report of `tune`, text from outside is escaped on its way in, and the page's own policy
+allows no other script and no request.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ STYLES = ("report.css", "profile.css")
 
 
 def write_report(profiled: Profiled, path: Path) -> None:
-    """Write the page to `path`, whole or not at all. Raises OSError where that cannot be done."""
+    """Write the page to `path`, whole or not at all. Raises OSError if that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_page(render(profiled, path.parent), path)
 
 
 def render(profiled: Profiled, folder: Path) -> str:
-    """The page as text. folder: where it will lie, for the link to the trace beside it."""
+    """The page as text. folder: where it will be, for the link to the trace beside it."""
     profile = profiled.profile
     data = page_figures(profile)
     return page(
@@ -62,7 +62,7 @@ def render(profiled: Profiled, folder: Path) -> str:
 
 
 def page_figures(profile: Profile) -> dict[str, Any]:
-    """What the page's scripts draw."""
+    """The data for the page's scripts."""
     return {
         "words": {str(kind): words.kind(kind) for kind in Kind},
         "timeline": figures.timeline(profile),
@@ -73,13 +73,13 @@ def page_figures(profile: Profile) -> dict[str, Any]:
 
 
 def scripts(data: dict[str, Any]) -> tuple[str, ...]:
-    """Names of the page's scripts; what draws flame graphs is in it only where there is one."""
+    """Names of the page's scripts; the one for flame graphs only if there is one."""
     first, *others = SCRIPTS
     return (first, *(FLAMES if data["flames"] else ()), *others)
 
 
 def key_figures(profile: Profile) -> list[tuple[str, str, str]]:
-    """Name, figure and remark of what comes first."""
+    """Name, figure and remark of each key figure."""
     anatomy = profile.anatomy
     device = words.device(anatomy)
     rows = [("Time per step", units.milliseconds(anatomy.step_ms), _over(profile))]
@@ -124,7 +124,7 @@ def parts(profile: Profile) -> list[dict[str, Any]]:
 
 
 def known_columns(profile: Profile) -> dict[str, bool]:
-    """Columns of the anatomy, and whether anything is known of them."""
+    """Columns of the anatomy, and whether any of their values is known."""
     columns = ("flops", "bytes", "ceiling")
     parts = profile.anatomy.parts
     return {name: any(getattr(part, name) is not None for part in parts) for name in columns}
@@ -165,7 +165,7 @@ def _size(finding: Finding, limit: float) -> str:
 
 
 def memory_words(profile: Profile) -> str:
-    """Peak memory, of how much there is."""
+    """Peak memory, and how much there is."""
     seen = profile.seen
     peak = max((point.bytes for point in profile.memory if point.category == "all"), default=None)
     if seen is not None and seen.memory_peak_bytes is not None:
@@ -178,7 +178,7 @@ def memory_words(profile: Profile) -> str:
 
 
 def traces(profile: Profile, folder: Path) -> list[dict[str, str | None]]:
-    """The raw traces, with a link where they lie beside the page."""
+    """The raw traces, with a link if they are beside the page."""
     recordings = [("times", profile.trace)]
     if profile.seen is not None:
         recordings += [("times", profile.seen.trace or None)]

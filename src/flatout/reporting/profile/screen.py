@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NAME = 26
-"""Width of the second column, in the anatomy."""
+"""Width of the anatomy's second column."""
 FIGURES = 9 + 6 + 2
 """Width of the time, the share and the space before the bar."""
 SHORTEST, TALLEST = 24, 40
-"""Lines of a screen: less is taken for 24; more, and a pipe, for 40."""
+"""Lines of a screen: a smaller one counts as 24; a larger one, or a pipe, as 40."""
 SHORT = 36
-"""On a screen of fewer lines the least important ones are left out."""
+"""On screens with fewer lines, the least important ones are left out."""
 BLOCK = "█"  # full block
 STYLES = {
     **dict.fromkeys(WAITS, "yellow"),
@@ -34,7 +34,7 @@ STYLES = {
     Kind.CONVERSION: "magenta",
     Kind.OTHER: "bright_black",
 }
-"""Of bars; all other kinds are work, in blue."""
+"""Styles of bars; all other kinds are work, in blue."""
 
 
 def profile(profiled: Profiled, console: Console | None = None) -> None:
@@ -50,14 +50,14 @@ def profile(profiled: Profiled, console: Console | None = None) -> None:
 
 
 def screen(profiled: Profiled, width: int, height: int, mark: str = "#") -> list[Line]:
-    """The lines, at most `height` less one for the prompt while findings' titles are short."""
+    """At most `height` lines, less one for the prompt, as long as findings' titles are short."""
     short = height < SHORT
     head = list(_head(profiled, width, short))
     tail = list(_tail(profiled, width, short))
     anatomy = list(_anatomy(profiled, width, 6 if short else 12, mark))
     host_lines = _host(profiled.profile, width, 1 if short else 3)
     top = [*head, Line(""), *anatomy, *host_lines, *_reached(profiled, width, short)]
-    # The prompt, two empty lines, and the line that says that there are more.
+    # The prompt, two empty lines, and the line that announces more findings.
     room = height - len(top) - len(tail) - 4
     findings, count = _findings(profiled, width, room, short)
     rest = len(profiled.findings) - count
@@ -95,7 +95,7 @@ def _anatomy(profiled: Profiled, width: int, at_most: int, mark: str) -> Iterato
         share = part.ms / anatomy.step_ms if anatomy.step_ms else 0.0
         first, last = round(room * begun), round(room * min(begun + share, 1.0))
         begun += share
-        cells = mark * (last - first) or "|"  # what is too short for a cell is still there
+        cells = mark * (last - first) or "|"  # what is shorter than a cell is still shown
         first = min(first, max(room - 1, 0))
         bar = " " * first + cells if room else ""
         yield _row(label, name, part, share, bar, first)
@@ -113,7 +113,7 @@ def _row(label: str, name: str, part: Part, share: float, bar: str, begin: int) 
 
 
 def _host(profile: Profile, width: int, at_most: int) -> Iterator[Line]:
-    """The user's own lines that the host's time goes to, under the columns of the anatomy."""
+    """The user's own lines that cost the host time, under the columns of the anatomy."""
     step_ms = profile.anatomy.step_ms
     for number, line in enumerate(host.costliest(profile, at_most)):
         label = "host" if number == 0 else ""
@@ -125,7 +125,7 @@ def _host(profile: Profile, width: int, at_most: int) -> Iterator[Line]:
 
 
 def _place(place: Place, width: int) -> str:
-    """train.py:14 mask(); of what is too long the end without the function."""
+    """train.py:14 mask(); if too long, its end without the function."""
     location = plain.one_line(str(place))
     name = plain.one_line(place.function).rpartition(".")[2]
     named = f"{location} {name}()" if name.isidentifier() else location
@@ -146,7 +146,7 @@ def _reached(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:
 
 
 def _findings(profiled: Profiled, width: int, room: int, short: bool) -> tuple[list[Line], int]:
-    """(lines of the findings that fit in `room` lines, at least of one; the number of these)."""
+    """(lines of the findings that fit in `room` lines, at least one finding; their number)."""
     lines: list[Line] = []
     count = 0
     for finding in profiled.findings:
@@ -171,7 +171,7 @@ def _finding(finding: Finding, limit: float, width: int, short: bool) -> Iterato
 
 
 def _label(finding: Finding) -> str:
-    """Like "1.85x"; of a bound "<8.2x"; of what is not predicted its severity."""
+    """For example "1.85x"; for a bound "<8.2x"; without a prediction, the severity."""
     if finding.gain is None:
         return finding.severity.value
     ratio = units.ratio(finding.gain.ratio)
@@ -179,7 +179,7 @@ def _label(finding: Finding) -> str:
 
 
 def _change(lines: Sequence[str]) -> str:
-    """The line that matters most: the first that is new, else the first that is no remark."""
+    """The most important line: the first new one, else the first that is not a remark."""
     code_lines = [line for line in lines if not line.startswith(("#", "- "))] or list(lines)
     return plain.one_line(
         next((line for line in code_lines if line.startswith("+ ")), (code_lines or [""])[0])
@@ -207,7 +207,7 @@ def _tail(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:
 
 
 def mark_for(console: Console) -> str:
-    """Of what bars are made: what everything can show, unless the terminal can show better."""
+    """The character for bars: ASCII, unless the terminal can show better."""
     if not console.is_terminal or console.is_dumb_terminal:
         return "#"
     return BLOCK if plain.encodable(BLOCK, console.encoding) == BLOCK else "#"

@@ -1,4 +1,4 @@
-"""The tables of a profile's page: what is in which column, and by what number it sorts."""
+"""The tables of a profile's page: the content of each column, and its sort key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = {
     "unsigned char": "uint8",
     "signed char": "int8",
 }
-"""A trace's names of data types, and torch's."""
+"""A trace's names of data types -> torch's."""
 KERNEL_COLUMNS = (
     "Kernel",
     "Kind",
@@ -45,7 +45,7 @@ DEVICE_COLUMNS = (
     "Held back by",
 )
 SLOWER = 1.05
-"""From this many times the median step on, a rank is marked."""
+"""A rank is marked from this many times the median step on."""
 
 
 def kernels(profile: Profile) -> Table:
@@ -100,7 +100,7 @@ def operators(profile: Profile) -> Table:
 
 
 def waits(profile: Profile) -> list[Table]:
-    """Small tables: gaps, syncs, copies, collectives and Python calls, where there are any."""
+    """Small tables: gaps, syncs, copies, collectives and Python calls, if there are any."""
     candidates = (
         _gaps(profile),
         _syncs(profile),
@@ -124,14 +124,14 @@ def ranks(profile: Profile) -> Table:
 
 
 def devices(profile: Profile) -> Table:
-    """What the driver reported of each GPU while the window was recorded."""
+    """What the driver reported about each GPU while the window was recorded."""
     rows = tuple(ReportRow(_device(sample)) for sample in profile.devices)
     note = "Means over the samples taken while the window was recorded."
     return Table("devices", "Devices", note, DEVICE_COLUMNS, rows)
 
 
 def ceilings(profile: Profile) -> Table:
-    """What was measured of this hardware, beside its data sheet."""
+    """The measured ceilings of this hardware, beside its data sheet."""
     rows = [
         ReportRow(
             (
@@ -293,7 +293,7 @@ def _of(value: float | None, limit: float | None, unit: str) -> str:
 
 
 def tables(profile: Profile) -> Iterable[Table]:
-    """All that have rows."""
+    """All tables that have rows."""
     candidates = [
         *waits(profile),
         kernels(profile),

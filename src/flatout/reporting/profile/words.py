@@ -1,4 +1,4 @@
-"""The words of a profile: the same in the terminal, in the page and in a comparison."""
+"""The words of a profile: the same in the terminal, the page and a comparison."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ MEANINGS = {
     Kind.UNRECORDED: "The device had work that the trace does not have: CUDA graphs, lost events.",
 }
 UNEXPLAINED = "time-unexplained"
-"""The finding that says what is known of time without a cause."""
+"""The finding that tells what is known about time without a cause."""
 NO_OBJECTION = "work that no check objects to"
 EXPLAINED = {
     Kind.COPY: "copies while nothing computes",
@@ -85,14 +85,14 @@ EXPLAINED = {
     Kind.UNRECORDED: "the trace does not have that work",
     Kind.OTHER: "no rule knows these kernels",
 }
-"""Why the largest part is what it is; all other kinds are work."""
+"""Why the largest part is as it is; all other kinds are work."""
 DEVICES = {"cuda": "GPU", "xpu": "GPU", "mps": "GPU", "cpu": "CPU"}
 LEAST_IDLE = 0.20
-"""Share of the step from which on the headline names idleness."""
+"""From this share of the step on, the headline names idleness."""
 
 
 def kind(value: Kind | None) -> str:
-    """The kind's name for people; "other work" of none."""
+    """The kind's name for people; "other work" if None."""
     return KINDS[value or Kind.OTHER]
 
 
@@ -124,7 +124,7 @@ def headline(profile: Profile) -> str:
 
 
 def verdict(profiled: Profiled) -> str:
-    """How much is worth doing, and what first; else what the step consists of."""
+    """How much can be gained and what to do first; else what the step consists of."""
     limit = units.share(profiled.fail_over)
     checks = f" ({units.count(profiled.checks, 'check')})" if profiled.checks else ""
     large = [finding for finding in profiled.findings if saved(finding) > profiled.fail_over]
@@ -152,7 +152,7 @@ def largest(profiled: Profiled) -> str:
 
 
 def gain(value: Gain) -> str:
-    """Like "1.21x (1.1x to 1.3x)"; above 5x "at most 8.2x"."""
+    """For example "1.21x (1.1x to 1.3x)"; above 5x "at most 8.2x"."""
     if value.bounds:
         return f"at most {units.ratio(value.ratio)}"
     if value.low is None or value.high is None or not value.low < value.high:
@@ -163,7 +163,7 @@ def gain(value: Gain) -> str:
 
 
 def after(finding: Finding, profile: Profile, arrow: str = "->") -> str:
-    """The step now and once that is cured: "412 -> 180 ms per step, 2.29x (2.0x to 2.7x)"."""
+    """The step before and after the cure: "412 -> 180 ms per step, 2.29x (2.0x to 2.7x)"."""
     cured = cured_ms(finding, profile)
     if finding.gain is None or cured is None:
         return "not predicted"
@@ -173,13 +173,13 @@ def after(finding: Finding, profile: Profile, arrow: str = "->") -> str:
 
 
 def cured_ms(finding: Finding, profile: Profile) -> float | None:
-    """The predicted step; None where there is no prediction."""
+    """The predicted step in milliseconds, or None without a prediction."""
     ratio = finding.gain.ratio if finding.gain else math.nan
     return amdahl.remaining(profile.anatomy.step_ms, ratio)
 
 
 def saved(finding: Finding) -> float:
-    """Share of the step that its cure is predicted to save; 0 where that is not known."""
+    """The share of the step that its cure is predicted to save, or 0 if not known."""
     return finding.gain.saved if finding.gain else 0.0
 
 
@@ -189,7 +189,7 @@ def worth_doing(profiled: Profiled) -> bool:
 
 
 def reached(profile: Profile) -> Iterator[str]:
-    """What the step reaches of what this hardware can do, in short phrases."""
+    """How close the step comes to the hardware's limits, in short phrases."""
     anatomy = profile.anatomy
     if anatomy.flops and anatomy.step_ms:
         yield flops_per_s(anatomy.flops, anatomy.step_ms)
@@ -228,12 +228,12 @@ def flops_per_s(flops: float | None, ms: float) -> str:
 
 
 def bytes_per_s(amount: float | None, ms: float) -> str:
-    """2e9 bytes in 1 ms -> "2,000 GB/s"; decimal, as data sheets say it."""
+    """2e9 bytes in 1 ms -> "2,000 GB/s"; decimal, as in data sheets."""
     return units.rate(amount / ms / 1e6, "GB/s") if amount and ms > 0 else units.UNKNOWN
 
 
 def kernel(name: str, width: int) -> str:
-    """A kernel's name in at most `width` characters: without "void" and its arguments."""
+    """A kernel's name in at most `width` characters, without "void" and its arguments."""
     short_name = plain.one_line(name).removeprefix("void ")
     if short_name.endswith(")") and not short_name.startswith("("):
         short_name = short_name[: _arguments(short_name)]
@@ -241,7 +241,7 @@ def kernel(name: str, width: int) -> str:
 
 
 def folded(anatomy: Anatomy, at_most: int) -> list[tuple[str, Part]]:
-    """The parts that are not nothing, the largest first, those beyond `at_most` as one."""
+    """The nonzero parts, the largest first; those beyond `at_most` as one."""
     parts = sorted((part for part in anatomy.parts if part.ms > 0), key=lambda part: -part.ms)
     rows = [(kind(part.kind), part) for part in parts]
     if len(rows) <= at_most:
@@ -262,7 +262,7 @@ def _arguments(name: str) -> int:
 
 
 def places(profile: Profile) -> dict[str, Place]:
-    """All places of a profile by "file:line", one that has its source text before one without."""
+    """All places of a profile by "file:line", preferring those with their source text."""
     by_location: dict[str, Place] = {}
     lists = (profile.operators, profile.kernels, profile.gaps, profile.syncs, profile.copies)
     known = [entry.where for entries in lists for entry in entries if entry.where is not None]

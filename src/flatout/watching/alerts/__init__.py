@@ -7,9 +7,9 @@
     def check(view: View) -> Iterator[Breach]
 
 `check` is pure: no file, no process, no clock but `view.now_s`. It is called once a second for each
-job that is watched, and once with `view.job` None for what is about the machine alone. It yields
-nothing where a fact that it needs is None: what is not known is not claimed. The book of alerts
-(`watching.alert_book`) turns breaches into pending, firing and resolved alerts.
+watched job, and once with `view.job` None for the machine alone. If a fact that it needs is None,
+it yields nothing: it claims only what is known. The book of alerts (`watching.alert_book`) turns
+breaches into pending, firing and resolved alerts.
 The module docstring is the page that `flatout explain CODE` prints, with the headings What it sees
 / Why it matters / Evidence / Cure / References; its first line says the problem in one sentence.
 """

@@ -1,4 +1,4 @@
-"""What several rules look at: steps without pauses, trends, the loop's own gaps."""
+"""Helpers for several rules: steps without pauses, trends, the loop's own gaps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WARM_UP = 20
 
 
 def usual(steps: Sequence[PulseStep]) -> list[PulseStep]:
-    """Those that only trained: after warm-up, no pause, no compilation, no tuning."""
+    """Steps that only trained: after warm-up, without pause, compilation or tuning."""
     return [
         step
         for step in steps
@@ -34,12 +34,12 @@ def since(rank: RankHistory, begin_s: float, most: int = 4000) -> list[PulseStep
 
 
 def runs(job: JobHistory | None) -> JobHistory | None:
-    """The job, where it has not ended."""
+    """The job, or None if it has ended."""
     return job if job is not None and job.ended_s is None else None
 
 
 def tuning(rank: RankHistory) -> bool:
-    """Whether boosts were tried in its last step."""
+    """Whether boosts were being tried in its last step."""
     return bool(rank.steps and rank.steps[-1].flags & pulse.TUNING)
 
 
@@ -72,12 +72,12 @@ def rises(values: Sequence[float]) -> float:
 
 
 def gib(value: float) -> str:
-    """Bytes in words."""
+    """Bytes in readable form."""
     return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
 
 
 def seconds(value: float) -> str:
-    """A time in words."""
+    """A time in readable form."""
     if value < 1:
         return f"{1000 * value:.0f} ms"
     if value < 120:

@@ -2,8 +2,8 @@
 
 ## What it sees
 
-Less than 5 GB, or than twice the largest checkpoint, free where the job runs; shared memory
-(/dev/shm) used by more than 90%.
+Less than 5 GB, or less than twice the largest checkpoint, is free where the job runs; or shared
+memory (/dev/shm) is more than 90% full.
 
 ## Why it matters
 
@@ -12,11 +12,11 @@ damaged file. Full shared memory kills loader workers with a bus error.
 
 ## Evidence
 
-The free room and the size of the file system.
+The free space and the size of the file system.
 
 ## Cure
 
-Remove old checkpoints, or write them elsewhere. In a container give shared memory more room:
+Remove old checkpoints, or write them elsewhere. In a container, enlarge shared memory:
 `docker run --shm-size=8g`.
 
 ## References
@@ -40,11 +40,11 @@ SAVES = 2
 SHARED = "/dev/shm"
 SHARED_USED, SHARED_LOWER = 0.90, 0.85
 UPPER = 1.1
-"""Times the least room, from which on an alert is over."""
+"""An alert is over above this many times the least room."""
 
 
 def check(view: View) -> Iterator[Breach]:
-    """One breach for each file system without room."""
+    """One breach for each file system without enough room."""
     job = _windows.runs(view.job)
     if job is None or view.latest is None:
         return
@@ -53,7 +53,7 @@ def check(view: View) -> Iterator[Breach]:
             yield from _shared(disk)
         elif disk.path == job.folder:
             least = max(LEAST_BYTES, SAVES * (job.largest_save_bytes or 0))
-            # A small disk that is as empty as it can be is no disk that fills up.
+            # A small disk that is nearly empty is not filling up.
             if disk.free_bytes < UPPER * least and disk.free_bytes < 0.2 * disk.bytes:
                 yield Breach(
                     title=f"only {_windows.gib(disk.free_bytes)} are free where the job runs",

@@ -3,22 +3,21 @@
 ## What it sees
 
 The exit code of the program is not 0, or `flatout run` itself was killed. What `flatout explain`
-recognises in its last lines is the evidence. Ctrl-C is no error, whatever the program's own exit
-code is then. Of a program that only
-trains with the library, without `flatout run`, nobody can tell how it ended.
+recognises in its last lines is the evidence. Ctrl-C is not an error, whatever the program's exit
+code. If a program trains with the library, without `flatout run`, it is not known how it ended.
 
 ## Why it matters
 
-A run that ended in the night has trained nothing since.
+A run that failed at night has trained nothing since.
 
 ## Evidence
 
-The exit code or the signal, and the cause where it is recognised. A program that was killed
+The exit code or the signal, and the cause if it is recognised. A program that was killed
 (signal 9) while nearly all memory was used ran out of memory.
 
 ## Cure
 
-The cure of the cause that was recognised; else the last lines of the program's own output.
+The cure for the recognised cause, else the last lines of the program's own output.
 
 ## References
 
@@ -88,7 +87,7 @@ def _how(code: int) -> str:
 
 
 def _memory(view: View, job: JobHistory) -> str | None:
-    """Whether nearly all memory was used in its last minute."""
+    """Evidence that nearly all memory was used in the job's last minute, or None."""
     end = job.ended_s or view.now_s
     shares = [
         sample.memory_used_bytes / sample.memory_bytes

@@ -1,10 +1,10 @@
-"""A GPU reports an error of its hardware.
+"""A GPU reports a hardware error.
 
 ## What it sees
 
-At once: an Xid error of the driver, an error of the memory that ECC could not correct, rows or
-pages that wait to be taken out of use. An Xid that an ordinary error of a program causes (13, 31,
-43, 45) is left out: the program ends by it and says so.
+Immediately: an Xid error of the driver, a memory error that ECC could not correct, or rows or
+pages waiting to be retired. Xids that ordinary errors of a program cause (13, 31, 43, 45) are left
+out: the program ends with them and reports them.
 
 ## Why it matters
 
@@ -12,12 +12,12 @@ Results may be wrong, or the GPU stops working in the middle of the run.
 
 ## Evidence
 
-The numbers that the driver gives.
+The driver's numbers.
 
 ## Cure
 
-Look the Xid up in NVIDIA's list. Save, end the job, reset the GPU; where it comes again, have it
-exchanged.
+Look the Xid up in NVIDIA's list. Save, end the job and reset the GPU; if it happens again, have
+the GPU replaced.
 
 ## References
 
@@ -35,11 +35,11 @@ from flatout.watching.rules import Breach, Rule, View
 
 RULE = Rule(code="FAULT001", severity=Severity.ERROR, since="0.2.0")
 OF_PROGRAMS = frozenset({13, 31, 43, 45})
-"""Xids that an error of a program causes."""
+"""Xids that a program's own error causes."""
 
 
 def check(view: View) -> Iterator[Breach]:
-    """One breach for each kind of error of each GPU."""
+    """One breach for each kind of error on each GPU."""
     if view.job is not None or view.latest is None:
         return
     for gpu in view.latest.gpus:
@@ -74,7 +74,7 @@ def check(view: View) -> Iterator[Breach]:
 
 
 def _first(view: View, gpu: GpuSample) -> int | None:
-    """Its count of errors when it was first seen."""
+    """Its error count when it was first seen."""
     for sample in view.machine:
         for other in sample.gpus:
             if other.index == gpu.index and other.ecc_uncorrected is not None:

@@ -1,34 +1,34 @@
-"""A job takes no step any more, and nothing works on one.
+"""A job no longer takes steps, and nothing works on one.
 
 ## What it sees
 
-No step for 60 s, 3 times the longest and 20 times the 99th percentile of the gaps between steps so
-far, whichever is most. And its processes use less than 5% of a core, or its GPU reports 100% at
-less than 40% of its power, as it does when NCCL spins. Or there is no step for 10 times the longest
-gap and at least 10 minutes; at least an hour while its GPUs work at their usual power, as in a long
-evaluation. One rank alone hangs where it is silent for so long while another takes 20 steps or
-more.
+No step for 60 s, for 3 times the longest gap between steps so far, and for 20 times the 99th
+percentile of these gaps. In addition, its processes use less than 5% of a core, or its GPU reports
+100% at less than 40% of its power, as it does when NCCL spins. Alternatively, no step for 10 times
+the longest gap and at least 10 minutes, or at least an hour while its GPUs work at their usual
+power, as in a long evaluation. A single rank hangs if it is silent for that long while another
+takes 20 steps or more.
 
-Gaps with an evaluation, a checkpoint or an epoch's begin in them are learnt apart, and how many
-steps lie between two of them: they count where the next one may be due. So a long evaluation at the
-end of each epoch does not delay the alert in the middle of one.
+Gaps with an evaluation, a checkpoint or the begin of an epoch are learnt separately, as is the
+number of steps between two of them. They count only when the next one may be due. So a long
+evaluation at the end of each epoch does not delay the alert in the middle of one.
 
-A program that waits for a line from its user, in a debugger or `input()`, does not hang.
+A program that waits for its user to type a line, in a debugger or `input()`, does not hang.
 
 ## Why it matters
 
-A job that hangs holds its devices until somebody notices, or until its time limit ends it. Most
+A hanging job holds its devices until somebody notices, or until its time limit ends it. Most
 hang in a collective that one rank has not entered, in a lock, or in a loader's worker.
 
 ## Evidence
 
-How long no step has ended, the longest gap before, what its processes and GPUs do, and the rank
-that is least far. `flatout run` writes the stacks of all ranks into its folder, `stacks.txt`.
+The time since the last step, the longest earlier gap, what its processes and GPUs do, and the
+rank that is furthest behind. `flatout run` writes all ranks' stacks to `stacks.txt` in its folder.
 
 ## Cure
 
-Read the stacks: the first rank in the file is the one that is least far, and its innermost line of
-your own code is where it waits.
+Read the stacks: the first rank in the file is furthest behind, and it waits in the innermost line
+of your own code.
 
 ## References
 
@@ -53,9 +53,9 @@ STEPS_AHEAD = 20
 IDLE = "its processes do nothing"
 IDLE_CORES, UPPER_CORES = 0.05, 0.10
 SPINS, STILL_SPINS = (0.95, 0.4), (0.9, 0.5)
-"""Utilisation from which, and share of the power limit below which, a GPU spins."""
+"""A GPU spins from this utilisation on, below this share of its power limit."""
 LONGEST_LOOK_S = 15.0
-"""Between two samples of the machine; what is longer was not watched."""
+"""The most time between two samples of the machine that counts as watched."""
 
 
 def check(view: View) -> Iterator[Breach]:
@@ -91,7 +91,7 @@ def check(view: View) -> Iterator[Breach]:
 def _left_behind(
     view: View, job: JobHistory, ranks: list[RankHistory], least: RankHistory
 ) -> Breach | None:
-    """A rank that takes no step while others go on."""
+    """A rank that takes no step while others continue."""
     silent_s = _silence(view, _last(job, least))
     gap = max(rank.usual_gap_s for rank in ranks)
     if not least.steps or silent_s < max(LEAST_S, 3 * gap, 20 * least.p99_gap_s):
@@ -107,18 +107,18 @@ def _last(job: JobHistory, rank: RankHistory) -> float:
 
 
 def _silence(view: View, last_s: float) -> float:
-    """Seconds since then in which somebody watched.
+    """Watched seconds since `last_s`.
 
-    A machine that slept and a terminal that was stopped (Ctrl-Z) have taken no step either.
+    While a machine sleeps or a terminal is stopped (Ctrl-Z), no step is taken either.
     """
-    if last_s > view.now_s and view.machine:  # the clock was put back; the samples began anew
+    if last_s > view.now_s and view.machine:  # the clock was set back; the samples started again
         last_s = view.machine[0].time_s
     times = [last_s, *(sample.time_s for sample in view.machine if sample.time_s > last_s)]
     return sum(min(LONGEST_LOOK_S, max(0.0, after - at)) for at, after in pairwise(times))
 
 
 def _doing(view: View, ranks: list[RankHistory], silent_s: float) -> tuple[str, bool] | None:
-    """(what shows that nothing works on a step, whether an alert begins); None: something does."""
+    """(why no step is in progress, whether an alert begins), or None if something works on one."""
     cores = _cores(view, ranks, silent_s)
     if cores is not None and cores < UPPER_CORES:
         return IDLE, cores < IDLE_CORES
@@ -130,7 +130,7 @@ def _doing(view: View, ranks: list[RankHistory], silent_s: float) -> tuple[str, 
 
 
 def _cores(view: View, ranks: list[RankHistory], silent_s: float) -> float | None:
-    """Of the busiest rank since, as far back as half of the silence; None: not known of all."""
+    """Cores of the busiest rank in the later half of the silence; None if a rank's are unknown."""
     begin = view.now_s - min(silent_s / 2, 300.0)
     means = []
     for rank in ranks:
@@ -142,7 +142,7 @@ def _cores(view: View, ranks: list[RankHistory], silent_s: float) -> float | Non
 
 
 def _gpus(view: View, ranks: list[RankHistory]) -> list[GpuSample]:
-    """Those of the job in the last 30 s; empty: too few to say."""
+    """Samples of the job's GPUs in the last 30 s, or none if there are too few."""
     used = {index for rank in ranks for index in rank.gpus}
     window = [gpu for sample in view.last(30.0) for gpu in sample.gpus if gpu.index in used]
     return window if len(window) >= 10 else []
@@ -154,14 +154,14 @@ def _spins(gpu: GpuSample, busy: float, power: float) -> bool:
 
 
 def _works(view: View, ranks: list[RankHistory]) -> bool:
-    """Whether a GPU computes: busy half of the time, at a power that no spinning takes."""
+    """Whether GPUs compute: half busy or more, at a power that spinning never takes."""
     gpus = _gpus(view, ranks)
     busy = [gpu for gpu in gpus if (gpu.utilization or 0.0) >= 0.5 and (_power(gpu) or 0.0) >= 0.4]
     return len(busy) > len(gpus) / 2
 
 
 def _power(gpu: GpuSample) -> float | None:
-    """As a share of its limit."""
+    """Power as a share of its limit."""
     if gpu.power_w is None or not gpu.power_limit_w:
         return None
     return gpu.power_w / gpu.power_limit_w

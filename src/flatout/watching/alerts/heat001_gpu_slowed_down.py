@@ -2,15 +2,15 @@
 
 ## What it sees
 
-The driver names a thermal reason in 80% of the samples of 30 s while the GPU is at least half busy
-and its clock is at most 0.93 of its usual clock under load; or a power brake for 5 s; or a power
-limit below 0.95 of the default, with the clock below 0.85 of the maximum for 60 s. That the usual
-power limit holds the clock back (`sw_power_cap`) is normal under load and no alert.
+The driver gives a thermal reason in 80% of the samples of 30 s while the GPU is at least half busy
+and its clock is at most 0.93 of its usual clock under load. Or there is a power brake for 5 s, or a
+power limit below 0.95 of the default, with the clock below 0.85 of the maximum for 60 s. A clock
+held back by the usual power limit (`sw_power_cap`) is normal under load and raises no alert.
 
 ## Why it matters
 
-The clock falls and with it the speed of every kernel. In a job on several GPUs all of them wait for
-the one that is slowed down.
+The clock falls, and with it the speed of every kernel. In a job on several GPUs, all of them wait
+for the slow one.
 
 ## Evidence
 
@@ -18,8 +18,8 @@ The driver's reasons, temperature, clock and power of the GPU.
 
 ## Cure
 
-Look at fans, dust, air flow and the temperature of the room. A power brake comes from the power
-supply. A lowered limit is set back by `nvidia-smi -pl`.
+Check fans, dust, air flow and room temperature. A power brake comes from the power supply. Reset a
+lowered limit with `nvidia-smi -pl`.
 
 ## References
 

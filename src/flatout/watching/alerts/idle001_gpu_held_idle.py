@@ -1,11 +1,11 @@
-"""A job, or a process that is dead, holds a GPU and does nothing with it.
+"""A job or a dead process holds a GPU and does nothing with it.
 
 ## What it sees
 
-For 15 minutes: the job has memory on the GPU, the GPU is busy less than 5% of the time, and no step
-ends. Or for a minute: the driver names a process as the owner of memory that the system has no
-more, or only as a zombie. Inside a container, where the driver counts processes otherwise, that is
-not known.
+For 15 minutes, the job has memory on the GPU, the GPU is busy less than 5% of the time, and no step
+ends. Or for a minute, the driver names an owner of memory that is no longer a process of the
+system, or only a zombie. Inside a container this is not known: there the driver counts processes
+differently.
 
 ## Why it matters
 
@@ -13,13 +13,13 @@ Nobody else can use the GPU meanwhile, and on a rented machine it costs as much 
 
 ## Evidence
 
-The memory that is held, how busy the GPU was, and when the last step ended.
+The memory held, how busy the GPU was, and when the last step ended.
 
 ## Cure
 
-End the job where it has nothing left to do: a notebook that was left open, a run that prepares its
-data, a debugger that waits. The memory of a dead process is mostly held by what it has started,
-such as loader workers: `sudo fuser -v /dev/nvidia*` names them, and when they end it is free.
+End the job if it has nothing left to do: a notebook left open, a run that prepares its data, a
+waiting debugger. A dead process's memory is mostly held by its children, such as loader workers:
+`sudo fuser -v /dev/nvidia*` names them, and the memory is free when they end.
 
 ## References
 
@@ -39,15 +39,15 @@ from flatout.watching.rules import Breach, Rule, View
 
 RULE = Rule(code="IDLE001", severity=Severity.NOTE, since="0.2.0")
 WINDOW_S = 880.0
-"""A little less than the 15 minutes of which every second is kept."""
+"""Slightly less than the 15 minutes of which every second is kept."""
 BUSY, UPPER = 0.05, 0.10
 LEAST_BYTES = 100_000_000
 DEAD_S = 60.0
-"""The list of processes is up to 10 s old, and a large process takes seconds to let go."""
+"""The list of processes may be 10 s old, and a large process takes seconds to free memory."""
 
 
 def check(view: View) -> Iterator[Breach]:
-    """One breach for each GPU that the job holds idle; of the machine, for each dead process."""
+    """One breach for each GPU that the job holds idle; for the machine, for each dead process."""
     if view.job is None and view.latest is not None:
         for gpu in view.latest.gpus:
             yield from _dead(gpu)

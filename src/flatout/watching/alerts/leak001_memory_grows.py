@@ -2,13 +2,13 @@
 
 ## What it sees
 
-The least memory of windows over at least 10 minutes and 30 windows rises (Mann-Kendall, p < 0.01)
-by at least 1 GB and 5% of the machine's memory for the host, 256 MB and 2% for a GPU. The least of
-a window counts, so that what a garbage collector frees now and then is no growth. What is added
-just after batches of new shapes came is left out: longer samples and larger batches need more.
+In windows over at least 10 minutes and at least 30 windows, the least memory rises (Mann-Kendall,
+p < 0.01) by at least 1 GB and 5% of the machine's memory for the host, or 256 MB and 2% for a GPU.
+The least in a window counts, so garbage that is collected now and then is not growth. Rises just
+after batches of new shapes are left out: longer samples and larger batches need more.
 
-Of a GPU's memory only that of the job's own processes counts. Where the driver lists no processes,
-as in a container, it is all that is used; where it lists others' alone, nothing is known.
+For a GPU, only memory of the job's own processes counts. If the driver lists no processes, as in a
+container, all used memory counts; if it lists only others' processes, nothing is known.
 
 ## Why it matters
 
@@ -16,7 +16,7 @@ The job is killed when the memory is used up, often hours later and without a me
 
 ## Evidence
 
-From where to where it grew, how fast, and when it will be used up.
+The memory before and now, its growth rate, and when it will be used up.
 
 ## Cure
 
@@ -87,14 +87,14 @@ def _gpu(view: View, job: JobHistory, index: int) -> Iterator[Breach]:
 
 
 def _own(gpu: GpuSample, pids: frozenset[int]) -> int | None:
-    """Bytes of these processes; None: the driver does not tell."""
+    """Bytes of these processes, or None if the driver does not report them."""
     sizes = [use.memory_bytes for use in gpu.processes or () if use.pid in pids]
     known = [size for size in sizes if size is not None]
     return sum(known) if sizes and len(known) == len(sizes) else None
 
 
 def _trained(rank: RankHistory, points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those since the warm-up; where nothing trains, nothing is a leak of steps."""
+    """Points since the warm-up; without training, nothing counts as a leak of steps."""
     if not rank.steps:
         return []
     begin = points[0][0] + WARM_UP_S if points else 0.0
@@ -124,7 +124,7 @@ def _grown(
     left = (most - points[-1][1]) / rate if most and most > points[-1][1] else None
     ends = f"; used up in {_windows.seconds(left)}" if left is not None else ""
     ends += "; what came with new shapes of batches is left out" if explained else ""
-    # Growth that was once and is over is no leak: the second half must grow as well.
+    # Growth that is over is not a leak: the second half must grow as well.
     half = lows[len(lows) // 2 :]
     goes_on = _windows.slope(half) * (len(half) - 1) >= 0.25 * growth
     yield Breach(
@@ -140,9 +140,9 @@ def _grown(
 def _lows(
     points: Sequence[tuple[float, float]], new_shapes_s: Sequence[float]
 ) -> tuple[list[float], bool]:
-    """The least of each of so many windows of equal length, without rises after new shapes.
+    """The least of each of `WINDOWS` equal windows, without rises after new shapes.
 
-    And whether there were any of these.
+    Also returns whether there were such rises.
     """
     begin, end = points[0][0], points[-1][0]
     width = (end - begin) / WINDOWS

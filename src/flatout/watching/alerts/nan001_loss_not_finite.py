@@ -1,19 +1,19 @@
-"""The loss is NaN or infinite, or a gradient scaler leaves out too many updates.
+"""The loss is NaN or infinite, or a gradient scaler skips too many updates.
 
 ## What it sees
 
-Two losses in a row that are not finite. Or, with a gradient scaler: 20% of the last 200 steps left
-out, or a scale below 1/256 of what it was first. Single steps left out are how a scaler finds its
-scale, and no alert.
+Two losses in a row that are not finite. Or, with a gradient scaler, 20% of the last 200 steps
+skipped, or a scale below 1/256 of its first value. A scaler finds its scale by skipping single
+steps; these raise no alert.
 
 ## Why it matters
 
-From the first NaN on every weight is NaN: the rest of the run is lost, and so is every checkpoint
-that it writes.
+From the first NaN on, every weight is NaN: the rest of the run is lost, as is every checkpoint that
+it writes.
 
 ## Evidence
 
-The step of the first loss that is not finite, and the last finite one before.
+The step of the first loss that is not finite, and the last finite loss before it.
 
 ## Cure
 
@@ -44,7 +44,7 @@ WINDOW = 200
 SKIPPED_SHARE = 0.2
 LOWER_SHARE = 0.1
 LEAST_SCALE, UPPER_SCALE = 1 / 256, 1 / 128
-"""Of the first scale."""
+"""As a share of the first scale."""
 CURE = Cure(
     "Go back to the last checkpoint before, and lower the learning rate or clip the gradients. "
     "torch.autograd.set_detect_anomaly(True) names the operator.",
@@ -52,7 +52,7 @@ CURE = Cure(
 
 
 def check(view: View) -> Iterator[Breach]:
-    """One breach for each rank whose loss is lost, or whose scaler finds no scale."""
+    """One breach for each rank whose loss is lost or whose scaler finds no scale."""
     job = _windows.runs(view.job)
     for rank in job.ranks if job is not None else ():
         yield from _losses(rank, len(job.ranks) if job is not None else 1)

@@ -2,13 +2,13 @@
 
 ## What it sees
 
-The same rank comes last to its backward pass in at least 80% of the last 100 steps, by at least 8%
-of the step and 5 ms more than the median of the others and by more than 5 times their spread, in
-two windows of 100 steps one after the other. Until there a rank works alone: it waits for its data
-and computes the forward pass; in the backward pass each waits for the others, so that whole steps
-take the same time on all ranks. With several backward passes in a step the waiting for data alone
-is compared. A GPU computes behind the program's back, so that a slow one shows here only where the
-program waits for it in each step; a GPU that is slowed down is HEAT001.
+In two consecutive windows of 100 steps, the same rank reaches its backward pass last in at least
+80% of the steps, later than the median of the others by at least 8% of the step and 5 ms, and by
+more than 5 times their spread. Up to there a rank works alone: it waits for its data and computes
+the forward pass. In the backward pass ranks wait for each other, so whole steps take equally long
+on all. With several backward passes in a step, only the waiting for data is compared. A GPU runs
+asynchronously, so a slow one shows here only if the program waits for it in each step; HEAT001
+reports a GPU that is slowed down.
 
 ## Why it matters
 
@@ -16,12 +16,12 @@ In data-parallel training each step lasts as long as the slowest rank's.
 
 ## Evidence
 
-The rank, its time and that of the others, how often it was the slowest, and whether it waits for
-data or computes.
+The rank, its time and the others', how often it was the slowest, and whether it waits for data or
+computes.
 
 ## Cure
 
-Compare its machine with the others: its disk, a neighbour on its cores, its share of the data.
+Compare its machine with the others: its disk, other programs on its cores, its share of the data.
 
 ## References
 
@@ -51,14 +51,14 @@ LOWER = 0.7
 
 @dataclass(frozen=True)
 class _Window:
-    """100 steps that all ranks have taken, and the rank that is slowest in most of them."""
+    """100 steps taken by all ranks, and the rank that is slowest in most of them."""
 
     rank: RankHistory
     share: float
     own_s: float
     others_s: float
     waits: bool
-    """Most of its excess is waiting for data."""
+    """Whether most of its excess is waiting for data."""
     fires: bool
 
 
@@ -88,7 +88,7 @@ def check(view: View) -> Iterator[Breach]:
 
 
 def _window(ranks: Sequence[RankHistory], skip: int) -> _Window | None:
-    """One window of equal steps; None: too few, or no rank is slow."""
+    """One window of equal steps, or None if there are too few or no rank is slow."""
     if len(ranks) < 2:
         return None
     tables = [
@@ -118,7 +118,7 @@ def _window(ranks: Sequence[RankHistory], skip: int) -> _Window | None:
 
 
 def _compared(times: Sequence[Sequence[float]], leader: int) -> tuple[float, float, float]:
-    """(median of the leader's, median of all others', their median absolute deviation)."""
+    """(the leader's median, the median of all others, their median absolute deviation)."""
     rest = [value for i, row in enumerate(times) if i != leader for value in row]
     others = median(rest)
     return median(times[leader]), others, median(abs(value - others) for value in rest)

@@ -1,14 +1,14 @@
-"""A job shares its GPU, its cores or its memory with others that take a large part.
+"""A job shares its GPU, cores or memory with others that take a large part.
 
 ## What it sees
 
-For 60 s: another program uses 5% of a GPU of the job, or 500 MB of its memory; the hypervisor gives
-10% of the cores' time to other machines; the container's CPU quota runs out in 20% of the time; or
-10 MB a second are read back from swap.
+For 60 s, another program uses 5% of a GPU of the job, or 500 MB of its memory; the hypervisor gives
+10% of the cores' time to other machines; the container's CPU quota is exhausted in 20% of the time;
+or 10 MB a second are read back from swap.
 
 ## Why it matters
 
-What others take is missing here, and times vary from step to step.
+The job lacks what others take, and its times vary from step to step.
 
 ## Evidence
 
@@ -16,7 +16,7 @@ Who takes how much: the process and its share, or the share of the cores' time.
 
 ## Cure
 
-End the other program or move one of both; ask for a larger quota; use less memory.
+End the other program or move one of the two; ask for a larger quota; use less memory.
 
 ## References
 
@@ -45,7 +45,7 @@ LOWER = 0.6
 
 
 def check(view: View) -> Iterator[Breach]:
-    """One breach for each thing that is shared: GPUs of each job, the rest once for all jobs."""
+    """One breach for each shared thing: GPUs for each job, the rest once for all jobs."""
     job = _windows.runs(view.job)
     if job is not None and view.latest is not None:
         for gpu in view.latest.gpus:

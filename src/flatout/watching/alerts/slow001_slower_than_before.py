@@ -1,22 +1,22 @@
-"""A job's steps take longer than they did at its begin.
+"""A job's steps take longer than at its begin.
 
 ## What it sees
 
-The median of the last 5 minutes is at least 1.2 times that of the steps 50 to 250, at equal shapes,
+The median of the last 5 minutes is at least 1.2 times that of steps 50 to 250, with equal shapes,
 twice, 60 s apart.
 
 ## Why it matters
 
-A run that was planned for a day takes longer by that factor, and mostly nobody notices.
+A run planned for a day takes longer by that factor, and often nobody notices.
 
 ## Evidence
 
-Both times, and which cause was seen beside them: a lower clock, more waiting for data, swapping, a
-neighbour on the processor.
+Both times, and the cause if one was seen: a lower clock, more waiting for data, swapping, or other
+programs on the processor.
 
 ## Cure
 
-It depends on the cause that is named. Without one: `flatout profile` compares where the time goes.
+This depends on the named cause. If none is named, `flatout profile` shows where the time goes.
 
 ## References
 
@@ -43,7 +43,7 @@ SWAP_BYTES_PER_S = 2**20
 
 
 def check(view: View) -> Iterator[Breach]:
-    """At most one breach for a job: of its rank that has become slowest."""
+    """At most one breach for a job: for its rank that has slowed most."""
     job = _windows.runs(view.job)
     found = [(seen, rank) for rank in (job.ranks if job else ()) if (seen := _ratio(view, rank))]
     if job is None or not found:
@@ -64,7 +64,7 @@ def check(view: View) -> Iterator[Breach]:
 
 
 def _ratio(view: View, rank: RankHistory) -> tuple[float, float, list[PulseStep]] | None:
-    """(ratio, median now, the steps); None: not known."""
+    """(ratio, median now, the steps), or None if not known."""
     if not rank.early_step_s or _windows.tuning(rank):
         return None
     steps = [

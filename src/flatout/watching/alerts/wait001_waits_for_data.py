@@ -1,23 +1,23 @@
-"""A job waits for its loader in a large part of each step.
+"""A job spends a large part of each step waiting for its loader.
 
 ## What it sees
 
-In the last 60 s, and 50 steps, at least 15% of the time passes before the loader gives its batch.
-From the second epoch on or after 10 minutes: the first epoch fills caches.
+In the last 60 s and at least 50 steps, at least 15% of the time is spent waiting for the loader's
+batch. This counts from the second epoch or after 10 minutes: the first epoch fills caches.
 
 ## Why it matters
 
-The device does nothing meanwhile. A cure needs no other hardware: more workers, or less work for
-each sample.
+Meanwhile the device is idle. The cure needs no other hardware: more workers, or less work for each
+sample.
 
 ## Evidence
 
-The share of the step, the wait and the step in milliseconds.
+The share of the step, and wait and step in milliseconds.
 
 ## Cure
 
-The boost that is named takes the work out of the loop without an edit. `flatout profile` names the
-line of the work.
+The named boost takes the work out of the loop without an edit. `flatout profile` names the line
+that does the work.
 
 ## References
 
@@ -42,7 +42,7 @@ LATER_S = 600.0
 
 
 def check(view: View) -> Iterator[Breach]:
-    """At most one breach for a job: of its rank that waits most."""
+    """At most one breach for a job: for its rank that waits most."""
     job = _windows.runs(view.job)
     if job is None:
         return
@@ -64,7 +64,7 @@ def check(view: View) -> Iterator[Breach]:
 
 
 def _wait(view: View, job: JobHistory, rank: RankHistory) -> tuple[float, float, float] | None:
-    """(share, wait, step) of its last minute; None: too early to say, or not known."""
+    """(share, wait, step) of its last minute, or None if it is too early or they are not known."""
     if rank.epochs < 2 and view.now_s - job.began_s < LATER_S:
         return None
     steps = _windows.usual(_windows.since(rank, view.now_s - WINDOW_S))

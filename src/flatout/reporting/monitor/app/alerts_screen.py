@@ -1,4 +1,4 @@
-"""The alerts: below the tables, as far as there is room, and all of them on a screen."""
+"""The alerts: below the tables as far as there is room, and all of them on their own screen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NONE = "No alerts."
 
 
 class AlertsPart(Static):
-    """As much of the alerts as there is room for."""
+    """As many of the alerts as there is room for."""
 
     _frame: Frame | None = None
 

@@ -1,4 +1,4 @@
-"""One job: its curves, its ranks, its alerts; and the stacks of its ranks."""
+"""One job: its curves, ranks and alerts, and the stacks of its ranks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from flatout.reporting.monitor.fitting import GAP, padded
 
 Stacks = Callable[[str], str]
 TALL = 32
-"""From this height on the curves have more rows."""
+"""From this height on, the curves have more rows."""
 LEAST_BESIDE = 24
-"""Curves stand beside each other where each has so many cells."""
+"""Curves are side by side if each has at least this many cells."""
 FIGURES: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
     ("loss", "loss", words.number),
     ("step", "step time", words.milliseconds),
@@ -99,7 +99,7 @@ class JobScreen(Screen[None]):
         self.app.push_screen(StacksScreen(self._job_id, self._stacks))
 
     def _plots(self, width: int) -> Text:
-        """The curves that have values, beside each other where there is room."""
+        """The curves that have values, side by side if there is room."""
         every = ((name, said, self._curves.of(self._job_id, key)) for key, name, said in FIGURES)
         known = [each for each in every if sum(value is not None for value in each[2]) > 1]
         if not known:
@@ -114,7 +114,7 @@ class JobScreen(Screen[None]):
 
 
 class StacksScreen(Screen[None]):
-    """The stacks of a job's ranks, asked for once."""
+    """The stacks of a job's ranks, fetched once."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "app.pop_screen", "Back")]
 
@@ -142,7 +142,7 @@ class StacksScreen(Screen[None]):
 def _plot(
     name: str, said: Callable[[float | None], str], values: Sequence[float | None], *size: int
 ) -> list[Text]:
-    """A curve under its name, its last value and its range; size: cells and rows."""
+    """A curve under its name, last value and range; size: cells and rows."""
     width, rows = size
     known = [value for value in values if value is not None]
     finite = [value for value in known if math.isfinite(value)]
@@ -155,7 +155,7 @@ def _plot(
 
 
 def _head(job: JobSample) -> Text:
-    """What it is, how far it is, and where its files are."""
+    """What it is, its progress, and where its files are."""
     rows = [
         ("user", job.user),
         ("host", f"{job.hostname}, process {job.pid}"),
@@ -175,7 +175,7 @@ def _head(job: JobSample) -> Text:
 
 
 def _figures(job: JobSample) -> list[str]:
-    """State, steps, time left; of a job without ranks what it uses."""
+    """State, steps and time left; for a job without ranks, what it uses."""
     parts = [words.state(job)]
     if job.ended_s is not None:
         parts[0] += f" at {words.clock(job.ended_s)}"

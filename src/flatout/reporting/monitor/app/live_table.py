@@ -1,4 +1,4 @@
-"""A table whose rows go on from frame to frame: the cursor stays where its row goes."""
+"""A table that is updated from frame to frame; the cursor stays on its row."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flatout.reporting.monitor.fitting import GAP, FittedColumn, fit
 
 T = TypeVar("T")
 BARS = 2
-"""Cells for the scroll bars of the table and of what it stands in."""
+"""Cells for the scroll bars of the table and its container."""
 Cell = tuple[str, str]
 """Text and style."""
 
 
 class LiveTable(DataTable[Text]):
-    """Shows one frame after the other; changes only the cells that have changed."""
+    """Shows one frame after another; updates only the cells that have changed."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(cursor_type="row", zebra_stripes=False, cell_padding=GAP // 2, **more)
@@ -35,7 +35,7 @@ class LiveTable(DataTable[Text]):
         keys: Sequence[str],
         styles: Sequence[str] = (),
     ) -> None:
-        """These items, one a row. keys: what names each of them from frame to frame."""
+        """Show these items, one a row. keys: names that identify items from frame to frame."""
         if self.app.size.width != self._width:
             self._width, self._floors = self.app.size.width, {}
         fitted = fit(columns, items, self._width - GAP - BARS, self._floors)
@@ -53,7 +53,7 @@ class LiveTable(DataTable[Text]):
 
     @property
     def chosen(self) -> str | None:
-        """The key of the row under the cursor; None: there is no row."""
+        """The key of the row under the cursor, or None if there is no row."""
         keys = list(self._rows)
         return keys[self.cursor_row] if 0 <= self.cursor_row < len(keys) else None
 
@@ -86,5 +86,5 @@ class LiveTable(DataTable[Text]):
 
 
 def _text(text: str, style: str, left: bool) -> Text:
-    """As it is: what programs are called is no markup."""
+    """Unchanged: program names are not markup."""
     return Text(text, style=style, justify="left" if left else "right", no_wrap=True)

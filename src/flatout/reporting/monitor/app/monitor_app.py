@@ -50,15 +50,15 @@ loss curve  the last 12 s, between its least and its largest value
 -           not known
 The curves of a job show what was seen since the monitor began, at most 900 frames."""
 GPUS_SHARE = 0.4
-"""Of the height, at most, as in the style sheet."""
+"""The most of the height that the GPUs get, as in the style sheet."""
 HOME_ONLY = ("sort", "filter", "processes", "alerts", "help")
-"""Actions that mean nothing while a job is open."""
+"""Actions without meaning while a job is open."""
 
 
 def show(frames: Iterator[Frame], stacks: Stacks | None = None) -> None:
     """Run the application until q or Ctrl-C. stacks: the stacks of a job's ranks, by its id.
 
-    What the source of frames raises comes out when the terminal is as it was.
+    An error of the source of frames is raised once the terminal is restored.
     """
     app = MonitorApp(FrameFeed(frames), stacks)
     app.run()
@@ -66,7 +66,7 @@ def show(frames: Iterator[Frame], stacks: Stacks | None = None) -> None:
 
 
 class MonitorApp(App[None]):
-    """Draws the newest frame that has come."""
+    """Draws the newest frame."""
 
     CSS = """
     Screen { background: ansi_default; color: ansi_default; }
@@ -135,7 +135,7 @@ class MonitorApp(App[None]):
         self.set_interval(TICK_S, self.take)
 
     def take(self) -> None:
-        """Draw the newest frame; curves go on in a pause."""
+        """Draw the newest frame; curves continue during a pause."""
         fresh = self.feed.taken()
         for frame in fresh:
             self._curves.add(frame)
@@ -187,7 +187,7 @@ class MonitorApp(App[None]):
         table.show(columns, [gpu for _, gpu in pairs], keys)
 
     def _share_room(self, home: Screen[None], frame: Frame, head: int) -> None:
-        """Let the jobs leave room for the alerts: as much as they want, at most half of it."""
+        """Let the jobs leave room for the alerts: as much as they need, at most half of it."""
         gpus = sum(len(machine.gpus) for machine in frame.machines)
         above = head + (min(gpus + 1, int(self.size.height * GPUS_SHARE)) if gpus else 0)
         room = self.size.height - above - 1
@@ -251,11 +251,11 @@ class MonitorApp(App[None]):
             self._draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The footer and the keys of an opened job are its own."""
+        """An open job has its own footer and keys."""
         return len(self.screen_stack) == 1 or action not in HOME_ONLY
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._draw)  # the new size holds from then on
+        self.call_after_refresh(self._draw)  # the new size applies from then on
 
     def action_sort(self) -> None:
         sorts = list(SORTS)

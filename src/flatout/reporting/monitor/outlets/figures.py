@@ -1,9 +1,9 @@
-"""The table of all figures that leave a monitor: their names, units, and where a frame has them.
+"""The table of all figures that leave a monitor: their names, units and places in a frame.
 
-Names are those of OpenTelemetry's conventions for hardware (`hw.*`) and systems (`system.*`) where
-these mean the same; a rate is never given the name of the convention's counter. Steps are under
-`flatout.train`, what else is our own under `flatout`. The label of a job is `flatout.job`, since
-Prometheus keeps `job` for itself. A figure that is not known is not there.
+Names are those of OpenTelemetry's conventions for hardware (`hw.*`) and systems (`system.*`) if
+the meaning is the same; a rate never gets the name of the convention's counter. Steps are under
+`flatout.train`, other figures of our own under `flatout`. A job's label is `flatout.job`, since
+Prometheus keeps `job` for itself. Unknown figures are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flatout.nouns.job_sample import JobSample, RankSample
 from flatout.nouns.machine_sample import DiskSample, GpuSample, MachineSample, ProcessSample
 
 Kind = Literal["gauge", "counter"]
-"""counter: it never falls."""
+"""A counter never falls."""
 Labels = tuple[tuple[str, str], ...]
 Noun = MachineSample | DiskSample | ProcessSample | GpuSample | JobSample | RankSample | Alert
 
@@ -30,7 +30,7 @@ UNITS = {
     "By/s": "bytes_per_second",
     "{sample}/s": "per_second",
 }
-"""Units (UCUM) in the words of Prometheus; one in braces has none."""
+"""UCUM units in the words of Prometheus; one in braces has none."""
 HOST = "host.name"
 JOB = "flatout.job"
 GPU = "flatout.gpu"
@@ -40,20 +40,20 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class FigurePart:
-    """One field of a noun that a figure shows."""
+    """One field of a noun that a figure reads."""
 
     field: str
     labels: Labels = ()
     scale: float = 1.0
     each: str | None = None
-    """The field holds words or numbers to be counted: the label that tells which."""
+    """The label that tells words or numbers apart, if the field holds several to be counted."""
     prefix: str = ""
-    """Of that label's values."""
+    """Prefix of that label's values."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of all the nouns of a kind."""
+    """One figure of all nouns of a kind."""
 
     name: str
     unit: str
@@ -64,7 +64,7 @@ class Figure:
 
     @property
     def prometheus(self) -> str:
-        """Its name there, by OpenTelemetry's rules; a counter with `_total`."""
+        """Its name in Prometheus, by OpenTelemetry's rules; a counter ends in `_total`."""
         name = re.sub(r"[^a-zA-Z0-9]+", "_", self.name)
         unit = UNITS.get(self.unit, "")
         if self.unit == "1":
@@ -378,8 +378,8 @@ LEFT_OUT = {
     "RankSample.steps_lost": "of the look, not of the job",
     "RankSample.pid": "a process has figures of its own, with its pid as a label",
 }
-"""Number fields of the nouns that are no figure, and why."""
+"""Number fields of the nouns that are not figures, and why."""
 AFTER_THE_END = frozenset(
     {"state", "program", "exit_code", "step", "steps_expected", LOSS, "began_s"}
 )
-"""What is still true of a job that has ended."""
+"""Figures that still hold for a job that has ended."""

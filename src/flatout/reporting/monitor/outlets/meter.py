@@ -1,4 +1,4 @@
-"""Meter: from frames to readings of the figures in the table, with the labels that name them."""
+"""Meter: turns frames into readings of the table's figures, with the labels that name them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key = tuple[str, str, Labels]
 
 @dataclass(frozen=True)
 class MeterReading:
-    """A figure's value in a frame."""
+    """One figure's value in one frame."""
 
     figure: Figure
     host: str
@@ -33,7 +33,7 @@ class MeterReading:
 
 
 class Meter:
-    """The figures of one frame after the other."""
+    """The figures of one frame after another."""
 
     def __init__(self) -> None:
         self._last: dict[Key, MeterReading] = {}
@@ -41,7 +41,7 @@ class Meter:
     def read(self, frame: Frame) -> list[MeterReading]:
         """All figures of the frame, each once.
 
-        A counter does not fall while it is there: of a job's ranks a late one may be found last.
+        A counter never falls while it exists, even if a job's slowest rank is found last.
         """
         now: dict[Key, MeterReading] = {}
         for reading in readings(frame):
@@ -55,7 +55,7 @@ class Meter:
 
 
 def readings(frame: Frame) -> Iterator[MeterReading]:
-    """All figures of one frame, in the order of the table for each noun."""
+    """All figures of one frame; for each noun, in the order of the table."""
     for host, noun, labels in _nouns(frame):
         for figure in _of_noun(type(noun)):
             for part in figure.parts:
@@ -111,12 +111,12 @@ def _alert_labels(alert: Alert) -> Labels:
 
 
 def _encodable(text: str) -> str:
-    """Names of files may be no UTF-8; a single one would cost all figures."""
+    """File names may not be UTF-8; a single such name would cost all figures."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _values(noun: Noun, part: FigurePart) -> Iterator[tuple[Labels, float]]:
-    """What the field says now: nothing where it is not known."""
+    """The field's current values: none if not known."""
     if (
         isinstance(noun, JobSample)
         and noun.state == "ended"
@@ -130,5 +130,5 @@ def _values(noun: Noun, part: FigurePart) -> Iterator[tuple[Labels, float]]:
         words = (value,) if isinstance(value, str) else value
         for word, count in Counter(words).items():
             yield ((part.each, f"{part.prefix}{word}"),), float(count)
-    elif math.isfinite(value) or part.field == figures.LOSS:  # that a loss is NaN is known
+    elif math.isfinite(value) or part.field == figures.LOSS:  # a NaN loss is a known value
         yield (), float(value) * part.scale

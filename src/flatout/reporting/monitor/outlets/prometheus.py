@@ -1,4 +1,4 @@
-"""The figures for Prometheus: a text endpoint, on this machine alone unless an address is given."""
+"""The figures for Prometheus: a text endpoint, on this machine only unless an address is given."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTALL = "pip install prometheus-client"
 
 
 class Exposition:
-    """A collector of prometheus_client: the figures of the newest frame at each scrape."""
+    """A prometheus_client collector: at each scrape, the figures of the newest frame."""
 
     def __init__(self) -> None:
         self._meter = Meter()
@@ -26,17 +26,17 @@ class Exposition:
         self._lock = threading.Lock()
 
     def tell(self, frame: Frame) -> None:
-        """A newer frame."""
+        """Take a newer frame."""
         readings = self._meter.read(frame)
         with self._lock:
             self._readings = readings
 
     def describe(self) -> Iterable[Any]:
-        """Nothing is known before the first frame."""
+        """Nothing: no figure is known before the first frame."""
         return ()
 
     def collect(self) -> Iterator[Any]:
-        """One family for each figure that is known."""
+        """One family for each known figure."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         with self._lock:
@@ -66,7 +66,7 @@ def _label(name: str) -> str:
 def serving(address: str) -> Iterator[Exposition]:
     """Serve `[HOST:]PORT` until the end of the `with` statement.
 
-    Raises UserError for an address that is none, or that is taken, and where the package is absent.
+    Raises UserError if the address is invalid or taken, or the package is missing.
     """
     match = ADDRESS.fullmatch(address)
     if match is None or int(match["port"]) > 65535:

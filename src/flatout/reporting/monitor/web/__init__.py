@@ -1,1 +1,1 @@
-"""The monitor as a page in a browser: a server on this machine alone, behind a token."""
+"""The monitor as a web page: a server on this machine only, behind a token."""

@@ -1,4 +1,4 @@
-"""The page: one text with its scripts and styles in it, so that one request brings all of it."""
+"""The page: one text with its scripts and styles, so that one request is enough."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flatout.reporting.monitor.web import security
 
 @functools.cache
 def text() -> str:
-    """The whole page. It holds nothing of the machine."""
+    """The whole page. It holds nothing about the machine."""
     scripts, styles = _parts()
     page = _file("monitor.html")
     for name, part in zip(("@uplot.js@", "@monitor.js@"), scripts, strict=True):

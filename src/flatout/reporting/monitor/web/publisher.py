@@ -1,6 +1,6 @@
-"""Frames for any number of readers: the last minutes for who comes, each new one for who is here.
+"""Frames for any number of readers: the last minutes for new readers, each new frame for all.
 
-A reader that is slow loses frames; it delays neither the monitor nor the others.
+A slow reader loses frames; it delays neither the monitor nor other readers.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from flatout.nouns import frame_json
 from flatout.nouns.frame import Frame
 
 FINE = 60
-"""Of the newest frames each is kept ..."""
+"""The number of newest frames that are all kept."""
 ONE_IN = 5
-"""... of those before one in so many ..."""
+"""Among older frames, one in this many is kept."""
 COARSE = 168
-"""... so many of them: 15 minutes in all at a frame a second."""
+"""How many older frames are kept: 15 minutes in all at a frame a second."""
 WAITING = 20
 Event = tuple[int, bytes]
 
 
 class Publisher:
-    """Gives each frame a number, by which a page that was away finds out what it missed."""
+    """Numbers the frames, so that a page that was away knows which it missed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,9 +51,9 @@ class Publisher:
                 reader.put(event)
 
     def join(self, after: int) -> tuple[list[Event], queue.Queue[Event | None]]:
-        """What is kept of later than number `after`, and the queue of what comes; None: the end.
+        """The kept frames after number `after`, and the queue of new ones, which None ends.
 
-        A number that is not ours, as of a server before this one, means all.
+        A number that is not ours, as from an earlier server, means all.
         """
         reader: queue.Queue[Event | None] = queue.Queue()
         with self._lock:
@@ -69,7 +69,7 @@ class Publisher:
                 self._readers.remove(reader)
 
     def close(self) -> None:
-        """No more frames."""
+        """No more frames will come."""
         with self._lock:
             self.closed = True
             for reader in self._readers:

@@ -1,8 +1,8 @@
-"""Who may read the page: everything that the server asks of a request before it answers.
+"""Who may read the page: everything that the server checks before it answers a request.
 
-The page listens on this machine alone. A token of 256 bits stands in the part of the address that
-no browser sends; the page gives it once for a cookie that no script can read. The name in `Host`
-must be one of ours: a token alone does not stop a foreign page whose name has been pointed at this
+The page listens on this machine only. A token of 256 bits is in the part of the address that no
+browser sends; the page exchanges it once for a cookie that no script can read. The name in `Host`
+must be one of ours: a token alone does not stop a foreign page whose name now points at this
 machine.
 """
 
@@ -34,23 +34,23 @@ class Access:
 
     @property
     def names(self) -> frozenset[str]:
-        """What may stand in Host, lower case; a browser leaves out the port that is usual."""
+        """The names allowed in Host, in lower case; a browser leaves out the default port."""
         names = {f"{name}:{self.port}" for name in LOOPBACK}
         return frozenset({*names, *LOOPBACK} if self.port == 80 else names)
 
     @property
     def cookie_value(self) -> str:
-        """What the cookie holds: the token cannot be computed from it."""
+        """The cookie's value: the token cannot be computed from it."""
         return hashlib.sha256(f"cookie {self.token}".encode()).hexdigest()
 
     @property
     def cookie_name(self) -> str:
-        """One for each port: browsers share cookies among the ports of a machine."""
+        """One for each port: browsers share cookies among a machine's ports."""
         return f"flatout-{self.port}"
 
     @property
     def cookie(self) -> str:
-        """The header that sets it."""
+        """The header that sets the cookie."""
         return f"{self.cookie_name}={self.cookie_value}; HttpOnly; SameSite=Strict; Path=/"
 
     def knows_host(self, host: str | None) -> bool:
@@ -58,20 +58,20 @@ class Access:
         return host is not None and host.strip().lower() in self.names
 
     def knows_origin(self, origin: str | None, required: bool) -> bool:
-        """Whether the page that asks is ours; a browser that says nothing of it may do so once."""
+        """Whether the asking page is ours; if the browser does not say, only if not `required`."""
         if origin is None:
             return not required
         scheme, separator, name = origin.partition("://")
         return bool(separator) and scheme == "http" and name.lower() in self.names
 
     def accepts_token(self, token: object) -> bool:
-        """Compared in constant time."""
+        """Whether the token is ours, compared in constant time."""
         return isinstance(token, str) and hmac.compare_digest(
             token.encode("utf-8", "replace"), self.token.encode()
         )
 
     def accepts_cookies(self, header: str | None) -> bool:
-        """Whether our cookie is among them."""
+        """Whether our cookie is in the header."""
         for part in (header or "").split(";"):
             name, _, value = part.strip().partition("=")
             if name == self.cookie_name and hmac.compare_digest(
@@ -82,7 +82,7 @@ class Access:
 
 
 def policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
-    """The page's own policy: these scripts and styles, by their text, and nothing else."""
+    """The page's own policy: only these scripts and styles, by their text."""
     script = " ".join(f"'{_hash(text)}'" for text in scripts)
     style = " ".join(f"'{_hash(text)}'" for text in styles)
     return (

@@ -1,6 +1,6 @@
-"""The server of the page: four answers, no files, at most so many connections, each with a limit.
+"""The page's server: four answers, no files, a limited number of connections, each with a limit.
 
-GET / is the page, which holds nothing of this machine; POST /session swaps the token for the
+GET / is the page, which holds nothing about this machine; POST /session swaps the token for the
 cookie; GET /events is the stream of frames.
 """
 
@@ -24,7 +24,7 @@ from flatout.reporting.monitor.web.security import Access
 MOST_CONNECTIONS = 64
 MOST_READERS = 16
 LIMIT_S = 10.0
-"""For a request to arrive, and for a reader to take what it is sent."""
+"""Seconds for a request to arrive, and for a reader to take what it is sent."""
 ALIVE_S = 15.0
 MOST_BODY = 4096
 RETRY_MS = 2000
@@ -32,13 +32,13 @@ RETRY_MS = 2000
 
 @dataclass(frozen=True)
 class WebMonitor:
-    """A server that runs."""
+    """A running server."""
 
     port: int
     url: str
-    """With the token."""
+    """The address, with the token."""
     ssh_line: str
-    """What to type on another machine to reach it from there."""
+    """What to type on another machine to reach the server."""
 
 
 @contextmanager
@@ -106,7 +106,7 @@ class _Server(ThreadingHTTPServer):
         super().finish_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that breaks off is no error of ours, and its address is nobody's business."""
+        """A client that disconnects is not an error of ours, and its address is private."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -117,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = LIMIT_S
 
     def log_message(self, *arguments: Any) -> None:
-        """Nothing is logged: an address could hold the token."""
+        """Log nothing: an address could hold the token."""
 
     def do_GET(self) -> None:
         if not self._allowed():
@@ -153,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(204, b"", None, {"Set-Cookie": self.server.rules.cookie})
 
     def _allowed(self, origin_required: bool = False) -> bool:
-        """Whether host and origin are ours; else the request is refused."""
+        """Whether host and origin are ours; if not, the request is refused."""
         rules, headers = self.server.rules, self.headers
         hosts = headers.get_all("Host") or []
         if len(hosts) != 1 or not rules.knows_host(hosts[0]):
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
                     return
                 self._send(*event)
                 continue
-            self.wfile.write(b": here\n\n")  # finds out whether the reader still is
+            self.wfile.write(b": here\n\n")  # finds out whether the reader is still there
 
     def _send(self, number: int, text: bytes) -> None:
         self.wfile.write(b"id: %d\ndata: %s\n\n" % (number, text))
