@@ -13,12 +13,12 @@ from flatout.reporting.notebook import CellOutput
 
 
 def shell() -> Any:
-    """The IPython shell of this process; None: there is none."""
+    """The IPython shell of this process, or None without one."""
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
 def output() -> CellOutput | None:
-    """Where a cell of a notebook shows its run; None: there is no front end, or no notebook."""
+    """Where a notebook cell shows its run, or None outside a notebook or without a front end."""
     return CellOutput(named) if getattr(shell(), "kernel", None) is not None else None
 
 

@@ -24,8 +24,8 @@ def explain(error: BaseException | str | None = None) -> None:
     In a notebook, call it in the cell after the one that failed.
 
     Args:
-        error: an exception, or the text of an error; None: the last exception that was printed in
-            this session.
+        error: an exception or the text of an error, or None for the last exception that was
+            printed in this session.
     """
     if error is None:
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)

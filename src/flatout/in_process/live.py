@@ -108,13 +108,13 @@ class Asked:
     """What `live` was asked for."""
 
     plan: Path | None = None
-    """Apply it and tune nothing; None: tune."""
+    """The plan to apply without tuning, or None to tune."""
     selection: tuple[bool, tuple[str, ...], tuple[str, ...]] = (False, (), ())
     """(exact alone, these alone, not these)"""
     budget_s: float | None = None
-    """Tune for so long, whether or not this run repays it; None: as long as it does."""
+    """Seconds to tune, whether or not this run repays them, or None for as long as it does."""
     leave_loop: Callable[[], None] | None = None
-    """Raises out of the loop when everything is decided; None: the loop goes on."""
+    """Raises out of the loop when everything is decided, or None to let the loop go on."""
 
 
 class LiveHere:
@@ -127,7 +127,7 @@ class LiveHere:
 
     @property
     def asked(self) -> Asked | None:
-        """What it was asked for; None: nothing, or it has ended."""
+        """The request, or None if there was none or it has ended."""
         return self._asked if self._run is not None else None
 
     def __enter__(self) -> LiveHere:
@@ -244,7 +244,7 @@ class RunHere:
             self._shown.ended(ended, tuned, lines)
 
     def _write_plan(self, interrupted: bool) -> Tuned | None:
-        """Write plan and report of a run that was tuned; None: nothing was measured."""
+        """Write plan and report of a tuned run, or return None if nothing was measured."""
         if self._tuning is None:
             return None
         self._tuning.interrupted = interrupted

@@ -39,7 +39,7 @@ class Ejected:
     yours: tuple[str, ...] = ()
     """Names in the lines that stand for what the script calls so."""
     script: str | None = None
-    """The script that was looked at; None: there is none, and all lines are templates."""
+    """The plan's script, or None without one: all lines are templates then."""
     note: str = ""
     """What else is to be known of the script; empty: nothing."""
     tried: str = ""

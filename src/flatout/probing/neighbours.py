@@ -16,7 +16,7 @@ SHARED = 0.25
 
 
 def told() -> str | None:
-    """A line on what other programs use of the cores; None: it is little, or not known."""
+    """A line on the other programs' use of the cores, or None if it is little or unknown."""
     busy, cores = busy_cores(), limits.usable_cores()
     if busy is None or busy < SHARED * cores:
         return None
@@ -24,9 +24,9 @@ def told() -> str | None:
 
 
 def busy_cores(counters: Callable[[], Mapping[str, float]] | None = None) -> float | None:
-    """How many of the usable cores are in use now, this process's own included; None: unknown.
+    """The number of usable cores in use now, by this process too, or None if unknown.
 
-    counters: seconds in use by the names of `linux_host.counters`; None: this machine's.
+    counters: seconds in use by the names of `linux_host.counters`, or None for this machine's.
     """
     if counters is None:
         counters = other_host.counters if sys.platform != "linux" else _of_linux

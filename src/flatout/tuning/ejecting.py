@@ -31,7 +31,7 @@ CHANGED_SINCE = "the script has changed since the plan was made"
 def as_changes(ejected: Ejected, plan: Plan, tell: Callable[[str], None] | None) -> Ejected:
     """The boosts as changes of the plan's script, as far as that can be done.
 
-    tell: called with a line before the changed script is run; None: it is not run. A boost whose
+    tell: called with a line before the changed script is run, or None not to run it. A boost whose
     lines fail there stays a template.
     """
     try:

@@ -34,7 +34,7 @@ BY_POSITION = 5
 def with_boost(text: str, boost: EjectedBoost, facts: JobFacts | None) -> str:
     """The script's text with one boost in it. Raises UnclearError, with why it cannot be.
 
-    facts: of the program as written; None: nothing is known of it.
+    facts: of the program as written, or None if nothing is known of it.
     """
     script = ScriptText(text)
     hand = ast.parse("\n".join(boost.lines))

@@ -149,7 +149,7 @@ def _counted_to(
     frame: FrameType,
     micro_steps: float,
 ) -> int | None:
-    """How many turns of the innermost loop a counter allows; None: no counter ends the loop.
+    """How many turns of the innermost loop a counter allows, or None if none ends the loop.
 
     within: the loops from the innermost to this one. The counter must grow by one in the innermost
     (each turn, or under a condition: then with each optimizer step) and never begin anew.

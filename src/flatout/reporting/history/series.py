@@ -15,7 +15,7 @@ from flatout.nouns.machine_sample import GpuSample, MachineSample
 
 T = TypeVar("T")
 MOST_POINTS = 1500
-"""Of a curve: a screen cannot show more."""
+"""Points of a curve: a screen cannot show more."""
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ PATIENCE = 8
 MOVES, WORTH = 2, 20
 """The model may change this often; after that, each recording must have had this many replays."""
 KINDS = 1000
-"""Of so many kinds of calls it is counted how often they came: a number among the arguments may be
-another one in each."""
+"""The number of kinds of calls that are counted: a number among the arguments may differ in each
+call."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 CHANGED = "weights or attributes of the model were changed"
 SECOND_PASS = "the loss goes back through a call more than once"
