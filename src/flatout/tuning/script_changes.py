@@ -53,6 +53,8 @@ def with_boost(text: str, boost: EjectedBoost, facts: JobFacts | None) -> str:
                 _check_workers(script, facts)
             is_loader = ast.unparse(call.func) == "DataLoader"
             _give_to_calls(script, LOADER if is_loader else ast.unparse(call.func), wanted)
+        if settings := [ast.unparse(node) for node in hand.body if _is_setting(node)]:
+            script.add_after_imports(settings)
     elif hand.body and isinstance(hand.body[0], ast.With):
         _run_calls_within(script, boost.lines[0].removeprefix("with ").removesuffix(":"))
     else:
@@ -104,10 +106,17 @@ def _optimized(script: ScriptText) -> list[tuple[ast.stmt, str]]:
 # Arguments of calls -------------------------------------------------------------------------------
 
 
+def _is_setting(node: ast.stmt) -> bool:
+    """Whether a line calls something of torch and uses nothing of the script."""
+    return isinstance(node, ast.Expr) and not free(node)
+
+
 def _constant_calls(hand: ast.Module) -> list[ast.Call]:
-    """The calls, where each line is one of something of the script with constants; else none."""
+    """The calls, if each line but settings is one of something of the script with constants."""
     calls = []
     for node in hand.body:
+        if _is_setting(node):
+            continue
         call = node.value if isinstance(node, ast.Assign) else None
         if not isinstance(call, ast.Call) or not call.keywords or len(call.args) != 1:
             return []
