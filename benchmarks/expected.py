@@ -39,7 +39,7 @@ class Record(NamedTuple):
     helped: float
     """Share of the cases in which it was kept."""
     harm: float
-    """How much slower it made the others, on average: 0.1 is 10 %."""
+    """How much slower it made the other cases on average: 0.1 is 10 %."""
 
 
 RECORDS: dict[str, dict[str, Record]] = {

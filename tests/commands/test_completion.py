@@ -40,7 +40,7 @@ def test_commands_and_options(completed: Completed) -> None:
     assert sorted(completed("flatout ")) == commands.names()
     assert completed("flatout tu") == ["tune"]
     assert "--budget" in completed("flatout tune --")
-    assert completed("flatout env ") == ["install", "docker", "conda", "freeze", "tensorflow"]
+    assert "hook" in completed("flatout env ")
     assert "--mirror" in completed("flatout env docker --")
     assert "--fail-over" not in completed("flatout profile --")
 
