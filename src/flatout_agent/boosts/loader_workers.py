@@ -260,14 +260,14 @@ def _give_workers(
     outcome = _Outcome(workers)
     reuse = Reuse(loader)
     reference = weakref.ref(loader)  # the program may drop the loader; its workers then end
-    names["_get_iterator"] = functools.partial(_start, reference, settings, outcome)
+    undo_threads = _leave_cores(workers)
+    names["_get_iterator"] = functools.partial(_start, reference, settings, outcome, undo_threads)
 
     def layer(batches: Iterator[Any]) -> Iterator[Any]:
         outcome.epochs += 1
         return reuse(batches) if keep and outcome.failure is None else batches
 
     undo_layer, undo_limit = job.wrap_batches(loader, layer), _allow_open_files()
-    undo_threads = _leave_cores(workers)
 
     def undo() -> None:
         undo_layer()
@@ -315,7 +315,7 @@ class _Outcome:
 
 
 def _start(
-    reference: weakref.ref[Any], settings: dict[str, Any], outcome: _Outcome
+    reference: weakref.ref[Any], settings: dict[str, Any], outcome: _Outcome, undo_threads: Undo
 ) -> Iterator[Any]:
     """Replaces the loader's `_get_iterator`: if workers cannot start, it does without them."""
     import torch
@@ -330,6 +330,7 @@ def _start(
     except START_FAILURES as error:
         outcome.failure = f"{type(error).__name__}: {error}"
     generator.set_state(drawn)
+    undo_threads()
     _put_back(loader, settings)
     return type(loader)._get_iterator(loader)  # type: ignore[no-any-return]
 

@@ -409,6 +409,25 @@ def test_a_model_on_the_cpu_leaves_the_workers_their_cores(
     assert torch.get_num_threads() == 4
 
 
+def test_where_workers_cannot_start_the_threads_come_back(
+    four_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+
+    def no_more_processes(loader: Any) -> Any:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(boost, "with_workers", no_more_processes)
+    loader = _loader()
+    job, applied = _apply(loader)
+    assert torch.get_num_threads() == 2
+    assert len(_epoch(job, loader)) == 10
+    assert torch.get_num_threads() == 4
+    applied.undo()
+    assert torch.get_num_threads() == 4
+
+
 @needs_fork
 def test_a_number_of_threads_that_the_user_named_stays(
     four_threads: None, monkeypatch: pytest.MonkeyPatch
