@@ -44,6 +44,11 @@ def local_processes() -> int:
     return max((int(text) for text in texts if text.isdigit()), default=1) or 1
 
 
+def world_size() -> int:
+    """The number of processes that train together, from the variables of torchrun and the like."""
+    return int(os.environ.get("WORLD_SIZE", "1") or 1)
+
+
 def cpu_quota(root: Path | None = None) -> float | None:
     """The tightest CPU quota of the groups above this process, in cores."""
     quotas = [

@@ -230,9 +230,7 @@ def _has_long_text(call: ast.Call) -> bool:
 
 def _check_always_runs(script: ScriptText, call: ast.Call, statement: ast.stmt) -> None:
     """Raises UnclearError where the call is not one that its statement makes once."""
-    simple = isinstance(
-        statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return
-    )
+    simple = isinstance(statement, RUN_ONCE)
     node: ast.AST = call
     while simple and node is not statement:
         node = script.parents[node]

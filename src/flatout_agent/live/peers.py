@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from flatout_agent.limits import world_size
+
 WAIT = timedelta(seconds=120)
 
 
@@ -18,7 +20,7 @@ class Peers:
     """
 
     def __init__(self) -> None:
-        self.world = int(os.environ.get("WORLD_SIZE", "1") or 1)
+        self.world = world_size()
         self.rank = int(os.environ.get("RANK", "0") or 0)
         self._questions = 0
 

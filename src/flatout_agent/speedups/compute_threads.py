@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from flatout_agent.limits import world_size
+
 if TYPE_CHECKING:
     from flatout_agent.boost import Undo
 
@@ -26,4 +28,4 @@ def use(count: int) -> Undo:
 def named() -> bool:
     """Whether a variable names the number of threads, and not torchrun has set it."""
     variables = any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
-    return variables and int(os.environ.get("WORLD_SIZE", "1") or 1) == 1
+    return variables and world_size() == 1

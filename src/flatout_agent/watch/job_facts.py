@@ -17,7 +17,7 @@ import torch
 from flatout_agent import wire
 from flatout_agent.attach.chain import compiled_by_user
 from flatout_agent.attach.replacing import replaced
-from flatout_agent.limits import usable_cores
+from flatout_agent.limits import usable_cores, world_size
 from flatout_agent.speedups import compute_threads
 from flatout_agent.speedups.precision import bf16_inside_float32, matmul_precision, native_bf16
 from flatout_agent.speedups.repeated_blocks import shared_blocks
@@ -228,11 +228,6 @@ def machine_facts(device: str) -> dict[str, Any]:
         "triton": importlib.util.find_spec("triton") is not None,
         "compiler": has_compiler(device),
     }
-
-
-def world_size() -> int:
-    """The number of processes that train together, from the variables of torchrun and the like."""
-    return int(os.environ.get("WORLD_SIZE", "1") or 1)
 
 
 def has_compiler(device: str) -> bool:

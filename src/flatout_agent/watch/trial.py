@@ -13,10 +13,11 @@ from flatout_agent import wire
 from flatout_agent.apply.booster import Booster
 from flatout_agent.attach.chain import Depth
 from flatout_agent.job import Job
+from flatout_agent.limits import world_size
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.watch.ending import children_started, end_process
-from flatout_agent.watch.job_facts import JobNotes, world_size
+from flatout_agent.watch.job_facts import JobNotes
 from flatout_agent.watch.loop_record import LoopRecord
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize

@@ -20,10 +20,10 @@ import torch
 from flatout_agent import wire
 from flatout_agent.apply.booster import Booster
 from flatout_agent.job import Job
+from flatout_agent.limits import world_size
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher, places
 from flatout_agent.watch.ending import children_started, end_process
-from flatout_agent.watch.job_facts import world_size
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile.counting import StepCount
 from flatout_agent.watch.profile.held import optimizer_bytes, parameter_bytes
