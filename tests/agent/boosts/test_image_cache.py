@@ -23,7 +23,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageFile
+from PIL import Image, ImageDraw, ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -126,12 +126,45 @@ def told(applied: Applied) -> tuple[bool, str]:
 
 # The same pixels ------------------------------------------------------------------------------
 
+
+def drawn_on(image: Any) -> Any:
+    ImageDraw.Draw(image).rectangle((0, 0, 100, 100), fill=(255, 0, 0))
+    return image
+
+
+def pasted_on(image: Any) -> Any:
+    copied = image.convert(image.mode)
+    copied.paste(7, (0, 0, 100, 100))
+    return copied
+
+
+def error_of(use: Callable[[], Any]) -> str:
+    try:
+        return f"{use()}"
+    except Exception as error:
+        return f"{type(error)} {error}"
+
+
 USES: dict[str, Callable[[Any], Any]] = {
     "convert": lambda image: image.convert("RGB").tobytes(),
     "convert to its own mode": lambda image: image.convert().tobytes(),
     "convert to gray": lambda image: image.convert("L").tobytes(),
     "array": lambda image: np.asarray(image).tobytes(),
     "crop, resize": lambda image: image.crop((3, 4, 150, 99)).resize((20, 20)).tobytes(),
+    "resize": lambda image: image.resize((20, 30)).tobytes(),
+    "convert, resize": lambda image: [
+        image.convert("RGB").resize((20, 30), Image.Resampling.BILINEAR, reducing_gap=gap).tobytes()
+        for gap in (None, 2.0)
+    ],
+    "resize, its own": lambda image: (image.convert("RGB").resize((9, 9)).info, image.info),
+    "resize to more": lambda image: image.convert("RGB").resize((300, 300)).tobytes(),
+    "resize a part": lambda image: image.resize((20, 30), box=(5, 5, 90, 100)).tobytes(),
+    "resize what was drawn on": lambda image: (
+        drawn_on(image.convert("RGB")).resize((9, 9)).tobytes()
+    ),
+    "paste, resize": lambda image: pasted_on(image).resize((9, 9)).tobytes(),
+    "resize to nothing": lambda image: error_of(lambda: image.resize((0, -1))),
+    "close, resize": lambda image: error_of(lambda: (image.close(), image.resize((9, 9)))),
     "pixel": lambda image: image.load()[3, 4],
     "in place": lambda image: (image.putpixel((1, 1), 3), image.tobytes())[1],
     "copy": lambda image: copy.copy(image).tobytes(),
@@ -177,7 +210,40 @@ def test_whatever_is_asked_has_every_bit(tmp_path: Path, name: str) -> None:
     plain = program()
     with switched() as applied:
         assert program() == plain
-        assert told(applied)[0] == (name not in ("draft", "thumbnail"))
+        assert told(applied)[0] == (name not in ("draft", "thumbnail", "close, resize"))
+
+
+def test_an_image_is_resized_once(photo: Path, monkeypatch: Any) -> None:
+    plain = loaded(photo).resize((20, 30)).tobytes()
+    with switched():
+        assert loaded(photo).resize((20, 30)).tobytes() == plain
+        core = type(loaded(photo).im)
+        monkeypatch.setattr(
+            Image.Image, "load", lambda image: pytest.fail("its pixels are asked for")
+        )
+        assert isinstance(loaded(photo).im, core)
+        for _ in range(3):
+            assert loaded(photo).resize((20, 30)).im.size == (20, 30)
+
+
+def test_sizes_drawn_at_random_are_not_kept(photo: Path) -> None:
+    with switched():
+        for side in range(10, 60):
+            assert loaded(photo).resize((side, side)).size == (side, side)
+        assert numbers()[USED] < BYTES + 4 * 3 * 15 * 15 + 1000
+
+
+def test_a_resize_that_gives_other_pixels_switches_it_off(photo: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(decoded_images, "CHECK_EVERY", 1)
+    with switched() as applied:
+        loaded(photo).resize((20, 30))
+        log = boost._known[0].log
+        assert log.get(bytes(16)) is None  # reads all that was added
+        place, size = next(found for found in log._places.values() if found[1] < BYTES)
+        log._view[place + size - 1] ^= 1
+        loaded(photo).resize((20, 30))
+        assert numbers()[OFF]
+        assert not told(applied)[0]
 
 
 def test_a_copy_and_its_file_stay_independent(photo: Path) -> None:
@@ -460,7 +526,7 @@ def test_a_log_gives_what_it_took(entries: list[tuple[int, int]], room: int) -> 
         for wanted in range(10):
             found = log.get(bytes([wanted]) * 16)
             assert (None if found is None else bytes(found)) == known.get(bytes([wanted]) * 16)
-    assert log.numbers[COUNT] == len(known)
+    assert len(log._places) == len(known)
 
 
 def in_children(*works: Callable[[], None]) -> list[int]:
@@ -500,7 +566,6 @@ def test_processes_add_to_one_log(monkeypatch: Any) -> None:
         return work
 
     assert in_children(add(0), add(25), add(50), add(75)) == [0] * 4
-    assert log.numbers[COUNT] == 125
     for number in range(125):
         found = log.get(number.to_bytes(16, "big"))
         assert found is not None

@@ -2,7 +2,8 @@
 
 `Log` is that memory: a file without a name, to which each process appends. Nobody needs to remove
 it: the system frees it when the last process that has it ends, however it ends. `Decoded` changes
-the `load` of Pillow's JPEG files, so images in the log are not decoded again.
+the `load` of Pillow's JPEG files, so images in the log are not decoded again, and `resize`, so an
+image that is resized before anything else is done with it is not resized again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 from flatout_agent.attach.replacing import Replacement
 from flatout_agent.limits import spare_memory
-from flatout_agent.speedups.images.jpeg_loading import copy_of_info, postpone
+from flatout_agent.speedups.images.jpeg_loading import Later, copy_of_info, postpone
 
 SHARE = 0.25
 """Share of the free memory; the model's activations and the program's other data come later."""
@@ -34,6 +35,8 @@ CHECK_EVERY = 61
 """One in this many images from memory is also decoded, and compared."""
 FRESH_S = 2.0
 """A file that changed within this time may change again without its timestamps showing it."""
+MOST_RESIZES = 4
+"""A program with more sizes than this draws them at random, and would fill the memory."""
 BANDS = {"RGB": 3, "L": 1}
 USED, COUNT, HITS, MISSES, FULL, ON, OFF = range(7)
 HEADER = mmap.PAGESIZE
@@ -87,14 +90,13 @@ class Log:
             extent = self._places.get(key)
         return None if extent is None else self._view[extent[0] : extent[0] + extent[1]]
 
-    def put(self, key: bytes, data: bytes) -> None:
-        """Add these bytes, if there is room and no process has done so."""
+    def put(self, key: bytes, data: bytes) -> bool:
+        """Add these bytes, if there is room and no process has done so; whether they were added."""
         if self.numbers[FULL]:
-            return
+            return False
         with self._alone():
             self._catch_up()
-            if key not in self._places:
-                self._append(key, data)
+            return key not in self._places and self._append(key, data)
 
     def count(self, number: int) -> None:
         """Increment counter `number`, alone: if two processes added at once, one count would be
@@ -117,12 +119,12 @@ class Log:
             finally:
                 fcntl.lockf(self._file, fcntl.LOCK_UN)
 
-    def _append(self, key: bytes, data: bytes) -> None:
+    def _append(self, key: bytes, data: bytes) -> bool:
         numbers, begin = self.numbers, self.numbers[USED]
         size = RECORD + len(data)
         if begin + size > self.room:
             numbers[FULL] = 1
-            return
+            return False
         record = [key + len(data).to_bytes(8, "little"), data]
         try:
             written = _written(self._file, record, HEADER + begin)
@@ -130,9 +132,9 @@ class Log:
             written = 0
         if written != size:
             numbers[FULL] = 1
-            return
-        numbers[COUNT] += 1
+            return False
         numbers[USED] = begin + size  # others may read it from here on
+        return True
 
     def _catch_up(self) -> None:
         """Read what other processes have added."""
@@ -167,24 +169,27 @@ class Decoded:
         self.pillow: Any = importlib.import_module("PIL.Image")
         self.holders = self._turn = self._added = 0
         self.lasting = True
-        self._replacement = Replacement(self.files, self._methods())
+        self._resizes: set[str] = set()
+        self._replacements = self._in_place()
 
     def hold(self) -> None:
         """Register a loader that wants it."""
         self.holders += 1
         self.log.numbers[ON] = 1
-        self._replacement.put()
+        for replacement in self._replacements:
+            replacement.put()
 
     def let_go(self) -> None:
         """Unregister a loader; the images stay."""
         self.holders -= 1
         if not self.holders:
             self.log.numbers[ON] = 0  # in workers, too
-            self._replacement.back()
+            for replacement in self._replacements:
+                replacement.back()
 
     def end(self) -> None:
         """Release the memory with the last image that needs it, without garbage collection."""
-        self._replacement = Replacement(self.files, {})  # the methods refer to this object
+        self._replacements = ()  # the methods refer to this object
 
     def engagement(self, before: int) -> tuple[bool, str]:
         """(took hold, detail) since `before` images had come from memory."""
@@ -197,10 +202,11 @@ class Decoded:
         full = ", no more may be taken" if numbers[FULL] else ""
         return True, f"{numbers[HITS] - before} images from memory ({cached}{full})"
 
-    # In place of the methods of JPEG files ------------------------------------------------------
+    # In place of Pillow's methods ---------------------------------------------------------------
 
-    def _methods(self) -> dict[str, Callable[..., Any]]:
-        decode, convert_plain = self.files.load, self.pillow.Image.convert
+    def _in_place(self) -> tuple[Replacement, ...]:
+        decode, plain = self.files.load, self.pillow.Image
+        convert_plain, resize_plain = plain.convert, plain.resize
 
         @functools.wraps(decode)
         def load(image: Any) -> Any:
@@ -209,12 +215,27 @@ class Decoded:
 
         @functools.wraps(convert_plain)
         def convert(image: Any, mode: Any = None, *args: Any, **options: Any) -> Any:
-            copy = None
-            if (mode is None or mode == image.mode) and not args and not options:
-                copy = self._copy(image)
-            return convert_plain(image, mode, *args, **options) if copy is None else copy
+            if (mode is not None and mode != image.mode) or args or options:
+                return convert_plain(image, mode, *args, **options)
+            key = self._key(image)
+            copy = None if key is None else self._copy(image, key)
+            if copy is None:
+                copy = convert_plain(image, mode)
+                if key is not None:
+                    vars(copy)["load"] = Later(copy, self, None, key)
+            return copy
 
-        return {"load": load, "convert": convert}
+        @functools.wraps(resize_plain)
+        def resize(image: Any, size: Any, *args: Any, **options: Any) -> Any:
+            key = self._key_of_resized(image, size, args, options)
+            if key is None:
+                return resize_plain(image, size, *args, **options)
+            return self._resized(image, key, lambda: resize_plain(image, size, *args, **options))
+
+        return (
+            Replacement(self.files, {"load": load, "convert": convert}),
+            Replacement(plain, {"resize": resize}),
+        )
 
     def _key(self, image: Any) -> bytes | None:
         """The identity of this image, or None if it is loaded as written."""
@@ -255,7 +276,7 @@ class Decoded:
             self._turn += 1
             twin = self._image_of(image, cached) if self._turn % CHECK_EVERY else None
             if twin is not None:
-                postpone(image, self, lambda _: twin.im)
+                postpone(image, self, lambda _: twin.im, key)
                 log.count(HITS)
                 return image.load()
         pixels = decode(image)
@@ -264,22 +285,75 @@ class Decoded:
                 log.numbers[OFF] = 1
             elif cached is None:
                 log.count(MISSES)
-                self._keep(image, key)
+                if self._keep(key, image.tobytes()):
+                    log.count(COUNT)
         return pixels
 
-    def _copy(self, image: Any) -> Any:
+    def _copy(self, image: Any, key: bytes) -> Any:
         """The result of `convert` to the image's own mode, or None if it must go through `load`."""
-        key = self._key(image)
-        cached = None if key is None else self.log.get(key)
+        cached = self.log.get(key)
         if cached is None or (self._turn + 1) % CHECK_EVERY == 0:
             return None
         copy = self._image_of(image, cached)
         if copy is not None:
+            vars(copy)["load"] = Later(copy, self, None, key)
             self._turn += 1
             self.log.count(HITS)
-            postpone(image, self, lambda owner: self._image_of(owner, cached).im)
+            postpone(image, self, lambda owner: self._image_of(owner, cached).im, key)
             copy.info = copy_of_info(image)
         return copy
+
+    def _key_of_resized(self, image: Any, size: Any, args: Any, options: Any) -> bytes | None:
+        """The identity of this image resized, or None if it is resized as written.
+
+        Only an image that is as it was decoded has one: `load`, which all methods call that may
+        write to an image, takes its mark away.
+        """
+        parts = vars(image)
+        later = parts.get("load")
+        if type(later) is Later and later.source is self:
+            key = None if _is_closed(parts) else later.key
+        else:
+            key = self._key(image)
+        if key is None or not self.log.numbers[ON] or self.log.numbers[OFF]:
+            return None
+        settings = repr((size, args, sorted(options.items())))
+        self._resizes.add(settings)
+        if len(self._resizes) > MOST_RESIZES:
+            return None
+        return hashlib.blake2b(settings.encode(), digest_size=16, key=key).digest()
+
+    def _resized(self, image: Any, key: bytes, resize: Callable[[], Any]) -> Any:
+        cached = self.log.get(key)
+        if cached is not None:
+            self._turn += 1
+            if self._turn % CHECK_EVERY and self._left_as_loaded(image):
+                size = (int.from_bytes(cached[:4], "little"), int.from_bytes(cached[4:8], "little"))
+                result = self.pillow.frombytes(image.mode, size, cached[8:])
+                result.info = copy_of_info(image)
+                return result
+        result = resize()
+        with contextlib.suppress(Exception):
+            wide, high = result.size
+            if wide * high <= image.size[0] * image.size[1]:
+                pixels = wide.to_bytes(4, "little") + high.to_bytes(4, "little") + result.tobytes()
+                if cached is None:
+                    self._keep(key, pixels)
+                elif pixels != cached:
+                    self.log.numbers[OFF] = 1
+        return result
+
+    def _left_as_loaded(self, image: Any) -> bool:
+        """Leave the file's image as `load` does, if that can be done without decoding it."""
+        if "load" in vars(image):
+            return True
+        key = self._key(image)
+        cached = None if key is None else self.log.get(key)
+        if cached is None:
+            return False
+        postpone(image, self, lambda owner: self._image_of(owner, cached).im, key)
+        self.log.count(HITS)
+        return True
 
     def _image_of(self, image: Any, pixels: memoryview) -> Any:
         wide, high = image.size
@@ -290,14 +364,21 @@ class Decoded:
         except Exception:
             return None
 
-    def _keep(self, image: Any, key: bytes) -> None:
+    def _keep(self, key: bytes, pixels: bytes) -> bool:
+        """Add the pixels while there is memory to spare; whether they were added."""
         numbers = self.log.numbers
         if numbers[FULL]:
-            return
+            return False
         self._added += 1
         if self._added % LOOK_EVERY == 0:
             spare = spare_memory()
             if spare is None or numbers[USED] > SHARE * (spare + numbers[USED]):
                 numbers[FULL] = 1
-                return
-        self.log.put(key, image.tobytes())
+                return False
+        return self.log.put(key, pixels)
+
+
+def _is_closed(parts: dict[str, Any]) -> bool:
+    """Whether the image with these attributes was closed: Pillow then has an error there."""
+    core = parts.get("_im", parts.get("im"))
+    return core is not None and not hasattr(core, "resize")

@@ -117,33 +117,45 @@ def with_fresh_workers(loader: torch.utils.data.DataLoader[Any]) -> Callable[[],
 
 
 class Later:
-    """Replaces the `load` of one file's image, as if it had been decoded already.
+    """Replaces the `load` of one image, as if it had been decoded already.
 
-    It is an attribute of that image, and so outlasts the boost.
+    It is an attribute of that image, and so outlasts the boost. As long as it is there, nothing has
+    read or written the pixels.
     """
 
-    def __init__(self, image: Any, source: Any, pixels: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        image: Any,
+        source: Any,
+        pixels: Callable[[Any], Any] | None,
+        key: bytes | None = None,
+    ) -> None:
         """`pixels`: called with the image if they are needed after all; returns Pillow's core
-        image.
+        image. None if the image has them.
+
+        key: the identity of the pixels, or None if they have none.
         """
         self._image, self._pixels = weakref.ref(image), pixels
-        self.source = source
+        self.source, self.key = source, key
 
     def __call__(self) -> Any:
         image: Any = self._image()
         parts = vars(image)
-        if parts.get("_im", parts.get("im")) is None:  # neither decoded nor closed
+        missing = parts.get("_im", parts.get("im")) is None  # neither decoded nor closed
+        if missing and self._pixels is not None:
             image.im = self._pixels(image)
         parts.pop("load", None)
         return image.load()
 
 
-def postpone(image: Any, source: Any, pixels: Callable[[Any], Any]) -> None:
-    """Leave the image of a file as `load` does, except for its pixels."""
+def postpone(
+    image: Any, source: Any, pixels: Callable[[Any], Any], key: bytes | None = None
+) -> None:
+    """Leave the image of a file as `load` does, except for its pixels. Arguments as for `Later`."""
     if image._exclusive_fp and image.fp is not None:
         image.fp.close()
     image.fp, image.tile, image.readonly = None, [], 0
-    vars(image)["load"] = Later(image, source, pixels)
+    vars(image)["load"] = Later(image, source, pixels, key)
 
 
 def copy_of_info(image: Any) -> dict[Any, Any]:
