@@ -25,6 +25,7 @@ STARTED = (
     "cpu-threads",
     "cudnn-attention",
     "cudnn-benchmark",
+    "distribution-checks",
     "fast-dropout",
     "fused-loss",
     "gc-pause",

@@ -180,6 +180,11 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         ({"scaler": True}, "itself"),
         (models(BARE, dtype="float16"), "float16"),
     ]),
+    "distribution-checks": (CPU, [
+        ({}, None),
+        ({"device": "cuda"}, None),
+        (models(MODEL, compiled=True), "the model is compiled"),
+    ]),
     "fused-loss": (CPU, [({}, None), ({"device": "cuda"}, "on cuda")]),
     "fused-optimizer": (replace(CPU, **optimizer(ADAMW)), [
         ({}, None),

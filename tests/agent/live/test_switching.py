@@ -53,6 +53,7 @@ ORDERS = {
         BoostOrder("fused-loss"),
         BoostOrder("sparse-matmul"),
         BoostOrder("clip-grad"),
+        BoostOrder("distribution-checks"),
         BoostOrder("loader-workers", {"workers": 1, "prefetch_factor": 2}),
         BoostOrder("device-prefetch"),
         BoostOrder("compile"),
@@ -62,6 +63,7 @@ SAME_BITS = (
     "allocator",
     "batch-fetch",
     "clip-grad",
+    "distribution-checks",
     "gc-pause",
     "sample-cache",
 )
