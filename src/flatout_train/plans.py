@@ -29,6 +29,7 @@ STARTED = (
     "fast-dropout",
     "fused-loss",
     "gc-pause",
+    "indexed-rows",
     "onednn-matmul",
     "passive-waiting",
     "sparse-matmul",

@@ -263,6 +263,11 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         ({"device": "cuda", "deterministic": True}, "deterministic"),
         (models(MODEL, compiled=True), "compiles"),
     ]),
+    "indexed-rows": (CPU, [
+        ({}, None),
+        ({"device": "cuda"}, "not on the CPU"),
+        (models(MODEL, compiled=True), "the model is compiled"),
+    ]),
     "sparse-matmul": (CPU, [
         ({}, None),
         ({"device": "cuda"}, "not on the CPU"),

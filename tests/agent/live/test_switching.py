@@ -53,6 +53,7 @@ ORDERS = {
         BoostOrder("fused-loss"),
         BoostOrder("sparse-matmul"),
         BoostOrder("clip-grad"),
+        BoostOrder("indexed-rows"),
         BoostOrder("distribution-checks"),
         BoostOrder("loader-workers", {"workers": 1, "prefetch_factor": 2}),
         BoostOrder("device-prefetch"),
@@ -68,6 +69,7 @@ SAME_BITS = (
     "sample-cache",
 )
 REORDERS = (
+    "indexed-rows",
     "channels-last",
     "fused-loss",
     "sparse-matmul",
