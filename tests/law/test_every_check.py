@@ -111,7 +111,6 @@ def test_shape(file: CheckFile) -> None:
     found = module(file)
     assert isinstance(found.CHECK, checks.Check)
     assert found.CHECK.severity is not Severity.UNCHECKED
-    assert re.fullmatch(r"\d+\.\d+\.\d+", found.CHECK.since)
     assert set(found.CHECK.hides) <= CODES - {file.code}
     assert list(inspect.signature(found.check).parameters) == FACTS[place(file)[0]]
 
