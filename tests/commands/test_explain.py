@@ -223,6 +223,8 @@ def test_dumps_of_the_flight_recorder(
 
 
 def test_pages_count_the_signatures(root: Path) -> None:
-    count = f"{len(signatures.every())} signatures in {len(signatures.families())} families"
+    """In hundreds, so that not every new signature changes three pages."""
+    hundreds = (len(signatures.every()) - 1) // 100 * 100
+    count = f"more than {hundreds} signatures in {len(signatures.families())} families"
     for page in ("README.md", "docs/guide-explain.md"):
         assert count in (root / page).read_text(encoding="utf-8"), page

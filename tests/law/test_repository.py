@@ -78,6 +78,17 @@ def test_changelog_tells_of_this_version(root: Path) -> None:
     assert re.search(r"^- \S", entries[flatout.__version__], flags=re.M)
 
 
+def test_everything_is_since_a_version_of_the_changelog(root: Path) -> None:
+    versions = re.findall(r"^## (\S+)", (root / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    newer = {
+        path.name: since
+        for path in (root / "src").rglob("*.py")
+        for since in re.findall(r'\bsince="(.*?)"', path.read_text(encoding="utf-8"))
+        if since not in versions
+    }
+    assert newer == {}
+
+
 def test_every_dependency_is_pinned(root: Path) -> None:
     lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))

@@ -32,7 +32,7 @@ def planned(*ids: str) -> str:
 @pytest.mark.parametrize("boost_id", boosts.names())
 def test_every_boost_has_a_place_or_a_reason(boost_id: str, tmp_path: Path) -> None:
     empty, found = read(planned(), tmp_path), read(planned(boost_id), tmp_path)
-    assert found != empty, "it is mapped, started or ignored with a reason"
+    assert found != empty, "flatout_train/plans.py: STARTED, PRECISIONS, LOADER or NOT_OURS"
     ignored = dict(found.ignored)
     assert (boost_id in ignored) == (boost_id in plans.NOT_OURS)
     assert not ignored or ignored[boost_id]

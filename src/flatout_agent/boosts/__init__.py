@@ -2,11 +2,11 @@
 
 The file's name (underscores for hyphens) is the boost's id. A boost module has
 
-    BOOST = Boost(...)                            what it may change, when it is applied, parameters
-    def applies(facts, params) -> str | None      why it does not apply to this job, or None
-    def promise(facts, params) -> float           likely speed-up (1.3 is 30 % faster), for order
-    def apply(job, target, params) -> Applied     do it; raise Declined(reason) if it cannot be done
-    def by_hand(facts, params) -> str             plain PyTorch lines that do the same
+    BOOST = Boost(...)                         # what it may change, when it is applied, parameters
+    def applies(facts, params) -> str | None   # why it does not apply to this job, or None
+    def promise(facts, params) -> float        # likely speed-up (1.3 is 30 % faster), for order
+    def apply(job, target, params) -> Applied  # do it; raise Declined(reason) if it cannot be done
+    def by_hand(facts, params) -> str          # plain PyTorch lines that do the same
 
 and may have `environment(facts, params) -> dict[str, str]`: variables that must be set before the
 process starts. `applies`, `promise`, `by_hand` and `environment` are pure and never import torch:

@@ -21,12 +21,15 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from flatout_agent import boosts
 from flatout_agent.apply.booster import Booster
+from flatout_agent.boost import Switch
 from flatout_agent.boosts import (
     bf16_autocast,
     cpu_threads,
     device_prefetch,
     fused_loss,
+    indexed_rows,
     loader_workers,
     sparse_matmul,
 )
@@ -37,29 +40,6 @@ from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.wire import BoostOrder
 
-ORDERS = {
-    order.id: order
-    for order in (
-        BoostOrder("bf16-autocast"),
-        BoostOrder("bf16-residual"),
-        BoostOrder("channels-last"),
-        BoostOrder("fused-optimizer"),
-        BoostOrder("gc-pause"),
-        BoostOrder("allocator", {"malloc": "glibc-keep"}),
-        BoostOrder("cpu-threads", {"threads": 2}),
-        BoostOrder("batch-fetch"),
-        BoostOrder("sample-cache"),
-        BoostOrder("fast-dropout"),
-        BoostOrder("fused-loss"),
-        BoostOrder("sparse-matmul"),
-        BoostOrder("clip-grad"),
-        BoostOrder("indexed-rows"),
-        BoostOrder("distribution-checks"),
-        BoostOrder("loader-workers", {"workers": 1, "prefetch_factor": 2}),
-        BoostOrder("device-prefetch"),
-        BoostOrder("compile"),
-    )
-}
 SAME_BITS = (
     "allocator",
     "batch-fetch",
@@ -77,6 +57,21 @@ REORDERS = (
     "cpu-threads",
 )
 CHANGES = ("bf16-autocast", "bf16-residual", "fast-dropout")
+APART = ("loader-workers", "device-prefetch", "compile")
+"""Each has a test of its own here."""
+NOT_HERE = {
+    **dict.fromkeys(("cpu-bf16", "onednn-matmul"), "only some CPUs have what it switches to"),
+    **dict.fromkeys(
+        ("cuda-graphs", "cudnn-attention", "fp16-autocast", "loader-pin-memory", "tf32"),
+        "only GPUs have it",
+    ),
+    **dict.fromkeys(("image-cache", "liger-kernels", "sdpa-attention"), "needs another package"),
+}
+PARAMS: dict[str, dict[str, Any]] = {
+    "allocator": {"malloc": "glibc-keep"},
+    "cpu-threads": {"threads": 2},
+    "loader-workers": {"workers": 1, "prefetch_factor": 2},
+}
 FUNCTIONS = ("dropout", "embedding", "scaled_dot_product_attention")
 """Of torch.nn.functional, that a boost stands in for."""
 STEPS = 8
@@ -96,6 +91,7 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cpu_threads, "usable_cores", lambda: 2)
     monkeypatch.setattr(bf16_autocast, "native_bf16", lambda device: Bf16Support(True, "here"))
     monkeypatch.setattr(fused_loss, "SMALLEST", 1)
+    monkeypatch.setattr(indexed_rows, "SMALLEST", 1)
     monkeypatch.setattr(sparse_matmul, "SMALLEST", 1)
     monkeypatch.setattr(fused_loss, "COLUMNS", 2)
     monkeypatch.setattr(DataLoader, "check_worker_number_rationality", lambda self: None)
@@ -372,7 +368,7 @@ class Switches(Watcher):
                 self.booster.off(boost)
         for boost in wanted:
             if boost not in self.on:
-                note = self.booster.on(ORDERS[boost])
+                note = self.booster.on(BoostOrder(boost, PARAMS.get(boost, {})))
                 if note is not None:
                     assert note.state != "failed", note.reason
                     self.refused[boost] = note.reason
@@ -515,6 +511,16 @@ def _comparable(part: Any) -> Any:
 
 
 # What holds -----------------------------------------------------------------------------------
+
+
+def test_every_boost_is_switched_here_or_says_why_not() -> None:
+    """Those that wait for the next start of the program are not switched at all."""
+    switched = {
+        boost_id
+        for boost_id in boosts.names()
+        if boosts.load(boost_id).BOOST.switch is not Switch.START
+    }
+    assert {*SAME_BITS, *REORDERS, *CHANGES, *APART, *NOT_HERE} == switched
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,12 @@ The faulty ones are these, changed. No check of any family may find anything her
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import flatout_agent
 from diagnosing.job.made_parts import (
     BACKWARD,
     CPU_CEILINGS,
@@ -39,6 +42,9 @@ from flatout.nouns.profile import (
 from flatout_agent import wire
 from machines.healthy import changed
 
+CALLS = Path(flatout_agent.__file__).parent / "watch" / "calls.py"
+RECORDED = set(re.findall(r"\w+", CALLS.read_text(encoding="utf-8")))
+"""The words in the names of the calls that the agent records, among others."""
 GIB = 2**30
 MIB = 2**20
 KIB = 2**10
@@ -147,7 +153,13 @@ def ddp_profile(parts: Mapping[Kind, float] | None = None, **changes: Any) -> Pr
 
 
 def findings(check_id: str, profile: Profile) -> tuple[Finding, ...]:
-    """All that this one check finds; a check that fails is a failed test."""
+    """All that this one check finds; a check that fails is a failed test.
+
+    The job makes only calls that the agent records: on others the check would be deaf.
+    """
+    called = {call.name for call in profile.seen.calls} if profile.seen is not None else set()
+    unheard = {name for name in called if not RECORDED.issuperset(re.findall(r"\w+", name))}
+    assert unheard == set(), "flatout_agent/watch/calls.py does not record it"
     found = diagnose_profile(profile, [checks.JOB.load(check_id)])
     assert all(item.severity is not Severity.UNCHECKED for item in found), found
     return found

@@ -41,7 +41,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.host_time import HostKind
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="DATA010", severity=Severity.WARNING, since="0.3.0")
+CHECK = Check(code="DATA010", severity=Severity.WARNING, since="0.2.0")
 LEAST_SHARE = 0.08
 KEPT = 0.9
 PICTURES = ("PIL", "cv2", "skimage", "imageio", "torchvision")

@@ -44,7 +44,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 from flatout_agent.wire import PaddingSeen
 
-CHECK = Check(code="DATA011", severity=Severity.WARNING, since="0.3.0")
+CHECK = Check(code="DATA011", severity=Severity.WARNING, since="0.2.0")
 LEAST = 0.25
 """Share of the length beyond the longest row."""
 

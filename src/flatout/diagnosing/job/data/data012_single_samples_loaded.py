@@ -36,7 +36,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.host_time import HostKind, HostLine, total_ms
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="DATA012", severity=Severity.WARNING, since="0.3.0")
+CHECK = Check(code="DATA012", severity=Severity.WARNING, since="0.2.0")
 LEAST = 8
 """Single samples a step."""
 ONE_CALL = 1.5

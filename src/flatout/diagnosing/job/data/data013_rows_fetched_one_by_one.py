@@ -35,7 +35,7 @@ from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="DATA013", severity=Severity.WARNING, since="0.3.0", hides=("DATA001",))
+CHECK = Check(code="DATA013", severity=Severity.WARNING, since="0.2.0", hides=("DATA001",))
 FEWEST = 8
 """Rows of a batch below which fetching one by one is as good."""
 LEFT = 0.05

@@ -48,7 +48,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.host_time import HostKind
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="HOST009", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
+CHECK = Check(code="HOST009", severity=Severity.WARNING, since="0.2.0", hides=("HOST007",))
 MODULE = "<module>"
 PLAIN = 0.09
 """Share of the step below which lines without a loop are a note: every program has some."""

@@ -45,7 +45,7 @@ from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="HOST010", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
+CHECK = Check(code="HOST010", severity=Severity.WARNING, since="0.2.0", hides=("HOST007",))
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -56,7 +56,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
 from flatout_agent.wire import RepeatSeen
 
-CHECK = Check(code="HOST011", severity=Severity.WARNING, since="0.3.0")
+CHECK = Check(code="HOST011", severity=Severity.WARNING, since="0.2.0")
 SPARED = 0.8
 REPEATED = 0.9
 READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")

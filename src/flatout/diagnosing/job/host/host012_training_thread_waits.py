@@ -40,7 +40,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.host_time import HostKind, HostLine
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="HOST012", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
+CHECK = Check(code="HOST012", severity=Severity.WARNING, since="0.2.0", hides=("HOST007",))
 ASIDE = packages.ASIDE
 Wait = tuple[str, str, tuple[str, ...]]
 """What the thread does, in words; the cure; its lines."""

@@ -40,7 +40,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
 CHECK = Check(
-    code="HOST013", severity=Severity.WARNING, since="0.3.0", hides=("HOST008", "HOST012")
+    code="HOST013", severity=Severity.WARNING, since="0.2.0", hides=("HOST008", "HOST012")
 )
 LEAST_CPU = 0.15
 """Share of the step that the other thread must run."""

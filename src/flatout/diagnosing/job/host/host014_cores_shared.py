@@ -40,7 +40,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 from flatout_agent.wire import CoresSeen
 
-CHECK = Check(code="HOST014", severity=Severity.WARNING, since="0.3.0")
+CHECK = Check(code="HOST014", severity=Severity.WARNING, since="0.2.0")
 LEAST_SHARE = 0.05
 LEAST_OTHERS = 0.2
 """Cores that other programs must use to be named as the cause."""

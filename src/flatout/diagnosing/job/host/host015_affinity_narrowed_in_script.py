@@ -35,7 +35,7 @@ from flatout.nouns.anatomy import HOST_PARTS, WAITS
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="HOST015", severity=Severity.WARNING, since="0.3.0", hides=("HOST005",))
+CHECK = Check(code="HOST015", severity=Severity.WARNING, since="0.2.0", hides=("HOST005",))
 REACHED = 0.7
 BUSY = 0.6
 """Utilisation of the remaining cores from which they limit the step."""

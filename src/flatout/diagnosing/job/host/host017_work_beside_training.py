@@ -45,7 +45,7 @@ from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="HOST017", severity=Severity.WARNING, since="0.3.0")
+CHECK = Check(code="HOST017", severity=Severity.WARNING, since="0.2.0")
 LEAST_SHARE = 0.10
 """Share of the step."""
 ELSEWHERE = 0.5

@@ -42,7 +42,7 @@ from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="HOST018", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
+CHECK = Check(code="HOST018", severity=Severity.WARNING, since="0.2.0", hides=("HOST007",))
 LOGS = re.compile(r"\b\w*log\w*\.(debug|info|warning|error|critical|log|trace)\(", re.IGNORECASE)
 PRINTS = re.compile(r"\bprint\(")
 

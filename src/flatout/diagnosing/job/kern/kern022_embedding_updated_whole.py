@@ -44,7 +44,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
 from flatout_agent.wire import EmbeddingSeen
 
-CHECK = Check(code="KERN022", severity=Severity.WARNING, since="0.3.0")
+CHECK = Check(code="KERN022", severity=Severity.WARNING, since="0.2.0")
 SPARSE = {"Adam": "SparseAdam", "AdamW": "SparseAdam", "SGD": "SGD", "Adagrad": "Adagrad"}
 """The torch optimizer for sparse gradients that replaces each."""
 LEAST = 0.1

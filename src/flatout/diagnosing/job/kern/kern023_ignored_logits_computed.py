@@ -39,7 +39,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 from flatout_agent.wire import FlowSeen, IgnoredSeen
 
-CHECK = Check(code="KERN023", severity=Severity.WARNING, since="0.3.0")
+CHECK = Check(code="KERN023", severity=Severity.WARNING, since="0.2.0")
 MANY = 1000
 """Classes from which it is reported whatever its time."""
 LEAST = 0.1

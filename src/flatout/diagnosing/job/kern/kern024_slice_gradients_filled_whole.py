@@ -40,7 +40,7 @@ from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Place, Profile
 
-CHECK = Check(code="KERN024", severity=Severity.WARNING, since="0.3.0")
+CHECK = Check(code="KERN024", severity=Severity.WARNING, since="0.2.0")
 SELECTS, SLICES = "aten::select_backward", "aten::slice_backward"
 PASSES = r"aten::(fill_|zero_|add_?)"
 """Operators that pass over tensors of the whole size."""

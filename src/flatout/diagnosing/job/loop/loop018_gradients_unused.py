@@ -47,7 +47,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 from flatout_agent.wire import GradientsSeen
 
-CHECK = Check(code="LOOP018", severity=Severity.WARNING, since="0.3.0")
+CHECK = Check(code="LOOP018", severity=Severity.WARNING, since="0.2.0")
 LEAST = 0.03
 """Share of the step."""
 

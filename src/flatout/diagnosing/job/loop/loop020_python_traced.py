@@ -37,7 +37,7 @@ from flatout.nouns.anatomy import CALLING, Kind
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="LOOP020", severity=Severity.WARNING, since="0.3.0", hides=("HOST008",))
+CHECK = Check(code="LOOP020", severity=Severity.WARNING, since="0.2.0", hides=("HOST008",))
 SAVED = 0.2
 """Cautious share of the time in Python."""
 OFF = {

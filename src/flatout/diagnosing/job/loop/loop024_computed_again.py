@@ -46,7 +46,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 from flatout_agent.wire import AgainSeen
 
-CHECK = Check(code="LOOP024", severity=Severity.WARNING, since="0.3.0")
+CHECK = Check(code="LOOP024", severity=Severity.WARNING, since="0.2.0")
 GRADIENTS = "autograd.grad"
 """AgainSeen.what for calls of torch.autograd.grad."""
 

@@ -40,7 +40,7 @@ from flatout.nouns.profile import Profile
 CHECK = Check(
     code="LOOP025",
     severity=Severity.WARNING,
-    since="0.3.0",
+    since="0.2.0",
     # The hooks' own work: with one of each left, it may not be worth reporting.
     hides=("HOST008", "HOST011", "KERN007", "LOOP016"),
 )
