@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.attach.chain import compiled_by_user
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.boosts import speedup_of_work
-from flatout_agent.speedups.indexed_rows import Orders, Rows
+from flatout_agent.speedups.indexed_rows import RowSums, SortedIndices
 from flatout_agent.speedups.stand_in import StandIn, is_plain, known_to_compilers
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Indexing:
     def __init__(self) -> None:
         import torch
 
-        self.rows = Rows()
+        self.rows = RowSums()
         self._stand_ins: list[StandIn] = []
         for owner, makes in (
             (
@@ -159,7 +159,7 @@ class Indexing:
         for stand_in in self._stand_ins:
             stand_in.let_go()
         if not self._stand_ins[0].holders:
-            self.rows.orders = Orders()
+            self.rows.orders = SortedIndices()
 
     def _getitem(self, original: Callable[..., Any], _: bool) -> Callable[..., Any]:
         import torch

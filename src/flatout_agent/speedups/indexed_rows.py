@@ -1,8 +1,8 @@
 """Rows picked and summed by an index, as in message passing on a graph.
 
-`Orders` keeps the rows of an index in order once it meets the index again in a later step: then
-the sum is a pass over whole rows of the result, which several threads share, in place of additions
-to rows here and there.
+`SortedIndices` puts the places of an index in order once it meets the index again in a later step:
+then the sum is a pass over whole rows of the result, which several threads share, in place of
+additions to rows here and there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HOPELESS = 500
 
 
 @dataclass(frozen=True)
-class Order:
+class SortedIndex:
     """Where the rows lie that are added to each row of the result."""
 
     index: torch.Tensor
@@ -32,16 +32,16 @@ class Order:
     """Where the places of each row of the result begin, and where the last ones end."""
 
 
-class Orders:
+class SortedIndices:
     """The indices that the program has used lately."""
 
     def __init__(self) -> None:
-        self._known: list[Order] = []
+        self._known: list[SortedIndex] = []
         self._met: list[tuple[torch.Tensor, int]] = []
         """Copies of indices, and the step in which each was met first."""
         self._in_vain = 0
 
-    def of(self, index: torch.Tensor, rows: int, step: int) -> Order | None:
+    def of(self, index: torch.Tensor, rows: int, step: int) -> SortedIndex | None:
         """The order of this index, or None if it was not met in an earlier step."""
         import torch
 
@@ -62,7 +62,7 @@ class Orders:
             self._met = []
         return None
 
-    def _ordered(self, index: torch.Tensor, rows: int) -> Order | None:
+    def _ordered(self, index: torch.Tensor, rows: int) -> SortedIndex | None:
         import torch
 
         counts = torch.bincount(index, minlength=rows)
@@ -70,7 +70,7 @@ class Orders:
             return None  # as written it raises
         begins = torch.zeros(rows + 1, dtype=torch.int64)
         torch.cumsum(counts, 0, out=begins[1:])
-        order = Order(index, rows, torch.argsort(index, stable=True), begins)
+        order = SortedIndex(index, rows, torch.argsort(index, stable=True), begins)
         self._known = [order, *self._known[: REMEMBERED - 1]]
         self._in_vain = 0
         return order
@@ -82,11 +82,11 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and torch.equal(one, other)
 
 
-class Rows:
+class RowSums:
     """Picks rows, and sums them, with gradients of any order."""
 
     def __init__(self) -> None:
-        self.orders = Orders()
+        self.orders = SortedIndices()
         self.step = 0
         self.picked = self.summed = 0
 
@@ -119,7 +119,7 @@ def _nodes() -> tuple[Any, Any]:
 
     class Pick(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, values: torch.Tensor, index: torch.Tensor, rows: Rows) -> Any:
+        def forward(ctx: Any, values: torch.Tensor, index: torch.Tensor, rows: RowSums) -> Any:
             ctx.save_for_backward(index)
             ctx.count, ctx.rows = len(values), rows
             return torch.ops.aten.index_select(values, 0, index)
@@ -132,7 +132,7 @@ def _nodes() -> tuple[Any, Any]:
     class Sum(torch.autograd.Function):
         @staticmethod
         def forward(
-            ctx: Any, values: torch.Tensor, index: torch.Tensor, count: int, rows: Rows
+            ctx: Any, values: torch.Tensor, index: torch.Tensor, count: int, rows: RowSums
         ) -> Any:
             ctx.save_for_backward(index)
             ctx.rows = rows

@@ -227,11 +227,14 @@ class Recurrent(Program):
 
 
 class Dropping(Program):
-    """Dropout, layers large enough for fast-dropout, a constant of zeros, and a scheduler."""
+    """Dropout, layers large enough for fast-dropout, a constant of zeros, edges of a graph,
+    a distribution, and a scheduler.
+    """
 
     def build(self) -> None:
         model = nn.Sequential(nn.Linear(6, 1100), nn.Dropout(0.3), nn.ReLU(), nn.Linear(1100, 3))
         self.neighbours = torch.eye(1100)[:40]
+        self.edges = torch.randint(40, (2, 90), generator=torch.Generator().manual_seed(2))
         self.models = [model]
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         self.optimizers = [optimizer]
@@ -240,7 +243,10 @@ class Dropping(Program):
 
     def loss(self, x: Any, y: Any) -> Any:
         near = self.neighbours @ self.models[0][0].weight
-        return super().loss(x, y) + near.square().mean()
+        source, target = self.edges
+        sums = near.new_zeros(near.shape).index_add(0, target, near[source])
+        chance = torch.distributions.Normal(sums, 1.0).log_prob(near)
+        return super().loss(x, y) + near.square().mean() - chance.mean()
 
     def step(self) -> None:
         super().step()
