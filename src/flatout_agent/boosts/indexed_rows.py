@@ -18,12 +18,13 @@ gradient 0.09 in place of 0.78, `index_add` 0.09 in place of 0.72.
 - Fewer than 4,096 numbers are picked; the index has more than one dimension; other columns are
   picked, too.
 - The index is another one in each step: rows are copied whole, but not summed in order.
-- `index_add` with `alpha`; sums of anything but float32 and float64; functions that were imported
+- `index_add` with `alpha`; anything but float32, float64 and bfloat16; functions that were imported
   by name (`from torch import index_select`).
 
 ## What it may change
-Sums that begin with numbers other than zero are taken in another order: the last bits differ. The
-order of an index takes twice its memory.
+Sums that begin with numbers other than zero are taken in another order: the last bits differ. Sums
+of bfloat16 are taken in float32 and rounded once, where torch rounds after each row. The order of
+an index takes twice its memory.
 
 ## How it is undone
 torch's own functions are put back; the backward pass of a graph recorded before still works.
@@ -119,6 +120,7 @@ class Indexing:
         import torch
 
         self.rows = RowSums()
+        self._dtypes = (torch.float32, torch.float64, torch.bfloat16)
         self._stand_ins: list[StandIn] = []
         for owner, makes in (
             (
@@ -221,7 +223,7 @@ class Indexing:
             and index.numel() * matrix.shape[1] >= SMALLEST
             and is_plain(matrix, index)
             and matrix.is_contiguous()
-            and matrix.dtype in (torch.float32, torch.float64)
+            and matrix.dtype in self._dtypes
             and self._usual(matrix, index)
         )
 
@@ -239,7 +241,7 @@ class Indexing:
             and len(index) == len(values)
             and values.numel() >= SMALLEST
             and input.dtype is values.dtype
-            and values.dtype in (torch.float32, torch.float64)
+            and values.dtype in self._dtypes
             and self._usual(input, index, values)
         )
 

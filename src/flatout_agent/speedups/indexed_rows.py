@@ -127,7 +127,7 @@ def _nodes() -> tuple[Any, Any]:
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
             (index,) = ctx.saved_tensors
-            return Sum.apply(gradients[0], index, ctx.count, ctx.rows), None, None
+            return ctx.rows.sum(gradients[0], index, ctx.count), None, None
 
     class Sum(torch.autograd.Function):
         @staticmethod
@@ -141,6 +141,6 @@ def _nodes() -> tuple[Any, Any]:
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
             (index,) = ctx.saved_tensors
-            return Pick.apply(gradients[0], index, ctx.rows), None, None, None
+            return ctx.rows.pick(gradients[0], index), None, None, None
 
     return Pick, Sum

@@ -143,6 +143,21 @@ def test_an_index_that_changes_in_place() -> None:
             )
 
 
+def test_sums_of_bfloat16_are_rounded_once() -> None:
+    x, (source, target) = torch.randn(NODES, WIDE, requires_grad=True), edges()
+    half = x.bfloat16()
+    exact = USES["index_add_"](half.double(), source, target)
+    with switched() as (step, applied):
+        for _ in range(3):
+            step()
+            total = USES["index_add_"](half, source, target)
+            (gradient,) = torch.autograd.grad(half[source].float().square().sum(), half)
+        error, least = ((sums.double() - exact).abs() for sums in (total, exact.bfloat16()))
+        assert bool((error <= least).all())
+        assert gradient.dtype is torch.bfloat16
+        assert "summed in order 0 times" not in told(applied)[1]
+
+
 @pytest.fixture
 def x() -> torch.Tensor:
     return torch.randn(EDGES, WIDE)
@@ -217,7 +232,7 @@ def test_a_graph_from_before_the_end() -> None:
     x, (source, _) = torch.randn(NODES, WIDE, requires_grad=True), edges()
     with switched():
         total = x[source].sum()
-    total.backward()  # type: ignore[no-untyped-call]
+    total.backward()
     assert x.grad is not None
     assert torch.equal(x.grad[:, 0], torch.bincount(source, minlength=NODES).float())
 
