@@ -131,19 +131,6 @@ def test_a_few_values_logged_by_what_runs_the_loop_are_its_way_to_report(
     assert bool(made.findings(CHECK, logging)) is told
 
 
-def test_an_array_that_grows_by_copies_is_allocated_once() -> None:
-    step_ms = made.cpu_profile().anatomy.step_ms
-    line = sampled.line(
-        47, HostKind.LIBRARY, 0.4 * step_ms, package="numpy", callee="np.concatenate(...)",
-        grows=True,
-    )  # fmt: skip
-    finding = made.only(CHECK, sampled.profile(line))
-    assert finding.title.startswith("growing an array by copies in numpy")
-    assert "ring buffer" in finding.cure.text
-    apart = dataclasses.replace(line, grows=False)
-    assert "ring buffer" not in made.only(CHECK, sampled.profile(apart)).cure.text
-
-
 def test_an_evaluation_between_two_epochs_is_a_note() -> None:
     step_ms = made.cpu_profile().anatomy.step_ms
     line = sampled.line(

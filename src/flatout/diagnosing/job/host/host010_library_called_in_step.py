@@ -24,8 +24,7 @@ thread's CPU time, and how long the training thread waits meanwhile.
 ## Cure
 
 Call it every N steps instead of each, on tensors instead of arrays, once before training, or in a
-thread or a loader's worker. Arrays that grow by np.concatenate, np.append or pd.concat are copied
-each time: allocate them once and write into them, or collect the parts in a list. The gain: nine
+thread or a loader's worker. The gain: nine
 tenths of the time. `torch.compile` does not cure it.
 
 ## References
@@ -59,8 +58,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         if not savings.worth(profile, saves) or loop_logging.is_sparing(profile, group):
             continue
         share = units.share(group.ms / profile.anatomy.step_ms)
-        grows = group.lines[0].grows
-        use = packages.GROWING if grows else packages.use(package, callee)
+        use = packages.use(package, callee)
         thread = threads.fed(profile, group)
         if thread is not None:
             saves = host_lines.saved_ms(profile, group.ms + threads.waited_ms(profile, group))
