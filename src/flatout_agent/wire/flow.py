@@ -129,8 +129,6 @@ class DoubleSeen:
     operators: int = 0
     """Operators that run in float64 because of it, or convert back from float64."""
     s: float = 0.0
-    made_where: str | None = None
-    """file:line that made a batch's data or a tensor before the step, or None if unclear."""
 
 
 @dataclass(frozen=True)
@@ -345,7 +343,3 @@ class FlowSeen:
     """The recomputation, or None if nothing is recomputed."""
     padding: PaddingSeen | None = None
     """The padding, or None if none was seen."""
-    batches: float = 0.0
-    """Batches that loaders give per step."""
-    training_calls: float = 0.0
-    """Training calls of root models per step."""

@@ -150,15 +150,12 @@ class LoopSeen:
     """file:line where the script calls the model in training."""
     loader_where: str | None = None
     """file:line where the script iterates the loader."""
-    single_loader_where: str | None = None
-    """file:line that makes the one DataLoader of single samples."""
     checkpointing_where: str | None = None
     """file:line that switches on a library's activation checkpointing."""
     unused_forwards: float = 0.0
     """Training calls of the model without a backward pass from their outputs."""
     losses_kept: bool = False
     """Whether losses of past steps hold their graphs, so memory grows with each step."""
-    losses_where: str | None = None
     flops: float | None = None
     """Operations of one step, counted with FlopCounterMode."""
     cores: CoresSeen | None = None

@@ -133,10 +133,8 @@ def source(profile: Profile, row: DoubleSeen) -> tuple[str, str | None]:
     seen = profile.seen
     where = row.where
     if row.what == "batch":
-        where = row.made_where or (seen.loader_where if seen is not None else None)
+        where = seen.loader_where if seen is not None else None
         return f"the batch's field {row.part or '(all of it)'} is float64", where
-    if row.what == "tensor":
-        where = row.made_where or where
     if row.what == "parameter" and seen is not None:
         where = seen.double_where or where
     if seen is not None and seen.flow is not None and seen.flow.default_double and (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -20,11 +21,19 @@ from flatout_agent.watch.job_facts import JobNotes
 from flatout_agent.watch.loop_record import LoopRecord, Step
 from flatout_agent.watch.profile import compile
 from flatout_agent.watch.profile.graphs import Forwards, Losses
-from flatout_agent.watch.profile.keeping import CallSite
 from flatout_agent.watch.profile.loader import LoaderStarts
 
 STACK = 8
 """The user's functions, from a call outwards."""
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """A line of a function that is being executed."""
+
+    path: str
+    line: int
+    function: str
 
 
 class LoopNotes:

@@ -12,8 +12,7 @@ from flatout_agent.watch import places
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import compile, process, settings
 from flatout_agent.watch.profile.ast_loops import loops_around
-from flatout_agent.watch.profile.keeping import CallSite, keeping_place
-from flatout_agent.watch.profile.loop import LoopNotes
+from flatout_agent.watch.profile.loop import CallSite, LoopNotes
 from flatout_agent.watch.profile.opens import WorkerOpens, calls_in_workers
 from flatout_agent.watch.profile.sharing import CoreSharing
 from flatout_agent.watch.profile.switches import anomaly_line, tracing_line
@@ -172,7 +171,6 @@ class Window:
             "optimizer_where": seen.get("optimizer"),
             "model_where": seen.get("model"),
             "loader_where": self.loop.loaders.where,
-            "losses_where": safely("profile: losses", self._losses_where),
             "anomaly_where": safely("profile: anomaly", anomaly_line)
             if self.loop.anomaly
             else None,
@@ -201,13 +199,6 @@ class Window:
         end = self._from + self.step_count
         last = end if self.loop.job.steps > end else end - 1
         return self.loop.forwards.unused(last) / count
-
-    def _losses_where(self) -> str | None:
-        loop = self.loop
-        if not loop.losses.kept(loop.job.steps):
-            return None
-        place = keeping_place(loop.loss_at)
-        return f"{places.display(place[0])}:{place[1]}" if place is not None else None
 
 
 def step_times_s(watched: Sequence[Step], recorded: Sequence[Step]) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from flatout_agent.watch.calls import MAKERS, METHODS, Calls, opened
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile.flops import counter
 from flatout_agent.watch.profile.graphs import Forwards, Losses
-from flatout_agent.watch.profile.keeping import CallSite, keeping_place
+from flatout_agent.watch.profile.loop import CallSite
 from flatout_agent.watch.profile.process import Collections, worker_cpu_s
 from flatout_agent.watch.profile.recording import ProfilerRecording, other_profiler
 from flatout_agent.watch.profile.seen import (
@@ -139,29 +139,6 @@ def test_the_innermost_line_of_the_user(tmp_path: Path) -> None:
     program: dict[str, object] = {}
     exec(user, program)
     assert program["loop"](package["through"], places.where) == f"{tmp_path / 'u.py'}:3"
-
-
-KEEPING = {
-    "losses.append(loss)": True,
-    "losses.append((step, loss))": True,
-    "total += loss": True,
-    "total = total + loss": True,
-    "history[step] = loss": True,
-    "losses.append(loss.item())": False,
-    "total += loss.detach()": False,
-    "losses.append(float(loss))": False,
-    "print(loss)": False,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("statement", "keeps"), KEEPING.items())
-def test_the_statement_that_keeps_a_loss(statement: str, keeps: bool, tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(
-        f"for step in range(9):\n    loss = f()\n    loss.backward()\n    {statement}\n"
-    )
-    assert keeping_place([CallSite(str(path), 3, "")]) == ((str(path), 4) if keeps else None)
 
 
 def test_losses_that_are_kept_and_those_that_are_not() -> None:

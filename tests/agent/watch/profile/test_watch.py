@@ -201,7 +201,6 @@ def test_places_are_the_users_own_lines(faults: Profiled) -> None:
     assert seen.backward_where == faults.line("BACKWARD")
     assert seen.optimizer_where == faults.line("OPTIMIZER")
     assert seen.eval_where == faults.line("EVALUATION")
-    assert seen.losses_where == faults.line("KEPT")
 
 
 @pytest.mark.parametrize(

@@ -73,14 +73,11 @@ def results(
 
 def _noted(flow: Flow) -> dict[str, Any]:
     """The records made besides the flow: fields of FlowSeen."""
-    steps = max(1, flow.steps)
     return {
         "embeddings": embeddings(flow),
         "ignored": ignored(flow) if not flow.unseen else (),
         "recomputed": recomputed(flow),
         "padding": padding(flow),
-        "batches": flow.notes.batches / steps,
-        "training_calls": flow.notes.training_calls / steps,
     }
 
 
