@@ -69,7 +69,7 @@ class Recorded:
 
 
 Ready = Callable[[Recorded], None]
-PLACES = ("lines", "training", "left", "back", "eval_called")
+PLACES = ("lines", "training", "eval_called")
 """Fields of the agent's records that hold file:line, besides those that end in `where`."""
 
 

@@ -34,8 +34,6 @@ class UnreadSeen:
     """... on this line."""
     module: str = ""
     """The module that the user's function calls."""
-    forwards: float = 0.0
-    """Modules called in it in a step with gradients on, from outside any other module."""
 
 
 @dataclass(frozen=True)
@@ -69,26 +67,6 @@ class ConstantSeen:
 
 
 @dataclass(frozen=True)
-class HostConstantSeen:
-    """Tensors that lines of one function make from the host's values, with the same bytes in both
-    steps.
-    """
-
-    where: str
-    """file:line that makes the largest."""
-    lines: tuple[str, ...] = ()
-    """Lines whose values lead there, as far as the source shows."""
-    function: str = ""
-    calls: float = 1.0
-    """How often it is made in a step."""
-    shape: str = ""
-    """Shape of the largest."""
-    dtype: str = ""
-    bytes: int = 0
-    """Bytes of all that are made in a step."""
-
-
-@dataclass(frozen=True)
 class AgainSeen:
     """A repeated computation in one step: the same operators on the same values."""
 
@@ -104,8 +82,6 @@ class AgainSeen:
     """The calls of these that repeat one."""
     gradients: float = 0.0
     """Calls of torch.autograd.grad that are repeated with a module's."""
-    unlearned: float = 0.0
-    """The repeated calls that are training calls of a whole model without a backward pass."""
     s: float = 0.0
     """CPU seconds of a step in the repeated computation; for an accelerator only the launches."""
     flops: float = 0.0
@@ -129,19 +105,6 @@ class DoubleSeen:
     operators: int = 0
     """Operators that run in float64 because of it, or convert back from float64."""
     s: float = 0.0
-
-
-@dataclass(frozen=True)
-class ReturnSeen:
-    """A value that is copied from the device to the host and, processed there, back again."""
-
-    left: str | None
-    """file:line of the copy to the host."""
-    back: str | None
-    """file:line of the copy back."""
-    calls: float = 1.0
-    bytes: int = 0
-    """Bytes copied back in a step."""
 
 
 @dataclass(frozen=True)
@@ -318,15 +281,12 @@ class FlowSeen:
     """CPU seconds of a step in them; of an accelerator only what launches them."""
     unread: tuple[UnreadSeen, ...] = ()
     constants: tuple[ConstantSeen, ...] = ()
-    host_constants: tuple[HostConstantSeen, ...] = ()
-    """Largest first."""
     again: tuple[AgainSeen, ...] = ()
     """Costliest first."""
     doubles: tuple[DoubleSeen, ...] = ()
     """Costliest first."""
     default_double: bool = False
     """Whether torch.get_default_dtype() is float64."""
-    returns: tuple[ReturnSeen, ...] = ()
     repeats: tuple[RepeatSeen, ...] = ()
     """Costliest first."""
     beside: tuple[BesideSeen, ...] = ()

@@ -35,10 +35,7 @@ class CallSeen:
     """A Python call that a loop should not make, or not in each step."""
 
     name: str
-    """torch.save, print, Tensor.item, torch.cuda.empty_cache, Module(), Optimizer(), open.
-
-    hook: one that was registered and still exists.
-    """
+    """torch.save, print, Tensor.item, torch.cuda.empty_cache, Module(), Optimizer()."""
     calls: float
     """Calls per step."""
     s: float
@@ -47,10 +44,6 @@ class CallSeen:
     """file:line of the user's code."""
     detail: str = ""
     """Text for people: the device, the class of the object made, the file opened."""
-    files: int | None = None
-    """Distinct files that a process opened here, if it opens the same ones again and again."""
-    in_worker: bool = False
-    """Whether these are the calls of all loader workers together."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +71,6 @@ class LoopSeen:
     recorded_step_s: float
     """The same for the steps recorded for their times."""
     steps: int
-    early_step_s: float = 0.0
-    """Median of the run's first steps except the very first; 0 if there were too few before
-    these."""
     samples: float = 0.0
     """Samples per step."""
     wait_s: float = 0.0
@@ -152,8 +142,6 @@ class LoopSeen:
     """file:line where the script iterates the loader."""
     checkpointing_where: str | None = None
     """file:line that switches on a library's activation checkpointing."""
-    unused_forwards: float = 0.0
-    """Training calls of the model without a backward pass from their outputs."""
     losses_kept: bool = False
     """Whether losses of past steps hold their graphs, so memory grows with each step."""
     flops: float | None = None

@@ -20,7 +20,7 @@ from flatout_agent.watch.calls import Calls
 from flatout_agent.watch.job_facts import JobNotes
 from flatout_agent.watch.loop_record import LoopRecord, Step
 from flatout_agent.watch.profile import compile
-from flatout_agent.watch.profile.graphs import Forwards, Losses
+from flatout_agent.watch.profile.graphs import Losses
 from flatout_agent.watch.profile.loader import LoaderStarts
 
 STACK = 8
@@ -46,7 +46,6 @@ class LoopNotes:
         self.calls = Calls()
         self.loaders = LoaderStarts(self.calls)
         self.losses = Losses()
-        self.forwards = Forwards()
         self.window = False
         self.steps: list[Step] = []
         self.places: dict[str, str | None] = {}
@@ -208,7 +207,6 @@ class LoopNotes:
         """Remove everything."""
         self.window = False
         self.calls.remove()
-        self.forwards.remove()
         for undo in self._undo:
             undo()
         self._undo = []

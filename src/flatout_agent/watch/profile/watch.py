@@ -71,7 +71,7 @@ class ProfileWatch(Watcher):
         self.orders = orders
         self.steps = phase_steps(orders)
         self.loop = LoopNotes(job, recorder)
-        self.window = Window(self.loop, recorder.folder)
+        self.window = Window(self.loop)
         self.lockstep = world_size() > 1
         self.sampler: StackSampler | None = None
         self.workers = WorkerStacks(recorder.folder)

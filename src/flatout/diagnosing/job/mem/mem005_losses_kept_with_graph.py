@@ -50,7 +50,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         evidence="losses of earlier steps are still alive"
         f"{growth}; {device_memory.evidence(profile)}",
         cure=Cure(
-            "Keep the number, not the tensor with its graph, wherever the loss is kept or added up.",
+            "Keep the number, not the tensor with its graph, where the loss is kept or added up.",
             savings.lines(None, "total += loss", "total += loss.detach()"),
         ),
         where=watched.backward_where,

@@ -13,12 +13,9 @@ import torch
 
 from flatout_agent.attach.replacing import Undo, in_reverse, replaced
 from flatout_agent.watch import places
-from flatout_agent.watch.profile.flow.records import tensors
 
 READERS = ("numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "untyped_storage")
 """Methods of tensors through which values leave torch unseen by a dispatch mode."""
-MAKERS = ("from_numpy", "frombuffer", "as_tensor", "asarray", "tensor")
-"""Functions of torch that turn values of the host into a tensor."""
 ENGINE = "_engine_run_backward"
 """The function of torch.autograd through which each backward pass goes."""
 
@@ -40,14 +37,10 @@ class Seeing(Protocol):
     def leaves(self, tensor: torch.Tensor) -> None:
         """A value leaves torch."""
 
-    def born(self, tensor: Any) -> None:
-        """A tensor was made from values of the host."""
-
 
 def install(flow: Seeing) -> Undo:
     """Report events to it until undone."""
     undos: list[Undo] = [replaced(torch.Tensor, name, _reader(name, flow)) for name in READERS]
-    undos += [replaced(torch, name, _maker(name, flow)) for name in MAKERS]
     hooks = torch.nn.modules.module
     undos.append(hooks.register_module_forward_pre_hook(flow.call_begins).remove)
     undos.append(hooks.register_module_forward_hook(flow.call_ends, always_call=True).remove)
@@ -87,16 +80,3 @@ def _reader(name: str, flow: Seeing) -> Callable[..., Any]:
         return result
 
     return method
-
-
-def _maker(name: str, flow: Seeing) -> Callable[..., Any]:
-    original = getattr(torch, name)
-
-    @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if not tensors(args):
-            flow.born(result)
-        return result
-
-    return function

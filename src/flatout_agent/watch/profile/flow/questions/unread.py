@@ -142,7 +142,6 @@ def _called(
         same_input=all(call is not None for call in same),
         first_where=next((call.where for call in same if call is not None), None),
         module=first.kind if called else "",
-        forwards=sum(call.root and call.gradients for call in calls),
     )
 
 
