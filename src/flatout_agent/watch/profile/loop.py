@@ -84,11 +84,11 @@ class LoopNotes:
         if compiled or not compile.in_use():
             number = self.job.models.index(model)
             self.watched.append(model)
-            watch = self._watching(model, number, compiled)
+            watch = self._watching(model, number)
             self._undo.append(self.job.wrap_call(model, Depth.WATCH, watch))
 
     def _watching(
-        self, model: torch.nn.Module, number: int, compiled: bool
+        self, model: torch.nn.Module, number: int
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def layer(call: Callable[..., Any]) -> Callable[..., Any]:
             def watched(*args: Any, **kwargs: Any) -> Any:
@@ -101,10 +101,7 @@ class LoopNotes:
                         safely("evaluation", self.record.evaluated, output)
                     return output
                 safely("training call", self.training_begins, number, args, kwargs)
-                output = call(*args, **kwargs)
-                if self.window and not compiled:
-                    safely("training call", self.forwards.called, output, self.job.steps)
-                return output
+                return call(*args, **kwargs)
 
             return watched
 
