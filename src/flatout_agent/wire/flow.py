@@ -23,10 +23,6 @@ class UnreadSeen:
     """CPU seconds of a step in these operators; of an accelerator only what launches them."""
     flops: float = 0.0
     """Share of the step's floating-point operations."""
-    root: bool = False
-    """Whether it is a whole model, called by the loop."""
-    gradients: bool = False
-    """Whether it is called with gradients on."""
     same_input: bool = False
     """Whether the same module is called on the same tensors elsewhere in the step with a result
     that is read ..."""
@@ -198,9 +194,7 @@ class IgnoredSeen:
 
 @dataclass(frozen=True)
 class GradientsSeen:
-    """Gradients that nothing uses: of parameters that nothing changes, or of a part that is trained
-    by another backward pass.
-    """
+    """Gradients of parameters that nothing changes."""
 
     what: str
     """Class of the largest module with only such parameters; empty if there is none."""
@@ -212,10 +206,6 @@ class GradientsSeen:
     """The number of elements in them."""
     after_trained: bool = True
     """Whether something trained lies before it, so a backward pass has to go through it."""
-    dropped: bool = False
-    """Whether it is trained; this pass's gradients are set to zero or dropped."""
-    backward_where: str | None = None
-    """file:line of that pass."""
     s: float = 0.0
     """CPU seconds of a step in operators that only these gradients need; of an accelerator only
     what launches them.
@@ -297,8 +287,8 @@ class FlowSeen:
     """Largest first."""
     ignored: tuple[IgnoredSeen, ...] = ()
     """Costliest first."""
-    gradients: tuple[GradientsSeen, ...] = ()
-    """Costliest first."""
+    gradients: GradientsSeen | None = None
+    """The unused gradients, or None if all are used."""
     recomputed: RecomputedSeen | None = None
     """The recomputation, or None if nothing is recomputed."""
     padding: PaddingSeen | None = None

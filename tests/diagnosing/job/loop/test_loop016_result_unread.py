@@ -12,8 +12,6 @@ CALL = wire.UnreadSeen(
     "train.py:90",
     s=0.06,
     flops=0.25,
-    root=True,
-    gradients=True,
     same_input=True,
     first_where="train.py:84",
 )

@@ -290,10 +290,10 @@ class Flow:
             if call.module == id(module):
                 break
 
-    def pass_begins(self, args: Any, gives: bool) -> Callable[[bool], None] | None:
+    def pass_begins(self, args: Any, gives: bool) -> Callable[[], None] | None:
         """A backward pass is about to begin. gives: it is torch.autograd.grad's.
 
-        Returns a function to be called when the pass has ended, with whether it has failed.
+        Returns a function to be called when the pass has ended, also with an error.
         """
         if not self._here:
             return None
@@ -303,9 +303,9 @@ class Flow:
         self.passes.append(item)
         self._safely(self._note_pass, item, args)
 
-        def ends(failed: bool) -> None:
+        def ends() -> None:
             self._passes.pop()
-            item.end, item.failed = len(self.nodes), failed
+            item.end = len(self.nodes)
 
         return ends
 

@@ -29,9 +29,9 @@ class Seeing(Protocol):
     def call_ends(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         """Its call has ended, with an error perhaps."""
 
-    def pass_begins(self, args: Any, gives: bool) -> Callable[[bool], None] | None:
+    def pass_begins(self, args: Any, gives: bool) -> Callable[[], None] | None:
         """The engine is about to be called with these arguments; the returned function is called
-        when it has ended, with whether it has failed.
+        when it has ended, also with an error.
         """
 
     def leaves(self, tensor: torch.Tensor) -> None:
@@ -58,13 +58,10 @@ def _engine(original: Callable[..., Any], flow: Seeing) -> Callable[..., Any]:
         ends = flow.pass_begins(args, not kwargs.get("accumulate_grad", True))
         if ends is None:
             return original(*args, **kwargs)
-        failed = True
         try:
-            result = original(*args, **kwargs)
-            failed = False
+            return original(*args, **kwargs)
         finally:
-            ends(failed)
-        return result
+            ends()
 
     return run_backward
 

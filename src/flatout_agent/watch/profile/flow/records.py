@@ -130,7 +130,6 @@ class FlowPass:
     graph: bool
     """Whether create_graph=True was given."""
     end: int = -1
-    failed: bool = False
 
     @property
     def where(self) -> str | None:

@@ -62,7 +62,7 @@ def results(
         repeats=repeats(flow, training) if not flow.unseen and flow.modelled else (),
         beside=rows,
         training=lines,
-        gradients=unused_gradients(flow, weights, by_hand) if flow.modelled else (),
+        gradients=unused_gradients(flow, weights, by_hand) if flow.modelled else None,
         **_noted(flow),
     )
 
