@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 from collections.abc import Sequence
 
 import pytest
 
 from flatout.nouns.anatomy import Anatomy, Kind, Part
-from flatout.nouns.host_time import HostKind, HostLine, HostTime
+from flatout.nouns.host_time import HostKind, HostTime
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Operator
 from flatout.profiling import host_lines, host_parts
@@ -337,48 +336,3 @@ def test_text_of_tensors_is_known_by_where_torch_makes_it(file: str, formats: bo
     inner = wire.FrameSeen(file, 1, "_str_intern", "torch")
     (line,) = lines_of(([MAIN, user(17), inner], 5.0, 0.0)).lines
     assert (line.kind, line.formats) == (HostKind.TORCH, formats)
-
-
-TEXT = """
-def draw(owned: list[int]):
-    picked = []
-    while len(picked) < 4:
-        item = int(rng.random())
-        if item not in owned:
-            picked.append(item)
-    memory.rows = np.concatenate([memory.rows, np.sort(picked)])
-"""
-
-
-def written(*stacks: tuple[Sequence[wire.FrameSeen], float, float]) -> dict[int, HostLine]:
-    """The lines of TEXT by their numbers."""
-    rows = TEXT.splitlines()
-    host_time = host_lines.host_time(
-        host(*stacks),
-        [Operator("aten::mm", Kind.MATMUL, 1.0, 1.0, where=Place("train.py", 99))],
-        lambda _, line: rows[line - 1],
-        lambda _: {"np": "numpy"},
-        lambda _: ast.parse(TEXT),
-    )
-    return {line.where.line: line for line in host_time.lines}
-
-
-def at(line: int, text: str) -> wire.FrameSeen:
-    begins = TEXT.splitlines()[line - 1].index(text)
-    return wire.FrameSeen("train.py", line, "draw", "", begins, line, begins + len(text))
-
-
-def test_what_a_search_takes_is_given_to_its_own_line() -> None:
-    lines = written(([at(4, "len(picked) < 4")], 40.0, 0.0))
-    assert lines[6].scans
-    assert (lines[6].kind, lines[6].callee) == (HostKind.PYTHON, "item not in owned")
-    assert lines[6].where.source == "if item not in owned:"
-    assert lines[6].ms == pytest.approx(40.0)
-
-
-def test_arrays_that_grow_by_copies() -> None:
-    call = "np.concatenate([memory.rows, np.sort(picked)])"
-    lines = written(([at(8, call)], 9.0, 0.0))
-    assert (lines[8].kind, lines[8].grows) == (HostKind.LIBRARY, True)
-    lines = written(([at(8, "np.sort(picked)")], 9.0, 0.0))
-    assert (lines[8].kind, lines[8].grows) == (HostKind.LIBRARY, False)

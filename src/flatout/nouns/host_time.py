@@ -54,10 +54,6 @@ class HostLine:
     samples: int = 0
     steps: tuple[int, ...] | None = None
     """The sampled steps it was seen in, counted from 0, or None if unknown."""
-    scans: bool = False
-    """It tests membership in a list by comparing one item after the other."""
-    grows: bool = False
-    """It extends an array by replacing it with a new one, in each round of a loop or each step."""
     formats: bool = False
     """It turns tensors into text."""
 

@@ -65,16 +65,6 @@ class Gap:
     doing: str = ""
     """Name of the event on the host meanwhile."""
     where: Place | None = None
-    longest_ms: float = 0.0
-    """Length of the longest gap as recorded; the next four fields describe this gap."""
-    before: str = ""
-    """The kernel or copy that ended when it began; empty if not recorded."""
-    after: str = ""
-    """The kernel or copy that ended it."""
-    stream: int | None = None
-    """Stream of that work."""
-    queued_ms: float | None = None
-    """How long before the gap that work was launched, or None if unknown; below 0: not before."""
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from flatout.nouns.host_time import HostKind, HostLine, HostStack, HostThread, HostTime
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Operator
-from flatout.profiling import growing
-from flatout.profiling.kinds_of_values import SourceFiles, Syntax
-from flatout.profiling.membership import MembershipTest, searches
 from flatout_agent import wire
 
 TORCH = "torch"
@@ -94,7 +91,6 @@ def host_time(
     operators: Sequence[Operator],
     source: Source,
     aliases: Aliases,
-    syntax: Syntax = lambda _: None,
 ) -> HostTime:
     """The host's time by line. operators: the recording's operators with their lines."""
     samples = [sample for stack in host.stacks if (sample := _sample(host, stack)) is not None]
@@ -103,17 +99,11 @@ def host_time(
     ]
     torch_share = _torch_shares(samples, operators)
     returning = _calls_of_the_users(samples, source)
-    files = SourceFiles(syntax, aliases)
-    tests = {**searches(workers, files), **searches(samples, files)}
 
     def lines_of(sample: _Sample) -> Iterable[tuple[HostLine, float]]:
-        test = tests.get(sample.own) if not sample.callees else None
-        if test is not None:
-            return _waiting_apart(sample, _searching(_line(sample, source), test, source), 1.0)
         if _frees(sample, torch_share, returning, source):
             return ((_line(sample, source), sample.ms),)
-        lines = _lines(sample, torch_share, source, aliases)
-        return ((_growing(line, sample.own, files), ms) for line, ms in lines)
+        return _lines(sample, torch_share, source, aliases)
 
     return HostTime(
         steps=host.steps,
@@ -152,24 +142,6 @@ def _summed(
 def _together(steps: Steps, others: Steps) -> Steps:
     """The union, or None if either is unknown."""
     return None if steps is None or others is None else tuple(sorted({*steps, *others}))
-
-
-def _growing(line: HostLine, frame: wire.FrameSeen, files: SourceFiles) -> HostLine:
-    """The line, marked if it extends an array by copying."""
-    function = _called_name(line.callee)
-    grows = line.kind is HostKind.LIBRARY and growing.grows(files, frame, line.package, function)
-    return dataclasses.replace(line, grows=True) if grows else line
-
-
-def _searching(line: HostLine, test: MembershipTest, source: Source) -> HostLine:
-    """The line with its time attributed to the test."""
-    place = dataclasses.replace(
-        line.where, line=test.line, source=source(line.where.file, test.line).strip()
-    )
-    text = test.text if len(test.text) <= EXPRESSION else f"{test.text[: EXPRESSION - 3]}..."
-    return dataclasses.replace(
-        line, where=place, kind=HostKind.PYTHON, callee=text, package="", scans=True
-    )
 
 
 def _sample(host: wire.HostSeen, stack: wire.StackSeen) -> _Sample | None:

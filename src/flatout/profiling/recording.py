@@ -20,7 +20,6 @@ from flatout.nouns.profile import Profile
 from flatout.probing.identity import identity
 from flatout.probing.sampling import Sampler
 from flatout.profiling import host_lines, host_parts, memory_categories, records
-from flatout.profiling.kinds_of_values import Syntax
 from flatout.profiling.records import Follower
 from flatout.profiling.trace import analysing, places, reading, sites
 from flatout.running.one import foreground
@@ -70,7 +69,7 @@ class Recorded:
 
 
 Ready = Callable[[Recorded], None]
-PLACES = ("lines", "training", "left", "back", "eval_called")
+PLACES = ("lines", "training", "eval_called")
 """Fields of the agent's records that hold file:line, besides those that end in `where`."""
 
 
@@ -340,12 +339,11 @@ def _short_frames(host: wire.HostSeen, root: Path) -> wire.HostSeen:
     return dataclasses.replace(host, frames=tuple(frames))
 
 
-def _sources(root: Path) -> tuple[host_lines.Source, host_lines.Aliases, Syntax]:
-    """Functions for a file's lines, imported names and syntax; files are named from `root`."""
+def _sources(root: Path) -> tuple[host_lines.Source, host_lines.Aliases]:
+    """Functions for a file's lines and imported names; files are named from `root`."""
     return (
         lambda file, line: sites.whole_line(root / file, line),
         lambda file: sites.imported_names(root / file),
-        lambda file: sites.syntax(root / file),
     )
 
 

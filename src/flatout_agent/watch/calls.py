@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -35,14 +35,6 @@ MAKERS = (
     "full", "arange",
 )  # fmt: skip
 """Functions of torch that build tensors, on the host unless a device is named."""
-AGAIN = 2
-"""From this many calls per distinct file on, files count as opened again and again."""
-FILES = 4096
-"""The number of distinct file names remembered."""
-OPENERS = (
-    ("io", "open", "open"), ("h5py", "File.__init__", "h5py.File"), ("lmdb", "open", "lmdb.open"),
-    ("sqlite3", "connect", "sqlite3.connect"), ("zipfile", "ZipFile.__init__", "zipfile.ZipFile"),
-)  # fmt: skip
 LOGGERS = (
     ("torch.utils.tensorboard.writer", "SummaryWriter.add_scalar", "SummaryWriter.add_scalar"),
     ("wandb", "log", "wandb.log"),
@@ -66,13 +58,12 @@ Note = Callable[[Any, tuple[Any, ...], dict[str, Any]], str | None]
 
 
 class _Entry:
-    __slots__ = ("calls", "detail", "files", "handles", "s")
+    __slots__ = ("calls", "detail", "handles", "s")
 
     def __init__(self) -> None:
         self.calls = 0
         self.s = 0.0
         self.detail = ""
-        self.files: set[str] = set()
         self.handles: list[Any] = []
         """The handles of the hooks that were registered."""
 
@@ -111,7 +102,6 @@ class Calls:
         self._replace(logging.Logger, "handle", "logging")
         for module, path, name in LOGGERS:
             self._replace_loaded(module, path, name)
-        self.watch_files()
         if not outside_compiled:
             return
         self._replace(builtins, "print", "print")
@@ -120,12 +110,6 @@ class Calls:
         self._replace(torch, "nonzero", "Tensor.nonzero", _device_of_self)
         for name in MAKERS:
             self._replace(torch, name, f"torch.{name}", self._maker_device)
-
-    def watch_files(self) -> None:
-        """Wrap the functions that open files."""
-        self._replace(builtins, "open", "open", self._file)
-        for module, path, name in OPENERS:
-            self._replace_loaded(module, path, name)
 
     def remove(self) -> None:
         """Restore everything."""
@@ -148,9 +132,7 @@ class Calls:
         for part in outer:
             owner = getattr(owner, part, None)
         if owner is not None and hasattr(owner, last):
-            self._replace(
-                owner, last, name, self._file if (module, path, name) in OPENERS else None
-            )
+            self._replace(owner, last, name)
 
     def _replace(
         self, owner: Any, attribute: str, name: str, note: Note | None = None, built: bool = False
@@ -241,15 +223,8 @@ class Calls:
         entry.s += spent
         if name == HOOK:
             entry.handles.append(result)
-        if name in OPENING:
-            if len(entry.files) < FILES:
-                entry.files.add(detail)
-        elif detail:
+        if detail:
             entry.detail = detail
-
-    def _file(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        names = [argument for argument in args if isinstance(argument, (str, bytes, os.PathLike))]
-        return os.fsdecode(names[0]) if names else ""
 
     def _maker_device(
         self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -260,29 +235,11 @@ class Calls:
         """The recorded calls per step, the most time first."""
         rows = []
         for (name, where), entry in self.entries.items():
-            label, detail, files = name, entry.detail, None
             if name == HOOK:  # removed or freed hooks do not count
                 entry.calls = sum(map(_is_there, entry.handles))
-            if name in OPENING:
-                label, detail, files = opened(name, entry.calls, sorted(entry.files))
             calls, seconds = entry.calls / steps, entry.s / steps
-            rows.append(wire.CallSeen(label, calls, seconds, where, detail, files))
+            rows.append(wire.CallSeen(name, calls, seconds, where, entry.detail))
         return tuple(sorted(rows, key=lambda call: -call.s))
-
-
-OPENING = {name for _, _, name in OPENERS}
-
-
-def opened(name: str, calls: float, files: Sequence[str]) -> tuple[str, str, int | None]:
-    """(label, detail, files) of such calls; the label is `open` if the same files are opened again
-    and again.
-    """
-    if calls < AGAIN * len(files):
-        return f"{name} (another file each time)", "", None
-    if not any(files):
-        return name, "", None  # opened by number
-    first = next(file for file in files if file)
-    return name, first if len(files) == 1 else f"{len(files)} files, {first}", len(files)
 
 
 class Standing:

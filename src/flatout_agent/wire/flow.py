@@ -23,10 +23,6 @@ class UnreadSeen:
     """CPU seconds of a step in these operators; of an accelerator only what launches them."""
     flops: float = 0.0
     """Share of the step's floating-point operations."""
-    root: bool = False
-    """Whether it is a whole model, called by the loop."""
-    gradients: bool = False
-    """Whether it is called with gradients on."""
     same_input: bool = False
     """Whether the same module is called on the same tensors elsewhere in the step with a result
     that is read ..."""
@@ -34,8 +30,6 @@ class UnreadSeen:
     """... on this line."""
     module: str = ""
     """The module that the user's function calls."""
-    forwards: float = 0.0
-    """Modules called in it in a step with gradients on, from outside any other module."""
 
 
 @dataclass(frozen=True)
@@ -69,26 +63,6 @@ class ConstantSeen:
 
 
 @dataclass(frozen=True)
-class HostConstantSeen:
-    """Tensors that lines of one function make from the host's values, with the same bytes in both
-    steps.
-    """
-
-    where: str
-    """file:line that makes the largest."""
-    lines: tuple[str, ...] = ()
-    """Lines whose values lead there, as far as the source shows."""
-    function: str = ""
-    calls: float = 1.0
-    """How often it is made in a step."""
-    shape: str = ""
-    """Shape of the largest."""
-    dtype: str = ""
-    bytes: int = 0
-    """Bytes of all that are made in a step."""
-
-
-@dataclass(frozen=True)
 class AgainSeen:
     """A repeated computation in one step: the same operators on the same values."""
 
@@ -104,8 +78,6 @@ class AgainSeen:
     """The calls of these that repeat one."""
     gradients: float = 0.0
     """Calls of torch.autograd.grad that are repeated with a module's."""
-    unlearned: float = 0.0
-    """The repeated calls that are training calls of a whole model without a backward pass."""
     s: float = 0.0
     """CPU seconds of a step in the repeated computation; for an accelerator only the launches."""
     flops: float = 0.0
@@ -129,21 +101,6 @@ class DoubleSeen:
     operators: int = 0
     """Operators that run in float64 because of it, or convert back from float64."""
     s: float = 0.0
-    made_where: str | None = None
-    """file:line that made a batch's data or a tensor before the step, or None if unclear."""
-
-
-@dataclass(frozen=True)
-class ReturnSeen:
-    """A value that is copied from the device to the host and, processed there, back again."""
-
-    left: str | None
-    """file:line of the copy to the host."""
-    back: str | None
-    """file:line of the copy back."""
-    calls: float = 1.0
-    bytes: int = 0
-    """Bytes copied back in a step."""
 
 
 @dataclass(frozen=True)
@@ -237,9 +194,7 @@ class IgnoredSeen:
 
 @dataclass(frozen=True)
 class GradientsSeen:
-    """Gradients that nothing uses: of parameters that nothing changes, or of a part that is trained
-    by another backward pass.
-    """
+    """Gradients of parameters that nothing changes."""
 
     what: str
     """Class of the largest module with only such parameters; empty if there is none."""
@@ -251,10 +206,6 @@ class GradientsSeen:
     """The number of elements in them."""
     after_trained: bool = True
     """Whether something trained lies before it, so a backward pass has to go through it."""
-    dropped: bool = False
-    """Whether it is trained; this pass's gradients are set to zero or dropped."""
-    backward_where: str | None = None
-    """file:line of that pass."""
     s: float = 0.0
     """CPU seconds of a step in operators that only these gradients need; of an accelerator only
     what launches them.
@@ -320,15 +271,12 @@ class FlowSeen:
     """CPU seconds of a step in them; of an accelerator only what launches them."""
     unread: tuple[UnreadSeen, ...] = ()
     constants: tuple[ConstantSeen, ...] = ()
-    host_constants: tuple[HostConstantSeen, ...] = ()
-    """Largest first."""
     again: tuple[AgainSeen, ...] = ()
     """Costliest first."""
     doubles: tuple[DoubleSeen, ...] = ()
     """Costliest first."""
     default_double: bool = False
     """Whether torch.get_default_dtype() is float64."""
-    returns: tuple[ReturnSeen, ...] = ()
     repeats: tuple[RepeatSeen, ...] = ()
     """Costliest first."""
     beside: tuple[BesideSeen, ...] = ()
@@ -339,13 +287,9 @@ class FlowSeen:
     """Largest first."""
     ignored: tuple[IgnoredSeen, ...] = ()
     """Costliest first."""
-    gradients: tuple[GradientsSeen, ...] = ()
-    """Costliest first."""
+    gradients: GradientsSeen | None = None
+    """The unused gradients, or None if all are used."""
     recomputed: RecomputedSeen | None = None
     """The recomputation, or None if nothing is recomputed."""
     padding: PaddingSeen | None = None
     """The padding, or None if none was seen."""
-    batches: float = 0.0
-    """Batches that loaders give per step."""
-    training_calls: float = 0.0
-    """Training calls of root models per step."""

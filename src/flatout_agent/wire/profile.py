@@ -35,7 +35,7 @@ class CallSeen:
     """A Python call that a loop should not make, or not in each step."""
 
     name: str
-    """torch.save, print, Tensor.item, torch.cuda.empty_cache, Module(), Optimizer(), open.
+    """torch.save, print, Tensor.item, torch.cuda.empty_cache, Module(), Optimizer().
 
     hook: one that was registered and still exists.
     """
@@ -47,10 +47,6 @@ class CallSeen:
     """file:line of the user's code."""
     detail: str = ""
     """Text for people: the device, the class of the object made, the file opened."""
-    files: int | None = None
-    """Distinct files that a process opened here, if it opens the same ones again and again."""
-    in_worker: bool = False
-    """Whether these are the calls of all loader workers together."""
 
 
 @dataclass(frozen=True)
@@ -150,15 +146,10 @@ class LoopSeen:
     """file:line where the script calls the model in training."""
     loader_where: str | None = None
     """file:line where the script iterates the loader."""
-    single_loader_where: str | None = None
-    """file:line that makes the one DataLoader of single samples."""
     checkpointing_where: str | None = None
     """file:line that switches on a library's activation checkpointing."""
-    unused_forwards: float = 0.0
-    """Training calls of the model without a backward pass from their outputs."""
     losses_kept: bool = False
     """Whether losses of past steps hold their graphs, so memory grows with each step."""
-    losses_where: str | None = None
     flops: float | None = None
     """Operations of one step, counted with FlopCounterMode."""
     cores: CoresSeen | None = None

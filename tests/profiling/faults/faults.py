@@ -22,7 +22,7 @@ class Samples(Dataset):
     """Sequences of vectors from one file, read into memory."""
 
     def __init__(self, path, length, faults):
-        self.path, self.length, self.faults = path, length, faults
+        self.length, self.faults = length, faults
         size = RECORDS * LENGTH * WIDTH
         self.data = torch.from_file(path, size=size).view(RECORDS, LENGTH, WIDTH)
 
@@ -33,10 +33,6 @@ class Samples(Dataset):
         sample, label = self.data[index % RECORDS], index % 10
         if "no-workers" in self.faults:
             decode(seconds=0.008)
-        if "opens" in self.faults:
-            for row in range(LENGTH):
-                with open(self.path, "rb") as file:  # fault: opens
-                    file.seek(row)
         if "each-sample" in self.faults:
             for row in range(LENGTH):
                 sample = sample - sample[row].mean()  # fault: each-sample
@@ -85,14 +81,6 @@ class Node:
         self.me = self
 
 
-def pad_collate(x):
-    out = torch.zeros(len(x), LENGTH, WIDTH)
-    for sample in [*range(len(x))] * 3:  # enough of it to be seen on a busy machine
-        for row in range(LENGTH):
-            out[sample, row] = x[sample, row]  # fault: collate
-    return out
-
-
 def make_loader(faults, path):
     length = BATCH * (10 if "restarts" in faults else STEPS)
     samples = Samples(path, length, faults)
@@ -113,8 +101,6 @@ def train(faults, path):
     total, steps = 0.0, 0
     while steps < STEPS:
         for x, y in loader:  # fault: no-workers, restarts
-            if "collate" in faults:
-                x = pad_collate(x)
             loss = F.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()

@@ -150,13 +150,11 @@ def prepare(faults):
         torch.autograd.set_detect_anomaly(True)  # fault: anomaly
     if "deterministic" in faults:
         torch.use_deterministic_algorithms(True)
-    if "no-onednn" in faults:
-        torch.backends.mkldnn.enabled = False
 
 
 def build(faults):
     """Model, optimizer, and how to make a batch."""
-    if faults & {"channels-first", "no-onednn"}:
+    if "channels-first" in faults:
         model, shape = Convolutions(), (BATCH, 3, 40, 40)
     else:
         kind = (

@@ -115,11 +115,7 @@ def test_a_trace_of_the_device_alone_blames_nobody(tmp_path):
 
 def test_a_long_gap_before_queued_work_has_no_known_cause(tmp_path):
     trace = busy_then(Trace().steps(0, 1000), again=400, launch=20)
-    found, profile = gaps(trace, tmp_path)
-    assert found == {(Kind.WAIT_OTHER, "aten::gelu"): 300}
-    gap = profile.gaps[0]
-    assert (gap.before, gap.after, gap.stream) == (RELU, RELU, 7)
-    assert gap.longest_ms == pytest.approx(0.3) and gap.queued_ms == pytest.approx(0.078)
+    assert gaps(trace, tmp_path)[0] == {(Kind.WAIT_OTHER, "aten::gelu"): 300}
 
 
 def graph(trace: Trace, launch: float, *nodes: tuple[float, float]) -> Trace:

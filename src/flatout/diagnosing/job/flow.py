@@ -7,7 +7,7 @@ from typing import Protocol
 from flatout.diagnosing.job import operators, savings
 from flatout.nouns import units
 from flatout.nouns.profile import Operator, Profile
-from flatout_agent.wire import ConstantSeen, DoubleSeen, FlowSeen, HostConstantSeen
+from flatout_agent.wire import ConstantSeen, DoubleSeen, FlowSeen
 
 WITHIN = frozenset(
     f"aten::{name}"
@@ -49,13 +49,6 @@ def line_source(profile: Profile, where: str | None) -> str:
     """The text of a line, as recorded with operators, or empty if unknown."""
     places = (operator.where for operator in profile.operators)
     return next((place.source for place in places if place is not None and str(place) == where), "")
-
-
-def host_constant(profile: Profile, where: str) -> HostConstantSeen | None:
-    """The tensor with the same bytes in each step that this host line leads to, or None."""
-    flow = of(profile)
-    rows = flow.host_constants if flow is not None else ()
-    return next((row for row in rows if where in row.lines), None)
 
 
 class OperatorShare(Protocol):
@@ -133,10 +126,8 @@ def source(profile: Profile, row: DoubleSeen) -> tuple[str, str | None]:
     seen = profile.seen
     where = row.where
     if row.what == "batch":
-        where = row.made_where or (seen.loader_where if seen is not None else None)
+        where = seen.loader_where if seen is not None else None
         return f"the batch's field {row.part or '(all of it)'} is float64", where
-    if row.what == "tensor":
-        where = row.made_where or where
     if row.what == "parameter" and seen is not None:
         where = seen.double_where or where
     if seen is not None and seen.flow is not None and seen.flow.default_double and (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from flatout.diagnosing.job import savings
 from flatout.nouns import units
 from flatout.nouns.anatomy import Kind
-from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.finding import Severity
 from flatout.nouns.host_time import HostKind, HostLine, total_ms
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Profile
@@ -62,12 +62,6 @@ class LineGroup:
         if any(line.steps is None for line in self.lines):
             return None
         return frozenset(step for line in self.lines for step in line.steps or ())
-
-    @property
-    def scans(self) -> bool:
-        """Whether most of it tests whether something is in a list."""
-        scanning = total_ms(line for line in self.lines if line.scans)
-        return self.lines[0].scans and scanning >= MOSTLY * total_ms(self.lines)
 
 
 def of(profile: Profile, *kinds: HostKind, loading: bool = False) -> list[HostLine]:
@@ -181,23 +175,6 @@ def formatting(profile: Profile) -> list[LineGroup]:
         for group in groups
         if total_ms(line for line in group.lines if line.formats) >= MOSTLY * total_ms(group.lines)
     ]
-
-
-def search_cure(group: LineGroup) -> Cure:
-    """The cure for tests whether something is in a list."""
-    line = group.lines[0]
-    items = re.split(r"\b(?:not )?in\b", line.callee)[-1].strip()
-    name = items if re.fullmatch(r"[\w.]+", items) else "items"
-    return Cure(
-        f"`{line.callee}` compares with the items of the list one by one: keep them in a set (or "
-        "the keys of a dict) as well, filled where the list is filled; a test then takes the same "
-        "short time however many there are. Many values at once: np.isin, torch.isin.",
-        savings.lines(
-            line.where,
-            line.where.source,
-            f"{name} = set({name})  # once, where the list is filled, and not in each round",
-        ),
-    )
 
 
 def evidence(profile: Profile, group: LineGroup) -> str:

@@ -108,15 +108,6 @@ def _following(recording: TraceRecording, work: Work, at: Ints) -> Ints:
     return np.where(is_begin, indexes, NOBODY)
 
 
-def neighbours(recording: TraceRecording, work: Work, begin: int, end: int) -> tuple[int, int]:
-    """The last work before a gap and the work that ends it: indexes into work.rows."""
-    events = recording.events
-    after = int(np.searchsorted(events.begin[work.rows], end))
-    before = np.flatnonzero(events.end[work.rows[:after]] <= begin)
-    last = before[np.argmax(events.end[work.rows[before]])] if len(before) else NOBODY
-    return int(last), after if after < len(work.rows) else NOBODY
-
-
 def _queued(recording: TraceRecording, work: Work, following: Ints, idle: Segments) -> Flags:
     """Gaps whose next kernel had been launched well before: the device had queued work."""
     call = np.where(following >= 0, work.call[following], NOBODY)

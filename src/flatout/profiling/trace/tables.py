@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.profile import Copy, Gap, Kernel, Operator, Sync
-from flatout.profiling.trace import device, idle, kinds, operators, processor
+from flatout.profiling.trace import device, kinds, operators, processor
 from flatout.profiling.trace.attribution import Attribution
 from flatout.profiling.trace.device import RANKS
 from flatout.profiling.trace.groups import Groups, grouped
@@ -20,8 +19,6 @@ from flatout.profiling.trace.recording import Category, Flags, Ints
 MOST = 2000
 """Lines of one table."""
 MOST_SHAPES = 8
-MOST_NEIGHBOURS = 40
-"""Lines of the table of gaps that name the work before and after."""
 
 
 def operator_table(attribution: Attribution, factor: Mapping[Kind, float]) -> tuple[Operator, ...]:
@@ -189,14 +186,10 @@ def gap_table(attribution: Attribution, factor: Mapping[Kind, float]) -> tuple[G
     groups = grouped(gaps.cause, name, where)
     durations = gaps.end - gaps.begin
     ns, count = groups.total(durations), groups.count()
-    longest = np.zeros(len(groups), np.int64)
-    order = np.argsort(durations, kind="stable")
-    longest[groups.group[order]] = order
     table = []
-    for line, number in enumerate(np.argsort(-ns, kind="stable")[:MOST].tolist()):
+    for number in np.argsort(-ns, kind="stable")[:MOST].tolist():
         cause, doing, place = groups.keys[:, number].tolist()
         kind = WAITS[cause]
-        facts = _neighbours(attribution, int(longest[number])) if line < MOST_NEIGHBOURS else {}
         table.append(
             Gap(
                 kind=kind,
@@ -204,27 +197,9 @@ def gap_table(attribution: Attribution, factor: Mapping[Kind, float]) -> tuple[G
                 count=attribution.mean(count[number]),
                 doing=recording.names[doing] if doing >= 0 else "",
                 where=attribution.source.places.entries[place] if place >= 0 else None,
-                **facts,
             )
         )
     return tuple(table)
-
-
-def _neighbours(attribution: Attribution, number: int) -> dict[str, Any]:
-    """One gap's length, and the work before and after it."""
-    events, work, gaps = attribution.recording.events, attribution.work, attribution.gaps
-    begin, end = int(gaps.begin[number]), int(gaps.end[number])
-    names = attribution.recording.names
-    facts: dict[str, Any] = {"longest_ms": (end - begin) / 1e6}
-    before, after = idle.neighbours(attribution.recording, work, begin, end)
-    if before >= 0:
-        facts["before"] = names[events.name[work.rows[before]]]
-    if after >= 0:
-        facts["after"] = names[events.name[work.rows[after]]]
-        facts["stream"] = int(device.streams(attribution.recording, work.rows[[after]])[0])
-        if work.call[after] >= 0:
-            facts["queued_ms"] = (begin - int(events.end[work.call[after]])) / 1e6
-    return facts
 
 
 def owners(attribution: Attribution, rows: Ints) -> Ints:

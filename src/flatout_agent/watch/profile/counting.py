@@ -20,7 +20,6 @@ from flatout_agent.watch.profile.flow.weights import WeightLooks
 from flatout_agent.watch.profile.loop import LoopNotes
 from flatout_agent.watch.profile.recording import ATTEMPTS, give_way, other_profiler
 from flatout_agent.watch.profile.updates import UpdateLines
-from flatout_agent.watch.profile.wide_data import with_made_lines
 
 
 class StepCount:
@@ -127,8 +126,5 @@ class StepCount:
             sites = self.loop.loss_at
             training = [FlowLine(site.path, site.line, site.function) for site in sites]
             self.flow = results(flow, training, self._weights, self.job.by_hand)
-            loop_at = self.loop.loaders.where
-            made = self.recorder.safely("profile: float64", with_made_lines, self.flow, loop_at)
-            self.flow = made or self.flow
             if flow.error is not None:
                 self.recorder.fault("profile: flow", flow.error)

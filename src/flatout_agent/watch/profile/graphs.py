@@ -1,23 +1,19 @@
-"""Graphs that outlive their step: losses that are kept, and forward passes without a backward.
+"""Losses that are kept with their graphs.
 
 Marks on autograd's nodes show them: each node has a dictionary of metadata that lives as long as
-the node does, and hooks that run when the backward pass reaches it. Neither changes the results.
+the node does. They do not change the results.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from flatout_agent.watch.tensors import tensors_in
-
 KEY = "flatout"
 PRESENT = 2
 """The last steps' losses may still be alive, held by variables of the loop."""
-OUTPUTS = 8
 
 
 class _Mark:
@@ -44,39 +40,3 @@ class Losses:
         past = [mark for at, mark in self._marks if at < step - PRESENT]
         alive = sum(mark() is not None for mark in past)
         return len(past) > PRESENT and alive > len(past) / 2
-
-
-class Forwards:
-    """Training calls of a root model, and how many of them no backward pass reached."""
-
-    def __init__(self) -> None:
-        self._calls: list[tuple[int, list[bool]]] = []
-        self._handles: list[Any] = []
-
-    def called(self, output: Any, step: int) -> None:
-        """A root model has returned `output` in training."""
-        visits: list[bool] = []
-        nodes = {
-            tensor.grad_fn: None for tensor in tensors_in(output) if tensor.grad_fn is not None
-        }
-        for node in list(nodes)[:OUTPUTS]:
-            self._handles.append(node.register_prehook(_marking(visits)))
-        if nodes:
-            self._calls.append((step, visits))
-
-    def unused(self, before: int) -> int:
-        """How many of the calls in steps before this one were never followed by a backward pass."""
-        return sum(step < before and not visits for step, visits in self._calls)
-
-    def remove(self) -> None:
-        """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-
-def _marking(visits: list[bool]) -> Callable[[Any], None]:
-    def hook(gradients: Any) -> None:
-        visits.append(True)
-
-    return hook

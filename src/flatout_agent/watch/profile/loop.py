@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -19,12 +20,20 @@ from flatout_agent.watch.calls import Calls
 from flatout_agent.watch.job_facts import JobNotes
 from flatout_agent.watch.loop_record import LoopRecord, Step
 from flatout_agent.watch.profile import compile
-from flatout_agent.watch.profile.graphs import Forwards, Losses
-from flatout_agent.watch.profile.keeping import CallSite
+from flatout_agent.watch.profile.graphs import Losses
 from flatout_agent.watch.profile.loader import LoaderStarts
 
 STACK = 8
 """The user's functions, from a call outwards."""
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """A line of a function that is being executed."""
+
+    path: str
+    line: int
+    function: str
 
 
 class LoopNotes:
@@ -37,7 +46,6 @@ class LoopNotes:
         self.calls = Calls()
         self.loaders = LoaderStarts(self.calls)
         self.losses = Losses()
-        self.forwards = Forwards()
         self.window = False
         self.steps: list[Step] = []
         self.places: dict[str, str | None] = {}
@@ -76,11 +84,11 @@ class LoopNotes:
         if compiled or not compile.in_use():
             number = self.job.models.index(model)
             self.watched.append(model)
-            watch = self._watching(model, number, compiled)
+            watch = self._watching(model, number)
             self._undo.append(self.job.wrap_call(model, Depth.WATCH, watch))
 
     def _watching(
-        self, model: torch.nn.Module, number: int, compiled: bool
+        self, model: torch.nn.Module, number: int
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def layer(call: Callable[..., Any]) -> Callable[..., Any]:
             def watched(*args: Any, **kwargs: Any) -> Any:
@@ -93,10 +101,7 @@ class LoopNotes:
                         safely("evaluation", self.record.evaluated, output)
                     return output
                 safely("training call", self.training_begins, number, args, kwargs)
-                output = call(*args, **kwargs)
-                if self.window and not compiled:
-                    safely("training call", self.forwards.called, output, self.job.steps)
-                return output
+                return call(*args, **kwargs)
 
             return watched
 
@@ -199,7 +204,6 @@ class LoopNotes:
         """Remove everything."""
         self.window = False
         self.calls.remove()
-        self.forwards.remove()
         for undo in self._undo:
             undo()
         self._undo = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -12,9 +13,7 @@ from flatout_agent.watch import places
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import compile, process, settings
 from flatout_agent.watch.profile.ast_loops import loops_around
-from flatout_agent.watch.profile.keeping import CallSite, keeping_place
-from flatout_agent.watch.profile.loop import LoopNotes
-from flatout_agent.watch.profile.opens import WorkerOpens, calls_in_workers
+from flatout_agent.watch.profile.loop import CallSite, LoopNotes
 from flatout_agent.watch.profile.sharing import CoreSharing
 from flatout_agent.watch.profile.switches import anomaly_line, tracing_line
 from flatout_agent.watch.tensors import peak_bytes
@@ -27,10 +26,8 @@ class Window:
     are removed.
     """
 
-    def __init__(self, loop: LoopNotes, folder: str) -> None:
+    def __init__(self, loop: LoopNotes) -> None:
         self.loop = loop
-        self.opens = WorkerOpens(folder)
-        self.opens.inherited = [loop.calls.remove]
         self.began = 0.0
         self.device = "cpu"
         self.steps: list[Step] = []
@@ -40,7 +37,8 @@ class Window:
         self._collections: process.Collections | None = None
         self._before: dict[str, Any] = {}
         self._used: dict[str, Any] = {}
-        self._from = 0
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
 
     @property
     def step_count(self) -> int:
@@ -52,13 +50,17 @@ class Window:
         self.device = device
         self._before = self._now()
         self.sharing.start()
-        self._from = self.loop.job.steps
         self._in_use = process.MemoryInUse(device)
         self._collections = process.Collections()
-        self.opens.inherited.append(self._collections.remove)
         self.loop.window = True
         self.loop.calls.install(outside_compiled=not compile.in_use())
         self.began = time.perf_counter()
+
+    def _forked(self) -> None:
+        """A loader worker runs without the wrappers of the process that trains."""
+        self.loop.calls.remove()
+        if self._collections is not None:
+            self._collections.remove()
 
     def step(self, step: Step) -> None:
         """One of its steps has ended."""
@@ -79,21 +81,17 @@ class Window:
             "cpu": now["cpu"] - self._before["cpu"],
             "workers": _difference(now["workers"], self._before["workers"]),
             "retries": now["retries"] - self._before["retries"],
-            "opens": calls_in_workers(now["opens"], self._before["opens"], max(1, self.step_count)),
         }
 
     def _now(self) -> dict[str, Any]:
-        pids = self.loop.loaders.workers()
         return {
             "cpu": time.process_time(),
-            "workers": process.worker_cpu_s(pids),
+            "workers": process.worker_cpu_s(self.loop.loaders.workers()),
             "retries": process.alloc_retries(self.device),
-            "opens": self.opens.counts(pids),
         }
 
     def remove(self) -> None:
         """Stop watching."""
-        self.opens.remove()
         if self._in_use is not None:
             self._in_use.close()
         if self._collections is not None:
@@ -122,12 +120,11 @@ class Window:
             worker_cpu_s=workers / count if workers is not None else None,
             gc_s=gc.s / count if gc is not None else 0.0,
             gc_runs=gc.runs / count if gc is not None else 0.0,
-            calls=(*loop.calls.summary(count), *self._used.get("opens", ())),
+            calls=loop.calls.summary(count),
             input_shapes=max(1, len(loop.notes.shapes.get(0, ()))),
             memory_bytes=tuple(self.memory),
             anomaly=loop.anomaly,
             **self._evaluation(),
-            unused_forwards=self._unused(count),
             losses_kept=loop.losses.kept(loop.job.steps),
             cores=self._cores(count),
             **self._places(),
@@ -172,7 +169,6 @@ class Window:
             "optimizer_where": seen.get("optimizer"),
             "model_where": seen.get("model"),
             "loader_where": self.loop.loaders.where,
-            "losses_where": safely("profile: losses", self._losses_where),
             "anomaly_where": safely("profile: anomaly", anomaly_line)
             if self.loop.anomaly
             else None,
@@ -195,19 +191,6 @@ class Window:
             else None,
             "deterministic": settings.deterministic(),
         }
-
-    def _unused(self, count: int) -> float:
-        """Forward passes per step without a backward pass; the last step's may still come."""
-        end = self._from + self.step_count
-        last = end if self.loop.job.steps > end else end - 1
-        return self.loop.forwards.unused(last) / count
-
-    def _losses_where(self) -> str | None:
-        loop = self.loop
-        if not loop.losses.kept(loop.job.steps):
-            return None
-        place = keeping_place(loop.loss_at)
-        return f"{places.display(place[0])}:{place[1]}" if place is not None else None
 
 
 def step_times_s(watched: Sequence[Step], recorded: Sequence[Step]) -> tuple[float, float]:

@@ -46,12 +46,6 @@ def checkpointing_line() -> str | None:
     return _line(_checkpoints)
 
 
-def single_loader_line() -> str | None:
-    """file:line that makes a DataLoader of single samples, or None if none or several are found."""
-    lines = list(_lines(_loads_single))
-    return lines[0] if len(lines) == 1 else None
-
-
 def tracing_line() -> str | None:
     """file:line that starts tracemalloc or sets a trace function, or None if none is found."""
     return _line(_traces)
@@ -160,14 +154,6 @@ def _checkpoints(call: ast.Call) -> bool:
         and word.value.value is True
         for word in call.keywords
     )
-
-
-def _loads_single(call: ast.Call) -> bool:
-    words = {word.arg: word.value for word in call.keywords}
-    if _called(call) != "DataLoader" or None in words or "batch_sampler" in words:
-        return False
-    size = words.get("batch_size", call.args[1] if len(call.args) > 1 else ast.Constant(1))
-    return isinstance(size, ast.Constant) and size.value in (1, None)
 
 
 def _widens_default(call: ast.Call) -> bool:

@@ -41,7 +41,6 @@ from flatout_agent.watch.profile.stacks import StackSampler
 from flatout_agent.watch.profile.switches import (
     checkpointing_line,
     double_line,
-    single_loader_line,
 )
 from flatout_agent.watch.profile.worker_stacks import WorkerStacks, with_workers
 from flatout_agent.watch.run import compile_counters
@@ -72,7 +71,7 @@ class ProfileWatch(Watcher):
         self.orders = orders
         self.steps = phase_steps(orders)
         self.loop = LoopNotes(job, recorder)
-        self.window = Window(self.loop, recorder.folder)
+        self.window = Window(self.loop)
         self.lockstep = world_size() > 1
         self.sampler: StackSampler | None = None
         self.workers = WorkerStacks(recorder.folder)
@@ -448,10 +447,6 @@ class ProfileWatch(Watcher):
         wide = flow.default_double or any(row.what == "parameter" for row in flow.doubles)
         return double_line(flow.default_double) if wide else None
 
-    def _single_loader_line(self) -> str | None:
-        sizes = [loader.batch_size for loader in self.loop.notes.loaders]
-        return single_loader_line() if any(size in (1, None) for size in sizes) else None
-
     def _checkpointing_line(self) -> str | None:
         """Where a library's activation checkpointing is switched on, if anything is recomputed."""
         flow = self.count.flow
@@ -471,7 +466,6 @@ class ProfileWatch(Watcher):
             flow=self.count.flow,
             update=self.count.update,
             double_where=self.recorder.safely("profile: float64", self._double_line),
-            single_loader_where=self.recorder.safely("profile: loader", self._single_loader_line),
             checkpointing_where=self.recorder.safely("profile: lines", self._checkpointing_line),
             profiler=self.profiler and not self.trace,
             profiler_where=self.profiler_where,

@@ -25,8 +25,6 @@ class Data(Dataset):
     def __len__(self):
         return 4000
     def __getitem__(self, index):
-        with open("data.bin", "rb") as file:  # OPEN
-            file.read()
         return torch.randn(64), index % 2
 
 def evaluate(model):
@@ -34,7 +32,6 @@ def evaluate(model):
     model(torch.randn(8, 64))  # EVALUATION
     model.train()
 
-open("data.bin", "wb").write(b"x" * 64)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
 optimizer = torch.optim.AdamW(model.parameters())
@@ -106,7 +103,6 @@ class Data(Dataset):
     def __len__(self):
         return 20000
     def __getitem__(self, index):
-        open(__file__, "rb").close()  # OPEN
         end = time.process_time() + 0.002
         while time.process_time() < end:
             pass
@@ -157,7 +153,6 @@ def test_a_sound_loop_has_nothing_to_tell(clean: Profiled) -> None:
     seen = clean.seen
     assert {call.name for call in seen.calls} <= {"print", "Tensor.item"}
     assert not any(call.calls > 0.2 for call in seen.calls)
-    assert seen.unused_forwards == 0
     assert not (seen.losses_kept or seen.anomaly or seen.profiler or seen.deterministic)
     assert seen.recompiles == seen.graph_breaks == seen.debug_variables == ()
     assert seen.epochs >= 1
@@ -201,7 +196,6 @@ def test_places_are_the_users_own_lines(faults: Profiled) -> None:
     assert seen.backward_where == faults.line("BACKWARD")
     assert seen.optimizer_where == faults.line("OPTIMIZER")
     assert seen.eval_where == faults.line("EVALUATION")
-    assert seen.losses_where == faults.line("KEPT")
 
 
 @pytest.mark.parametrize(
@@ -224,13 +218,6 @@ def test_calls_of_a_loop(faults: Profiled, name: str, mark: str, calls: float, d
     assert 0 < call.s < faults.seen.step_s
 
 
-def test_a_file_that_the_dataset_opens_anew(faults: Profiled) -> None:
-    (call,) = faults.calls("open").values()
-    assert (call.where, call.detail) == (faults.line("OPEN"), "data.bin")
-    assert (call.files, call.in_worker) == (1, False)
-    assert call.calls == 32
-
-
 def test_what_torch_calls_itself_is_not_the_users(faults: Profiled) -> None:
     """AdamW reads its step counts by `item`, `clip_grad_norm_` asks by `bool`."""
     assert list(faults.calls("Tensor.item")) == [faults.line("ITEM")]
@@ -240,7 +227,6 @@ def test_what_torch_calls_itself_is_not_the_users(faults: Profiled) -> None:
 def test_graphs_that_outlive_their_step(faults: Profiled) -> None:
     seen = faults.seen
     assert seen.losses_kept
-    assert seen.unused_forwards == pytest.approx(1, abs=0.13)
     (job,) = faults.of(wire.JobSeen)
     assert job.facts.eval_with_grad
 
@@ -254,11 +240,6 @@ def test_what_loader_workers_do(tmp_path: Path) -> None:
     assert seen.worker_cpu_s is not None
     assert 0.015 < seen.worker_cpu_s < 2 * seen.step_s
     assert seen.loader_start_s is not None and seen.loader_start_s > 0.02
-    if sys.platform == "linux" and sys.version_info < (3, 14):  # forked workers
-        call = run.calls("open")[run.line("OPEN")]
-        assert call.calls == pytest.approx(10, abs=4)
-        assert call.detail.endswith("train.py in a worker")
-        assert (call.files, call.in_worker) == (1, True)
     (ended,) = run.of(wire.Ended)
     assert run.returncode == 0
     assert ended.steps < 200, "it was to stop at the window's end"

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from diagnosing.job import made
-from diagnosing.job.data.jobs import COLLATE, WAITING
+from diagnosing.job.data.jobs import WAITING
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Severity
-from flatout.nouns.profile import Gap, Operator
+from flatout.nouns.profile import Gap
 
 
 def test_without_workers() -> None:
@@ -83,10 +83,3 @@ def test_no_wait_no_finding_without_workers() -> None:
     assert (
         made.findings("loader-without-workers", made.profile(job__loaders__0__num_workers=0)) == ()
     )
-
-
-def test_collate_is_told_by_the_loader_that_has_no_workers() -> None:
-    operators = (Operator("aten::copy_", Kind.CONVERSION, 256.0, 24.0, where=COLLATE),)
-    changes = {"operators": operators, "job__loaders__0__num_workers": 0}
-    codes = made.codes(made.profile({Kind.WAIT_DATA: 30.0}, **changes))
-    assert "DATA001" in codes and "DATA008" not in codes

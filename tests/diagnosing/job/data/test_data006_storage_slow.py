@@ -20,11 +20,6 @@ def test_storage_slow() -> None:
     assert made.findings("storage-slow", made.profile(seen__worker_cpu_s=0.1)) == ()
 
 
-def test_storage_slow_hides_that_there_are_many_workers() -> None:
-    codes = made.codes(few(32, busy_ms=200.0, job__cores=8))
-    assert "DATA006" in codes and "DATA003" not in codes
-
-
 @pytest.mark.parametrize(("idle_share", "count"), [(0.6, 1), (0.05, 0)])
 def test_workers_without_a_core_wait_for_no_storage(idle_share: float, count: int) -> None:
     profile = few(8, busy_ms=200.0)

@@ -37,16 +37,3 @@ def test_little_or_in_workers() -> None:
     with_workers = made.changed(profile(0.5), job__loaders__0__num_workers=2)
     assert made.findings(CHECK, with_workers) == ()
     assert made.findings(CHECK, dataclasses.replace(profile(0.5), host=None)) == ()
-
-
-def test_negative_samples_that_are_searched_in_a_list() -> None:
-    step_ms = made.cpu_profile().anatomy.step_ms
-    line = sampled.line(
-        55, HostKind.PYTHON, 0.5 * step_ms, function="Clicks.draw", loading=True, scans=True,
-        callee="doc not in opened",
-    )  # fmt: skip
-    slow = made.changed(sampled.profile(line), job__loaders__0__num_workers=0)
-    finding = made.only(CHECK, slow)
-    assert (finding.where, finding.boost) == ("train.py:55", None)
-    assert "searching a list" in finding.title
-    assert "+ opened = set(opened)" in made.changes(finding)

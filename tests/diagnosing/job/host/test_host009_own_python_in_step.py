@@ -78,19 +78,6 @@ def test_environments_one_by_one(source: str) -> None:
     assert finding.cure.text.startswith("Vectorise the environments that train.py:20 steps")
 
 
-def test_a_list_that_is_searched_is_named_with_a_set_as_its_cure() -> None:
-    step_ms = made.cpu_profile().anatomy.step_ms
-    searching = sampled.line(
-        39, HostKind.PYTHON, 0.5 * step_ms, function="draw", callee="item not in owned", scans=True
-    )
-    else_ = sampled.line(38, HostKind.PYTHON, 0.1 * step_ms, function="draw", callee="int(x)")
-    finding = made.only(CHECK, sampled.profile(searching, else_))
-    assert finding.where == "train.py:39"
-    assert finding.title.startswith("searching a list in draw()")
-    assert "`item not in owned`" in finding.cure.text
-    assert "+ owned = set(owned)" in made.changes(finding)
-
-
 @pytest.mark.parametrize(
     ("steps", "few", "severity"),
     [

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -10,8 +9,7 @@ from diagnosing.job.host import sampled
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Severity
 from flatout.nouns.host_time import HostKind
-from flatout.nouns.profile import Operator, Profile
-from flatout_agent import wire
+from flatout.nouns.profile import Operator
 
 CHECK = "library-called-in-step"
 
@@ -131,19 +129,6 @@ def test_a_few_values_logged_by_what_runs_the_loop_are_its_way_to_report(
     assert bool(made.findings(CHECK, logging)) is told
 
 
-def test_an_array_that_grows_by_copies_is_allocated_once() -> None:
-    step_ms = made.cpu_profile().anatomy.step_ms
-    line = sampled.line(
-        47, HostKind.LIBRARY, 0.4 * step_ms, package="numpy", callee="np.concatenate(...)",
-        grows=True,
-    )  # fmt: skip
-    finding = made.only(CHECK, sampled.profile(line))
-    assert finding.title.startswith("growing an array by copies in numpy")
-    assert "ring buffer" in finding.cure.text
-    apart = dataclasses.replace(line, grows=False)
-    assert "ring buffer" not in made.only(CHECK, sampled.profile(apart)).cure.text
-
-
 def test_an_evaluation_between_two_epochs_is_a_note() -> None:
     step_ms = made.cpu_profile().anatomy.step_ms
     line = sampled.line(
@@ -156,44 +141,3 @@ def test_an_evaluation_between_two_epochs_is_a_note() -> None:
     assert finding.title.endswith("in 1 of 20 steps")
     assert "in 1 of 20 steps" in finding.evidence
     assert made.saved_ms(finding, profile) < 0.1 * step_ms
-
-
-def constant_work(**changes: Any) -> Profile:
-    """A numpy line that leads to a tensor of equal bytes in both steps, and one that does not."""
-    step_ms = made.cpu_profile().anatomy.step_ms
-    profile = sampled.profile(
-        *(
-            sampled.line(number, HostKind.LIBRARY, share * step_ms, package="numpy",
-                         callee=callee, function="mask")
-            for number, share, callee in ((20, 0.2, "np.sort(t)"), (21, 0.1, "np.tile(t, 9)"),
-                                          (30, 0.1, "np.sort(x)"))
-        )
-    )  # fmt: skip
-    row = wire.HostConstantSeen(
-        "train.py:22",
-        ("train.py:20", "train.py:21", "train.py:22"),
-        "mask",
-        shape="8x9",
-        dtype="float32",
-    )
-    row = dataclasses.replace(row, **changes)
-    flow = wire.FlowSeen(steps=2, operators=300, operators_s=0.3, host_constants=(row,))
-    assert profile.seen is not None
-    return dataclasses.replace(profile, seen=dataclasses.replace(profile.seen, flow=flow))
-
-
-def test_work_that_ends_in_the_same_tensor_is_told_as_one() -> None:
-    constant, other = made.findings(CHECK, constant_work())
-    assert (constant.where, other.where) == ("train.py:20", "train.py:30")
-    assert "the same tensor again by numpy in mask()" in constant.title
-    assert "train.py:22 in a tensor of float32 8x9" in constant.evidence
-    assert "train.py:30" not in constant.evidence
-    assert "only when what it is made of changes" in constant.cure.text
-    step_ms = made.cpu_profile().anatomy.step_ms
-    assert made.saved_ms(constant, constant_work()) == pytest.approx(0.3 * step_ms, rel=0.01)
-
-
-def test_lines_that_lead_to_no_such_tensor_are_told_by_their_package() -> None:
-    titles = [finding.title for finding in made.findings(CHECK, constant_work(lines=()))]
-    assert len(titles) == 2
-    assert not any("same tensor" in title for title in titles)

@@ -69,17 +69,3 @@ def test_a_default_dtype_of_float64() -> None:
     finding = only("float64-computed", job)
     assert finding.where == "train.py:5"
     assert "default dtype is float64" in finding.evidence
-
-
-def test_the_line_that_made_the_data_is_told_before_the_loop_over_it() -> None:
-    rows = (
-        wire.DoubleSeen("batch", None, "[0]", 40, 0.01, made_where="data.py:12"),
-        wire.DoubleSeen("tensor", "train.py:90", "", 12, 0.001, made_where="data.py:15"),
-    )
-    flow = wire.FlowSeen(steps=2, operators=300, operators_s=0.01, doubles=rows)
-    products = operator("aten::mm", Kind.MATMUL, 60.0, dtypes=DOUBLE)
-    finding = only("float64-computed", of(profile(seen__flow=flow), products))
-    assert finding.where == "data.py:12"
-    assert "field [0] is float64 at data.py:12" in finding.evidence
-    assert "from before the step is used at data.py:15" in finding.evidence
-    assert "dtype=torch.float32" in changes(finding)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from diagnosing.job.made import changes, codes, cpu_profile, findings, only, profile, saved_ms
+from diagnosing.job.made import changes, cpu_profile, findings, only, profile, saved_ms
 from flatout_agent import wire
 
 CALL = wire.UnreadSeen(
@@ -12,11 +12,8 @@ CALL = wire.UnreadSeen(
     "train.py:90",
     s=0.06,
     flops=0.25,
-    root=True,
-    gradients=True,
     same_input=True,
     first_where="train.py:84",
-    forwards=1.0,
 )
 
 
@@ -49,25 +46,12 @@ def test_small_operators_are_not_told() -> None:
     assert findings("result-unread", cpu_profile()) == ()
 
 
-def test_such_a_call_is_told_once() -> None:
-    job = cpu_profile(seen__flow=flow(CALL), seen__unused_forwards=1.0)
-    assert {"LOOP016"} == set(codes(job)) & {"LOOP012", "LOOP016"}
-    two = cpu_profile(seen__flow=flow(CALL), seen__unused_forwards=2.0)
-    assert {"LOOP012", "LOOP016"} <= set(codes(two))
-
-
 def test_a_function_that_calls_the_model() -> None:
     row = dataclasses.replace(CALL, what="probe()", module="ResNet")
     finding = only("result-unread", cpu_profile(seen__flow=flow(row)))
     assert finding.title == "probe is called and nobody reads the result"
     assert "it calls ResNet; the call at train.py:84 gives the same" in finding.evidence
     assert "- extra = probe(...)" in changes(finding)
-
-
-def test_parts_of_a_model_that_are_called_are_told_with_the_function() -> None:
-    row = dataclasses.replace(CALL, what="features()", module="Conv2d", forwards=4.0)
-    job = cpu_profile(seen__flow=flow(row), seen__unused_forwards=4.0)
-    assert {"LOOP016"} == set(codes(job)) & {"LOOP012", "LOOP016"}
 
 
 def test_derivatives_that_nobody_reads() -> None:

@@ -5,7 +5,9 @@ from diagnosing.job.made import GIB, MIB, changes, codes, findings, only, profil
 
 def test_losses_kept() -> None:
     kept = tuple(9 * GIB + step * 180 * MIB for step in range(12))
-    job = profile(seen__losses_kept=True, seen__losses_where="train.py:88", seen__memory_bytes=kept)
+    job = profile(
+        seen__losses_kept=True, seen__backward_where="train.py:88", seen__memory_bytes=kept
+    )
     finding = only("losses-kept-with-graph", job)
     assert (finding.code, finding.where) == ("MEM005", "train.py:88")
     assert "180 MiB a step" in finding.evidence

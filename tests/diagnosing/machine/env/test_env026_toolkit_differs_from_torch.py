@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from diagnosing.machine.env.software_facts import broken, findings, only
+from diagnosing.machine.asking import findings, only
+from diagnosing.machine.env.software_facts import broken
 from flatout.nouns.finding import Severity
 from flatout.nouns.machine import CudaToolkit
 from machines.healthy import changed, cpu_server, workstation

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from diagnosing.machine.env.software_facts import broken, commands, findings, only
+from diagnosing.machine.asking import commands, findings, only
+from diagnosing.machine.env.software_facts import broken
 
 CHECK = "torch-installed-twice"
 NAME = "torch-from-conda-and-pip"

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnosing.machine.env.software_facts import broken, commands, findings, only
+from diagnosing.machine.asking import commands, findings, only
+from diagnosing.machine.env.software_facts import broken
 from flatout.nouns.finding import Severity
 
 CHECK = "jax-takes-all-memory"

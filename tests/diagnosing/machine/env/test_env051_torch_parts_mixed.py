@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from diagnosing.machine.env.software_facts import broken, commands, findings, only
+from diagnosing.machine.asking import commands, findings, only
+from diagnosing.machine.env.software_facts import broken
 from flatout.nouns.finding import Severity
 from flatout.nouns.interpreter import Package
 from machines.healthy import workstation

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from diagnosing.machine.env.software_facts import broken, commands, findings, only
+from diagnosing.machine.asking import commands, findings, only
+from diagnosing.machine.env.software_facts import broken
 from flatout.nouns.machine import Container
 from machines import broken_ordinary
 from machines.healthy import changed, laptop, rocm

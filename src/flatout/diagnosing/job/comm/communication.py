@@ -50,12 +50,6 @@ def bandwidth_gb_per_s(profile: Profile, ranks: int) -> float | None:
     return _over_ranks(profile, ALL_REDUCE[savings.accelerated(profile)], ranks)
 
 
-def latency_ms(profile: Profile, ranks: int) -> float | None:
-    """The latency of a small all-reduce among this many ranks, or None if not measured."""
-    us = _over_ranks(profile, f"{ALL_REDUCE[savings.accelerated(profile)]}-latency", ranks)
-    return None if us is None else us / 1000
-
-
 def _over_ranks(profile: Profile, ceiling_id: str, ranks: int) -> float | None:
     """The value at this number of ranks on a ceiling's curve, or None."""
     ceilings = (ceiling for ceiling in profile.ceilings if ceiling.id == ceiling_id)

@@ -40,7 +40,7 @@ from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="DATA001", severity=Severity.WARNING, since="0.2.0", hides=("DATA008",))
+CHECK = Check(code="DATA001", severity=Severity.WARNING, since="0.2.0")
 LEAST_SHARE = 0.03
 """Share of the step below which starting processes does not pay."""
 SINGLE = "_SingleProcessDataLoaderIter"

@@ -37,7 +37,7 @@ from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
-CHECK = Check(code="DATA006", severity=Severity.WARNING, since="0.2.0", hides=("DATA003",))
+CHECK = Check(code="DATA006", severity=Severity.WARNING, since="0.2.0")
 LEAST_IDLE = 0.25
 """Share of the workers' time that they must wait, if stacks show it."""
 

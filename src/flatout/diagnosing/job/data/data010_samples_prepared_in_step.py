@@ -12,8 +12,7 @@ While a sample is decoded or transformed, nothing trains.
 
 ## Evidence
 
-The costliest line, what it calls and its milliseconds a step, and whether it tests if something is
-in a list, as in drawing negative samples.
+The costliest line, what it calls and its milliseconds a step.
 
 ## Cure
 
@@ -71,15 +70,12 @@ def _diagnosis(profile: Profile, group: LineGroup, total_ms: float) -> Diagnosis
     packages = {line.package for line in group.lines}
     decoding = bool(packages & set(PICTURES))
     share = units.share(total_ms / profile.anatomy.step_ms)
-    searching = ", most of it searching a list" if group.scans else ""
     return Diagnosis(
         title=f"preparing batches in the training thread takes {units.milliseconds(total_ms)}, "
-        f"{share} of the step{searching}",
+        f"{share} of the step",
         evidence=f"{group.where.function}() {units.milliseconds(group.ms)}: "
         f"{host_lines.evidence(profile, group)}",
-        cure=host_lines.search_cure(group)
-        if group.scans
-        else Cure(
+        cure=Cure(
             "Decode once and keep the pictures, or decode smaller (Image.draft); else prepare "
             "batches in workers."
             if decoding
@@ -94,10 +90,8 @@ def _diagnosis(profile: Profile, group: LineGroup, total_ms: float) -> Diagnosis
         ),
         severity=savings.severity(profile, saves),
         where=str(group.where),
-        boost=None
-        if group.scans
-        else savings.boost(profile, "image-cache" if decoding else "sample-cache"),
+        boost=savings.boost(profile, "image-cache" if decoding else "sample-cache"),
         saves_ms=saves,
         reason=f"nine tenths of {units.milliseconds(group.ms)} in {group.where.function}(), "
-        + ("for which a set takes no time" if group.scans else "done once instead of in each step"),
+        "done once instead of in each step",
     )

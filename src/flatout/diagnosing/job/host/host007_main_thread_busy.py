@@ -14,7 +14,7 @@ milliseconds of an idle device.
 ## Evidence
 
 How long the device waits, before which line the next kernel is launched, and the calls (print,
-logging, open) that were seen to take time.
+logging) that were seen to take time.
 
 ## Cure
 
@@ -40,7 +40,7 @@ from flatout.nouns.profile import Profile
 from flatout_agent.wire import CallSeen
 
 CHECK = Check(code="HOST007", severity=Severity.WARNING, since="0.2.0")
-CALLS = ("print", "logging", "open", "SummaryWriter.add_scalar", "wandb.log")
+CALLS = ("print", "logging", "SummaryWriter.add_scalar", "wandb.log")
 EXPLAINS = 0.5
 """Share of the waiting that a seen call must take to be named as the host's work."""
 

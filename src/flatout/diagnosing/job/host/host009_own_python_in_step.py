@@ -8,9 +8,6 @@ counts while the device waits for the host. Below 9 % one or two lines without a
 text are a note: every program has some Python. Lines seen in only one or two sampled steps are
 also a note.
 
-If most of it is a test whether something is in a list (`if item not in owned`), that is said. The
-script's text shows it, and how the time is spread over the loop around it.
-
 ## Why it matters
 
 Python executes about ten million simple operations a second, on one core, while all else waits. A
@@ -76,9 +73,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         share = units.share(group.ms / profile.anatomy.step_ms)
         function = host_lines.function(group.where).rpartition(".")[2]
         name = "the script's own lines" if function == MODULE else f"{function[:30]}()"
-        what = "searching a list" if group.scans else "Python"
         yield Diagnosis(
-            title=f"{what} in {name} takes {units.milliseconds(group.ms)}, {share} of the step"
+            title=f"Python in {name} takes {units.milliseconds(group.ms)}, {share} of the step"
             + host_lines.often(profile, group),
             evidence=host_lines.evidence(profile, group),
             cure=_cure(group),
@@ -94,15 +90,13 @@ def _severity(profile: Profile, group: LineGroup, severity: Severity) -> Severit
     """The severity: a note if it is little and nothing in it loops or is heavy."""
     numbers = {line.where.line for line in group.lines}
     texts = (f"{line.where.function} {line.callee} {line.where.source}" for line in group.lines)
-    heavy = group.scans or len(numbers) > FEW or any(HEAVY.search(text) for text in texts)
+    heavy = len(numbers) > FEW or any(HEAVY.search(text) for text in texts)
     if not heavy and group.ms < PLAIN * profile.anatomy.step_ms:
         return Severity.NOTE
     return severity
 
 
 def _cure(group: LineGroup) -> Cure:
-    if group.scans:
-        return host_lines.search_cure(group)
     loop = next(
         (
             place

@@ -7,8 +7,7 @@ Matplotlib, NetworkX, SymPy, logging, a compressor, copying) in each step, for 4
 more. For a package that runs the loop, only its logging (`self.log`) counts, and only on a line
 that logs a dozen values or more in a step, as in a loop over all weights. On an accelerator the
 time counts while the device waits for the host. Lines seen in only one or two sampled steps, such
-as an evaluation at the end of an epoch, are a note. If a function's lines only lead to a tensor
-with the same bytes in two consecutive steps, they are one finding.
+as an evaluation at the end of an epoch, are a note.
 
 ## Why it matters
 
@@ -24,8 +23,7 @@ thread's CPU time, and how long the training thread waits meanwhile.
 ## Cure
 
 Call it every N steps instead of each, on tensors instead of arrays, once before training, or in a
-thread or a loader's worker. Arrays that grow by np.concatenate, np.append or pd.concat are copied
-each time: allocate them once and write into them, or collect the parts in a list. The gain: nine
+thread or a loader's worker. The gain: nine
 tenths of the time. `torch.compile` does not cure it.
 
 ## References
@@ -40,9 +38,10 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import host_lines, savings
-from flatout.diagnosing.job.host import constant_work, loop_logging, packages, threads
+from flatout.diagnosing.job.host import loop_logging, packages, threads
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.host_time import HostKind
 from flatout.nouns.profile import Profile
 
 CHECK = Check(code="HOST010", severity=Severity.WARNING, since="0.2.0", hides=("HOST007",))
@@ -50,8 +49,7 @@ CHECK = Check(code="HOST010", severity=Severity.WARNING, since="0.2.0", hides=("
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for each kind of call from one function to a package."""
-    yield from constant_work.diagnoses(profile)
-    for group in host_lines.by_call(profile, constant_work.other_lines(profile)):
+    for group in host_lines.by_call(profile, host_lines.of(profile, HostKind.LIBRARY)):
         saves = host_lines.saved_ms(profile, group.ms)
         package, callee = group.lines[0].package, group.lines[0].callee
         if packages.runs_loop(package, callee) or not host_lines.worth(profile, group):
@@ -59,8 +57,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         if not savings.worth(profile, saves) or loop_logging.is_sparing(profile, group):
             continue
         share = units.share(group.ms / profile.anatomy.step_ms)
-        grows = group.lines[0].grows
-        use = packages.GROWING if grows else packages.use(package, callee)
+        use = packages.use(package, callee)
         thread = threads.fed(profile, group)
         if thread is not None:
             saves = host_lines.saved_ms(profile, group.ms + threads.waited_ms(profile, group))

@@ -169,17 +169,6 @@ ARRAYS = PackageUse(
     "tensors themselves, without the way over the host.",
     ("# np.f(tensor.numpy()) -> torch.f(tensor)",),
 )
-GROWING = PackageUse(
-    "growing an array by copies",
-    "Each time, all of it is copied for the little that is added. Allocate it once, before the "
-    "loop, at its full size, and write the new rows over the oldest (a ring buffer); or append to "
-    "a list (collections.deque with maxlen) and concatenate once, when all is there.",
-    (
-        "rows = (at + np.arange(len(new))) % capacity  # memory = np.empty((capacity, ...)) once",
-        "memory[rows] = new",
-        "at = (at + len(new)) % capacity",
-    ),
-)
 NUMBERS = PackageUse(
     "computing number by number",
     "Write it as operators on whole tensors (torch.sin instead of math.sin), all elements at once; "

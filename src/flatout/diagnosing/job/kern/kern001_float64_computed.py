@@ -14,8 +14,7 @@ default is float64, and one float64 tensor promotes all that it is added to.
 ## Evidence
 
 Where float64 comes from (a field of the batch, an array, a conversion, the model's parameters,
-torch's default dtype), and the operators in float64 with their time, lines and shapes. Data from
-before the step is followed back, in the text of the script, to the line that made it.
+torch's default dtype), and the operators in float64 with their time, lines and shapes.
 
 ## Cure
 
@@ -124,7 +123,7 @@ def _lines_at_sources(profile: Profile, seen: FlowSeen) -> tuple[str, ...]:
             before, after = "model = model.double()", "model = model.float()"
         elif row.what == "aten._to_copy":
             before, after = "x = x.double()", "x = x.float()"
-        elif row.what == "batch" and row.made_where is None:
+        elif row.what == "batch":
             before, after = "return array", "return array.astype(numpy.float32)"
         else:
             before = "x = torch.from_numpy(array)"

@@ -12,11 +12,12 @@ for new memory instead of using the old one again.
 
 ## Evidence
 
-How much memory grows a step, how much is in use, the line that keeps the loss.
+How much memory grows a step, how much is in use, and the line that calls `backward`.
 
 ## Cure
 
-Keep the number, not the tensor: `total += loss.detach()`, and `.item()` once it is printed.
+Keep the number, not the tensor, wherever the loss is added up or put into a list:
+`total += loss.detach()`, and `.item()` once it is printed.
 
 ## References
 
@@ -49,8 +50,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         evidence="losses of earlier steps are still alive"
         f"{growth}; {device_memory.evidence(profile)}",
         cure=Cure(
-            "Keep the number, not the tensor with its graph.",
-            savings.lines(watched.losses_where, "total += loss", "total += loss.detach()"),
+            "Keep the number, not the tensor with its graph, where the loss is kept or added up.",
+            savings.lines(None, "total += loss", "total += loss.detach()"),
         ),
-        where=watched.losses_where,
+        where=watched.backward_where,
     )

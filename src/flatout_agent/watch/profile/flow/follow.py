@@ -17,7 +17,6 @@ import torch
 
 from flatout_agent.attach.replacing import Undo
 from flatout_agent.watch.profile.flow import hooks
-from flatout_agent.watch.profile.flow.births import FlowBirths
 from flatout_agent.watch.profile.flow.book import StorageBook
 from flatout_agent.watch.profile.flow.constants import FlowConstants
 from flatout_agent.watch.profile.flow.doubles import FlowDoubles
@@ -26,6 +25,7 @@ from flatout_agent.watch.profile.flow.notes import FlowNotes, fields
 from flatout_agent.watch.profile.flow.numbers import FlowNumbers
 from flatout_agent.watch.profile.flow.records import (
     FlowCall,
+    FlowLine,
     FlowNode,
     FlowPass,
     FlowStorage,
@@ -34,7 +34,6 @@ from flatout_agent.watch.profile.flow.records import (
     Stack,
     tensors,
 )
-from flatout_agent.watch.profile.flow.returns import FlowReturns
 from flatout_agent.watch.profile.flow.schemas import (
     FROM_NOTHING,
     HANDING,
@@ -82,13 +81,13 @@ class Flow:
         or of Triton."""
         self.error: Exception | None = None
         self.notes = FlowNotes()
-        self.births = FlowBirths()
+        self.read_at: set[FlowLine] = set()
+        """Lines on which the program reads values that change."""
         self.doubles = FlowDoubles()
         self.book = StorageBook(models, weights, in_loader, self.doubles)
         self.numbers = FlowNumbers(self.book.owned)
         self.values = FlowValues(models)
         self.constants = FlowConstants(self.nodes)
-        self.returns = FlowReturns(models, weights)
         self._in_loader = in_loader
         self._thread = threading.get_ident()
         self._lock = threading.RLock()  # each device has its own thread for backward passes
@@ -186,8 +185,7 @@ class Flow:
         given = (args, kwargs)
         signature = self.constants.operator(node, stated, uses, given, results)
         wide = self.doubles.widened(node, uses, results)
-        away = self.returns.moved(node, uses, results)
-        self._adopt(node, made, FlowValue(node.constant, signature, wide, away))
+        self._adopt(node, made, FlowValue(node.constant, signature, wide))
         digested = self.constants.digesting and results and results[0].device.type == "cpu"
         lifted = signature if digested else None
         self.numbers.operator(len(self.nodes), node, stated, given, uses.unknown, lifted)
@@ -202,7 +200,7 @@ class Flow:
         for state in node.made:
             self.constants.overwritten(state)
             state.node = len(self.nodes)
-            state.constant, state.signature, state.wide, state.away = value
+            state.constant, state.signature, state.wide = value
             state.version += 1
         for state in made:
             state.outside, state.version = False, 0
@@ -253,7 +251,7 @@ class Flow:
         for tensor, state, _ in uses.tensors:
             self._gives(state)
             if not state.constant:
-                self.births.leaves(self._stack())
+                self.read_at.update(self._stack()[:1])
             if state.constant and state.node >= 0 and not self._open:
                 self.constants.enters(tensor, state, self.step)
 
@@ -292,10 +290,10 @@ class Flow:
             if call.module == id(module):
                 break
 
-    def pass_begins(self, args: Any, gives: bool) -> Callable[[bool], None] | None:
+    def pass_begins(self, args: Any, gives: bool) -> Callable[[], None] | None:
         """A backward pass is about to begin. gives: it is torch.autograd.grad's.
 
-        Returns a function to be called when the pass has ended, with whether it has failed.
+        Returns a function to be called when the pass has ended, also with an error.
         """
         if not self._here:
             return None
@@ -305,9 +303,9 @@ class Flow:
         self.passes.append(item)
         self._safely(self._note_pass, item, args)
 
-        def ends(failed: bool) -> None:
+        def ends() -> None:
             self._passes.pop()
-            item.end, item.failed = len(self.nodes), failed
+            item.end = len(self.nodes)
 
         return ends
 
@@ -331,22 +329,12 @@ class Flow:
             return
         self.numbers.exposed(tensor)
         if not state.constant:
-            self.births.leaves(self._stack())
+            self.read_at.update(self._stack()[:1])
         if tensor.device.type != "cpu":
             state.constant = False  # a kernel of the program may write there
         if state.node >= 0:
             self.nodes[state.node].read = True
             self._gives(state)
-
-    def born(self, tensor: Any) -> None:
-        """A tensor was made from values of the host."""
-        if self._here and not self._in_loader():
-            self._safely(self._note_birth, tensor)
-
-    def _note_birth(self, tensor: Any) -> None:
-        if self.births.looks_at(tensor):
-            digest = self.constants.digest(tensor)
-            self.births.born(self.step, self._stack(), tensor, digest)
 
 
 def _counts(uses: FlowUses) -> bool:

@@ -13,12 +13,9 @@ import torch
 
 from flatout_agent.attach.replacing import Undo, in_reverse, replaced
 from flatout_agent.watch import places
-from flatout_agent.watch.profile.flow.records import tensors
 
 READERS = ("numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "untyped_storage")
 """Methods of tensors through which values leave torch unseen by a dispatch mode."""
-MAKERS = ("from_numpy", "frombuffer", "as_tensor", "asarray", "tensor")
-"""Functions of torch that turn values of the host into a tensor."""
 ENGINE = "_engine_run_backward"
 """The function of torch.autograd through which each backward pass goes."""
 
@@ -32,22 +29,18 @@ class Seeing(Protocol):
     def call_ends(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         """Its call has ended, with an error perhaps."""
 
-    def pass_begins(self, args: Any, gives: bool) -> Callable[[bool], None] | None:
+    def pass_begins(self, args: Any, gives: bool) -> Callable[[], None] | None:
         """The engine is about to be called with these arguments; the returned function is called
-        when it has ended, with whether it has failed.
+        when it has ended, also with an error.
         """
 
     def leaves(self, tensor: torch.Tensor) -> None:
         """A value leaves torch."""
 
-    def born(self, tensor: Any) -> None:
-        """A tensor was made from values of the host."""
-
 
 def install(flow: Seeing) -> Undo:
     """Report events to it until undone."""
     undos: list[Undo] = [replaced(torch.Tensor, name, _reader(name, flow)) for name in READERS]
-    undos += [replaced(torch, name, _maker(name, flow)) for name in MAKERS]
     hooks = torch.nn.modules.module
     undos.append(hooks.register_module_forward_pre_hook(flow.call_begins).remove)
     undos.append(hooks.register_module_forward_hook(flow.call_ends, always_call=True).remove)
@@ -65,13 +58,10 @@ def _engine(original: Callable[..., Any], flow: Seeing) -> Callable[..., Any]:
         ends = flow.pass_begins(args, not kwargs.get("accumulate_grad", True))
         if ends is None:
             return original(*args, **kwargs)
-        failed = True
         try:
-            result = original(*args, **kwargs)
-            failed = False
+            return original(*args, **kwargs)
         finally:
-            ends(failed)
-        return result
+            ends()
 
     return run_backward
 
@@ -87,16 +77,3 @@ def _reader(name: str, flow: Seeing) -> Callable[..., Any]:
         return result
 
     return method
-
-
-def _maker(name: str, flow: Seeing) -> Callable[..., Any]:
-    original = getattr(torch, name)
-
-    @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if not tensors(args):
-            flow.born(result)
-        return result
-
-    return function

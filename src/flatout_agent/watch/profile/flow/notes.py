@@ -43,9 +43,6 @@ class FlowNotes:
         self.looks: list[InputLook] = []
         self.whole: set[tuple[str, int]] = set()
         """Inputs seen without padding, or not examined, with their dimensions."""
-        self.training_calls = 0
-        self.batches = 0
-        """The number of batches that loaders have given."""
         self.collate: str | None = None
         """Where the user's function that makes the last loader's batches begins ..."""
         self.samples: str | None = None
@@ -60,7 +57,6 @@ class FlowNotes:
 
     def batch(self, loader: Any) -> None:
         """A loader has given a batch; None if the loader is unknown."""
-        self.batches += 1
         collate = getattr(loader, "collate_fn", None)
         self.collate = _function_line(collate)
         self.samples = None
@@ -95,7 +91,6 @@ class FlowNotes:
 
         No dispatch mode sees the computations made here.
         """
-        self.training_calls += 1
         tensors = list(fields((args, kwargs)))
         with without_modes(), torch.no_grad():
             for path, tensor in tensors:

@@ -35,7 +35,6 @@ class FlowValue(NamedTuple):
     constant: bool
     signature: int
     wide: int
-    away: str | None
 
 
 @dataclass(slots=True)
@@ -52,8 +51,6 @@ class FlowStorage:
     signature: int = 0
     wide: int = 0
     """Bits of the `FlowEntry` records that made it float64."""
-    away: str | None = None
-    """Line where its value left the device."""
 
     @property
     def alive(self) -> bool:
@@ -133,7 +130,6 @@ class FlowPass:
     graph: bool
     """Whether create_graph=True was given."""
     end: int = -1
-    failed: bool = False
 
     @property
     def where(self) -> str | None:
@@ -170,16 +166,6 @@ class FlowEntry:
     s: float = 0.0
     operators: int = 0
     """Operators computed in float64 because of it."""
-
-
-@dataclass(slots=True)
-class FlowReturn:
-    """A value that left the device and came back."""
-
-    left: str | None
-    back: str | None
-    bytes: int
-    step: int
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
 
@@ -15,7 +14,6 @@ from flatout_agent.watch.profile.flow.questions.beside import beside
 from flatout_agent.watch.profile.flow.questions.constants import constants
 from flatout_agent.watch.profile.flow.questions.embeddings import embeddings
 from flatout_agent.watch.profile.flow.questions.gradients import unused_gradients
-from flatout_agent.watch.profile.flow.questions.host_constants import host_constants
 from flatout_agent.watch.profile.flow.questions.ignored import ignored
 from flatout_agent.watch.profile.flow.questions.padding import padding
 from flatout_agent.watch.profile.flow.questions.recomputed import recomputed
@@ -58,29 +56,24 @@ def results(
         operators_s=operators_s,
         unread=unread(flow, live, operators_s) if known else (),
         constants=constants(flow, operators_s) if both else (),
-        host_constants=host_constants(flow.births) if both else (),
         again=again(flow, live) if both else (),
         doubles=doubles(flow),
         default_double=torch.get_default_dtype() is torch.float64,
-        returns=returns(flow),
         repeats=repeats(flow, training) if not flow.unseen and flow.modelled else (),
         beside=rows,
         training=lines,
-        gradients=unused_gradients(flow, weights, by_hand) if flow.modelled else (),
+        gradients=unused_gradients(flow, weights, by_hand) if flow.modelled else None,
         **_noted(flow),
     )
 
 
 def _noted(flow: Flow) -> dict[str, Any]:
     """The records made besides the flow: fields of FlowSeen."""
-    steps = max(1, flow.steps)
     return {
         "embeddings": embeddings(flow),
         "ignored": ignored(flow) if not flow.unseen else (),
         "recomputed": recomputed(flow),
         "padding": padding(flow),
-        "batches": flow.notes.batches / steps,
-        "training_calls": flow.notes.training_calls / steps,
     }
 
 
@@ -108,16 +101,3 @@ def _live(flow: Flow) -> set[int]:
 def _kept(node: FlowNode, index: int) -> bool:
     """Whether its result is still in memory."""
     return any(state.node == index and not state.outside and state.alive for state in node.made)
-
-
-def returns(flow: Flow) -> tuple[wire.ReturnSeen, ...]:
-    """Values that left the device and came back, by their two lines."""
-    groups: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
-    for item in flow.returns.returns:
-        if item.step == 0:
-            groups[item.left, item.back].append(item.bytes)
-    rows = [
-        wire.ReturnSeen(left, back, len(sizes), sum(sizes))
-        for (left, back), sizes in groups.items()
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.bytes)[:MOST])

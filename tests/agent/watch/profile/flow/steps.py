@@ -13,18 +13,25 @@ from flatout_agent import wire
 from flatout_agent.watch.profile.flops import counter
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.results import results
+from flatout_agent.watch.profile.flow.weights import WeightLooks
 
 
-def of_two(flow: Flow, models: Sequence[nn.Module], step: Callable[[], Any]) -> wire.FlowSeen:
-    """What the flow says after two such steps."""
+def of_two(
+    flow: Flow,
+    models: Sequence[nn.Module],
+    step: Callable[[], Any],
+    steps: int = 2,
+    weights: WeightLooks | None = None,
+) -> wire.FlowSeen:
+    """What the flow says after two such steps, or as many as given."""
     end = counter(list(models), flow)
     assert end is not None
-    for _ in range(2):
+    for _ in range(steps):
         step()
         flow.next_step()
     end()
     assert flow.error is None
-    seen = results(flow)
+    seen = results(flow, weights=weights)
     assert seen is not None
     return seen
 

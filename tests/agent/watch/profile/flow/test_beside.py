@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from agent.watch.profile.flow.steps import of_two
 from flatout_agent import wire
-from flatout_agent.watch.profile.flops import counter
 from flatout_agent.watch.profile.flow.follow import Flow
-from flatout_agent.watch.profile.flow.results import results
 
 WIDTH = 64
 Work = Callable[["Loop"], Any]
@@ -60,17 +59,7 @@ class Loop:
 
     def followed(self) -> wire.FlowSeen:
         self.step()
-        flow = Flow([self.model], lambda: False)
-        end = counter([self.model], flow)
-        assert end is not None
-        for _ in range(2):
-            self.step()
-            flow.next_step()
-        end()
-        assert flow.error is None
-        seen = results(flow)
-        assert seen is not None
-        return seen
+        return of_two(Flow([self.model], lambda: False), [self.model], self.step)
 
 
 def mark(where: str) -> str:

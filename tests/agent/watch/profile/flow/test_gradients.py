@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from agent.watch.profile.flow.steps import of_two
 from flatout_agent import wire
-from flatout_agent.watch.profile.flops import counter
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.questions import gradients
-from flatout_agent.watch.profile.flow.results import results
 from flatout_agent.watch.profile.flow.weights import WeightLooks
 
 WIDTH = 64
@@ -48,17 +47,7 @@ def followed(
     weights = WeightLooks([model])
     before()
     flow = Flow([model], lambda: False)
-    end = counter([model], flow)
-    assert end is not None
-    for _ in range(2):
-        step()
-        flow.next_step()
-    end()
-    assert flow.error is None
-    seen = results(flow, weights=weights)
-    assert seen is not None
-    assert len(seen.gradients) <= 1
-    return next(iter(seen.gradients), None)
+    return of_two(flow, [model], step, weights=weights).gradients
 
 
 def training(

@@ -13,11 +13,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset, default_collate
 
+from agent.watch.profile.flow.steps import of_two
 from flatout_agent import wire
 from flatout_agent.watch.profile.flops import counter
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.notes import FlowNotes
-from flatout_agent.watch.profile.flow.results import results
 
 ROWS, LENGTH, WIDTH, WORDS = 8, 64, 32, 100
 
@@ -54,21 +54,16 @@ def words(low: int = 10, high: int = 30, pad: int = 0, left: bool = False) -> to
 def followed(model: nn.Module, batch: Callable[[], Any]) -> wire.FlowSeen:
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     flow = Flow([model], lambda: False)
-    end = counter([model], flow)
-    assert end is not None
-    for _ in range(2):
+
+    def step() -> None:
         args = batch()
         args = args if isinstance(args, tuple) else (args,)
         flow.inputs(args, {})
         optimizer.zero_grad()
         model(*args).square().mean().backward()
         optimizer.step()
-        flow.next_step()
-    end()
-    assert flow.error is None
-    seen = results(flow)
-    assert seen is not None
-    return seen
+
+    return of_two(flow, [model], step)
 
 
 def text(where: str | None) -> str:
@@ -348,7 +343,6 @@ def test_where_no_operator_made_the_batch_the_function_that_collates_is_named() 
     notes.batch(Loader(default_collate, TensorDataset(words())))
     assert (notes.collate, notes.samples) == (None, None)
     notes.batch(None)
-    assert notes.batches == 6
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

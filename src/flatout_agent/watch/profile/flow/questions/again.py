@@ -232,17 +232,9 @@ def _row(flow: Flow, what: str, group: _Again, gradients: Sequence[_Again]) -> w
         calls=calls,
         repeated=group.repeated,
         gradients=sum(item.repeated for item in gradients),
-        unlearned=sum(_is_unlearned(flow, call) for call in group.calls),
         s=sum(flow.nodes[index].s for index in nodes),
         flops=flops_share(flow, (flow.nodes[index] for index in nodes)),
     )
-
-
-def _is_unlearned(flow: Flow, call: FlowCall) -> bool:
-    """Whether it is a training call of a root model that no backward pass uses."""
-    inside = range(call.begin, call.end)
-    taken = (dep in inside for node in flow.nodes if node.backward for dep in node.deps)
-    return call.root and call.gradients and not any(taken)
 
 
 def _lines(stacks: Sequence[Stack]) -> tuple[str, ...]:

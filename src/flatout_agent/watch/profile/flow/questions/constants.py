@@ -133,7 +133,7 @@ def _sites(flow: Flow) -> dict[int, _Site]:
 def _reads_changing(flow: Flow, chain: Stack) -> bool:
     """Whether one of these functions reads a value that changes."""
     functions = {(line.file, line.function) for line in chain}
-    return any((line.file, line.function) in functions for line in flow.births.read_at)
+    return any((line.file, line.function) in functions for line in flow.read_at)
 
 
 def _initial(flow: Flow, constant: FlowConstant) -> bool:

@@ -1,15 +1,7 @@
-"""Gradients that a backward pass computes and nothing uses.
-
-They belong to weights that nothing ever changes, or to a part that another pass trains. The latter
-are set to zero or dropped before anything reads them, as in a GAN's discriminator step that goes
-back through the generator. Reported is a called module for which nothing of the pass is used, while
-another part of the same pass is; but not if the pass must go through the module to reach earlier
-parts.
-"""
+"""Gradients that a backward pass computes for weights that nothing ever changes."""
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -21,7 +13,7 @@ import torch
 from flatout_agent import wire
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.reading import seconds
-from flatout_agent.watch.profile.flow.records import FlowCall, FlowNode, FlowPass
+from flatout_agent.watch.profile.flow.records import FlowCall, FlowNode
 from flatout_agent.watch.profile.flow.schemas import CLEARING
 from flatout_agent.watch.profile.flow.weights import WeightLooks
 from flatout_agent.watch.profile.storages import storage_key, storage_of
@@ -41,42 +33,20 @@ class _Needs:
     """Operators with a result that is needed."""
     partly: set[int] = field(default_factory=set)
     """Convolutions' backward operators that make an unneeded gradient besides a needed one."""
-    reads: dict[int, int] = field(default_factory=dict)
-    """Storage -> the last operator outside of backward passes that reads it."""
 
 
 def unused_gradients(
     flow: Flow, before: WeightLooks | None, by_hand: bool = False
-) -> tuple[wire.GradientsSeen, ...]:
-    """Unused gradients, costliest first: of weights that nothing changes if there are any, else of
-    passes.
+) -> wire.GradientsSeen | None:
+    """The unused gradients, or None if there are none.
 
     before: fingerprints of the weights some steps ago. by_hand: no optimizer changes them.
     """
-    if flow.steps < 2:
-        return ()
+    if flow.steps < 2 or by_hand:
+        return None
     modules = [module for reference in flow.notes.modules.values() if (module := reference())]
-    idle = _idle(flow, modules, before) if not by_hand else {}
-    if idle:
-        return (_of_idle(flow, modules, idle),)
-    if flow.unseen:
-        return ()
-    needs = _needs(flow, ())
-    passes = [item for item in flow.passes if not (item.step or item.gives or item.failed)]
-    rows: dict[tuple[str | None, str | None], wire.GradientsSeen] = {}
-    for item in passes:
-        row = _of_pass(flow, item, needs)
-        if row is not None:
-            lines = row.where, row.backward_where
-            before_it = rows.get(lines)
-            rows[lines] = (
-                row
-                if before_it is None
-                else dataclasses.replace(
-                    row, s=row.s + before_it.s, flops=row.flops + before_it.flops
-                )
-            )
-    return tuple(sorted(rows.values(), key=lambda row: -row.s))
+    idle = _idle(flow, modules, before)
+    return _of_idle(flow, modules, idle) if idle else None
 
 
 def _of_idle(
@@ -95,32 +65,6 @@ def _of_idle(
         parameters=sum(weight.numel() for weight in idle.values()),
         after_trained=module is None or id(module) in flow.notes.after_trained,
         s=spent_s * seconds(flow.nodes) / (seconds(flow.nodes, step) or 1.0),
-        flops=flops,
-    )
-
-
-def _of_pass(flow: Flow, item: FlowPass, needs: _Needs) -> wire.GradientsSeen | None:
-    """The unused part of a pass, or None if all or nothing of it is used."""
-    nodes = flow.nodes
-    own = [index for index in range(item.begin, item.end) if nodes[index].backward]
-    dead = {index for index in own if index not in needs.live}
-    used = any(
-        state.key in needs.reads
-        for index in own
-        if index not in dead
-        for state in nodes[index].made
-    )
-    futile = list(_futile(flow, item, own, dead, needs)) if dead and used else []
-    if not futile:
-        return None
-    call, module = max(futile, key=lambda pair: sum(w.numel() for w in pair[1].parameters()))
-    spent_s, flops = _spent(flow, own, needs)
-    return wire.GradientsSeen(
-        what=type(module).__name__,
-        where=call.where,
-        dropped=True,
-        backward_where=item.where,
-        s=spent_s,
         flops=flops,
     )
 
@@ -155,10 +99,7 @@ def _needs(flow: Flow, unwanted: Collection[int | None]) -> _Needs:
             needs.partly.add(index)
         cleared = _cleared(node, sizes)
         wanted -= cleared
-        taken = {key for key, _ in node.reads} - cleared
-        wanted |= taken
-        for key in taken if not node.backward else ():
-            needs.reads.setdefault(key, index)
+        wanted |= {key for key, _ in node.reads} - cleared
     return needs
 
 
@@ -184,43 +125,6 @@ def _cleared(node: FlowNode, sizes: dict[int, int]) -> set[int]:
         for (key, _), shape in zip(node.reads, node.shapes, strict=True)
         if sizes.get(key) == math.prod(shape)
     }
-
-
-def _futile(
-    flow: Flow, item: FlowPass, own: Collection[int], dead: Collection[int], needs: _Needs
-) -> Iterator[tuple[FlowCall, torch.nn.Module]]:
-    """The outermost calls of modules before the pass for which it gives nothing needed."""
-    end = -1
-    for call in flow.calls:
-        reference = flow.notes.modules.get(call.module)
-        module = reference() if reference is not None else None
-        if call.step or not call.gradients or call.begin < end or call.end > item.begin:
-            continue
-        if module is None or not any(weight.requires_grad for weight in module.parameters()):
-            continue
-        consumers = _consumers(flow, call, module, own, needs)
-        if consumers and all(index in dead for index in consumers):
-            end = call.end
-            yield call, module
-
-
-def _consumers(
-    flow: Flow, call: FlowCall, module: torch.nn.Module, own: Collection[int], needs: _Needs
-) -> set[int]:
-    """Operators of the pass that take values internal to a call, or the module's weights.
-
-    Others also take its return values, for their own gradients.
-    """
-    inside = {
-        index
-        for index in range(call.begin, call.end)
-        if not any(needs.reads.get(state.key, -1) >= call.end for state in flow.nodes[index].made)
-    }
-    weights = {storage_key(weight) for weight in module.parameters()}
-    taking = {index for index in own if not inside.isdisjoint(flow.nodes[index].deps)}
-    if not taking:
-        return set()  # the pass goes through another call of the module
-    return taking.union(i for i in own if any(key in weights for key, _ in flow.nodes[i].reads))
 
 
 def _idle(

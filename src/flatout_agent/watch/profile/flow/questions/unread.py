@@ -137,12 +137,9 @@ def _called(
         else len(calls),
         s=sum(node.s for node in nodes),
         flops=flops_share(flow, nodes),
-        root=first.root,
-        gradients=first.gradients,
         same_input=all(call is not None for call in same),
         first_where=next((call.where for call in same if call is not None), None),
         module=first.kind if called else "",
-        forwards=sum(call.root and call.gradients for call in calls),
     )
 
 
