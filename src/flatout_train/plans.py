@@ -144,6 +144,8 @@ def _after_step(job: Job) -> Callable[..., None]:
 def _step_plan(plan: WrittenPlan) -> StepPlan:
     planned = {boost.id: boost.params for boost in plan.boosts}
     ignored = {boost_id: NOT_OURS[boost_id] for boost_id in planned if boost_id in NOT_OURS}
+    for boost_id in plan.removed:
+        ignored[boost_id] = f"flatout no longer has it; in its place, {written.REMOVED[boost_id]}"
     precise = [boost_id for boost_id in PRECISIONS if boost_id in planned]
     for boost_id in precise[1:]:
         ignored[boost_id] = f"{precise[0]} leaves no product in float32 that would gain"
