@@ -29,7 +29,6 @@ STARTED = (
     "fused-loss",
     "gc-pause",
     "onednn-matmul",
-    "passive-waiting",
     "sparse-matmul",
 )
 """Process-wide boosts: `begin` applies them as `flatout run` does."""

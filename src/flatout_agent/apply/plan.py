@@ -25,6 +25,7 @@ VERSION = 1
 """The newest known version of the file."""
 REMOVED = {
     "eval-without-grad": "evaluate under torch.no_grad()",
+    "passive-waiting": "set OMP_WAIT_POLICY=PASSIVE before Python starts",
     "scaled-jpeg": "call draft() on images that are shrunk right after they are opened",
 }
 """Boosts that plans of earlier versions may contain, and what to do instead."""

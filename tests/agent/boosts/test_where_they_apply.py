@@ -273,7 +273,7 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         (models(IMAGES), "by default"),
     ]),
 }  # fmt: skip
-OF_THE_ENVIRONMENT = {"allocator", "passive-waiting"}
+OF_THE_ENVIRONMENT = {"allocator"}
 
 
 @pytest.mark.parametrize("boost_id", TABLE)
