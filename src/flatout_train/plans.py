@@ -23,7 +23,6 @@ STARTED = (
     "bf16-residual",
     "clip-grad",
     "cpu-threads",
-    "cudnn-attention",
     "cudnn-benchmark",
     "fast-dropout",
     "fused-loss",

@@ -24,6 +24,7 @@ TABLES = ("measured", "boosts", "ranks", "machine", "job")
 VERSION = 1
 """The newest known version of the file."""
 REMOVED = {
+    "cudnn-attention": "use torch.nn.attention.sdpa_kernel(SDPBackend.CUDNN_ATTENTION)",
     "eval-without-grad": "evaluate under torch.no_grad()",
     "passive-waiting": "set OMP_WAIT_POLICY=PASSIVE before Python starts",
     "scaled-jpeg": "call draft() on images that are shrunk right after they are opened",

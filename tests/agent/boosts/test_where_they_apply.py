@@ -143,13 +143,6 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         (models(MODEL, has_hooks=True), "hooks"),
         (models(MODEL, input_shapes=("4x8", "5x8")), "2 input shapes"),
     ]),
-    "cudnn-attention": (replace(GPU, capability=(9, 0), **models(MODEL)), [
-        ({}, None),
-        ({"device": "cpu"}, "NVIDIA"),
-        ({"hip": True}, "NVIDIA"),
-        ({"capability": (8, 6)}, "before Hopper"),
-        (models(IMAGES), "multiplies"),
-    ]),
     "cudnn-benchmark": (replace(GPU, **models(IMAGES)), [
         ({}, None),
         ({"device": "cpu"}, "needs a GPU"),
