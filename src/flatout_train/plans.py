@@ -43,7 +43,6 @@ NOT_OURS = {
     "batch-fetch": "flatout.loader fetches whole batches itself where the data set supports it",
     "batch-size": "the batch size is the one passed to the loader",
     "image-cache": "flatout.image_loader caches decoded images itself: see its argument cache",
-    "liger-kernels": "the model is the caller's: apply Liger's kernels before building the step",
     "sample-cache": "flatout.loader loads each sample anew: keep costly ones in the data set",
     "sdpa-attention": "the model is the caller's: load it with attn_implementation='sdpa'",
 }

@@ -196,14 +196,6 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         (loaders(LOADER, num_workers=2, start_method="spawn", main_guard=True), "not forked"),
         (loaders(IN_MEMORY), "in memory"),
     ]),
-    "liger-kernels": (replace(GPU, triton=True, **models(MODEL)), [
-        ({}, None),
-        ({"device": "cpu"}, "need a GPU"),
-        ({"triton": False}, "Triton"),
-        (models(MODEL, dtype="float64"), "float64"),
-        (models(MODEL, compiled=True), "compiles"),
-        (models(MODEL, wrapped="DataParallel"), "wrapped"),
-    ]),
     "loader-pin-memory": (replace(GPU, **loaders(LOADER)), [
         ({}, None),
         (loaders(replace(LOADER, pin_memory=True), LOADER), None),
