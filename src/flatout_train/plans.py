@@ -27,7 +27,6 @@ STARTED = (
     "fast-dropout",
     "fused-loss",
     "gc-pause",
-    "onednn-matmul",
     "sparse-matmul",
 )
 """Process-wide boosts: `begin` applies them as `flatout run` does."""

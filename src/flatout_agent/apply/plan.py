@@ -27,6 +27,7 @@ REMOVED = {
     "cudnn-attention": "use torch.nn.attention.sdpa_kernel(SDPBackend.CUDNN_ATTENTION)",
     "eval-without-grad": "evaluate under torch.no_grad()",
     "liger-kernels": "give TrainingArguments use_liger_kernel=True",
+    "onednn-matmul": "call torch.set_float32_matmul_precision('medium'), on a CPU without AMX",
     "passive-waiting": "set OMP_WAIT_POLICY=PASSIVE before Python starts",
     "scaled-jpeg": "call draft() on images that are shrunk right after they are opened",
 }

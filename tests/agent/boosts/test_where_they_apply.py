@@ -218,14 +218,6 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         (loaders(LOADER, start_method="forkserver"), "outside of", WORKERS),
         (loaders(LOADER, start_method="spawn", main_guard=True), None, WORKERS),
     ]),
-    "onednn-matmul": (replace(CPU, **models(MODEL)), [
-        ({}, None),
-        ({"device": "cuda"}, "not on the CPU"),
-        ({"matmul_precision": "medium"}, "itself"),
-        ({"autocast": "bfloat16"}, "autocast"),
-        (models(MODEL, dtype="float64"), "float64"),
-        (models(BARE), "multiplies"),
-    ]),
     "sample-cache": (replace(CPU, **loaders(LOADER)), [
         ({}, None),
         ({"wait_share": 0.4}, None),
