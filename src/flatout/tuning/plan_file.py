@@ -45,9 +45,10 @@ def read(path: Path, warn: Callable[[str], None] | None = None) -> Plan:
     """
     try:
         plan = plan_reader.read(tomlkit.parse(plan_reader.text(path)).unwrap(), path)
-        for name in plan.removed if warn is not None else ():
-            cure = f"remove [boosts.{name}]; in its place, {plan_reader.REMOVED[name]}"
-            warn(f"{path}: this flatout no longer has the boost {name!r}: {cure}")
+        if warn is not None:
+            for name in plan.removed:
+                cure = f"remove [boosts.{name}]; in its place, {plan_reader.REMOVED[name]}"
+                warn(f"{path}: this flatout no longer has the boost {name!r}: {cure}")
         with plan_reader.naming(path):
             return _plan(plan)
     except ParseError as error:
