@@ -26,7 +26,7 @@ COMPILE_S = {"blocks": 10.0, "whole": 30.0, "graphs": 2.0}
 """What the first call takes under `compile`, by its scope, and under `cuda-graphs`."""
 WRITTEN_MS = 142.0
 BOOSTS = (
-    "bf16-autocast", "bf16-residual", "compile", "cuda-graphs", "cudnn-attention",
+    "bf16-autocast", "bf16-residual", "compile", "cuda-graphs",
     "fused-optimizer", "gc-pause", "tf32",
 )  # fmt: skip
 

@@ -23,15 +23,11 @@ STARTED = (
     "bf16-residual",
     "clip-grad",
     "cpu-threads",
-    "cudnn-attention",
     "cudnn-benchmark",
-    "distribution-checks",
     "fast-dropout",
     "fused-loss",
     "gc-pause",
     "indexed-rows",
-    "onednn-matmul",
-    "passive-waiting",
     "sparse-matmul",
 )
 """Process-wide boosts: `begin` applies them as `flatout run` does."""
@@ -47,7 +43,6 @@ NOT_OURS = {
     "batch-fetch": "flatout.loader fetches whole batches itself where the data set supports it",
     "batch-size": "the batch size is the one passed to the loader",
     "image-cache": "flatout.image_loader caches decoded images itself: see its argument cache",
-    "liger-kernels": "the model is the caller's: apply Liger's kernels before building the step",
     "sample-cache": "flatout.loader loads each sample anew: keep costly ones in the data set",
     "sdpa-attention": "the model is the caller's: load it with attn_implementation='sdpa'",
 }
@@ -146,6 +141,8 @@ def _after_step(job: Job) -> Callable[..., None]:
 def _step_plan(plan: WrittenPlan) -> StepPlan:
     planned = {boost.id: boost.params for boost in plan.boosts}
     ignored = {boost_id: NOT_OURS[boost_id] for boost_id in planned if boost_id in NOT_OURS}
+    for boost_id in plan.removed:
+        ignored[boost_id] = f"flatout no longer has it; in its place, {written.REMOVED[boost_id]}"
     precise = [boost_id for boost_id in PRECISIONS if boost_id in planned]
     for boost_id in precise[1:]:
         ignored[boost_id] = f"{precise[0]} leaves no product in float32 that would gain"

@@ -38,6 +38,14 @@ def test_every_boost_has_a_place_or_a_reason(boost_id: str, tmp_path: Path) -> N
     assert not ignored or ignored[boost_id]
 
 
+def test_a_boost_that_is_gone_is_ignored_with_what_to_do_instead(tmp_path: Path) -> None:
+    path = tmp_path / "flatout.toml"
+    path.write_text("version = 1\n[boosts.eval-without-grad]\n[boosts.tf32]\n")
+    found = plans.read(path)
+    assert found.precision == "tf32"
+    assert "torch.no_grad()" in dict(found.ignored)["eval-without-grad"]
+
+
 @st.composite
 def tuned(draw: st.DrawFn) -> Plan:
     chosen = draw(st.permutations(known.every()))[: draw(st.integers(0, 6))]

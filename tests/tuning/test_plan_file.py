@@ -172,8 +172,6 @@ def test_values_that_tune_would_not_try_are_the_users_choice(tmp_path: Path) -> 
         ("version = 1\n[boost.x]\n", "boost is not known", "did you mean 'boosts'?"),
         ("version = 1\n[boosts.chanels-last]\n", "no boost 'chanels-last'", "channels-last"),
         ("version = 1\n[boosts.zzzzz]\n", "no boost 'zzzzz'", "known are: "),
-        ("version = 1\n[boosts.eval-without-grad]\n", "no longer has", "torch.no_grad()"),
-        ("version = 1\n[boosts.scaled-jpeg]\n", "no longer has", "[boosts.scaled-jpeg]; in its"),
         ("version = 1\nboosts = ['a']\n", "is not a table", "make boosts a table"),
         ("version = 1\n[boosts]\ntf32 = true\n", "boosts.tf32 = True is not a table", "table"),
         ("version = 1\n[boosts.tf32]\ngian = 2\n", "boosts.tf32.gian is not known", "'gain'"),
@@ -197,6 +195,17 @@ def test_refused(text: str, message: str, next_step: str, tmp_path: Path) -> Non
     assert next_step in (refused.value.next_step or "")
     assert "\n" not in refused.value.message
     assert refused.value.exit_code == 2
+
+
+def test_a_boost_that_is_gone_is_named_and_the_others_stay(tmp_path: Path) -> None:
+    path, said = tmp_path / "flatout.toml", []
+    path.write_text("version = 1\n[boosts.scaled-jpeg]\nparams = {margin = 2}\n[boosts.tf32]\n")
+    plan = plan_file.read(path, said.append)
+    assert [boost.id for boost in plan.boosts] == ["tf32"]
+    (line,) = said
+    assert "no longer has the boost 'scaled-jpeg'" in line
+    assert "remove [boosts.scaled-jpeg]; in its place, call draft()" in line
+    assert plan_file.read(path) == plan
 
 
 def test_a_parameter_of_the_wrong_type(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def command(
     from flatout.reporting import document, lines, terminal
     from flatout.tuning import ejecting, plan_file, script_syntax
 
-    contents = plan_file.read(plan)
+    contents = plan_file.read(plan, terminal.warn)
     if not contents.boosts:
         raise UserError(f"{plan} holds no boost", "make one: flatout tune train.py", 1)
     places = list(lines.PLACES)

@@ -201,10 +201,11 @@ def _with_plan(settings: ProfileSettings, path: Path | None) -> ProfileSettings:
     if path is None:
         return settings
     from flatout.probing.identity import identity
+    from flatout.reporting import terminal
     from flatout.running.one import chosen_boosts
     from flatout.tuning import plan_file
 
-    plan = plan_file.read(path)
+    plan = plan_file.read(path, terminal.warn)
     boosts = chosen_boosts.choose(plan.boosts)
     variables = chosen_boosts.environment(boosts, plan.job, identity())
     return dataclasses.replace(settings, boosts=chosen_boosts.orders(boosts), variables=variables)

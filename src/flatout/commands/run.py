@@ -281,7 +281,7 @@ def _plan(target: Command, path: Path | None, no_plan: bool, quiet: bool) -> Pla
     if not no_plan and (path or PLAN.exists()):
         from flatout.tuning import plan_file
 
-        return plan_file.read(path or PLAN)
+        return plan_file.read(path or PLAN, warn)
     if not quiet and not no_plan:
         make = f"flatout run --live {target.shown}"
         warn(f"no {PLAN} here: it runs as written; to make it faster while it trains: {make}")

@@ -168,7 +168,7 @@ class RunHere:
     def __init__(self, asked: Asked) -> None:
         path = Path.cwd() / (asked.plan or PLAN)
         there = asked.plan is not None or path.exists()
-        self._plan, self._path = plan_file.read(path) if there else Plan(boosts=()), path
+        self._plan, self._path = plan_file.read(path, warn) if there else Plan(boosts=()), path
         self._tuning: LiveTuning | None = None
         cell = cells.output()
         self._shown = cell or report.LiveLines(quiet=_is_another_rank())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,10 +38,17 @@ RANKS_NOTE = "What `flatout run --ranks` measured; without this table it measure
 JOB_NOTE = "The program as it was without any boost; `flatout eject` fits its lines to it."
 
 
-def read(path: Path) -> Plan:
-    """The plan in the file. Raises UserError, with the next step, if it cannot be used."""
+def read(path: Path, warn: Callable[[str], None] | None = None) -> Plan:
+    """The plan in the file. Raises UserError, with the next step, if it cannot be used.
+
+    warn: hears of boosts in it that flatout no longer has; the plan is used without them.
+    """
     try:
         plan = plan_reader.read(tomlkit.parse(plan_reader.text(path)).unwrap(), path)
+        if warn is not None:
+            for name in plan.removed:
+                cure = f"remove [boosts.{name}]; in its place, {plan_reader.REMOVED[name]}"
+                warn(f"{path}: this flatout no longer has the boost {name!r}: {cure}")
         with plan_reader.naming(path):
             return _plan(plan)
     except ParseError as error:

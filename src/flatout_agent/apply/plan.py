@@ -24,7 +24,11 @@ TABLES = ("measured", "boosts", "ranks", "machine", "job")
 VERSION = 1
 """The newest known version of the file."""
 REMOVED = {
+    "cudnn-attention": "use torch.nn.attention.sdpa_kernel(SDPBackend.CUDNN_ATTENTION)",
     "eval-without-grad": "evaluate under torch.no_grad()",
+    "liger-kernels": "give TrainingArguments use_liger_kernel=True",
+    "onednn-matmul": "call torch.set_float32_matmul_precision('medium'), on a CPU without AMX",
+    "passive-waiting": "set OMP_WAIT_POLICY=PASSIVE before Python starts",
     "scaled-jpeg": "call draft() on images that are shrunk right after they are opened",
 }
 """Boosts that plans of earlier versions may contain, and what to do instead."""
@@ -72,6 +76,8 @@ class WrittenPlan:
     """The file's contents, in its order; values that it lacks are None."""
 
     boosts: tuple[WrittenBoost, ...]
+    removed: tuple[str, ...]
+    """Those of its boosts that this flatout no longer has: see REMOVED."""
     command: tuple[str, ...]
     script_sha256: str | None
     created: str | None
@@ -130,7 +136,8 @@ def _plan(document: Mapping[str, Any]) -> WrittenPlan:
     measured.only("speedup", "interval", "pairs", "compile_s", "pays_after_steps")
     tables = top.table("boosts")
     return WrittenPlan(
-        boosts=tuple(_boost(boost_id, tables) for boost_id in tables.raw),
+        boosts=tuple(_boost(name, tables) for name in tables.raw if name not in REMOVED),
+        removed=tuple(name for name in tables.raw if name in REMOVED),
         command=top.texts("command"),
         script_sha256=top.text("script_sha256"),
         created=top.text("created"),
@@ -163,9 +170,6 @@ def _ranks(table: PlanTable) -> WrittenRanks:
 
 def _boost(boost_id: str, tables: PlanTable) -> WrittenBoost:
     names = boosts.names()
-    if boost_id in REMOVED:
-        cure = f"remove the table [boosts.{boost_id}]; in its place, {REMOVED[boost_id]}"
-        raise PlanError(f"this flatout no longer has the boost {boost_id!r}", cure)
     if boost_id not in names:
         near = difflib.get_close_matches(boost_id, names, n=2)
         cure = f"did you mean {' or '.join(near)}?" if near else f"known are: {', '.join(names)}"

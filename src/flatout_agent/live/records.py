@@ -31,8 +31,6 @@ RECORDS: dict[str, dict[str, Record]] = {
         "gc-pause": Record(29, 0.77, 0.074),
         "image-cache": Record(2, 0.75, 0.050),
         "loader-workers": Record(18, 0.10, 0.663),
-        "onednn-matmul": Record(7, 0.11, 0.246),
-        "passive-waiting": Record(3, 0.20, 0.213),
         "sample-cache": Record(12, 0.29, 0.255),
         "sparse-matmul": Record(2, 0.75, 0.050),
     },

@@ -379,11 +379,3 @@ def parameter_names(model: nn.Module, parameters: Iterable[Tensor]) -> str:
     wanted = {id(parameter) for parameter in parameters}
     named = [name for name, parameter in model.named_parameters() if id(parameter) in wanted]
     return ", ".join(named[:SHOWN]) + (f" and {len(named) - SHOWN} more" if named[SHOWN:] else "")
-
-
-def nonfinite_in(values: Any) -> bool:
-    """Whether a nest holds NaN or Inf; waits for the device."""
-    return any(
-        tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())
-        for tensor in nests.tensors(values)
-    )

@@ -41,7 +41,6 @@ def promise(boost: str, facts: JobFacts) -> float:
     [
         ("bf16-autocast", "products"),
         ("cpu-bf16", "products"),
-        ("onednn-matmul", "products"),
         ("channels-last", "convolutions"),
         ("fast-dropout", "dropout"),
         ("fused-optimizer", "optimizer"),
@@ -65,7 +64,7 @@ def test_no_promise_is_below_one_or_beyond_reason() -> None:
             assert 1.0 <= value < 40.0, boost
 
 
-@pytest.mark.parametrize("boost", ["bf16-autocast", "cpu-bf16", "onednn-matmul"])
+@pytest.mark.parametrize("boost", ["bf16-autocast", "cpu-bf16"])
 def test_matrices_are_multiplied_without_a_layer_too(boost: str) -> None:
     """By a weight of the model's own, as in graph networks: what is measured counts."""
     module, model = load(boost), dataclasses.replace(MODEL, matmul=0, conv2d=0)
@@ -89,13 +88,12 @@ def test_speedup_is_amdahls() -> None:
 
 
 def test_a_live_tuning_leaves_out_what_can_gain_nothing() -> None:
-    allowed = ("onednn-matmul", "sdpa-attention", "bf16-autocast", "gc-pause")
+    allowed = ("sdpa-attention", "bf16-autocast", "gc-pause")
     facts = dataclasses.replace(with_shares(convolutions=0.8, others=0.1), threads=1)
     kept, declined = candidates.candidates(facts, allowed)
     assert [item.id for item in kept] == ["bf16-autocast", "gc-pause"]
     reasons = {row.id: row.reason for row in declined}
     assert reasons["sdpa-attention"] == "softmax takes 0.0% of the step"
-    assert "onednn-matmul" in reasons
     attention = with_shares(products=0.6, softmax=0.1, others=0.2)
     kept, _ = candidates.candidates(attention, ("sdpa-attention",))
     assert [item.id for item in kept] == ["sdpa-attention"]

@@ -143,13 +143,6 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         (models(MODEL, has_hooks=True), "hooks"),
         (models(MODEL, input_shapes=("4x8", "5x8")), "2 input shapes"),
     ]),
-    "cudnn-attention": (replace(GPU, capability=(9, 0), **models(MODEL)), [
-        ({}, None),
-        ({"device": "cpu"}, "NVIDIA"),
-        ({"hip": True}, "NVIDIA"),
-        ({"capability": (8, 6)}, "before Hopper"),
-        (models(IMAGES), "multiplies"),
-    ]),
     "cudnn-benchmark": (replace(GPU, **models(IMAGES)), [
         ({}, None),
         ({"device": "cpu"}, "needs a GPU"),
@@ -180,11 +173,6 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         ({"scaler": True}, "itself"),
         (models(BARE, dtype="float16"), "float16"),
     ]),
-    "distribution-checks": (CPU, [
-        ({}, None),
-        ({"device": "cuda"}, None),
-        (models(MODEL, compiled=True), "the model is compiled"),
-    ]),
     "fused-loss": (CPU, [({}, None), ({"device": "cuda"}, "on cuda")]),
     "fused-optimizer": (replace(CPU, **optimizer(ADAMW)), [
         ({}, None),
@@ -208,14 +196,6 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         (loaders(LOADER, num_workers=2, start_method="spawn", main_guard=True), "not forked"),
         (loaders(IN_MEMORY), "in memory"),
     ]),
-    "liger-kernels": (replace(GPU, triton=True, **models(MODEL)), [
-        ({}, None),
-        ({"device": "cpu"}, "need a GPU"),
-        ({"triton": False}, "Triton"),
-        (models(MODEL, dtype="float64"), "float64"),
-        (models(MODEL, compiled=True), "compiles"),
-        (models(MODEL, wrapped="DataParallel"), "wrapped"),
-    ]),
     "loader-pin-memory": (replace(GPU, **loaders(LOADER)), [
         ({}, None),
         (loaders(replace(LOADER, pin_memory=True), LOADER), None),
@@ -237,14 +217,6 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         (loaders(LOADER, start_method="spawn", main_guard=None), "not a script file", WORKERS),
         (loaders(LOADER, start_method="forkserver"), "outside of", WORKERS),
         (loaders(LOADER, start_method="spawn", main_guard=True), None, WORKERS),
-    ]),
-    "onednn-matmul": (replace(CPU, **models(MODEL)), [
-        ({}, None),
-        ({"device": "cuda"}, "not on the CPU"),
-        ({"matmul_precision": "medium"}, "itself"),
-        ({"autocast": "bfloat16"}, "autocast"),
-        (models(MODEL, dtype="float64"), "float64"),
-        (models(BARE), "multiplies"),
     ]),
     "sample-cache": (replace(CPU, **loaders(LOADER)), [
         ({}, None),
@@ -283,7 +255,7 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         (models(IMAGES), "by default"),
     ]),
 }  # fmt: skip
-OF_THE_ENVIRONMENT = {"allocator", "passive-waiting"}
+OF_THE_ENVIRONMENT = {"allocator"}
 
 
 @pytest.mark.parametrize("boost_id", TABLE)

@@ -350,12 +350,13 @@ def test_of_alternatives_the_faster_one_is_kept(better: str, worse: str) -> None
     )
 
 
-def test_what_another_leaves_nothing_for_is_not_tried() -> None:
-    facts = dataclasses.replace(FACTS, models=(dataclasses.replace(FACTS.models[0], matmul=4),))
-    program = Program({"bf16-autocast": 1.5, "onednn-matmul": 1.5})
-    program.facts = lambda: facts  # type: ignore[method-assign]
-    assert kept(tune(program, "bf16-autocast", "onednn-matmul")) == ["bf16-autocast"]
-    row = program.decided()["onednn-matmul"]
+def test_what_another_leaves_nothing_for_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("cpu-threads")
+    boost = dataclasses.replace(module.BOOST, covered_by=("bf16-autocast",))
+    monkeypatch.setattr(module, "BOOST", boost)
+    program = Program({"bf16-autocast": 1.5, "cpu-threads": 1.5})
+    assert kept(tune(program, "bf16-autocast", "cpu-threads")) == ["bf16-autocast"]
+    row = program.decided()["cpu-threads"]
     assert (row.verdict, row.pairs) == ("declined", 0)
     assert row.reason == "bf16-autocast is on and leaves nothing for it"
 

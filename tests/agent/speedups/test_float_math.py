@@ -54,18 +54,3 @@ def test_a_rounded_product_is_told_from_an_exact_one(monkeypatch):
 
     monkeypatch.setattr(torch, "randn", rounded)
     assert 1e-3 < float_math.rounding_error() < 1e-2
-
-
-def test_rounded_factors_are_seen():
-    usual = float_math._products()
-    rounded = [
-        left.bfloat16().float() @ right.bfloat16().float() for left, right in float_math._factors()
-    ]
-    assert "relative error 2e-03" in (float_math._why_not_kept(usual, rounded) or "")
-
-
-def test_the_same_bits_and_other_bits_are_told_apart():
-    usual = float_math._products()
-    assert "same to the last bit" in (float_math._why_not_kept(usual, usual) or "")
-    other = [left.flip(1) @ right.flip(0) for left, right in float_math._factors()]
-    assert float_math._why_not_kept(usual, other) is None

@@ -22,7 +22,6 @@ def test_what_is_no_release_is_none(written: str) -> None:
     assert cuda.minimum_driver(written, "Linux") is None
     assert cuda.full_driver(written, "Linux") is None
     assert cuda.driver_runs("580.65.06", written, "Linux") is None
-    assert cuda.forward_compatibility(written) is None
 
 
 @pytest.mark.parametrize(
@@ -125,13 +124,6 @@ def test_capabilities_between_the_ends() -> None:
     assert (10, 3) in known["12.9"] - known["12.8"]
     assert (11, 0) in known["13.0"] - known["12.9"]
     assert rubin in known["13.4"] - known["13.3"]
-
-
-def test_the_compatibility_package_is_named_after_the_cuda() -> None:
-    found = cuda.forward_compatibility("12.8.1")
-    assert found is not None
-    assert found.package == "cuda-compat-12-8"
-    assert "GeForce" in found.gpus
 
 
 @pytest.mark.parametrize(

@@ -53,16 +53,6 @@ class DriverEnd:
     source: str
 
 
-@dataclass(frozen=True)
-class ForwardCompatibility:
-    """The package that runs a newer CUDA major on an old driver."""
-
-    package: str
-    gpus: str
-    """The GPUs for which NVIDIA supports it, in words."""
-    source: str
-
-
 @cache
 def releases() -> tuple[CudaRelease, ...]:
     """All releases, the oldest first."""
@@ -101,20 +91,6 @@ def driver_ends() -> tuple[DriverEnd, ...]:
 def never_released() -> tuple[str, ...]:
     """Versions that NVIDIA skipped: drivers may report them, but no toolkit has them."""
     return tables.read("cuda.toml").texts("never_released")
-
-
-def forward_compatibility(cuda: str) -> ForwardCompatibility | None:
-    """The compatibility package for one CUDA ("cuda-compat-12-8"), or None if not in the table."""
-    entry = release(cuda)
-    if entry is None:
-        return None
-    row = tables.read("cuda.toml").row("forward_compatibility")
-    major, minor = entry.version.split(".")
-    return ForwardCompatibility(
-        package=row.text("package").format(major=major, minor=minor),
-        gpus=row.text("gpus"),
-        source=row.source(),
-    )
 
 
 def release(version: str) -> CudaRelease | None:
