@@ -13,8 +13,9 @@ The recorded forward and backward pass share one memory and write to the same pl
 gradients that the program keeps there (accumulation, `zero_grad(set_to_none=False)`, or simply
 until it calls `zero_grad()` after the model) are copied elsewhere before that. Calls that do not
 match the recording run as written: other shapes, evaluation, and a second call before the backward
-pass of the first. If weights move, or a number or tensor on the model is replaced (a dropout rate,
-a mask), the call is recorded again.
+pass of the first. If weights move, a number or tensor on the model is replaced (a dropout rate, a
+mask), or torch's settings change which kernels run (TF32, determinism, those of attention), the
+call is recorded again.
 
 ## Why it is faster
 

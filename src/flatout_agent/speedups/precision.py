@@ -83,14 +83,19 @@ def matmul_precision() -> str:
         return "mixed"
 
 
-def rounds_to_tf32() -> bool:
-    """Whether float32 convolutions (PyTorch's default) or products use TF32 on CUDA devices."""
+def convolution_precision() -> str:
+    """Precision of float32 convolutions on CUDA devices: `tf32` (PyTorch's default) or `ieee`."""
     import torch
 
-    convolutions = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
-    if convolutions is None:  # before torch 2.9, where the older name warns when it is read
-        convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
-    return convolutions == "tf32" or matmul_precision() != "highest"
+    setting = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
+    if setting is None:  # before torch 2.9, where the older name warns when it is read
+        setting = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+    return str(setting)
+
+
+def rounds_to_tf32() -> bool:
+    """Whether float32 convolutions (PyTorch's default) or products use TF32 on CUDA devices."""
+    return convolution_precision() == "tf32" or matmul_precision() != "highest"
 
 
 def _cpu_bf16() -> Bf16Support:

@@ -25,6 +25,7 @@ class StandIn:
     def hold(self) -> None:
         """Add a holder."""
         self.holders += 1
+        _held.add(self)
         self._replacement.put()
 
     def let_go(self) -> None:
@@ -33,7 +34,16 @@ class StandIn:
         """
         self.holders -= 1
         if not self.holders:
+            _held.discard(self)
             self._replacement.back()
+
+
+_held: set[StandIn] = set()
+
+
+def held() -> frozenset[StandIn]:
+    """Those that have a holder now: what a model's call computes may depend on them."""
+    return frozenset(_held)
 
 
 def is_plain(*tensors: Any) -> bool:

@@ -18,6 +18,7 @@ from flatout_agent.job import Job
 from flatout_agent.speedups import forward_state
 from flatout_agent.speedups.graphs import aliases, graphed_calls, recordings
 from flatout_agent.speedups.graphs.recordings import NotRecordable
+from flatout_agent.speedups.stand_in import StandIn
 from flatout_agent.wire import JobFacts, ModelFacts
 from replayed import Capture
 
@@ -273,6 +274,82 @@ def test_weights_that_keep_moving_are_not_recorded_for_ever(calls):
         calls.model.layer.weight.data = calls.model.layer.weight.data.clone()
     assert len(calls.recorded) == graphed_calls.MOVES + 1
     assert calls.engaged() == (False, f"{graphed_calls.CHANGED} again and again")
+
+
+@contextlib.contextmanager
+def products_in_tf32():
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+@contextlib.contextmanager
+def deterministic():
+    torch.backends.cudnn.deterministic = True
+    yield
+    torch.backends.cudnn.deterministic = False
+
+
+@contextlib.contextmanager
+def in_an_autocast_region():
+    torch.set_autocast_enabled("cuda", True)
+    yield
+    torch.set_autocast_enabled("cuda", False)
+
+
+REPLACED = StandIn(nn.functional, {"embedding": nn.functional.embedding})
+
+
+@contextlib.contextmanager
+def beside_a_boost_that_replaces_a_function():
+    REPLACED.hold()
+    yield
+    REPLACED.let_go()
+
+
+SETTINGS = {
+    "tf32": products_in_tf32,
+    "deterministic": deterministic,
+    "attention": lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    "another boost": beside_a_boost_that_replaces_a_function,
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_that_choose_kernels_are_not_baked_in(calls, name):
+    for _ in range(4):
+        step(calls.model)
+    with SETTINGS[name]():
+        step(calls.model)
+        assert (calls.replayed, calls.eager) == (2, 1)
+    step(calls.model)  # the Guard's look at such a boost takes a call, and costs no recording
+    assert (calls.replayed, len(calls.recorded)) == (3, 1)
+    with SETTINGS[name]():
+        for _ in range(2):
+            step(calls.model)
+        assert (calls.replayed, len(calls.recorded)) == (4, 2)
+    step(calls.model)
+    assert (calls.replayed, len(calls.recorded)) == (5, 3)
+    assert calls.engaged()[0] is True
+
+
+def test_settings_that_keep_changing_are_not_recorded_for_ever(calls):
+    for _ in range(6):
+        for _ in range(3):
+            step(calls.model)
+        with products_in_tf32():
+            for _ in range(3):
+                step(calls.model)
+    assert len(calls.recorded) == graphed_calls.MOVES + 1
+    assert calls.engaged() == (False, f"{graphed_calls.CHANGED} again and again")
+
+
+def test_in_an_autocast_region_it_is_another_call(calls):
+    for _ in range(4):
+        step(calls.model)
+    with in_an_autocast_region():
+        step(calls.model)
+    assert (calls.replayed, calls.eager) == (2, 1)
 
 
 def test_an_input_elsewhere_is_not_baked_in(calls):
@@ -597,6 +674,26 @@ def test_training_on_the_gpu_is_the_same_and_statistics_are_taken_once(autocast)
         torch.testing.assert_close(one, two)
     torch.testing.assert_close(dict(model.state_dict()), dict(plain.state_dict()))
     assert applied.engaged() == (True, "recorded")
+
+
+@pytest.mark.gpu
+def test_tf32_takes_effect_on_the_gpu_after_the_recording():
+    torch.manual_seed(0)
+    model = nn.Linear(512, 512).cuda()
+    plain = copy.deepcopy(model)
+    applied = cuda_graphs.apply(Job(), model, {})
+    before = torch.get_float32_matmul_precision()
+    try:
+        for setting in ("highest", "high", "highest"):
+            torch.set_float32_matmul_precision(setting)
+            for _ in range(4):
+                x = torch.randn(256, 512, device="cuda")
+                out, expected = model(x), plain(x)
+                out.sum().backward()
+                assert float((out - expected).norm()) < 1e-5 * float(expected.norm()), setting
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert applied.engaged()[0] is True
 
 
 class Deep(Net):

@@ -36,7 +36,7 @@ KINDS = 1000
 """The number of kinds of calls that are counted: a number among the arguments may differ in each
 call."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-CHANGED = "weights or attributes of the model were changed"
+CHANGED = "weights or attributes of the model, or torch's settings, were changed"
 SECOND_PASS = "the loss goes back through a call more than once"
 
 Entry = tuple[dict[str, Any], str, Any]
@@ -268,7 +268,10 @@ class GraphedCalls:
         if not self._fits(leaves):
             return None
         key = self._key(leaves, spec)
-        if self.recording is None and self.call_counts.get(key, 0) >= SEEN_BEFORE:
+        is_due = self.call_counts.get(key, 0) >= SEEN_BEFORE
+        if is_due and self.recording is not None and self.recording.key.settings != key.settings:
+            self._give_way()
+        if is_due and self.recording is None and not self.given_up:
             self._record(call, leaves, spec, key)
         if self.recording is not None and self.recording.key == key and not self._busy():
             return self.recording
@@ -276,7 +279,7 @@ class GraphedCalls:
             self.call_counts = {}
         self.call_counts[key] = self.call_counts.get(key, 0) + 1
         if self.recording is not None and self.recording.key != key:
-            self.why_eager = "inputs or autocast differ from the recording"
+            self.why_eager = "inputs, autocast or torch's settings differ from the recording"
         self.eager += bool(self.replayed)
         return None
 
@@ -312,7 +315,7 @@ class GraphedCalls:
             for leaf in leaves
         )
         autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
-        return Key(inputs, str(spec), autocast)
+        return Key(inputs, str(spec), autocast, recordings.settings())
 
     def _busy(self) -> bool:
         """A replay now would overwrite what a backward pass, or the script, still needs."""
@@ -327,8 +330,11 @@ class GraphedCalls:
         if self._version:
             self.why_eager = CHANGED
         self._version, self.call_counts = version, {}
-        if self.recording is None:
-            return
+        if self.recording is not None:
+            self._give_way()
+
+    def _give_way(self) -> None:
+        """Drop the recording: it is no longer what the program does."""
         self.recording = self._pending = None
         self._moves += 1
         if self._moves > MOVES and self.replayed < self._moves * WORTH:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flatout_agent.speedups import forward_state, nests
+from flatout_agent.speedups import forward_state, nests, precision, stand_in
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 Graphed = Callable[..., Any]
 Capture = Callable[[Any, tuple[Any, ...]], Graphed]
 """(a module from tensors to tensors, sample inputs) -> the recorded call of the module."""
+
+ATTENTION = (
+    "flash_sdp_enabled",
+    "mem_efficient_sdp_enabled",
+    "math_sdp_enabled",
+    "cudnn_sdp_enabled",
+)
+"""Functions that tell which kernels attention may use; the last is not in every torch."""
 
 
 class NotRecordable(Exception):  # noqa: N818 - a decision with its reason, not an error
@@ -35,6 +43,26 @@ class Key(NamedTuple):
     inputs: tuple[Any, ...]
     spec: str
     autocast: Any
+    settings: tuple[Any, ...]
+
+
+def settings() -> tuple[Any, ...]:
+    """What else chooses the kernels of a call: torch's settings, and its functions that other
+    boosts have replaced. A recording keeps to those of its time.
+    """
+    import torch
+
+    cudnn, attention = torch.backends.cudnn, torch.backends.cuda
+    order = getattr(torch._C, "_get_sdp_priority_order", tuple)  # since 2.6
+    return (
+        precision.matmul_precision(),
+        precision.convolution_precision(),
+        torch.get_deterministic_debug_mode(),
+        *(cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
+        *(bool(getattr(attention, name, bool)()) for name in ATTENTION),
+        *order(),
+        stand_in.held(),
+    )
 
 
 @dataclass(eq=False)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from flatout_agent.job import Job
@@ -237,6 +238,27 @@ def test_dropout_falls_as_it_would() -> None:
         assert all(map(torch.equal, *results))
 
 
+class Adding(nn.Module):
+    """Adds to a number that it has made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = torch.tensor(1.0, device=x.device)
+        total += x.detach().mean()
+        return self.layer(x) * total
+
+
+def test_a_number_from_the_host_is_the_same_in_each_replay() -> None:
+    model = Adding()
+    replay = recorded(Whole(model), torch.randn(6, 8))
+    for _ in range(3):
+        x = torch.randn(6, 8)
+        assert torch.equal(replay(x)[0], model(x))
+
+
 def test_running_statistics_go_on_with_each_replay() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
@@ -297,6 +319,89 @@ def test_only_one_of_two_outputs_is_used() -> None:
     replay(x)[1].sum().backward()
     assert not model[0].weight.grad.any()
     assert torch.equal(model[1].bias.grad, torch.full((3,), 6.0))
+
+
+def test_an_output_without_gradient_has_none() -> None:
+    model = nn.Linear(8, 3)
+    replay = recorded(Whole(model, lambda x: (model(x), model(x).detach())), torch.randn(6, 8))
+    scores, shown = replay(torch.randn(6, 8))
+    assert (scores.requires_grad, shown.requires_grad) == (True, False)
+
+
+class Made(TorchDispatchMode):
+    """Notes the names of operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_gradient_is_made_for_an_output_that_is_not_used() -> None:
+    model = nn.Linear(8, 3)
+    replay = recorded(Whole(model, lambda x: (model(x), x * model.bias.sum())), torch.randn(6, 8))
+    loss = replay(torch.randn(6, 8))[0].sum()
+    with Made() as made:
+        loss.backward()
+    assert "aten::zero_" in made.names, "the recording's own place"
+    assert not {"aten::zeros", "aten::new_zeros", "aten::zeros_like"} & set(made.names)
+
+
+def test_gradients_reach_the_program_without_a_copy() -> None:
+    model = nn.Linear(8, 3)
+    replay = recorded(Whole(model), torch.randn(6, 8))
+    found = []
+    for _ in range(2):
+        model.zero_grad()
+        replay(torch.randn(6, 8))[0].sum().backward()
+        found.append(model.weight.grad)
+    assert found[0].data_ptr() == found[1].data_ptr()
+
+
+def test_second_derivatives_are_an_error_and_not_wrong() -> None:
+    model = nn.Sequential(nn.Linear(8, 3), nn.Tanh())
+    replay = recorded(Whole(model), torch.randn(6, 8))
+    loss = replay(torch.randn(6, 8))[0].square().sum()
+    gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        sum(gradient.sum() for gradient in gradients).backward()
+
+
+class OwnLeaves(Tapes):
+    """Looks for the nodes that the recorded passes end in, as a GPU's recording does.
+
+    The node that adds to a weight's `.grad` belongs to the stream on which it was made.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.programs = list(model.parameters())
+        self.seen = 0
+
+    def record(self, work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        result, replay = super().record(work)
+        nodes = [output.grad_fn for output in result if output is not None]
+        while nodes:
+            node = nodes.pop()
+            leaf = getattr(node, "variable", None)
+            self.seen += leaf is not None
+            assert all(leaf is not parameter for parameter in self.programs)
+            nodes += [following for following, _ in node.next_functions] if node else []
+        return result, replay
+
+
+@pytest.mark.parametrize("make", MODELS[:3])
+def test_no_node_of_a_loss_that_lives_is_recorded(make: Callable[[], nn.Module]) -> None:
+    model = make()
+    held = model(torch.randn(6, 8)).sum()
+    recorder = OwnLeaves(model)
+    aliases.record(Whole(model), (torch.randn(6, 8),), recorder)
+    assert recorder.seen >= len(recorder.programs)
+    held.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 # What is refused ---------------------------------------------------------------------------------
