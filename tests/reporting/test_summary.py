@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import re
 from collections.abc import Callable
@@ -6,6 +7,7 @@ import pytest
 from hypothesis import given
 from rich.console import Console
 
+from flatout.nouns.trial import Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.reporting.summary import summary
 from reporting import tuned_examples
@@ -55,6 +57,34 @@ def test_nothing_faster_says_so_and_proposes_no_run() -> None:
     text = flat(printed(tuned_examples.nothing()))
     assert "nothing was faster beyond the noise (2.1%); no plan was written" in text
     assert "next:" not in text and "with the plan" not in text
+
+
+def test_the_next_command_runs_the_plan_that_was_written() -> None:
+    tuned = tuned_examples.good()
+    assert "\nnext: flatout run " in printed(tuned)
+    elsewhere = printed(dataclasses.replace(tuned, plan_path="plans/new one.toml"))
+    assert "\nnext: flatout run --plan 'plans/new one.toml' " in elsewhere
+    here = printed(dataclasses.replace(tuned, plan_path="flatout.toml"))
+    assert "--plan" not in here
+
+
+def test_what_stayed_without_a_gain_has_no_figure() -> None:
+    tuned = tuned_examples.good()
+    assert tuned.plan is not None
+    boosts = tuple(
+        dataclasses.replace(boost, gain=0.97 if boost.id == "channels-last" else boost.gain)
+        for boost in tuned.plan.boosts
+    )
+    plan = dataclasses.replace(tuned.plan, boosts=boosts)
+    text = printed(dataclasses.replace(tuned, plan=plan))
+    assert "0.97x" not in text and "channels-last" in text
+
+
+def test_what_had_no_time_is_named_once() -> None:
+    late = tuned_examples.trial("compile", Verdict.SKIPPED, why_untried="no_time")
+    tuned = dataclasses.replace(tuned_examples.good(), trials=(late,))
+    text = flat(printed(tuned))
+    assert "not tried: compile (a longer --budget)" in text
 
 
 def test_no_plan_has_its_true_reason() -> None:

@@ -103,6 +103,82 @@ def test_of_several_outputs_only_what_a_loss_takes_becomes_float32() -> None:
     ]
 
 
+EVALUATIONS = """
+@torch.no_grad()
+def test():
+    return [net(x) for x in tests]
+
+def validate():
+    with torch.inference_mode():
+        return net(x)
+
+def score(net):
+    net.eval()
+    hits = net(x).argmax(1)
+    with torch.no_grad():
+        net.train()
+    return hits
+"""
+
+
+def test_evaluation_keeps_its_precision() -> None:
+    """And what could not be changed there does not stand in the way."""
+    trained = changed(TRAINING, "bf16-autocast")
+    assert changed(TRAINING + EVALUATIONS, "bf16-autocast") == trained
+    inline = TRAINING.replace(
+        "    for picture, digit in batches:\n",
+        "    with torch.no_grad():\n        hits = net(test)\n    for picture, digit in batches:\n",
+    )
+    assert changed(inline, "bf16-autocast") == trained
+
+
+SHARED = """
+import torch
+
+class Trainer:
+    def forward_step(self, batch):
+        out = self.net(batch)
+        return out
+
+    def train(self):
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        for batch in self.batches:
+            self.forward_step(batch).sum().backward()
+            self.opt.step()
+
+    @torch.no_grad()
+    def evaluate(self):
+        return [self.forward_step(batch) for batch in self.tests]
+"""
+
+
+def test_what_training_and_evaluation_share_is_told_apart_when_it_runs() -> None:
+    autocast = '+        with torch.autocast("cpu", dtype=torch.bfloat16'
+    lines = changed(SHARED, "bf16-autocast")
+    assert lines[1] == f"{autocast}, enabled=torch.is_grad_enabled()):"
+    trained_alone = SHARED.replace("@torch.no_grad()", "")
+    assert changed(trained_alone, "bf16-autocast")[1] == f"{autocast}):"
+    phases = TRAINING.replace(
+        "guess = net(picture)",
+        "with torch.set_grad_enabled(phase == 'train'):\n            guess = net(picture)",
+    )
+    assert "enabled=torch.is_grad_enabled()" in "".join(changed(phases, "bf16-autocast"))
+
+
+def test_a_teacher_in_each_step_belongs_to_training() -> None:
+    script = TRAINING.replace(
+        "        loss =",
+        "        with torch.no_grad():\n            wanted = teacher(picture)\n        loss =",
+    )
+    lines = changed(f"{script}\nteacher.parameters()", "bf16-autocast")
+    assert "+            wanted = wanted.float()" in lines
+
+
+def test_an_evaluation_alone_leaves_nothing_to_change() -> None:
+    with pytest.raises(UnclearError, match="in evaluation alone"):
+        changed(f"import torch\nnet.parameters()\n{EVALUATIONS}", "bf16-autocast")
+
+
 @pytest.mark.parametrize(
     ("boost", "script", "reason"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flatout.nouns import units
@@ -23,6 +24,8 @@ COPIED = ("plan:", "report:", "next:")
 GLUE = "\xa0"
 AT_MOST = 5
 """The most lines of one kind of problem; the rest are in the report."""
+LEAST_GAIN = 1.005
+"""The least that is not printed as 1.00x."""
 STYLES = {
     Learning.SAME: "green",
     Learning.STATISTICAL: "yellow",
@@ -136,11 +139,13 @@ def _counts(tuned: Tuned) -> Iterator[Paragraph]:
     if names := ", ".join(dropped):
         yield "tried and dropped:", names, "bold"
     untried = outcome.untried(tuned)
-    no_time = sum(trial.why_untried == "no_time" for trial in untried)
-    numbers = [(len(untried) - no_time, "not apply here"), (no_time, "not have the time")]
-    words = [f"{units.count(number, 'boost')} did {what}" for number, what in numbers if number]
+    late = [str(trial.tried) for trial in untried if trial.why_untried == "no_time"]
+    words = [f"{', '.join(late)} (a longer --budget)"] if late else []
+    if others := len(untried) - len(late):
+        count = f"{others} more" if late else units.count(others, "boost")
+        words.append(f"{count} {'does' if others == 1 else 'do'} not apply (--why)")
     if words:
-        yield "not tried:", f"{', '.join(words)} (the report says why, as does --why)", "bold"
+        yield "not tried:", "; ".join(words), "bold"
 
 
 def _reasons(tuned: Tuned) -> Iterator[Paragraph]:
@@ -180,11 +185,15 @@ def _next(tuned: Tuned, head: Headline) -> Iterator[Paragraph]:
     if tuned.report_path:
         yield "report:", plain.one_line(tuned.report_path), "bold"
     if head.answer is not TuneOutcome.NOTHING:
-        yield "next:", f"flatout run {plain.command_line(tuned.command)}", "bold cyan"
+        path = tuned.plan_path
+        named = ("--plan", path) if path and Path(path) != Path("flatout.toml") else ()
+        command = ("flatout", "run", *named, *tuned.command)
+        yield "next:", plain.command_line(command), "bold cyan"
 
 
 def _gain(gain: float | None) -> str:
-    return "" if gain is None else units.ratio(gain)
+    """A gain that is none is noise: such a boost stayed beside the others as neither."""
+    return "" if gain is None or gain < LEAST_GAIN else units.ratio(gain)
 
 
 def _whole(boosts: tuple[str, ...]) -> str:

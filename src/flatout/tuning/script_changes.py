@@ -4,7 +4,8 @@ What a boost asks for is read from its lines by hand, and what the script calls 
 
 - one call with constant arguments, such as `DataLoader(dataset, num_workers=3)`, gives these
   arguments to the script's calls of that class;
-- `with torch.autocast(...): output = model(inputs)` goes around the calls of the script's models;
+- `with torch.autocast(...): output = model(inputs)` goes around the calls that training makes of
+  the script's models: evaluation keeps the script's precision;
 - lines that use nothing of the script follow its imports;
 - lines that use the model alone stand before the optimizer is made.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import ast
 
 from flatout.nouns.ejected import EjectedBoost
+from flatout.tuning.script_evaluation import Use, use
 from flatout.tuning.script_syntax import ScriptText, UnclearError, free, made
 from flatout_agent.wire import JobFacts
 
@@ -194,11 +196,17 @@ def _channels_last(script: ScriptText) -> None:
 
 
 def _run_calls_within(script: ScriptText, context: str) -> None:
-    """Run each call of a model inside `with context`, and go on in float32."""
+    """Run the calls of models that train inside `with context`, and go on in float32.
+
+    A call in a function that training and evaluation share is inside where gradients are recorded.
+    """
     names = {node.id for node in ast.walk(script.tree) if isinstance(node, ast.Name)}
     names |= made(script.tree)
     fresh = next(name for name in ("output", "model_output", "output_") if name not in names)
-    calls = _model_calls(script)
+    uses = {call: use(script, call) for call in _model_calls(script)}
+    calls = [call for call in uses if Use.TRAINING in uses[call]]
+    if not calls:
+        raise UnclearError("the script calls its model in evaluation alone")
     around = [script.statement(call) for call in calls]
     for call, statement in zip(calls, around, strict=True):
         if around.count(statement) > 1:
@@ -217,7 +225,9 @@ def _run_calls_within(script: ScriptText, context: str) -> None:
         if _has_long_text(call):
             raise UnclearError(f"line {call.lineno} holds a text of several lines")
         inside = inside.replace("\n", "\n    ")
-        lines = [f"with {context}:", f"{indent}    {inside}", *(indent + line for line in after)]
+        shared = Use.EVALUATION in uses[call]
+        given = f"{context[:-1]}, enabled=torch.is_grad_enabled())" if shared else context
+        lines = [f"with {given}:", f"{indent}    {inside}", *(indent + line for line in after)]
         script.replace(*script.span(statement), "\n".join(lines))
     script.add_after_imports([])
 

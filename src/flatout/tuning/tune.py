@@ -17,7 +17,7 @@ from flatout.measuring.outcome import measured
 from flatout.measuring.trial import Bench
 from flatout.nouns import units
 from flatout.nouns.observer import Observer
-from flatout.nouns.trial import Guard, Measurement, WhyUntried
+from flatout.nouns.trial import Guard, Measurement
 from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.probing.identity import identity
 from flatout.running.one import footprint, standard_input
@@ -47,7 +47,6 @@ DRIFT = 1.25
 """Figures of the same program that are further apart are told together."""
 CROWDED_SHARE = 0.4
 """Share of a GPU's memory: such tensors and the overhead of a process fill half of it."""
-UNCONFIRMED = "measured between steps, not confirmed in fresh processes"
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ def _confirm(
     """A duel, or whole runs of a program too short for one; failing both, the pairs' own gains."""
     best = Measurement(search.now_ms, None, (), ()) if search.now_ms else None
     if deadline - time.monotonic() < ENOUGH_S * _confirmation_s(search):
-        notes.append(f"{UNCONFIRMED}: the budget left no time for it")
+        notes.append("the budget left no time for A/B runs: the gain is that between steps")
         return None, best
     observer.phase("confirming: runs as written and with the plan, in turn")
     plan = search.kept
@@ -169,7 +168,7 @@ def _confirm(
     try:
         untouched, planned = _duel(bench, search, settings, deadline, on_pair, notes)
     except duel.DuelFailedError as error:
-        notes.append(f"{UNCONFIRMED}: {error}")
+        notes.append(f"measured between steps, not confirmed in fresh processes: {error}")
         return None, best
     guard = search.guard or _last_guard(search)
     result = confirmation(untouched, planned, guard, highest_risk(plan) == "semantics")
@@ -285,19 +284,16 @@ def drift_note(search: Found, confirmed_ms: Sequence[float]) -> list[str]:
     first = next((row.measured for row in search.trials if row.reason == live.AS_WRITTEN), None)
     figures = {
         "at first": first.step_ms if first is not None else None,
-        "at the end of the search": search.written.step_ms,
-        "in the A/B runs": statistics.fmean(confirmed_ms) if confirmed_ms else None,
+        "after the search": search.written.step_ms,
+        "in A/B runs": statistics.fmean(confirmed_ms) if confirmed_ms else None,
     }
     if search.micro_steps:  # the A/B runs count whole steps
-        del figures["in the A/B runs"]
+        del figures["in A/B runs"]
     known_ms = {when: ms for when, ms in figures.items() if ms is not None}
     if max(known_ms.values()) <= DRIFT * min(known_ms.values()):
         return []
     told = ", ".join(f"{units.milliseconds(ms)} {when}" for when, ms in known_ms.items())
-    return [
-        f"the step as written took {told}: the speed of the machine changed meanwhile; every gain"
-        " is that of steps which ran at nearly the same time"
-    ]
+    return [f"the machine's speed changed: as written {told}; gains compare neighbouring steps"]
 
 
 def _notes(search: Found, settings: TuneSettings) -> list[str]:
@@ -313,22 +309,16 @@ def _notes(search: Found, settings: TuneSettings) -> list[str]:
 
 
 def untried_notes(search: Found) -> list[str]:
-    """Promising boosts that were not compared, by what they need: more time, a longer program."""
-    notes = []
-    if short_of_time := _worth_trying(search, "no_time"):
-        notes.append(f"there was no time to try {short_of_time}: give a longer --budget")
-    if too_late := _worth_trying(search, "program_ended"):
-        notes.append(f"the program ended before {too_late} could be tried: let it train longer")
-    return notes
-
-
-def _worth_trying(search: Found, why: WhyUntried) -> str:
+    """Promising boosts that were not compared because the program is too short."""
     boosts = [
         row.tried
         for row in search.trials
         if row.tried is not None
-        and row.why_untried == why
+        and row.why_untried == "program_ended"
         and not row.pairs
         and known.get(row.tried).promise(search.facts, row.params) >= WORTH
     ]
-    return ", ".join(dict.fromkeys(boosts))
+    names = ", ".join(dict.fromkeys(boosts))
+    return (
+        [f"the program ended before {names} could be tried: let it train longer"] if names else []
+    )
