@@ -233,7 +233,7 @@ def test_where_a_framework_learns_something_else_rows_are_cut(
     scaling = measure(told)
     assert trials.started == [(2, "accelerate"), (2, "rows")]
     assert (scaling.count, scaling.rows[0].native) == (2, "")
-    assert any("its rows are cut instead: ValueError: 5 % 2" in line for line in told)
+    assert any("flatout divides its batches instead: ValueError: 5 % 2" in line for line in told)
 
 
 def test_a_framework_that_is_right_is_not_tried_as_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,8 +295,8 @@ def drift_note(search: Found, confirmed_ms: Sequence[float]) -> list[str]:
         return []
     told = ", ".join(f"{units.milliseconds(ms)} {when}" for when, ms in known_ms.items())
     return [
-        f"the step as written took {told}: the speed of the machine changed meanwhile; every gain"
-        " is that of steps which ran at nearly the same time"
+        f"the step as written took {told}: the machine's speed changed meanwhile; every gain"
+        " compares steps that ran at nearly the same time"
     ]
 
 
