@@ -218,7 +218,7 @@ def test_before_there_are_machines(fake: Path) -> None:
     found = sky.state(job())
     assert (found.state, found.detail) == (
         "failed",
-        "its machines could not be had: sky api logs abc",
+        "its machines could not be obtained: sky api logs abc",
     )
     write(fake, [])
     assert sky.state(job()).state == "unknown"
