@@ -136,7 +136,7 @@ def test_ways_to_end_and_to_evaluate(
 def test_nothing_is_taken_of_a_script_that_fails(end: str, code: int, exported: Any) -> None:
     run = exported(f"\ntrain(m := Net()); evaluate(m)\n{end}")
     assert run.returncode in (code, -2)
-    assert "its model is not taken" in run.one(wire.ExportRefused).reason
+    assert "its model is not exported" in run.one(wire.ExportRefused).reason
     assert not list(run.folder.parent.glob("capture*"))
 
 
