@@ -36,7 +36,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("ssh", "--hosts", "a,b", "--nodes", "3", "train.py"), "--nodes is 3, but --hosts names 2"),
         (("slurm", "train.py"), "sbatch is not installed here"),
         (("--follow", "7"), "no job '7' was launched from"),
-        (("--follow", "7", "--cancel", "7"), "two things"),
+        (("--follow", "7", "--cancel", "7"), "cannot be combined"),
     ],
 )
 def test_wrong_words(flat: Flatout, code: Path, words: tuple[str, ...], message: str) -> None:

@@ -168,7 +168,7 @@ def test_a_look_that_shows_nothing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_
     failed = dataclasses.replace(first(None, None), process=None, error="KeyError: 'DATA'")
     seen = look(monkeypatch, script, failed)
     assert seen.program is None
-    assert "rows are cut: KeyError: 'DATA'" in seen.warned[0]
+    assert "divides the batches: KeyError: 'DATA'" in seen.warned[0]
 
 
 def test_what_is_gained_is_samples_a_second_where_the_batch_grows() -> None:

@@ -98,7 +98,7 @@ def test_each_branch_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (models.Keeps, "keeps something from call to call"),
+        (models.Keeps, "keeps state from call to call"),
         (models.GivesList, "returns no tensor but list"),
     ],
 )
