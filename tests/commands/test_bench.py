@@ -136,7 +136,7 @@ def test_without_torch_the_cure_is_told(bench: Callable[..., Ended], tmp_path: P
     ("arguments", "message"),
     [
         (["--expect", "h1000"], "did you mean h100"),
-        (["--cached", "--quick"], "--cached measures nothing"),
+        (["--cached", "--quick"], "--cached shows earlier results"),
         (["--cached"], "nothing has been measured on this machine yet"),
         (["--python", "/no/python"], "no Python interpreter"),
     ],

@@ -218,7 +218,7 @@ def test_the_changed_script_need_not_be_run(here: Path, capsys: pytest.CaptureFi
     assert found["diff"][:2] == ["--- train.py", "+++ train.py"]
     because = {entry["id"]: entry["template_because"] for entry in found["boosts"]}
     assert because["bf16-autocast"] == ""
-    assert because["gc-pause"] == "where its lines belong cannot be told from the script"
+    assert because["gc-pause"] == "flatout cannot tell where in the script its lines belong"
     (here / "train.py").write_text(f"# changed\n{SCRIPT}")
     assert outcome(["eject", "--no-run"]) == 0
     assert "# the script has changed since the plan was made" in capsys.readouterr().out

@@ -33,10 +33,13 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("slurm", "--set", "qos", "train.py"), "--set 'qos' has no value"),
         (("slurm", "--time", "soon", "train.py"), "--time 'soon' is not a time"),
         (("slurm", "--plan", "none.toml", "train.py"), "there is no plan none.toml"),
-        (("ssh", "--hosts", "a,b", "--nodes", "3", "train.py"), "--hosts names 2, --nodes 3"),
+        (
+            ("ssh", "--hosts", "a,b", "--nodes", "3", "train.py"),
+            "--nodes is 3, but --hosts names 2",
+        ),
         (("slurm", "train.py"), "sbatch is not installed here"),
         (("--follow", "7"), "no job '7' was launched from"),
-        (("--follow", "7", "--cancel", "7"), "two things"),
+        (("--follow", "7", "--cancel", "7"), "cannot be combined"),
     ],
 )
 def test_wrong_words(flat: Flatout, code: Path, words: tuple[str, ...], message: str) -> None:

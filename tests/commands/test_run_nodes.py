@@ -100,5 +100,5 @@ def test_machines_with_addresses_of_their_own(
         until(lambda: "step 6 " in said(tmp_path))
         cable.cut()
         errors = ended(nodes, [79, 79])
-    assert "node gpu-01 is gone: nothing was heard of it for" in errors[0]
-    assert "node gpu-00 is gone: nothing was heard of it for" in errors[1]
+    assert "node gpu-01 is gone: it has sent nothing for" in errors[0]
+    assert "node gpu-00 is gone: it has sent nothing for" in errors[1]

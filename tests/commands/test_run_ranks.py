@@ -12,7 +12,7 @@ from commands import called
 @pytest.mark.parametrize(
     ("words", "told", "cure"),
     [
-        (["--ranks", "2", "--gpus", "all", "train.py"], "the same thing", "one of them"),
+        (["--ranks", "2", "--gpus", "all", "train.py"], "number of ranks", "one of them"),
         (["--ranks", "2", "--live", "train.py"], "--live tunes one process", "flatout tune"),
         (["--ranks", "100000", "train.py"], "needs 100000 CPU cores", "next"),
         (["--gpus", "all", "train.py"], "no NVIDIA GPU", "--ranks N"),

@@ -93,13 +93,13 @@ def test_dropout_on_ranks_goes_on_to_the_last_digit(
     assert begun == ["from 0", *(f"from {step}" for step in saved_at)]
     assert saved_at[1] < 36  # a part was trained by each of the three
     assert resuming.losses(said(own)) == undisturbed
-    assert "go on differently" not in "".join(errors)
+    assert "(dropout) differ" not in "".join(errors)
 
     # Another number of ranks cannot draw the same numbers, and says so.
     alone = folder(tmp_path / "alone", resuming.program(dropout=0.3))
     shutil.copytree(tmp_path / "kept", alone / "kept")
     (error,) = ended([start(alone, "train.py", *SHORT)], [0])
-    assert error.count("of 2 ranks and one process resumed from it") == 1
+    assert error.count("by 2 ranks, and one process resumed from it") == 1
     losses = resuming.losses(said(alone))
     assert losses.keys() == {*range(saved_at[1] + 1, 41)}
     assert losses != {step: undisturbed[step] for step in losses}

@@ -66,7 +66,7 @@ def test_torch_and_numpy_stay_the_users(
     cache: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     pip(monkeypatch, ("some-runtime", "1.2"), (name, "1.0"))
-    with pytest.raises(UserError, match=f"would install another {name}"):
+    with pytest.raises(UserError, match=f"would replace the installed {name}"):
         packages.plan(sys.executable, [ONE])
 
 

@@ -34,9 +34,9 @@ def request(code: Path, engine: str = "slurm", **more: object) -> LaunchRequest:
         ("slurm", {"hosts": ("a",)}, "Slurm has no --hosts"),
         ("ssh", {"hosts": ("a",), "image": "x"}, "ssh has no --image"),
         ("ssh", {"hosts": ("a",), "options": (("qos", "high"),)}, "has no setting 'qos'"),
-        ("slurm", {"name": "My Job"}, "is no name that every engine takes"),
-        ("slurm", {"name": "-x"}, "is no name that every engine takes"),
-        ("slurm", {"variables": (("A-B", "1"),)}, "is no name of a variable"),
+        ("slurm", {"name": "My Job"}, "not every engine accepts --name"),
+        ("slurm", {"name": "-x"}, "not every engine accepts --name"),
+        ("slurm", {"variables": (("A-B", "1"),)}, "does not name a variable"),
         ("slurm", {"gpus": 2, "ranks": 2}, "--ranks is for nodes without GPUs"),
         ("slurm", {"argv": ()}, "there is nothing to launch"),
         ("slurm", {"argv": ("trian.py",)}, "no such script: trian.py"),
@@ -61,7 +61,7 @@ def test_what_needs_no_engine_to_be_seen(
 def test_a_script_that_is_not_sent_is_an_error(code: Path) -> None:
     outside = code.parent / f"{code.name}-outside.py"
     outside.write_text("")
-    with pytest.raises(UserError, match="lies outside of"):
+    with pytest.raises(UserError, match="is outside "):
         launch.prepare(request(code, "ssh", hosts=("a",), argv=(str(outside),)))
     (code / "secrets").mkdir()
     (code / "secrets/train.py").write_text("")
@@ -81,7 +81,7 @@ def test_a_dry_run_shows_the_files_where_the_engine_is_not(
     assert "#SBATCH --time=1-01:01:01" in file.text
     assert "sbatch is not installed here" in prepared.warnings[0]
     assert prepared.costs.gpu_hours == pytest.approx(4 * 90061 / 3600)
-    with pytest.raises(UserError, match="is known where Slurm is"):
+    with pytest.raises(UserError, match="can be counted only where Slurm is"):
         launch.prepare(request(code, gpus="all"), dry=True)
     assert not (code / ".flatout").exists()
 

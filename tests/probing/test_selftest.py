@@ -79,7 +79,7 @@ def test_what_hangs_has_failed(stand_in: Path) -> None:
         ("b", True),
     ]
     assert told[1].message is not None
-    assert told[1].message.startswith("no end within 1")
+    assert told[1].message.startswith("did not end within 1")
     assert told[1].seconds > 0.9
 
 

@@ -79,7 +79,7 @@ def test_they_are_excused_by_runs_that_are_off_about_as_far() -> None:
     assert excused.redrawn_sigma == 2.5
     assert learning_words(excused) == (
         "the same (gradient error 90% of batch noise;"
-        " loss off by 4.5 sigma, by other random numbers alone 2.5)"
+        " loss off by 4.5 sigma, and by 2.5 with other random numbers alone)"
     )
     for own in ([], [0.0], [1.0, -1.0, 1.2]):
         assert as_redrawn(OFF, own) == OFF

@@ -168,7 +168,7 @@ def test_a_look_that_shows_nothing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_
     failed = dataclasses.replace(first(None, None), process=None, error="KeyError: 'DATA'")
     seen = look(monkeypatch, script, failed)
     assert seen.program is None
-    assert "rows are cut: KeyError: 'DATA'" in seen.warned[0]
+    assert "divides the batches: KeyError: 'DATA'" in seen.warned[0]
 
 
 def test_what_is_gained_is_samples_a_second_where_the_batch_grows() -> None:
@@ -233,7 +233,7 @@ def test_where_a_framework_learns_something_else_rows_are_cut(
     scaling = measure(told)
     assert trials.started == [(2, "accelerate"), (2, "rows")]
     assert (scaling.count, scaling.rows[0].native) == (2, "")
-    assert any("its rows are cut instead: ValueError: 5 % 2" in line for line in told)
+    assert any("flatout divides its batches instead: ValueError: 5 % 2" in line for line in told)
 
 
 def test_a_framework_that_is_right_is_not_tried_as_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,8 +191,8 @@ def test_an_evaluation_alone_leaves_nothing_to_change() -> None:
         ("loader-workers", "import torch\nrows = make_rows()", "does not call DataLoader"),
         ("channels-last", "net.parameters()\nnet(image, mask)", "which arguments of line 2"),
         ("compile", "import torch\ntorch.optim.SGD(weights)", "which model its optimizer"),
-        ("gc-pause", "import torch", "where its lines belong"),
-        ("batch-size", "import torch", "yours to decide"),
+        ("gc-pause", "import torch", "where in the script its lines belong"),
+        ("batch-size", "import torch", "for you to decide"),
         ("tf32", "print 'two'", "cannot read the script's Python"),
     ],
 )
@@ -205,7 +205,7 @@ def test_what_is_not_clear_stays_a_template(boost: str, script: str, reason: str
 
 def test_a_value_of_the_scripts_own_is_not_overwritten() -> None:
     script = "from torch.utils.data import DataLoader\nDataLoader(rows, num_workers=args.jobs)\n"
-    with pytest.raises(UnclearError, match=r"line 2 says num_workers=args\.jobs: let that be 2"):
+    with pytest.raises(UnclearError, match=r"line 2 says num_workers=args\.jobs: change it to 2"):
         changed(script, "loader-workers")
 
 

@@ -114,7 +114,7 @@ def test_the_nodes_of_a_slurm_job(network: Path) -> None:
         (network / "bin" / name).write_text(SLURM)
         (network / "bin" / name).chmod(0o755)
     assert slurm_hosts("12") == ["node1", "node2"]
-    with pytest.raises(UserError, match="does not run"):
+    with pytest.raises(UserError, match="is not running"):
         slurm_hosts("13")
     with pytest.raises(UserError, match="Invalid job id"):
         slurm_hosts("99")

@@ -76,7 +76,7 @@ LOOK_S = 0.5
 
 def warn_of_others() -> None:
     """Say before long work that other programs use the cores, where they do."""
-    with harmless("the machine's load was not looked at"):
+    with harmless("the machine's load was not checked"):
         from flatout.probing import neighbours
 
         if line := neighbours.told():

@@ -49,7 +49,7 @@ StepsLeft = Annotated[
         "--steps-left",
         metavar="N",
         min=1,
-        help="Steps in the whole run. What cannot pay off within them is not tried.",
+        help="Steps of the whole run. Boosts that cannot pay off in that many are not tried.",
     ),
 ]
 Exact = Annotated[
@@ -96,7 +96,7 @@ Ranks = Annotated[
         "--ranks",
         metavar="N",
         min=1,
-        help="Train on N processes, each with its rows of every batch: on N CPU cores or GPUs.",
+        help="Train on N CPU cores or GPUs; each takes its rows of every batch.",
     ),
 ]
 Nodes = Annotated[
@@ -104,19 +104,19 @@ Nodes = Annotated[
     typer.Option(
         "--nodes",
         metavar="auto|N",
-        help="Train on all nodes that Slurm, Kubernetes or another engine has started this on.",
+        help="Train on all nodes where Slurm, Kubernetes or another engine started this.",
     ),
 ]
 NodesWait = Annotated[
     str,
-    typer.Option("--nodes-wait", metavar="TIME", help="Wait so long for the other nodes."),
+    typer.Option("--nodes-wait", metavar="TIME", help="How long to wait for the other nodes."),
 ]
 Gpus = Annotated[
     str | None,
     typer.Option(
         "--gpus",
         metavar="all|N|0,1",
-        help="Train on these NVIDIA GPUs, a process on each.",
+        help="Train on these NVIDIA GPUs, one process on each.",
     ),
 ]
 Restarts = Annotated[
@@ -125,27 +125,26 @@ Restarts = Annotated[
         "--restarts",
         metavar="N",
         min=0,
-        help="Start all ranks again, N times at most, when one was killed or lost.",
+        help="Restart all ranks, at most N times, when one is killed or lost.",
     ),
 ]
 NoTrial = Annotated[
     bool,
     typer.Option(
-        "--no-trial", help="Do not try first whether the ranks are faster and learn the same."
+        "--no-trial", help="Skip the trial of whether the ranks are faster and learn the same."
     ),
 ]
 ScaleBatch = Annotated[
     bool,
     typer.Option(
         "--scale-batch",
-        help="Let Accelerate, Trainer or Lightning give each rank a whole batch: what is learned "
-        "changes.",
+        help="Let Accelerate, Trainer or Lightning give each rank a whole batch; training changes.",
     ),
 ]
 Export = Annotated[
     bool,
     typer.Option(
-        "--export", help="When the script has ended, export its model as flatout export does."
+        "--export", help="Export the model when the script has ended, as flatout export does."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]

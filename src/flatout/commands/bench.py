@@ -58,7 +58,7 @@ def command(
     Exit code: 0 if all results are as expected, 1 if one is too low or --expect fails.
     """
     if cached and (quick or only or device or expect or python):
-        raise UserError("--cached measures nothing: it goes with --json alone")
+        raise UserError("--cached shows earlier results: combine it with --json only")
     benched = _last() if cached else _measured(quick, only or (), device or (), expect, python)
     return _report(benched, as_json)
 

@@ -229,7 +229,9 @@ def hook(remove: Remove = False, as_json: _options.Json = False) -> int:
     elif remove:
         typer.echo(f"deleted {path}: FLATOUT_LIVE has no effect any more", err=True)
     else:
-        typer.echo(f"wrote {path}: with FLATOUT_LIVE=1, what trains here is tuned", err=True)
+        typer.echo(
+            f"wrote {path}: with FLATOUT_LIVE=1, programs that train here are tuned", err=True
+        )
     if not remove and importlib.util.find_spec("torch") is None:
         warn(f"torch is not installed beside flatout in {sys.prefix}: nothing can train there")
     return 0

@@ -28,7 +28,7 @@ For = Annotated[
     typer.Option(
         "--for",
         metavar="GOAL",
-        help="What it is to be best at: latency, throughput or size.",
+        help="What to optimise for: latency, throughput or size.",
         autocompletion=_options.one_of("latency", "throughput", "size"),
     ),
 ]
@@ -67,7 +67,7 @@ Capture = Annotated[
     typer.Option(
         "--capture",
         metavar="FOLDER",
-        help="Export what an earlier export captured; no script runs.",
+        help="Export the capture of an earlier export; the script is not run.",
     ),
 ]
 Weights = Annotated[
@@ -89,7 +89,7 @@ Tune = Annotated[
 Threads = Annotated[
     int | None,
     typer.Option(
-        "--threads", metavar="N", min=1, help="Threads of a call.  [default: the usable cores]"
+        "--threads", metavar="N", min=1, help="Threads for each call.  [default: the usable cores]"
     ),
 ]
 Install = Annotated[
@@ -216,7 +216,7 @@ def _exported(
     if capture is not None and words:
         raise UserError("--capture runs no script", f"flatout export --capture {capture}")
     if capture is None:
-        terminal.say("running the script, to take its model and inputs")
+        terminal.say("running the script to capture its model and inputs")
         capture = _captured(words, python, request)
     warn_of_others()
     with ExportView() as view:
@@ -252,7 +252,7 @@ def _installed(settings: ExportSettings, yes: bool) -> ExportSettings:
 
 def _agreed() -> bool:
     if not sys.stdin or not sys.stdin.isatty():
-        raise UserError("nobody can be asked here", "agree beforehand: --install --yes")
+        raise UserError("there is no terminal to ask on", "agree beforehand: --install --yes")
     sys.stderr.write("install? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

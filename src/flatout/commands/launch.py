@@ -35,7 +35,7 @@ Engine = Annotated[
 NodeCount = Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Nodes.")]
 Gpus = Annotated[
     str | None,
-    typer.Option("--gpus", metavar="all|N", help="GPUs of each node, a process on each."),
+    typer.Option("--gpus", metavar="all|N", help="GPUs of each node, one process on each."),
 ]
 Ranks = Annotated[
     int | None,
@@ -51,23 +51,23 @@ Env = Annotated[
     typer.Option(
         "--env",
         metavar="NAME[=VALUE]",
-        help="Set a variable for the script; without a value, to what it is here. Repeatable.",
+        help="Set an environment variable; without a value, to the value it has here. Repeatable.",
     ),
 ]
 Partition = Annotated[
     str, typer.Option("--partition", metavar="NAME", help="Slurm: the partition.")
 ]
 Account = Annotated[
-    str, typer.Option("--account", metavar="NAME", help="Slurm: who is charged for it.")
+    str, typer.Option("--account", metavar="NAME", help="Slurm: the account to charge.")
 ]
 Queue = Annotated[
     str, typer.Option("--queue", metavar="NAME", help="Kubernetes: the queue of Kueue.")
 ]
 Image = Annotated[
-    str, typer.Option("--image", metavar="IMAGE", help="Container image, where there are such.")
+    str, typer.Option("--image", metavar="IMAGE", help="Container image, for engines that use one.")
 ]
 Hosts = Annotated[
-    str, typer.Option("--hosts", metavar="A,B", help="ssh: the machines, the first one leads.")
+    str, typer.Option("--hosts", metavar="A,B", help="ssh: the machines; the first one leads.")
 ]
 Set = Annotated[
     list[str] | None,
@@ -83,7 +83,7 @@ Name = Annotated[
 Restarts = Annotated[
     int,
     typer.Option(
-        "--restarts", metavar="N", min=0, help="Start a script that fails again, so often."
+        "--restarts", metavar="N", min=0, help="Restart a script that fails, at most this often."
     ),
 ]
 Python = Annotated[
@@ -93,7 +93,7 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the files that would be submitted, and end.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Submit without asking.")]
-NoFollow = Annotated[bool, typer.Option("--no-follow", help="End once it is submitted.")]
+NoFollow = Annotated[bool, typer.Option("--no-follow", help="End once the job is submitted.")]
 Follow = Annotated[
     str, typer.Option("--follow", metavar="JOB", help="Follow a job that was launched from here.")
 ]
@@ -233,7 +233,7 @@ def _nodes(nodes: int, hosts: str) -> int:
     """The number of nodes: one for each host if hosts are named."""
     named = len(_hosts(hosts))
     if named and nodes not in (1, named):
-        raise UserError(f"--hosts names {named}, --nodes {nodes}", "leave --nodes out")
+        raise UserError(f"--nodes is {nodes}, but --hosts names {named}", "leave --nodes out")
     return named or nodes
 
 
@@ -287,7 +287,7 @@ def _plan(path: Path | None, no_plan: bool) -> Path | None:
 
 def _lock() -> str:
     """The packages of the script's Python, as far as they can be read quickly."""
-    with harmless("the packages of this environment are not written down"):
+    with harmless("the packages of this environment could not be recorded"):
         from flatout.installing import answers
         from flatout.probing import packages
         from flatout.running.one.command import chosen_python
@@ -300,7 +300,7 @@ def _lock() -> str:
 def _agreed() -> None:
     """Ask for consent. Raises UserError if nobody can answer or the answer is no."""
     if not sys.stdin or not sys.stdin.isatty():
-        raise UserError("nobody can be asked here", "agree beforehand: --yes")
+        raise UserError("there is no terminal to ask on", "agree beforehand: --yes")
     sys.stderr.write("submit? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -313,7 +313,7 @@ def _existing(follow: str, cancel: str, as_json: bool) -> int:
     from flatout.reporting import terminal
 
     if follow and cancel:
-        raise UserError("--follow and --cancel are two things", "leave one of them out")
+        raise UserError("--follow and --cancel cannot be combined", "leave one of them out")
     job = folders.find(follow or cancel, Path.cwd())
     if follow:
         return _followed(job, as_json, None)

@@ -81,8 +81,8 @@ def _devices(
         return 1, size or machine.memory.total_bytes
     if size is None and not sizes:
         raise UserError(
-            "this machine shows no GPU, so how much memory each one has is not known",
-            f"name it: flatout memory --gpus {gpus or 8} --memory 80GB train.py",
+            "flatout sees no GPU here, so the memory of each GPU is not known",
+            f"give it: flatout memory --gpus {gpus or 8} --memory 80GB train.py",
         )
     return gpus or max(1, len(sizes)), size or min(sizes)
 

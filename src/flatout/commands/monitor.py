@@ -59,11 +59,11 @@ Prometheus = Annotated[
 ]
 Exec = Annotated[
     list[str] | None,
-    typer.Option("--exec", metavar="COMMAND", help="Run this for each alert. Repeatable."),
+    typer.Option("--exec", metavar="COMMAND", help="Run this command for each alert. Repeatable."),
 ]
 Webhook = Annotated[
     list[str] | None,
-    typer.Option("--webhook", metavar="URL", help="Post each alert there. Repeatable."),
+    typer.Option("--webhook", metavar="URL", help="Post each alert to this address. Repeatable."),
 ]
 
 

@@ -36,7 +36,8 @@ Planned = Annotated[
     Path | None, typer.Option("--plan", metavar="FILE", help="Run the script with this plan.")
 ]
 NoBench = Annotated[
-    bool, typer.Option("--no-bench", help="Do not measure the hardware, nor time products again.")
+    bool,
+    typer.Option("--no-bench", help="Do not measure the hardware or time matrix products again."),
 ]
 FailAbove = Annotated[
     str,

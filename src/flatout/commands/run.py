@@ -284,7 +284,7 @@ def _plan(target: Command, path: Path | None, no_plan: bool, quiet: bool) -> Pla
         return plan_file.read(path or PLAN, warn)
     if not quiet and not no_plan:
         make = f"flatout run --live {target.shown}"
-        warn(f"no {PLAN} here: it runs as written; to make it faster while it trains: {make}")
+        warn(f"no {PLAN} here, so the script runs as written; to tune it while it trains: {make}")
     return Plan(boosts=())
 
 

@@ -33,9 +33,7 @@ WindowSteps = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(metavar="N", help="Random seed of every trial.")]
-Why = Annotated[
-    bool, typer.Option("--why", help="Say at the end why each boost that is left out is.")
-]
+Why = Annotated[bool, typer.Option("--why", help="Say at the end why each boost was left out.")]
 PlanToWrite = Annotated[Path, typer.Option(metavar="FILE", help="Write the plan to this file.")]
 
 

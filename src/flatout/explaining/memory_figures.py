@@ -55,7 +55,7 @@ ALONE = Wording(
     "单个张量就大于整块 GPU：形状有误或平方增长。",
 )
 UNDECIDED = Wording(
-    "They do not decide between the model's own need and what is kept from earlier steps.",
+    "They cannot tell the model's own need from what is kept from earlier steps.",
     "这些数字不足以区分模型本身的需求与之前步骤保留的数据。",
 )
 MISSING = Wording(

@@ -74,7 +74,7 @@ LEVEL = Wording(
 )
 LONG_BATCH = Wording(
     "The last batch was larger than any before: {last} elements, at most {most} until then "
-    "({times}x). One long sample makes it: limit its length, or sort samples by length.",
+    "({times}x). One long sample causes this: limit its length, or sort samples by length.",
     "最后一个 batch 比之前任何一个都大：{last} 个元素，此前最多 {most} 个（{times} 倍）。"
     "由一个过长的样本造成：请限制长度，或按长度分组。",
 )

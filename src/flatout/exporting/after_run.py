@@ -39,7 +39,7 @@ def trained_with(ended: Finished) -> tuple[str, ...]:
     if not engaged:
         return ()
     return (
-        f"it was trained with {', '.join(engaged)}; taken was the script's own model, and its"
-        " results without them are the measure: figures that the script printed may be off by what"
-        " they round",
+        f"it was trained with {', '.join(engaged)}; the script's own model was exported, and"
+        " builds are compared with its results without these boosts: figures that the script"
+        " printed may differ by rounding",
     )

@@ -32,7 +32,7 @@ NO_AGENT = (
     " PYTHONPATH)"
 )
 USE_PYTHON = "start the script without these options, or name the Python that runs it: --python"
-TRIES = "see that the script ends well by itself first"
+TRIES = "first make sure that the script runs to its end by itself"
 LOG_LINES = 12
 Warn = Callable[[str], None]
 

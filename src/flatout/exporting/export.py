@@ -66,7 +66,7 @@ def read(capture: Path) -> dict[str, Any]:
     missing = [name for name in FILES if not (capture / name).is_file()]
     if missing:
         raise UserError(
-            f"{capture} is no capture of a model: {missing[0]} is missing",
+            f"{capture} is not a captured model: {missing[0]} is missing",
             "make one: flatout export train.py",
         )
     try:
@@ -255,7 +255,7 @@ class Export:
 
     def measure(self) -> None:
         """Time the verified builds, in turns."""
-        self.tell(f"time of {len(self.verified)} builds in turns")
+        self.tell(f"time of {len(self.verified)} builds in turn")
         builds = [attempt.timed for attempt in self.verified]
         batch = int(self.facts["single_rows"])
         seconds = self.settings.measure_s

@@ -29,7 +29,7 @@ def of(
     notes += _measurement(rounds, eager)
     if facts["batch_matters"]:
         notes.append(
-            "the model gives a sample another result alone than in its batch, eagerly too:"
+            "a sample's result depends on the other samples in its batch, in eager PyTorch too:"
             " batching requests changes answers"
         )
     if str(captured["weights"]) == "as made":

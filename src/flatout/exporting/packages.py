@@ -107,7 +107,7 @@ def plan(python: str, packages: Sequence[RuntimePackage]) -> OverlayInstallation
     replaced = [item["name"] for item in entries if _normal(item["name"]) in KEPT]
     if replaced:
         raise UserError(
-            f"{', '.join(names)} would install another {' and '.join(replaced)}",
+            f"{', '.join(names)} would replace the installed {' and '.join(replaced)}",
             "leave out --install, or the backend that needs it: --skip",
             1,
         )

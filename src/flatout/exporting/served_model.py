@@ -48,7 +48,7 @@ def read(folder: Path) -> ServedModel:
         facts = json.loads(path.read_text(encoding="utf-8"))
         if facts.get("schema") != SCHEMA:
             raise UserError(
-                f"{path} is of the form {facts.get('schema')!r}; this flatout knows {SCHEMA}", AGAIN
+                f"{path} has schema {facts.get('schema')!r}; this flatout reads {SCHEMA}", AGAIN
             )
         return _model(folder.resolve(), facts)
     except OSError as error:

@@ -40,7 +40,7 @@ def _explained(error: BaseException) -> Explained:
     text = "".join(traceback.format_exception(error))
     records: list[tuple[int, wire.Record]] = [(os.getpid(), wire.Crashed(text))]
     if "torch" in sys.modules:
-        with harmless("what its tensors hold is not told"):
+        with harmless("the contents of its tensors are not shown"):
             records.append((os.getpid(), start.scene(error)))
     lines = [text.encode("utf-8", "replace")]
     return explaining.of_crash(lines, _here, records) or explaining.explain_text(text, _here)

@@ -203,7 +203,7 @@ class RunHere:
             for name, value in needed.items():
                 if os.environ.get(name) != value:
                     line = f"export {name}={value}"
-                    warn_once(f"only the start of Python can set this part of the plan: {line}")
+                    warn_once(f"this part of the plan must be set before Python starts: {line}")
 
     def _heard(self, record: wire.Record) -> None:
         if self._tuning is not None:
@@ -257,7 +257,7 @@ class RunHere:
         """What was not tried, as it cannot be switched now, and the lines that would do it."""
         waiting = self._tuning.only_at_start() if self._tuning is not None else {}
         for boost, lines in waiting.items():
-            yield f"{boost} was not tried, as only a start of Python can set it; to add it:"
+            yield f"{boost} was not tried: it must be set before Python starts; to add it:"
             yield from (f"  {line}" for line in lines.splitlines())
 
 

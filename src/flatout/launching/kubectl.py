@@ -95,7 +95,7 @@ class Kubectl:
         try:
             return json.loads(answer.stdout).get("status") or {}, answer
         except ValueError:
-            return None, ToolAnswer(-1, "", "kubectl's answer is no JSON")
+            return None, ToolAnswer(-1, "", "kubectl's answer is not JSON")
 
     def tried(self, text: str) -> ToolAnswer:
         """Have the API server check objects without keeping them. Raises UserError on refusal."""
@@ -138,7 +138,7 @@ def failure(answer: ToolAnswer) -> UserError:
         return UserError(f"the cluster does not allow it: {said(answer)}", next_step)
     if "AlreadyExists" in text:
         return UserError(said(answer), "give the job another name: --name my-run-2")
-    return UserError(f"Kubernetes does not take it: {said(answer)}", "see the file: --dry-run")
+    return UserError(f"Kubernetes rejects the job: {said(answer)}", "see the file: --dry-run")
 
 
 def said(answer: ToolAnswer) -> str:

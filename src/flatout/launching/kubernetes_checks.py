@@ -27,12 +27,12 @@ BUILD = (
 def here(request: LaunchRequest) -> None:
     """Check what needs no cluster. Raises UserError."""
     if not request.image:
-        raise UserError("Kubernetes runs images, and none is named", BUILD)
+        raise UserError("Kubernetes needs an image, and none is named", BUILD)
     if any(mark in request.image for mark in " \t'\"") or request.image != request.image.strip():
         raise UserError(f"--image {request.image!r} is no name of an image", BUILD)
     kind = request.option("kind")
     if kind and kind not in KINDS:
-        raise UserError(f"--set kind={kind} is none of {', '.join(KINDS)}", f"--set kind={JOB}")
+        raise UserError(f"--set kind={kind} is not one of {', '.join(KINDS)}", f"--set kind={JOB}")
     kubernetes_pod.claims(request)
     kubernetes_pod.pod(request)
     if request.option("code") not in ("", "image", "configmap"):

@@ -131,7 +131,7 @@ def resources(request: LaunchRequest) -> dict[str, Entry] | None:
     gpus = request.gpus
     if gpus == "all":
         raise UserError(
-            "how many GPUs `all` are is known where the cluster is", "name the number: --gpus 8"
+            "--gpus all can be counted only where the cluster is", "name the number: --gpus 8"
         )
     asked: dict[str, Entry] = {}
     for kind in ("cpu", "memory"):

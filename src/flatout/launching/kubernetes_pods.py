@@ -25,8 +25,8 @@ STUCK = {
     "ErrImagePull": "its image cannot be pulled",
     "InvalidImageName": "the image's name is not valid",
     "ImageInspectError": "its image cannot be read",
-    "CreateContainerConfigError": "its container cannot be made",
-    "CreateContainerError": "its container cannot be made",
+    "CreateContainerConfigError": "its container cannot be created",
+    "CreateContainerError": "its container cannot be created",
     "RunContainerError": "its container cannot be started",
 }
 
@@ -104,7 +104,7 @@ def _waits_for(status: Mapping[str, Any], current: Mapping[str, Any]) -> str:
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             said = str(condition.get("message") or "").strip()
-            return f"no place for it: {said}" if said else "no place for it"
+            return f"no node can take it: {said}" if said else "no place for it"
     return ""
 
 

@@ -101,12 +101,14 @@ def check(request: LaunchRequest, chosen: Engine) -> None:
             known = ", ".join(chosen.ENGINE.settings) or "none"
             raise UserError(f"{title} has no setting {name!r}; there are: {known}", "leave it out")
     if not NAME.fullmatch(request.name):
-        message = f"--name {request.name!r} is no name that every engine takes"
-        raise UserError(message, "up to 42 small letters, digits and hyphens: --name my-run-3")
+        message = f"not every engine accepts --name {request.name!r}"
+        raise UserError(
+            message, "use up to 42 lower-case letters, digits and hyphens: --name my-run-3"
+        )
     for name, _ in request.variables:
         if not VARIABLE.fullmatch(name):
             raise UserError(
-                f"--env {name!r} is no name of a variable", "write it as in --env EPOCHS=3"
+                f"--env {name!r} does not name a variable", "write it as in --env EPOCHS=3"
             )
     if request.gpus is not None and request.ranks is not None:
         raise UserError(
@@ -136,8 +138,8 @@ def _check_program(request: LaunchRequest) -> None:
     if words[0].startswith("-"):
         raise UserError(
             f"{words[0]} is not an option of flatout launch",
-            "its options stand before the script's name, the script's after it; "
-            "see flatout launch --help",
+            "put its options before the script's name and the script's after it; see flatout"
+            " launch --help",
         )
 
 
@@ -150,11 +152,11 @@ def _check_travels(request: LaunchRequest) -> None:
             continue
         if Path(word).is_absolute() or ".." in Path(word).parts:
             raise UserError(
-                f"{word} lies outside of {request.folder}, which is sent to the nodes",
+                f"{word} is outside {request.folder}, and only that folder is sent to the nodes",
                 "start it in the folder of the code, with a path below it",
             )
         reasons = {item.path: item.reason for item in request.packed.left_out}
-        why = reasons.get(Path(word).as_posix(), "it lies in a folder that stays")
+        why = reasons.get(Path(word).as_posix(), "it is in a folder that is not sent")
         raise UserError(f"{word} is not sent to the nodes: {why}", "name or place it differently")
 
 

@@ -29,7 +29,7 @@ class RayApi:
         answer = self.need("GET", "/api/version")
         version = answer.get("ray_version") if isinstance(answer, dict) else None
         if not isinstance(version, str):
-            raise UserError(f"what answers at {self.address} is no Ray cluster", START)
+            raise UserError(f"the server at {self.address} is not a Ray cluster", START)
         return version
 
     def need(self, method: str, path: str) -> Any:

@@ -28,15 +28,13 @@ def check(request: LaunchRequest) -> None:
     """Check what needs no cloud. Raises UserError."""
     if request.gpus is not None and not request.option("gpu"):
         raise UserError(
-            "which GPU? SkyPilot chooses machines by its model",
+            "no GPU model is named, and SkyPilot chooses machines by it",
             "--set gpu=H100; all that there are: sky gpus list --all",
         )
     if request.gpus == "all":
-        raise UserError(
-            "how many GPUs `all` are is not known before there are machines", "--gpus 8"
-        )
+        raise UserError("--gpus all cannot be counted before there are machines", "--gpus 8")
     if request.option("after", "stop") not in AFTER:
-        raise UserError("--set after is none of stop, down, keep", "--set after=down")
+        raise UserError("--set after is not one of stop, down, keep", "--set after=down")
     if request.option("spot", "no") not in ("yes", "no"):
         raise UserError("--set spot is neither yes nor no", "--set spot=yes")
     _mount(request)

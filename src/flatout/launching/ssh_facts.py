@@ -155,7 +155,10 @@ def warnings(
         yield f"torch {facts[0].torch} there, {torch} here"
     counts = {known.gpus for known in facts}
     if len(counts) > 1:
-        yield f"not as many GPUs on each: {', '.join(str(known.gpus) for known in facts)}"
+        yield (
+            "the machines have different numbers of GPUs:"
+            f" {', '.join(str(known.gpus) for known in facts)}"
+        )
 
 
 def leader_address(host: RemoteHost, known: HostFacts) -> str:
@@ -191,12 +194,13 @@ def check_reach(machines: Sequence[RemoteHost], address: str, port: int, python:
     listener.join(1)
     if said and said[0].startswith("taken"):
         raise UserError(
-            f"port {port} of {leader.name} is in use", f"another one: --set port={port + 7}"
+            f"port {port} of {leader.name} is in use", f"choose another one: --set port={port + 7}"
         )
     wrong = next(pair for pair in zip(others, answers, strict=True) if pair[1] != "reached")
     raise UserError(
         f"{wrong[0].name} does not reach {leader.name} at {address}, port {port}: {wrong[1]}",
-        f"open the port in {leader.name}'s firewall, or another address: --set leader=10.0.0.1",
+        f"open the port in {leader.name}'s firewall, or give another address: --set"
+        " leader=10.0.0.1",
     )
 
 
@@ -216,7 +220,7 @@ def _facts(host: RemoteHost, python: str) -> HostFacts:
         if line.startswith(MARK) and (known := decode(HostFacts, _json(line))) is not None:
             return known
     raise UserError(
-        f"{host.name}: {python} there does not say what it has: {answer.said}",
+        f"{host.name}: {python} there did not report what it has: {answer.said}",
         f"try it by hand: ssh {host.name} {python} --version",
     )
 

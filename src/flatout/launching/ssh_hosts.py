@@ -29,7 +29,7 @@ HOST = re.compile(r"(?:[\w.-]+@)?[\w.:%-]+")
 TROUBLES = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key is not the one it had: it was installed anew, or another machine answers",
+        "its host key has changed: it was reinstalled, or another machine answers",
         "once you know why: ssh-keygen -R {host}",
     ),
     (
@@ -44,7 +44,7 @@ TROUBLES = (
     ),
     (
         "Too many authentication failures",
-        "your agent offers too many keys",
+        "your ssh agent offers too many keys",
         "name the right one in ~/.ssh/config: IdentityFile and IdentitiesOnly yes",
     ),
     (
@@ -54,8 +54,12 @@ TROUBLES = (
     ),
     ("Connection refused", "no sshd answers there", "start it: sudo systemctl start ssh"),
     ("timed out", "it does not answer", "is it on, and in this network? ping {host}"),
-    ("No route to host", "there is no way to it", "is it on, and in this network? ping {host}"),
-    ("Network is unreachable", "there is no way to it", "is this machine in a network?"),
+    (
+        "No route to host",
+        "there is no network route to it",
+        "is it on, and in this network? ping {host}",
+    ),
+    ("Network is unreachable", "there is no network route to it", "is this machine in a network?"),
     ("Bad owner or permissions", "ssh does not trust its own files", "chmod 600 ~/.ssh/config"),
     ("UNPROTECTED PRIVATE KEY FILE", "others can read your key", "chmod 600 the key's file"),
 )

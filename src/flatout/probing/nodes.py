@@ -122,7 +122,7 @@ def _document(environ: Environ, name: str) -> Any:
     try:
         return json.loads(environ[name])
     except ValueError as error:
-        raise UserError(f"{name} is no JSON: {error}", _by_hand()) from error
+        raise UserError(f"{name} is not JSON: {error}", _by_hand()) from error
 
 
 def port_for(job: str) -> int:

@@ -72,7 +72,7 @@ def _run_process(
                     running, slow, started_at = "", False, time.monotonic()
             is_late = talk.running
             seconds = time.monotonic() - started_at
-            ending = f"no end within {seconds:.3g} s" if is_late else talk.how_it_ended()
+            ending = f"did not end within {seconds:.3g} s" if is_late else talk.how_it_ended()
     except OSError as error:
         running, seconds = FIRST[0], 0.0
         ending = f"{command[0]} cannot be started: {error.strerror or error}"

@@ -181,7 +181,7 @@ def guard_numbers(guard: Guard) -> list[str]:
         within = guard.passed and guard.redrawn_sigma is None
         words = f"loss {'within' if within else 'off by'} {sigma:.1f} sigma"
         if guard.redrawn_sigma is not None:
-            words += f", by other random numbers alone {guard.redrawn_sigma:.1f}"
+            words += f", and by {guard.redrawn_sigma:.1f} with other random numbers alone"
         numbers.append(words)
     return numbers
 

@@ -22,7 +22,7 @@ OURS = {
 
 TOO_GOOD = 1.5
 """The limit of a credible speed-up per rank: caches can give slightly more than 1."""
-DISTURBED = "; {} ranks cannot give as much: something else ran beside the one process"
+DISTURBED = "; {} ranks cannot gain that much: another program slowed the one process down"
 NATIVE = {
     "accelerate": "Accelerate",
     "ddp": "the script itself",

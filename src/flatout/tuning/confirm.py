@@ -82,7 +82,7 @@ def as_redrawn(guard: Guard, own: Sequence[float]) -> Guard:
         return guard
     farthest = max(map(abs, own))
     sigma = f"loss off by {guard.loss_sigma:+.1f} sigma"
-    reason = f"{sigma}, by other random numbers alone {farthest:.1f}"
+    reason = f"{sigma}, and by {farthest:.1f} with other random numbers alone"
     return dataclasses.replace(guard, passed=True, reason=reason, redrawn_sigma=farthest)
 
 

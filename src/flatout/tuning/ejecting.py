@@ -49,7 +49,7 @@ def as_changes(ejected: Ejected, plan: Plan, tell: Callable[[str], None] | None)
     ejected, steps = _changed(ejected, text, plan.job)
     tried = ""
     if tell is not None and command.argv[1:2] != (str(command.script),):
-        tried, tell = "not run: only a script that Python itself starts is", None
+        tried, tell = "not run: flatout can only try a script that Python starts directly", None
     while tell is not None and len(steps) > 1:
         name = command.script.name
         tell(f"running the changed {name} for {STEPS} steps, {LIMIT_S:.0f} s at most")

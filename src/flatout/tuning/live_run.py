@@ -156,7 +156,7 @@ def _notes(summary: wire.LiveSummary, untried: list[str]) -> list[str]:
     if summary.run_basis and summary.run_steps:
         steps = "optimizer steps" if summary.micro_steps else "steps"
         taken = f"{summary.run_steps:,} {steps}"
-        notes.append(f"the run was taken to have {taken}: {summary.run_basis}")
+        notes.append(f"assumed length of the run: {taken} ({summary.run_basis})")
     if untried:
         notes.append(
             f"not tried, since this run was too short: {', '.join(untried)}; `flatout tune` tries"

@@ -25,7 +25,10 @@ from flatout.tuning import native_trial, rank_run
 from flatout_agent import wire
 
 LOOK = "trial: one process, as written, to see whether the script divides its work itself"
-UNSEEN = "whether the script divides its work itself is not known, and its rows are cut: {why}"
+UNSEEN = (
+    "flatout cannot tell whether the script divides its work itself, so it divides the batches:"
+    " {why}"
+)
 
 
 def program(

@@ -24,10 +24,10 @@ NAMES = {
     "transformers": "Transformers' Trainer",
     wire.OWN_DDP: "DDP of its own",
 }
-ALONE = "its processes made no group: each trained for itself"
-OWN_BATCH = "the batch of all ranks is the script's own affair"
+ALONE = "its processes formed no process group: each trained alone"
+OWN_BATCH = "the script itself sets the batch of all ranks"
 UNSCALED = "--scale-batch changes nothing: the script does not divide its work itself"
-UNEVEN = "its nodes must have equally many ranks; here they have {sizes}"
+UNEVEN = "all nodes must have the same number of ranks; here they have {sizes}"
 UNDIVIDED = "{ranks} ranks cannot divide a batch of {batch} evenly"
 EVEN_NODES = ("fabric", "lightning")
 """These only know the ranks of a node and the number of nodes."""

@@ -23,8 +23,8 @@ from flatout.running.ranks.layout import RankLayout, asked_layout
 from flatout.tuning import native_trial
 from flatout_agent import wire
 
-UNTRIED = "{ranks} ranks on {nodes} nodes, untried: a trial of ranks is for one machine; {how}"
-CUT = "that the rows of a batch can be cut is still proved before the first step"
+UNTRIED = "{ranks} ranks on {nodes} nodes, without a trial, which works on one machine only; {how}"
+CUT = "before the first step, flatout still proves that the batches can be divided"
 NATIVE = "started as torchrun would, {who} divides the work"
 
 
@@ -115,7 +115,7 @@ class JoinedNodes:
             self.close()
             raise
         if agreed.total < 2:
-            raise UserError("one rank is the script as it is", "--nodes 1")
+            raise UserError("one rank is the script as written", "--nodes 1")
         index, count = self.nodes.index, self.nodes.count
         first = agreed.firsts[index]
         place = RankPlace(first, agreed.total, agreed.store, agreed.host, index, count)

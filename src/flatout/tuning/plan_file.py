@@ -220,7 +220,7 @@ def _measured(plan: Plan) -> Table:
         "interval": "95 % confidence",
         "pairs": "runs in turn: as written, with the plan, as written ...",
         "compile_s": "seconds spent compiling before the first fast step",
-        "pays_after_steps": "from this step on, the run is ahead in spite of compiling",
+        "pays_after_steps": "from this step on, compiling has paid off",
     }
     _fill(table, figures)
     for name, comment in comments.items():

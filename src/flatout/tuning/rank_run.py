@@ -22,8 +22,8 @@ from flatout.tuning import plan_file, scaling_trial
 from flatout.tuning.scaling_trial import RankMachine, TooShort
 from flatout_agent import wire
 
-TOO_SHORT = "the script is too short for a trial of ranks: it trains on all of them untried"
-NEEDS_TRIAL = "--scale-batch needs the trial, which sees whose loaders the script uses"
+TOO_SHORT = "the script is too short for a trial of ranks: it trains on all of them without one"
+NEEDS_TRIAL = "--scale-batch needs the trial, which shows whose loaders the script uses"
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,11 @@ def check(
 ) -> bool:
     """Whether several ranks are requested. Raises UserError for options that do not go together."""
     if ranks is not None and gpus is not None:
-        raise UserError("--ranks and --gpus say the same thing in two ways", "give one of them")
+        raise UserError("--ranks and --gpus both set the number of ranks", "give one of them")
     asked = ranks is not None or gpus is not None or nodes is not None
     if scale_batch and not asked:
         raise UserError(
-            "--scale-batch says how large the batch of several ranks is",
+            "--scale-batch needs several ranks",
             "name them: --gpus all --scale-batch",
         )
     if asked and live:

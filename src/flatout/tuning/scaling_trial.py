@@ -144,7 +144,7 @@ def _rows(asked: _Asked, written: Measurement, drawn: bool = False) -> list[Scal
                 if row.error is not None:
                     break
                 continue
-            asked.tell(f"its rows are cut instead: {why}")
+            asked.tell(f"flatout divides its batches instead: {why}")
             how = None
         asked.tell(f"trial: {size} ranks")
         outcome = asked.run(size)
@@ -168,7 +168,7 @@ def _beside_rounding(
     if any(model.random for model in row.models):
         return row
     share = max(seen.gradient_error, LEAST_ROUNDING)
-    asked.tell("trial: one process whose gradients are rounded otherwise")
+    asked.tell("trial: one process whose gradients are rounded differently")
     disturbed = asked.run(1, rounding=share).measured
     if disturbed is None or not within_rounding(written.losses, ranks.losses, disturbed.losses):
         return row
@@ -269,7 +269,7 @@ def losses_agree(
     if both is None:
         return "different", "NaN or Inf where one process has a number"
     if len(both) < LEAST_STEPS:
-        return None, "the program shows too few losses"
+        return None, "the program has too few losses to compare"
     errors = _first_errors(one, several)
     if not drawn and max(errors) > TOLERANCE:
         return "different", f"a loss of the first steps is off by {max(errors):.1e} of its value"
@@ -361,6 +361,6 @@ def refused(scaling: Scaling) -> UserError:
     """The message to the user if no number of ranks pays."""
     return UserError(
         f"not trained on ranks: {scaling.refusal}",
-        "run it without --ranks and --gpus; --no-trial trains on them all the same",
+        "run it without --ranks and --gpus; --no-trial uses them anyway",
         1,
     )

@@ -43,7 +43,7 @@ def with_boost(text: str, boost: EjectedBoost, facts: JobFacts | None) -> str:
     if boost.where == "environment":
         raise UnclearError("it is set before Python starts")
     if boost.risk == "semantics":
-        raise UnclearError("it changes what is computed: that is yours to decide")
+        raise UnclearError("it changes what is computed, which is for you to decide")
     if boost.id == "channels-last":
         _channels_last(script)
     elif boost.id == "clip-grad":
@@ -75,7 +75,7 @@ def _add_lines(script: ScriptText, boost: EjectedBoost, hand: ast.Module) -> Non
         script.add_after_imports(boost.lines)
         return
     if set(uses) - {"model"} or boost.params.get("scope") == "blocks":
-        raise UnclearError("where its lines belong cannot be told from the script")
+        raise UnclearError("flatout cannot tell where in the script its lines belong")
     for statement, model in _optimized(script):
         places = [node for node in ast.walk(hand) if isinstance(node, ast.Name)]
         lines = list(boost.lines)
@@ -158,7 +158,7 @@ def _give_to_calls(script: ScriptText, name: str, wanted: dict[str, str]) -> Non
                 new.append(f"{word}={value}")
             elif not isinstance(before, ast.Constant):
                 said = f"{word}={ast.unparse(before)}"
-                raise UnclearError(f"line {before.lineno} says {said}: let that be {value}")
+                raise UnclearError(f"line {before.lineno} says {said}: change it to {value}")
             else:
                 script.replace(*script.span(before), value)
         if new:

@@ -143,7 +143,7 @@ class ScriptText:
         try:
             ast.parse(edited)
         except SyntaxError:
-            raise UnclearError("the script's lines leave no place for it") from None
+            raise UnclearError("there is no place for it between the script's lines") from None
         return edited.decode()
 
 

@@ -42,7 +42,7 @@ def try_starts(
         cost_s = _cost_s(bench, search)
         too_costly = candidate.promise < WORTH and left_s < PLENTIFUL * cost_s
         if too_costly or left_s < 2 * cost_s:
-            reason = f"it promises little, and fresh processes take about {cost_s:.0f} s"
+            reason = f"its expected gain is small, and fresh processes take about {cost_s:.0f} s"
             if candidate.promise >= WORTH:
                 reason = f"no time left: it needs fresh processes, about {cost_s:.0f} s"
             rows.append(skip(boosts, candidate.boost.id, reason, "no_time"))

@@ -192,10 +192,10 @@ def _reason(code: int, text: bytes, command: str) -> str:
 def slurm_hosts(job: str) -> list[str]:
     """The nodes of a running Slurm job. Raises UserError if Slurm does not name them."""
     if not job.replace("_", "").replace("+", "").isalnum():
-        raise UserError(f"{job!r} is no job of Slurm", "squeue --me lists yours")
+        raise UserError(f"Slurm has no job {job!r}", "squeue --me lists yours")
     names = _asked(["squeue", "--noheader", "--jobs", job, "--format", "%N"]).split()
     if not names:
-        raise UserError(f"Slurm's job {job} does not run", "squeue --me", 1)
+        raise UserError(f"Slurm's job {job} is not running", "squeue --me", 1)
     return _asked(["scontrol", "show", "hostnames", names[0]]).split()
 
 

@@ -172,5 +172,5 @@ class Booster:
             self.recorder.write(wire.BoostNote(boost, state, "; ".join(details)))
         for order, module in self.orders if final else ():
             if order.id not in self._notes:
-                reason = f"its moment never came: no {module.BOOST.moment.value} was seen"
+                reason = f"it was never applied: no {module.BOOST.moment.value} was seen"
                 self._note(order.id, "declined", reason)

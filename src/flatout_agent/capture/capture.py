@@ -161,11 +161,11 @@ def _answering(
         own = inner.calls_of(model, child, calls, _run) if child is not None else []
         if child is None or not own:
             raise CannotCapture(
-                f"{type(model).__name__} returns a loss alone",
+                f"{type(model).__name__} returns only a loss",
                 "name the module inside that gives the answers: --model NAME",
             )
         notes.append(
-            f"{type(model).__name__} returns a loss alone: taken is its {type(child).__name__}"
+            f"{type(model).__name__} returns only a loss: its {type(child).__name__} is exported"
         )
         model, calls = child, own
     flattened = FlatModel(model, flat.template(model, calls[0]))
@@ -250,7 +250,7 @@ def _rows(flattened: FlatModel, samples: list[Tensors], notes: list[str]) -> row
             flattened.outputs, _ = flat.choose_outputs(flattened.answer(*samples[0]), True)
             notes[:] = [note for note in notes if not note.startswith(flat.LEFT_OUT)]
         notes.append(
-            "results of samples depend on each other: the batch is exported as it was seen"
+            "results of samples depend on each other: the batch keeps the size that was seen"
         )
     return by_rows
 
@@ -293,8 +293,7 @@ def _check_repeats(flattened: FlatModel, sample: Tensors) -> None:
             where,
         )
     raise CannotCapture(
-        "the model answers otherwise when it is asked the same again: it keeps something from call "
-        "to call",
+        "the model gives another answer to the same input: it keeps state from call to call",
         "give the state to forward as an argument, and return the new one",
     )
 

@@ -32,7 +32,7 @@ def cannot_be(name: str, roots: Roots) -> CannotCapture | None:
     refused = roots.not_called(name)
     near = difflib.get_close_matches(word, sorted(known), n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    reason = f"{refused.reason}, and nothing in the script is called that: it was ended"
+    reason = f"{refused.reason}, and nothing in the script has that name: the script was ended"
     return CannotCapture(reason, f"{hint}{refused.cure}")
 
 

@@ -200,10 +200,10 @@ def _why(best: Root, called: list[Root]) -> tuple[str, ...]:
     if not others:
         return ()
     if all(root.shown == best.shown for root in others):
-        return (f"{best.shown} was made several times: the last one is taken",)
+        return (f"{best.shown} was made several times: the last one is exported",)
     why = "it is evaluated" if best.seen.evaluated else "it is the largest"
     named = ", ".join(root.shown for root in others)
-    return (f"{best.shown} is taken, since {why}; others: {named} (choose with --model)",)
+    return (f"{best.shown} is exported, since {why}; others: {named} (choose with --model)",)
 
 
 def _names(model: nn.Module) -> Iterator[str]:

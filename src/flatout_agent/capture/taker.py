@@ -206,7 +206,7 @@ class Taker:
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if error is not None:
             self._taken = True
-            reason = f"the script ended by {type(error).__name__}: its model is not taken"
+            reason = f"the script ended by {type(error).__name__}: its model is not exported"
             self.recorder.write(wire.ExportRefused(reason, "run it to its end"))
             return
         self.take()

@@ -26,7 +26,7 @@ from flatout_agent.speedups.memory_counters import resident_bytes
 
 MOST_S = 300.0
 """A copy that takes longer is ended; code compiled by then stays in the cache."""
-LINUX_ALONE = "copies are made on Linux alone"
+LINUX_ALONE = "copies are made only on Linux"
 COMPILER_MODULES = ("torch._inductor.codecache", "torch._inductor.codegen.cpp")
 """These variables hold the number of threads that code is compiled for."""
 DIES_WITH_PARENT = 1

@@ -380,7 +380,7 @@ class Checks:
                 if _is_ours(error):
                     self.booster.recorder.fault("guard", error)
             else:
-                why = "the model's call does not give the same twice"
+                why = "the same call of the model gave two different results"
             if verdict is None:
                 self._not_compared[id(recorded.model)] = why
                 return None
@@ -410,7 +410,7 @@ class Checks:
             if refused:
                 reason = next(iter(refused.values())).reason
                 ids = [candidate.id for candidate in self._group]
-                self._unsound(ids, f"it does not come back: {reason}")
+                self._unsound(ids, f"it could not be switched on again: {reason}")
 
     def _narrow(self, recorded: RecordedCall, written: RepeatedCall) -> GuardVerdict:
         """Refuse the boosts that this call shows to be wrong; returns the verdict on the rest.

@@ -352,7 +352,7 @@ class Tuning:
             if cover is None:
                 found.append(candidate)
             else:
-                self._not_now(candidate, Refusal(f"{cover.id} is on and leaves nothing for it"))
+                self._not_now(candidate, Refusal(f"{cover.id} is on and leaves it nothing to do"))
         return found
 
     def _variants(self) -> list[Candidate]:
@@ -494,7 +494,7 @@ class Tuning:
         self._compared = []
         alone = group[0]
         if answer.verdict == "faster" and not self._pays(answer, start_s):
-            reason = f"{answer.gain:.2f}x, but the run is too short to win its start-up back"
+            reason = f"{answer.gain:.2f}x, but the run is too short to pay for its start-up"
             self.tell(alone, "untried", reason, answer, began, verdict)
         elif answer.verdict == "faster":
             self._keep(group, answer, verdict, began, start_s)

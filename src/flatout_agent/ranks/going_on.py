@@ -47,9 +47,9 @@ def resume(saved: Mapping[str, Any] | None) -> str:
     if before == size or (saved is not None and not saved["calls"]):
         return ""
     return (
-        f"the checkpoint is of {_ranks(before)} and {_ranks(size)} resumed from it: random "
-        "numbers that the model itself draws (dropout) go on differently, as they would have "
-        "with another number of ranks from the start"
+        f"the checkpoint was written by {_ranks(before)}, and {_ranks(size)} resumed from it:"
+        " random numbers that the model itself draws (dropout) differ, as they would have with"
+        " that number of ranks from the start"
     )
 
 

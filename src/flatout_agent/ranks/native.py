@@ -25,9 +25,10 @@ from flatout_agent.tell.recorder import Recorder
 
 CHECK_AT = 2
 """Step after which a process group must exist."""
-NO_GROUP = "the script made no group of processes: each of them would train for itself"
+NO_GROUP = "the script formed no process group: each process would train alone"
 UNTRIED = (
-    "leave out --no-trial, which would have shown it; or give the option that makes it start one"
+    "leave out --no-trial: the trial would have shown this; or give the script's option that"
+    " starts one"
 )
 
 

@@ -92,7 +92,9 @@ class Prover:
         try:
             whole = self._run(inputs, None)
         except LoudOperator as operator:
-            return Proof(False, f"its {operator} draws random numbers in a way unknown here")
+            return Proof(
+                False, f"its {operator} draws random numbers in a way that flatout does not know"
+            )
         own = {id(tensor) for tensor in [*self.parameters, *whole.arguments]}
         if _foreign(whole.leaves, own):
             return Proof(False, "it uses a tensor that is neither its weight nor an argument")

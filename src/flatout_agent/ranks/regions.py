@@ -210,7 +210,7 @@ class Regions:
         began = time.perf_counter()
         values, spec = leaves.flat(returned)
         if spec != proof.spec:
-            raise Refused("a model returned something else than at its first call")
+            raise Refused("a model returned something other than at its first call")
         whole = [
             value if output is None else output.whole(value, split)
             for value, output in zip(values, proof.outputs, strict=True)
@@ -240,7 +240,7 @@ class Regions:
             raise Refused(
                 "the batches differ between the ranks: the script draws random numbers that no "
                 "seed reaches, or reads something that changes",
-                "seed what it draws at its start, as in numpy.random.default_rng(0)",
+                "seed its random generators at its start, as in numpy.random.default_rng(0)",
             )
 
     def _same_weights(self, model: torch.nn.Module) -> None:

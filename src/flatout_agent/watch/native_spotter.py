@@ -42,7 +42,9 @@ GROUPS = re.compile(r"init_process_group|init_device_mesh|DistributedDataParalle
 GATHERS = re.compile(r"\.gather(?:_for_metrics)?\(|\.reduce\(")
 MOST_BYTES = 2**20
 """The most bytes of a source file that is searched."""
-NORMALISES = "it normalises over its batch, which a framework does over each rank's rows alone"
+NORMALISES = (
+    "it normalises over its batch, and a framework would normalise over each rank's rows alone"
+)
 NO_GATHER = "it evaluates without gather_for_metrics: each rank would report its own part"
 OWN_PLACES = "it numbers its processes itself"
 

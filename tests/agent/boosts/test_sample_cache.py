@@ -679,7 +679,7 @@ TENSORS = torch.arange(80.0).reshape(40, 2)
         (lambda index: np.ma.ones(1), {"collate_fn": list},
          "a sample holds numpy.ma.MaskedArray"),
         (lambda index: index, {"batch_size": None, "sampler": [[0, 1], [2]], "lists": True},
-         "the sampler gives something else than numbers"),
+         "the sampler gives something other than numbers"),
     ],
 )  # fmt: skip
 def test_samples_that_it_does_not_keep(decode: Any, options: Any, reason: str) -> None:

@@ -98,7 +98,7 @@ def test_each_branch_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (models.Keeps, "keeps something from call to call"),
+        (models.Keeps, "keeps state from call to call"),
         (models.GivesList, "returns no tensor but list"),
     ],
 )
@@ -200,7 +200,7 @@ def test_labels_are_no_input(model: type[nn.Module], tmp_path: Path) -> None:
 def test_a_module_that_gives_the_loss_alone(tmp_path: Path) -> None:
     facts = taken(models.LossAlone(), [call(X, torch.zeros(8, dtype=torch.long))], tmp_path)
     assert facts["model"] == "Plain"
-    assert "LossAlone returns a loss alone" in facts["notes"][0]
+    assert "LossAlone returns only a loss" in facts["notes"][0]
 
 
 def test_a_module_inside_by_name(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_ways_to_end_and_to_evaluate(
 def test_nothing_is_taken_of_a_script_that_fails(end: str, code: int, exported: Any) -> None:
     run = exported(f"\ntrain(m := Net()); evaluate(m)\n{end}")
     assert run.returncode in (code, -2)
-    assert "its model is not taken" in run.one(wire.ExportRefused).reason
+    assert "its model is not exported" in run.one(wire.ExportRefused).reason
     assert not list(run.folder.parent.glob("capture*"))
 
 
@@ -173,7 +173,7 @@ def test_a_wrong_name_ends_the_script_at_its_first_step(exported: Any) -> None:
     assert (run.returncode, run.stdout) == (0, "")
     refused = run.one(wire.ExportRefused)
     assert "no model 'Nett' was called" in refused.reason
-    assert "it was ended" in refused.reason
+    assert "the script was ended" in refused.reason
     assert refused.cure.startswith(
         "did you mean Net? name it by its class or variable; called: Net"
     )
@@ -219,7 +219,7 @@ def test_the_last_of_several_folds(exported: Any) -> None:
     facts = taken(
         exported("\nfor fold in range(4):\n    train(model := Net())\n    evaluate(model)")
     )
-    assert "the last one is taken" in facts["notes"][0]
+    assert "the last one is exported" in facts["notes"][0]
 
 
 def test_a_script_without_a_model(exported: Any) -> None:

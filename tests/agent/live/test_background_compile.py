@@ -18,7 +18,7 @@ from flatout_agent.live.background_compile import BackgroundCompile
 from flatout_agent.live.state import Tick
 
 SOURCE = Path(__file__).parents[3] / "src"
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="copies are made on Linux alone")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="copies are made only on Linux")
 
 
 @pytest.fixture

@@ -358,7 +358,7 @@ def test_what_another_leaves_nothing_for_is_not_tried(monkeypatch: pytest.Monkey
     assert kept(tune(program, "bf16-autocast", "cpu-threads")) == ["bf16-autocast"]
     row = program.decided()["cpu-threads"]
     assert (row.verdict, row.pairs) == ("declined", 0)
-    assert row.reason == "bf16-autocast is on and leaves nothing for it"
+    assert row.reason == "bf16-autocast is on and leaves it nothing to do"
 
 
 def test_a_boost_that_gains_later_trains_until_it_can_show_it() -> None:

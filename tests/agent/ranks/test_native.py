@@ -149,7 +149,7 @@ def test_ranks_that_make_no_group_are_refused(job: list[str], tmp_path: Path) ->
     words = [f"{job[0]}/plain.py", *job[1:]]
     together = native_ranked.run(tmp_path, words, NativeStart(wire.OWN_DDP))
     assert together.codes == (wire.REFUSED_EXIT,) * 2
-    assert all("made no group" in refused.reason for refused in together.refused)
+    assert all("formed no process group" in refused.reason for refused in together.refused)
     assert all(len(ranked.losses(output)) <= 2 for output in together.outputs)
 
 

@@ -402,7 +402,7 @@ UNPULLED = {
 ENDED = {"phase": "Failed", "containerStatuses": [ended(143, "2026-01-01T00:00:01Z")]}
 KILLED = {"phase": "Failed", "containerStatuses": [ended(137, "2026-01-01T00:00:02Z", "OOMKilled")]}
 LATE = "DeadlineExceeded"
-HELD = "it is suspended: a queue holds it, or somebody did"
+HELD = "it is suspended, by a queue or by a user"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the fake is a shell script")
@@ -410,7 +410,7 @@ HELD = "it is suspended: a queue holds it, or somebody did"
     ("conditions", "statuses", "state", "code", "detail"),
     [
         ({}, [RUNNING], "running", None, ""),
-        ({}, [UNPLACED], "queued", None, f"node 0: no place for it: {NO_GPUS}"),
+        ({}, [UNPLACED], "queued", None, f"node 0: no node can take it: {NO_GPUS}"),
         ({}, [UNPULLED], "queued", None, "node 0: its image cannot be pulled: Back-off x:1"),
         ({"Suspended": {}}, [], "queued", None, HELD),
         ({"Complete": {}}, [{"phase": "Succeeded"}], "ended", 0, ""),

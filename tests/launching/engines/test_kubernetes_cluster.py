@@ -192,7 +192,7 @@ def test_training_goes_on_to_the_last_digit_where_pods_are_taken_away(
         (("--set", "kind=jobset"), "the cluster has no JobSet"),
         (("--gpus", "all"), "no node of the cluster has GPUs now"),
         (("--set", "memory=lots"), "quantities must match the regular expression"),
-        (("--set", "node-selector=a/b/c=d"), "Kubernetes does not take it"),
+        (("--set", "node-selector=a/b/c=d"), "Kubernetes rejects the job"),
     ],
 )
 def test_objections_come_before_anything_is_created(

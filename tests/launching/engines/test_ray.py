@@ -148,7 +148,7 @@ def test_too_few_nodes_are_a_warning_and_no_gpu_an_error(dashboard: Dashboard) -
 
 @pytest.mark.parametrize(
     ("answer", "message"),
-    [({"other": 1}, "is no Ray cluster"), (401, "does not know you"), (500, "answers 500")],
+    [({"other": 1}, "is not a Ray cluster"), (401, "does not know you"), (500, "answers 500")],
 )
 def test_what_answers_otherwise(dashboard: Dashboard, answer: Any, message: str) -> None:
     dashboard.answers["/api/version"] = answer

@@ -96,9 +96,9 @@ def test_the_environment_is_that_of_requirements_or_the_users_line() -> None:
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (replace(REQUEST, options=()), "which GPU"),
-        (asked(gpus="all"), "how many GPUs `all` are"),
-        (asked({"after": "never"}), "none of stop, down, keep"),
+        (replace(REQUEST, options=()), "no GPU model is named"),
+        (asked(gpus="all"), "cannot be counted"),
+        (asked({"after": "never"}), "not one of stop, down, keep"),
         (asked({"spot": "maybe"}), "neither yes nor no"),
         (asked({"mount": "/runs"}), "no BUCKET:/PATH"),
     ],
@@ -218,7 +218,7 @@ def test_before_there_are_machines(fake: Path) -> None:
     found = sky.state(job())
     assert (found.state, found.detail) == (
         "failed",
-        "its machines could not be had: sky api logs abc",
+        "its machines could not be obtained: sky api logs abc",
     )
     write(fake, [])
     assert sky.state(job()).state == "unknown"

@@ -180,7 +180,7 @@ class TestWhatCannotRun:
         assert self.refusal("main").next_step == "did you mean main.py?"
 
     def test_an_option_that_flatout_does_not_know(self) -> None:
-        assert "stand before" in str(self.refusal("--epochs", "3", "train.py").next_step)
+        assert "before the script" in str(self.refusal("--epochs", "3", "train.py").next_step)
 
     def test_no_such_interpreter(self, here: Path) -> None:
         python = environment(here / "env")

@@ -48,7 +48,7 @@ def test_what_came_from_outside_is_started_again(ended: RankFailure) -> None:
         failure(error="ValueError: no such label"),
         failure(error="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"),
         failure(code=3, error="exit code 3"),
-        failure("early", 1, "it ended in order while the others still trained"),
+        failure("early", 1, "it ended normally while the others still trained"),
         failure(code=-9, error="killed by SIGKILL", step=None),
         failure("gone", error="its connection broke", step=None),
     ],

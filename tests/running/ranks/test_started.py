@@ -103,7 +103,7 @@ print(f"rank {rank}")
         ("os.kill(os.getpid(), signal.SIGKILL)", -9, "killed by SIGKILL"),
         ("raise ValueError('no such label')", 1, "ValueError: no such label"),
         ("print('bad shard'); sys.exit(7)", 7, "bad shard (exit code 7)"),
-        ("sys.exit(0)", 1, "it ended in order while the others still trained"),
+        ("sys.exit(0)", 1, "it ended normally while the others still trained"),
     ],
 )
 def test_the_rank_that_ended_first_is_named_and_the_other_ended(

@@ -145,7 +145,7 @@ def test_growth_that_comes_with_longer_samples_is_no_leak() -> None:
     assert fires(leak001_memory_grows, view(job(taken(lambda step: step % 7, slope)), machine()))
     (breach,) = breaches(leak001_memory_grows, view(job(taken(longer, slope)), machine()))
     assert breach.fires
-    assert "what came with new shapes of batches is left out" in breach.evidence
+    assert "growth that came with new batch shapes is not counted" in breach.evidence
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def slowed(ratio: float, wait: float = 0.0) -> RankHistory:
 def test_slower_and_why() -> None:
     (breach,) = breaches(slow001_slower_than_before, view(job(slowed(1.5)), machine()))
     assert breach.fires
-    assert breach.title == "a step takes 1.50 times as long as at the begin"
+    assert breach.title == "a step takes 1.50 times as long as at the start"
     assert "no cause was seen" in breach.evidence
     (breach,) = breaches(slow001_slower_than_before, view(job(slowed(1.5, 0.3)), machine()))
     assert "waits for data" in breach.evidence

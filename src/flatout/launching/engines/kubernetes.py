@@ -127,7 +127,7 @@ ENGINE = LaunchEngine(
 FILE = "job.yaml"
 CANCELLED = "cancelled"
 """The file in the launch's folder that says it was ended from here."""
-LOST = "what the script writes is lost with its pods: --set claim=NAME:/PATH mounts a volume"
+LOST = "the script's files are lost with its pods; to mount a volume: --set claim=NAME:/PATH"
 
 
 def check(request: LaunchRequest) -> CheckedLaunch:
@@ -199,7 +199,7 @@ def state(job: SubmittedJob) -> JobState:
     if "Failed" in conditions:
         return _failed(conditions["Failed"], pods, nodes)
     if "Suspended" in conditions:
-        return JobState("queued", "it is suspended: a queue holds it, or somebody did")
+        return JobState("queued", "it is suspended, by a queue or by a user")
     if any(pod.phase == "Running" for pod in pods) and not kubernetes_pods.waiting(pods):
         again = status.get("restarts") or max((pod.starts for pod in pods), default=0)
         return JobState("running", f"start {again + 1}" if again else "", None, nodes)

@@ -117,7 +117,7 @@ STATES: dict[str, LaunchState] = {
 OURS = re.compile(r"\[(node \d+)\] (.*)", re.DOTALL)
 TOOL = re.compile(r"\S+ \S+\s(?:INFO|SUCC|WARN|ERR)\S* (?:cli|sdk|dashboard_sdk)\.py:\d+ -- ")
 """Log lines of the ray command itself."""
-LOST = "what the script writes below its own folder is lost: let it write to a path nodes share"
+LOST = "files below the script's own folder are lost: let it write to a path that all nodes share"
 
 
 def check(request: LaunchRequest) -> CheckedLaunch:
@@ -178,7 +178,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
         text = answer.stderr + answer.stdout
         if "ray[default]" in text or "No module named 'aiohttp'" in text:
             raise UserError("this ray cannot submit jobs", "pip install 'ray[default]'")
-        raise UserError(f"Ray does not take it: {answer.said}", f"look at {address}")
+        raise UserError(f"Ray rejects the job: {answer.said}", f"look at {address}")
     extra = {"address": address}
     return SubmittedJob("ray", name, request.name, str(folder), time.time(), request.nodes, extra)
 

@@ -113,7 +113,7 @@ STATES: dict[str, LaunchState] = {
 DETAILS = {
     "SETTING_UP": "its environment is installed",
     "STARTING": "its machines are started",
-    "RECOVERING": "machines were taken away and are replaced",
+    "RECOVERING": "machines were preempted and are being replaced",
 }
 WORKER = re.compile(
     r"\((?:head|worker\d*), rank=(\d+), pid=\d+(?:, ip=[\w.:]+)?\) ?(.*)", re.DOTALL
@@ -141,7 +141,7 @@ def _tried(request: LaunchRequest) -> tuple[str, ...]:
         task.write_text(sky_task.text(replace(request, launch_folder=folder)), encoding="utf-8")
         answer = sky_cli.ask("launch", "--dryrun", "--yes", "--cluster", "dry", str(task))
     if answer.returncode:
-        raise UserError(f"SkyPilot does not take it: {sky_cli.complaint(answer)}", "try: sky check")
+        raise UserError(f"SkyPilot rejects the job: {sky_cli.complaint(answer)}", "try: sky check")
     table = answer.stdout.partition("Considered resources")[2].partition("\n\n")[0]
     return tuple(line.rstrip() for line in table.splitlines()[1:] if re.search(r"\w", line))
 
@@ -163,7 +163,7 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     words += ["--detach-run", "--yes", "--async", task]
     answer = sky_cli.ask(*words)
     if answer.returncode:
-        raise UserError(f"SkyPilot does not take it: {sky_cli.complaint(answer)}", "sky status")
+        raise UserError(f"SkyPilot rejects the job: {sky_cli.complaint(answer)}", "sky status")
     extra = {"managed": "yes" if managed else ""}
     return SubmittedJob("sky", name, request.name, str(folder), time.time(), request.nodes, extra)
 
@@ -211,7 +211,7 @@ def _starting(job: SubmittedJob, answered: bool) -> JobState:
             if status == "FAILED":
                 return JobState(
                     "failed",
-                    f"its machines could not be had: sky api logs {row.get('request_id', '')}",
+                    f"its machines could not be obtained: sky api logs {row.get('request_id', '')}",
                 )
             if status == "CANCELLED":
                 return JobState("cancelled")
@@ -244,8 +244,8 @@ def cancel(job: SubmittedJob) -> None:
     answer = sky_cli.ask(*words, "--yes")
     if answer.returncode:
         raise UserError(
-            f"SkyPilot does not end it: {sky_cli.complaint(answer)}",
-            "sky status; sky down takes a cluster away with all that runs on it",
+            f"SkyPilot did not cancel the job: {sky_cli.complaint(answer)}",
+            "see sky status; sky down removes a cluster and all that runs on it",
         )
 
 
@@ -253,7 +253,9 @@ def costs(request: LaunchRequest) -> LaunchCosts:
     """The resources requested; `sky gpus list` and `sky launch --dryrun` tell prices."""
     notes = [sky_task.afterwards(request)]
     if not request.option("mount"):
-        notes.append("what it writes is on disks of these machines: --set mount=s3://BUCKET:/PATH")
+        notes.append(
+            "the script's files stay on these machines' disks; to keep them: --set mount=s3://BUCKET:/PATH"
+        )
     if request.option("gpu"):
         notes.append(f"prices: sky gpus list {request.option('gpu')}")
     return replace(contract.costs(request, tuple(notes)), gpu_model=request.option("gpu"))

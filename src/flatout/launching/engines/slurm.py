@@ -132,7 +132,7 @@ def files(request: LaunchRequest) -> tuple[LaunchFile, ...]:
     """The script for sbatch."""
     if request.gpus == "all":
         raise UserError(
-            "how many GPUs `all` are is known where Slurm is", "name the number: --gpus 8"
+            "--gpus all can be counted only where Slurm is", "name the number: --gpus 8"
         )
     return (LaunchFile(FILE, "\n".join(_script(request)) + "\n"),)
 
@@ -157,7 +157,9 @@ def state(job: SubmittedJob) -> JobState:
     try:
         code = int(Path(job.folder, ENDED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return JobState("unknown", "Slurm does not know it, and its script has written no end")
+        return JobState(
+            "unknown", "Slurm no longer knows the job, and its script recorded no exit code"
+        )
     return JobState("ended" if code == 0 else "failed", "", code)
 
 
@@ -320,7 +322,10 @@ def _warnings(request: LaunchRequest, partition: slurm_facts.Partition) -> Itera
         yield f"{idle} GPUs of each node stay free for others"
     local = next((top for top in LOCAL if request.folder.is_relative_to(top)), None)
     if local is not None:
-        yield f"{request.folder}: nodes must see this folder, and {local} is each node's own mostly"
+        yield (
+            f"{request.folder}: all nodes must see this folder, and {local} is usually local to"
+            " each node"
+        )
     if request.time_s is None and partition.default_s is not None:
         yield f"no --time: the partition ends it after {units.duration(partition.default_s)}"
 

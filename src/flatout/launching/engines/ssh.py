@@ -412,7 +412,10 @@ def _first_words(words: dict[int, list[str]], wrong: list[int], names: list[str]
         limit = " (its time limit, --time)" if word[1] == TIMED_OUT else ""
         return f"{name} ended first: exit code {word[1]}{limit}"
     if word[0] == "lost":
-        return f"{name}: the program is gone and has left no exit code (killed, or the machine)"
+        return (
+            f"{name}: the program is gone and left no exit code: it was killed, or the machine"
+            " restarted"
+        )
     return f"{name}: nothing was started there"
 
 

@@ -151,12 +151,12 @@ def remarks(profile: Profile) -> Iterator[str]:
         yield f"The host runs ahead of the {device}: it costs time only where the {device} waits."
     if (host.queued_ms or 0.0) >= LEAST_QUEUED * host.step_ms:
         yield (
-            f"The cores were shared: for {units.milliseconds(host.queued_ms)} of a sampled step "
-            "the thread that trains could have run and had no core. Other programs, or threads of "
-            "this one, had them; that time is in none of the lines."
+            f"For {units.milliseconds(host.queued_ms)} of a sampled step the training thread was"
+            " ready to run but had no core: other programs, or other threads of this one, used"
+            " them. No line includes that time."
         )
     if not host.idle_known:
-        yield "This system does not tell waiting from running: waiting is in the lines."
+        yield "This system cannot tell waiting from running: the lines include waiting."
 
 
 def lines(profile: Profile) -> Table:

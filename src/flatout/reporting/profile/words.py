@@ -70,7 +70,7 @@ NO_OBJECTION = "work that no check objects to"
 EXPLAINED = {
     Kind.COPY: "copies while nothing computes",
     Kind.COMMUNICATION: "exchanges while nothing computes",
-    Kind.PYTHON: "the host's own time; flatout profile SCRIPT tells its lines",
+    Kind.PYTHON: "the host's own time; flatout profile SCRIPT shows its lines",
     Kind.DISPATCH: "torch's own time on the host",
     Kind.USER: "the report has its lines",
     Kind.LIBRARY: "the report has its lines",

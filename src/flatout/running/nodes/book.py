@@ -175,9 +175,7 @@ class NodeBook:
 
     def _gone_failure(self, node: NodeEntry, now: float) -> RankFailure:
         silent = now - node.heard_at
-        said = (
-            f"nothing was heard of it for {silent:.0f} s" if node.lines else "its connection broke"
-        )
+        said = f"it has sent nothing for {silent:.0f} s" if node.lines else "its connection broke"
         return self._failure(node, "gone", said, wire.LOST_EXIT)
 
     def _failure(
@@ -208,5 +206,5 @@ class NodeBook:
         if not orderly:
             return NodeVerdict(failure, crash)
         first = min(orderly, key=lambda node: node.ended_at)
-        said = "it ended in order while the others still trained"
+        said = "it ended normally while the others still trained"
         return NodeVerdict(self._failure(first, "early", said))

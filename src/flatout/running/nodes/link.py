@@ -124,7 +124,7 @@ class NodeLink:
             except (OSError, _Later) as failed:
                 error = failed
             except NotANode as failed:
-                error = f"what listens there is no node 0 of this job: {failed}"
+                error = f"the program that listens there is not node 0 of this job: {failed}"
             lines.close()
             time.sleep(RETRY_S)
         raise UserError(
@@ -151,7 +151,7 @@ class NodeLink:
         if "error" in answer:
             lines.close()
             raise UserError(
-                f"node 0 at {self._where} does not take node {self._nodes.index} ({self.name}): "
+                f"node 0 at {self._where} refuses node {self._nodes.index} ({self.name}): "
                 f"{answer['error']}",
                 str(answer.get("next") or "") or None,
                 1,
@@ -220,7 +220,7 @@ class NodeLink:
                     own = dataclasses.asdict(still) if still is not None else None
                     self.send(beat=self.step, still=own)
                 if now - self._heard_at > self._limits.silent_s:
-                    self._lost(f"nothing was heard of it for {now - self._heard_at:.0f} s")
+                    self._lost(f"it has sent nothing for {now - self._heard_at:.0f} s")
                     return
 
     def _take(self, message: Message) -> None:

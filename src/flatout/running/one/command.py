@@ -202,8 +202,8 @@ def _no_command(words: Sequence[str], verb: str) -> str:
     if name.startswith("-"):
         raise UserError(
             f"{name} is not an option of flatout {verb}",
-            "flatout's options stand before the script's name, the script's after it; "
-            f"see flatout {verb} --help",
+            "put flatout's options before the script's name and the script's after it; see"
+            f" flatout {verb} --help",
             2,
         )
     script = Path(f"{name}.py")

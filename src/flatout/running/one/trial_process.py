@@ -21,7 +21,9 @@ from flatout_agent import wire
 
 GRACE_S = 3.0
 """Between asking a program to end and killing it: its workers must free their shared memory."""
-GIVE_INPUT = "it asks for input: put the answers into a file, and end the line with < answers.txt"
+GIVE_INPUT = (
+    "it asks for input: put the answers into a file and append < answers.txt to the command"
+)
 """What to do next if a program `wants_input`: each run reads the file from its start."""
 TAIL_BYTES = 64 * 1024
 LOG = "output.log"

@@ -147,7 +147,7 @@ def asked_layout(
                 f"--ranks {cores}" if cores > 1 else "run it without --ranks",
             )
     if size < least:
-        raise UserError("one rank is the script as it is", "run it without --ranks and --gpus")
+        raise UserError("one rank is the script as written", "run it without --ranks and --gpus")
     threads = None if environ.get(THREADS) else max(1, cores // size)
     drawn = random.SystemRandom().getrandbits(31) if seed is None else seed
     return RankLayout(size, drawn, threads, chosen)

@@ -323,7 +323,7 @@ class StartedRanks:
     def _fail(self, member: _Member, ending: RankEnding, crash: str) -> None:
         code = member.code or 1
         if ending == "early":
-            error = "it ended in order while the others still trained"
+            error = "it ended normally while the others still trained"
         else:
             error = endings.error_line(crash, code, member.log)
         answers = self._ask([other for other in self._members if other.look()])

@@ -50,8 +50,8 @@ def check(view: View) -> Iterator[Breach]:
     if job.exit_code is None:
         yield Breach(
             title="the job ended together with its flatout run",
-            evidence="flatout run was killed before it could tell an exit code",
-            cure=Cure("See who ended it: a time limit, the machine's memory, another user."),
+            evidence="flatout run was killed before it could report an exit code",
+            cure=Cure("Find out what ended it: a time limit, the machine's memory, another user."),
             since_s=job.ended_s,
         )
         return

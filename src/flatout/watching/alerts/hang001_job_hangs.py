@@ -125,7 +125,7 @@ def _doing(view: View, ranks: list[RankHistory], silent_s: float) -> tuple[str, 
     gpus = _gpus(view, ranks)
     for thresholds in (SPINS, STILL_SPINS):
         if gpus and all(_spins(gpu, *thresholds) for gpu in gpus):
-            return "its GPU is busy at little power", thresholds is SPINS
+            return "its GPU is busy but draws little power", thresholds is SPINS
     return None
 
 

@@ -105,7 +105,7 @@ def _limit(gpu: GpuSample) -> Iterator[Breach]:
             title=f"GPU {gpu.index} is slowed down by a lowered power limit",
             evidence=f"limit {limit:.0f} W, by default {usual:.0f} W; {_clock(gpu)}",
             cure=Cure(
-                "Set the limit back, where that is wanted.",
+                "Set the limit back, unless it was lowered on purpose.",
                 (f"sudo nvidia-smi -i {gpu.index} -pl {usual:.0f}",)
                 if gpu.vendor == "nvidia"
                 else (),

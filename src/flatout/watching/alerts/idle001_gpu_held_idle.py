@@ -73,7 +73,7 @@ def check(view: View) -> Iterator[Breach]:
             title=f"the job holds GPU {gpu.index} and does nothing with it",
             evidence=f"{_windows.gib(held)} held, {fmean(busy):.0%} busy, no step for "
             f"{_windows.seconds(view.now_s - last)}",
-            cure=Cure("End it where it has nothing left to do.", (f"kill {job.pid}",)),
+            cure=Cure("End it if it has nothing left to do.", (f"kill {job.pid}",)),
             subject=f"GPU {gpu.index}",
             fires=fmean(busy) < BUSY,
         )
@@ -87,7 +87,7 @@ def _dead(gpu: GpuSample) -> Iterator[Breach]:
                 title=f"a dead process holds memory of GPU {gpu.index}",
                 evidence=f"{_windows.gib(held)} of process {use.pid}, which has ended",
                 cure=Cure(
-                    "Find and end what it has left behind, such as loader workers.",
+                    "Find and end the processes it left behind, such as loader workers.",
                     ("sudo fuser -v /dev/nvidia*",) if gpu.vendor == "nvidia" else (),
                 ),
                 subject=f"GPU {gpu.index}, process {use.pid}",

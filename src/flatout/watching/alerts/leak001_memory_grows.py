@@ -123,7 +123,7 @@ def _grown(
     rate = growth / lasted
     left = (most - points[-1][1]) / rate if most and most > points[-1][1] else None
     ends = f"; used up in {_windows.seconds(left)}" if left is not None else ""
-    ends += "; what came with new shapes of batches is left out" if explained else ""
+    ends += "; growth that came with new batch shapes is not counted" if explained else ""
     # Growth that is over is not a leak: the second half must grow as well.
     half = lows[len(lows) // 2 :]
     goes_on = _windows.slope(half) * (len(half) - 1) >= 0.25 * growth

@@ -84,7 +84,7 @@ def _gpu(view: View, job: JobHistory, gpu: GpuSample) -> Iterator[Breach]:
         yield Breach(
             title=f"process {use.pid} uses GPU {gpu.index} as well",
             evidence=" and ".join(parts),
-            cure=Cure("End it, or move one of both.", (f"ps -fp {use.pid}",)),
+            cure=Cure("End it, or move one of the two.", (f"ps -fp {use.pid}",)),
             subject=f"GPU {gpu.index}, process {use.pid}",
             hold_s=HOLD_S,
             fires=share >= SHARE_OF_GPU or size >= BYTES_OF_GPU,

@@ -54,7 +54,7 @@ def check(view: View) -> Iterator[Breach]:
     early = rank.early_step_s or 0.0
     cause, cure = _cause(view, rank, now - early, steps, job.program)
     yield Breach(
-        title=f"a step takes {ratio:.2f} times as long as at the begin",
+        title=f"a step takes {ratio:.2f} times as long as at the start",
         evidence=f"{_windows.seconds(now)} in the last 5 minutes, {_windows.seconds(early)} in the "
         f"steps 50 to 250; {cause}",
         cure=cure,

@@ -126,7 +126,7 @@ def _whole(model: torch.nn.Module, call: Graphed, leaves: list[Any], spec: Any) 
             args, kwargs = pytree.tree_unflatten(filled, spec)
             outputs, nest = pytree.tree_flatten(self.call(*args, **kwargs))
             if not all(nests.is_tensor(item) or item is None for item in outputs):
-                raise TypeError("the model returns something else than tensors")
+                raise TypeError("the model returns something other than tensors")
             self.outputs = nest, [item is None for item in outputs]
             return tuple(item for item in outputs if item is not None)
 

@@ -358,7 +358,7 @@ class KeptFetcher:
         if not self.cache.reads or not numbers:
             return plain.fetch(indices)
         if type(numbers) is not list or not all(map(_is_number, numbers)):
-            self.cache.stop("the sampler gives something else than numbers")
+            self.cache.stop("the sampler gives something other than numbers")
             return plain.fetch(indices)
         began = time.perf_counter()
         rows = self.cache.take(plain.dataset, numbers, self._stacked)

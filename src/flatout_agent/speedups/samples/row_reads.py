@@ -91,7 +91,7 @@ def _parsed(function: Any) -> ast.FunctionDef | str:
         file = ast.parse(source)
         compiled = compile(file, code.co_filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
-        return f"the source of {name} is not there"
+        return f"the source of {name} is not available"
     method = next(
         (
             node
@@ -101,7 +101,7 @@ def _parsed(function: Any) -> ast.FunctionDef | str:
         None,
     )
     if method is None or code not in _code_objects(compiled):
-        return f"the source of {name} is not what runs"
+        return f"the source of {name} differs from what runs"
     arguments = method.args
     more = arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults
     if len(arguments.args) != 2 or code.co_argcount != 2 or more:

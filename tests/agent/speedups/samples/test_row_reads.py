@@ -343,7 +343,7 @@ class Ragged(Held):
         (Computed, "Computed computes its attributes"),
         (Parent, "Parent.__getitem__ uses names from around it"),
         (Whole, "the dataset loads whole batches by itself"),
-        (Decorated, "is not what runs"),
+        (Decorated, "differs from what runs"),
         (Shadowed, "does more than look up rows: `int(self.x[i])`"),
         (Ragged, "its windows differ in length"),
     ],
@@ -429,10 +429,10 @@ def test_a_source_that_changed_since(tmp_path: Path) -> None:
     assert not isinstance(row_reads._parsed(function), str)
     path.write_text(source.replace("self.x[i]", "self.y[i]"))
     linecache.checkcache()
-    assert row_reads._parsed(function) == "the source of Mine.__getitem__ is not what runs"
+    assert row_reads._parsed(function) == "the source of Mine.__getitem__ differs from what runs"
     path.unlink()
     linecache.checkcache()
-    assert row_reads._parsed(function) == "the source of Mine.__getitem__ is not what runs"
+    assert row_reads._parsed(function) == "the source of Mine.__getitem__ differs from what runs"
 
 
 def test_in_a_loader_the_random_numbers_stay_those_of_the_program() -> None:
