@@ -1,0 +1,84 @@
+"""What one boost adds to a plan: the script under the plan with it and without it, in turn.
+
+python benchmarks/boost_alone.py indexed-rows gcn_citation fast-dropout fused-optimizer allocator
+
+The boost, the script (of `by_hand` or `strangers`), and the other boosts of the plan. Step times
+are taken from outside by `step_clock.py`. Rows of earlier runs stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import record
+
+HERE = Path(__file__).parent
+ROUNDS = 5
+TIMED_S = 6.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("boost")
+    parser.add_argument("script")
+    parser.add_argument("others", nargs="*")
+    arguments = parser.parse_args()
+    (script,) = (
+        path
+        for folder in ("by_hand", "strangers")
+        for path in (HERE / folder).glob(f"{arguments.script}.py")
+    )
+    times: dict[str, list[float]] = {"without": [], "with": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, boosts in (("without", []), ("with", [arguments.boost])):
+            tables = [f"[boosts.{boost}]\n" for boost in [*arguments.others, *boosts]]
+            Path(folder, f"{kind}.toml").write_text("version = 1\n[boosts]\n" + "".join(tables))
+        for _ in range(ROUNDS):
+            for kind in times:
+                times[kind].append(step_ms(script, Path(folder), f"{kind}.toml"))
+    pairs = [a / b for a, b in zip(times["without"], times["with"], strict=True)]
+    gain = statistics.median(pairs)
+    rows = earlier()
+    rows[f"{arguments.script}, {arguments.boost}"] = {
+        "tried": {arguments.boost: ["kept" if min(pairs) > 1 else "unclear", round(gain, 3)]},
+        "beside": arguments.others,
+        "pairs": [round(pair, 3) for pair in pairs],
+        "times_ms": {kind: [round(ms, 2) for ms in all_ms] for kind, all_ms in times.items()},
+    }
+    record.write("boost_alone", {"rows": rows})
+
+
+def earlier() -> dict[str, object]:
+    """The rows of earlier runs."""
+    path = record.RESULTS / "boost_alone.json"
+    rows: dict[str, object] = (
+        json.loads(path.read_text())["figures"]["rows"] if path.exists() else {}
+    )
+    return rows
+
+
+def step_ms(script: Path, folder: Path, plan: str) -> float:
+    """Mean time of a step under the plan."""
+    clock = folder / "clock.json"
+    words = [str(HERE / "step_clock.py"), str(TIMED_S), str(script)]
+    subprocess.run(
+        [sys.executable, "-m", "flatout", "run", "--quiet", "--plan", plan, *words],
+        cwd=folder,
+        env={**os.environ, "STEP_CLOCK": str(clock)},
+        capture_output=True,
+        check=True,
+    )
+    told: dict[str, float] = json.loads(clock.read_text())
+    clock.unlink()
+    return told["step_ms"]
+
+
+if __name__ == "__main__":
+    main()
