@@ -11,7 +11,8 @@ threads.
 As written, `matrix[index]` copies element by element, its gradient and `index_add` are made by one
 thread, and rows are read and written once for each row that is added. Measured with torch 2.13 on
 one core of an AMD EPYC: picking 20,000 rows of 64 numbers took 0.14 ms in place of 0.89, its
-gradient 0.09 in place of 0.78, `index_add` 0.09 in place of 0.72.
+gradient 0.09 in place of 0.78, `index_add` 0.09 in place of 0.72. A three-layer graph network on
+20,000 nodes and 200,000 edges took steps 1.55 times as fast with it, beside the boosts of its plan.
 
 ## When it does nothing
 - The model is on an accelerator, or compiled.
