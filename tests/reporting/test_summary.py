@@ -53,6 +53,12 @@ def test_a_good_case_answers_in_its_first_lines() -> None:
     ]
 
 
+def test_other_random_numbers_are_a_change() -> None:
+    tuned = dataclasses.replace(tuned_examples.good(), redrawn=("fast-dropout",))
+    changes = "may change: rounding (bf16-autocast); other random numbers (fast-dropout)"
+    assert changes in printed(tuned, 120)
+
+
 def test_nothing_faster_says_so_and_proposes_no_run() -> None:
     text = flat(printed(tuned_examples.nothing()))
     assert "nothing was faster beyond the noise (2.1%); no plan was written" in text

@@ -72,6 +72,8 @@ class Tuned:
     """The part of `lost_s` after the run's first minute."""
     tried: bool = True
     """Whether at least one boost was tried fairly, or none applies."""
+    redrawn: tuple[str, ...] = ()
+    """Boosts of the plan that draw other random numbers."""
     unmeasured: tuple[str, ...] = ()
     """Boosts that were on when such a run ended, before the gain of all was measured."""
     plan_path: str | None = None

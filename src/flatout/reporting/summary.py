@@ -92,7 +92,7 @@ def _paragraphs(tuned: Tuned, head: Headline, why: bool) -> Iterator[Paragraph]:
         style = STYLES[outcome.learning(guard)]
         yield "loss curve:", outcome.learning_words(guard, every_figure=why), style
     if tuned.plan is not None:
-        yield "may change:", _changes(tuned.plan), "bold"
+        yield "may change:", _changes(tuned.plan, tuned.redrawn), "bold"
         boosts = (
             f"{plain.named(boost.id, boost.params)} {_gain(boost.gain)}"
             for boost in tuned.plan.boosts
@@ -108,16 +108,18 @@ def _paragraphs(tuned: Tuned, head: Headline, why: bool) -> Iterator[Paragraph]:
     yield from _next(tuned, head)
 
 
-def _changes(plan: Plan) -> str:
+def _changes(plan: Plan, redrawn: tuple[str, ...]) -> str:
     """The worst that the plan may change in the results."""
     inexact = {
         risk: names
         for risk in ("semantics", "rounding")
         if (names := ", ".join(boost.id for boost in plan.boosts if boost.risk == risk))
     }
+    if redrawn:
+        inexact["other random numbers"] = ", ".join(redrawn)
     if not inexact:
         return "nothing but the order of sums"
-    return "; ".join(f"{risk} ({names})" for risk, names in inexact.items())
+    return "; ".join(f"{what} ({names})" for what, names in inexact.items())
 
 
 def _failed(tuned: Tuned) -> Iterator[Paragraph]:

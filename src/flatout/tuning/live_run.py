@@ -122,6 +122,7 @@ class LiveTuning:
         rows = tuple(live.rows(run, [boost.id for boost in self.boosts]))
         now_ms = summary.now_ms if summary.kept else None
         untried = [str(row.tried) for row in rows if row.left]
+        plan = planning.of_run(command, run, machine, self.plan)
         return Tuned(
             command=command.display,
             machine=machine,
@@ -129,7 +130,8 @@ class LiveTuning:
             best=Measurement(now_ms, summary.samples_per_s, (), ()) if now_ms is not None else None,
             trials=rows,
             confirmation=None,
-            plan=planning.of_run(command, run, machine, self.plan),
+            plan=plan,
+            redrawn=planning.redrawn(plan),
             noise=summary.noise or 0.0,
             wall_s=time.monotonic() - self._began,
             faults=run.processes.faults,

@@ -94,6 +94,12 @@ def agrees(confirmation: Confirmation, gain: float | None) -> bool:
     return gain is not None and low <= gain <= high and confirmation.speedup >= 1.0
 
 
+def redrawn(plan: Plan | None) -> tuple[str, ...]:
+    """The plan's boosts that draw other random numbers."""
+    boosts = plan.boosts if plan is not None else ()
+    return tuple(boost.id for boost in boosts if known.get(boost.id).redraws)
+
+
 def of_run(command: Command, run: LiveRun, machine: Identity, before: Plan) -> Plan | None:
     """The plan that a run found while it trained, or None if nothing is kept.
 

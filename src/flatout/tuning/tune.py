@@ -82,6 +82,7 @@ def tune(
     notes += drift_note(search, confirmed.untouched_ms if confirmed is not None else ())
     notes += _notes(search, settings)
     machine = identity(search.facts.torch)
+    plan = planning.plan(command, search, confirmed, machine, settings.steps_left)
     return Tuned(
         command=command.display,
         machine=machine,
@@ -89,7 +90,8 @@ def tune(
         best=best,
         trials=search.trials,
         confirmation=confirmed,
-        plan=planning.plan(command, search, confirmed, machine, settings.steps_left),
+        plan=plan,
+        redrawn=planning.redrawn(plan),
         noise=search.noise,
         wall_s=time.monotonic() - began,
         redirected=search.redirected,
