@@ -20,7 +20,7 @@ from commands.called import Flatout
         (["--only", "onxruntime", "train.py"], "there is no backend 'onxruntime'"),
         (["--allow", "int1", "train.py"], "--allow 'int1' is not known"),
         (["--limit", "soon", "train.py"], "--limit 'soon' is not a time"),
-        (["--capture", "nowhere"], "nowhere is no capture of a model"),
+        (["--capture", "nowhere"], "nowhere is not a captured model"),
         (["--capture", "nowhere", "train.py"], "--capture runs no script"),
         (["--out", "train.py", "--capture", "nowhere"], "train.py exists and is no folder"),
     ],

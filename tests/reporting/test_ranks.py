@@ -40,4 +40,4 @@ def test_all_that_is_told_of_a_failure(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_more_than_ranks_can_give_is_doubted() -> None:
     row = ScalingRow(2, 4.0, 17.0, (14.0, 20.0), losses="exact")
-    assert "2 ranks cannot give as much" in ranks.row_line(row, Scaling(2, 2, 68.0, (row,)))
+    assert "2 ranks cannot gain that much" in ranks.row_line(row, Scaling(2, 2, 68.0, (row,)))

@@ -30,10 +30,10 @@ def ranks(size: int) -> Any:
     [
         (0, None, ""),
         (0, {**OF_TWO, "calls": 0}, ""),
-        (0, OF_TWO, "of 2 ranks and one process resumed from it"),
+        (0, OF_TWO, "by 2 ranks, and one process resumed from it"),
         (2, OF_TWO, ""),
-        (4, OF_TWO, "of 2 ranks and 4 ranks resumed from it"),
-        (4, None, "of one process and 4 ranks resumed from it"),
+        (4, OF_TWO, "by 2 ranks, and 4 ranks resumed from it"),
+        (4, None, "by one process, and 4 ranks resumed from it"),
     ],
 )
 def test_another_number_of_ranks_is_told_where_random_numbers_were_drawn(
