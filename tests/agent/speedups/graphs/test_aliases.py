@@ -367,7 +367,7 @@ def test_second_derivatives_are_an_error_and_not_wrong() -> None:
     loss = replay(torch.randn(6, 8))[0].square().sum()
     gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
-        sum(gradient.sum() for gradient in gradients).backward()
+        torch.stack([gradient.sum() for gradient in gradients]).sum().backward()
 
 
 class OwnLeaves(Tapes):
