@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import record
+from hand import FOLDERS, step_ms
 
-HERE = Path(__file__).parent
 ROUNDS = 5
-TIMED_S = 6.0
 
 
 def main() -> None:
@@ -30,19 +26,17 @@ def main() -> None:
     parser.add_argument("script")
     parser.add_argument("others", nargs="*")
     arguments = parser.parse_args()
-    (script,) = (
-        path
-        for folder in ("by_hand", "strangers")
-        for path in (HERE / folder).glob(f"{arguments.script}.py")
-    )
+    (script,) = (path for folder in FOLDERS for path in folder.glob(f"{arguments.script}.py"))
     times: dict[str, list[float]] = {"without": [], "with": []}
     with tempfile.TemporaryDirectory() as folder:
         for kind, boosts in (("without", []), ("with", [arguments.boost])):
             tables = [f"[boosts.{boost}]\n" for boost in [*arguments.others, *boosts]]
-            Path(folder, f"{kind}.toml").write_text("version = 1\n[boosts]\n" + "".join(tables))
+            Path(folder, kind).mkdir()
+            plan = "version = 1\n[boosts]\n" + "".join(tables)
+            Path(folder, kind, "flatout.toml").write_text(plan)
         for _ in range(ROUNDS):
             for kind in times:
-                times[kind].append(step_ms(script, Path(folder), f"{kind}.toml"))
+                times[kind].append(step_ms(script.resolve(), Path(folder, kind), under_plan=True))
     pairs = [a / b for a, b in zip(times["without"], times["with"], strict=True)]
     gain = statistics.median(pairs)
     rows = earlier()
@@ -62,22 +56,6 @@ def earlier() -> dict[str, object]:
         json.loads(path.read_text())["figures"]["rows"] if path.exists() else {}
     )
     return rows
-
-
-def step_ms(script: Path, folder: Path, plan: str) -> float:
-    """Mean time of a step under the plan."""
-    clock = folder / "clock.json"
-    words = [str(HERE / "step_clock.py"), str(TIMED_S), str(script)]
-    subprocess.run(
-        [sys.executable, "-m", "flatout", "run", "--quiet", "--plan", plan, *words],
-        cwd=folder,
-        env={**os.environ, "STEP_CLOCK": str(clock)},
-        capture_output=True,
-        check=True,
-    )
-    told: dict[str, float] = json.loads(clock.read_text())
-    clock.unlink()
-    return told["step_ms"]
 
 
 if __name__ == "__main__":

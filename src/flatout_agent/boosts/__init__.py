@@ -25,7 +25,7 @@ import math
 import pkgutil
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from flatout_agent.boost import Applied, Boost, whole_speedup
+from flatout_agent.boost import Applied, Boost, Declined, whole_speedup
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -124,6 +124,13 @@ def speedup_of_wait(facts: JobFacts, factor: float) -> float:
     1.05 if the waiting was not measured.
     """
     return 1.05 if facts.wait_share is None else whole_speedup((facts.wait_share, factor))
+
+
+def require_cpu(model: Any) -> None:
+    """Raises Declined if the model's weights are on an accelerator."""
+    device = next((str(parameter.device.type) for parameter in model.parameters()), "cpu")
+    if device != "cpu":
+        raise Declined(f"the model is on {device}")
 
 
 def default_params(boost: Boost) -> Params:

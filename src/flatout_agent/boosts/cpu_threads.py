@@ -32,6 +32,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import require_cpu
 from flatout_agent.limits import local_processes, usable_cores
 from flatout_agent.speedups import compute_threads
 
@@ -89,9 +90,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Set the number of threads for the thread that trains; a second model finds it set."""
     import torch
 
-    device = next((str(parameter.device.type) for parameter in target.parameters()), "cpu")
-    if device != "cpu":
-        raise Declined(f"the model is on {device}")
+    require_cpu(target)
     before = int(torch.get_num_threads())
     processes = local_processes()
     share = _share(usable_cores(), processes)

@@ -54,7 +54,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.attach.chain import compiled_by_user
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.boosts import speedup, speedup_of_work
+from flatout_agent.boosts import require_cpu, speedup, speedup_of_work
 from flatout_agent.speedups.stand_in import StandIn, known_to_compilers
 
 if TYPE_CHECKING:
@@ -108,9 +108,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Replace dropout from now on."""
-    device = next((str(parameter.device.type) for parameter in target.parameters()), "cpu")
-    if device != "cpu":
-        raise Declined(f"the model is on {device}")
+    require_cpu(target)
     if compiled_by_user(target) or type(target).__name__ == "OptimizedModule":
         raise Declined("the model is compiled, and draws its masks itself")
     stand_in = _stand_in()

@@ -61,7 +61,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.boosts import speedup_of_work
+from flatout_agent.boosts import require_cpu, speedup_of_work
 from flatout_agent.speedups import loss_in_pieces
 from flatout_agent.speedups.stand_in import StandIn, is_plain, known_to_compilers
 
@@ -95,9 +95,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Replace cross entropy from now on."""
-    device = next((str(parameter.device.type) for parameter in target.parameters()), "cpu")
-    if device != "cpu":
-        raise Declined(f"the model is on {device}")
+    require_cpu(target)
     loss = _loss()
     if loss.why_not is not None:
         raise Declined(loss.why_not)

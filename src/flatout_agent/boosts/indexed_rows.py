@@ -41,11 +41,11 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.attach.chain import compiled_by_user
+from flatout_agent.attach.chain import is_compiled
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.boosts import speedup_of_work
+from flatout_agent.boosts import require_cpu, speedup_of_work
 from flatout_agent.speedups.indexed_rows import RowSums, SortedIndices
-from flatout_agent.speedups.stand_in import StandIn, is_plain, known_to_compilers
+from flatout_agent.speedups.stand_in import Maker, StandIns, is_plain
 
 if TYPE_CHECKING:
     import torch
@@ -75,24 +75,13 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Replace the functions from now on."""
-    device = next((str(parameter.device.type) for parameter in target.parameters()), "cpu")
-    if device != "cpu":
-        raise Declined(f"the model is on {device}")
-    if compiled_by_user(target) or type(target).__name__ == "OptimizedModule":
+    require_cpu(target)
+    if is_compiled(target):
         raise Declined("the model is compiled")
     indexing = _indexing()
     rows = indexing.rows
     picked_before, summed_before = rows.picked, rows.summed
-    indexing.hold()
-
-    def after_step() -> None:
-        rows.step = job.steps
-
-    stop = job.after_step(after_step)
-
-    def undo() -> None:
-        stop()
-        indexing.let_go()
+    indexing.hold(job)
 
     def engaged() -> tuple[bool, str]:
         picked, summed = rows.picked - picked_before, rows.summed - summed_before
@@ -100,7 +89,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
             return True, f"rows picked {picked} times, and summed in order {summed} times"
         return False, f"no {SMALLEST:,} numbers were picked or summed by an index of rows"
 
-    return Applied(undo, engaged)
+    return Applied(indexing.let_go, engaged)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -122,49 +111,30 @@ class Indexing:
 
         self.rows = RowSums()
         self._dtypes = (torch.float32, torch.float64, torch.bfloat16)
-        self._stand_ins: list[StandIn] = []
-        for owner, makes in (
-            (
-                torch.Tensor,
-                {
-                    "__getitem__": self._getitem,
-                    "index_select": self._index_select,
-                    "index_add": self._index_add,
-                    "index_add_": self._index_add,
-                    "scatter_add": self._scatter_add,
-                    "scatter_add_": self._scatter_add,
-                },
-            ),
-            (
-                torch,
-                {
-                    "index_select": self._index_select,
-                    "index_add": self._index_add,
-                    "scatter_add": self._scatter_add,
-                },
-            ),
-        ):
-            functions = {}
-            for name, make in makes.items():
-                original = getattr(owner, name)
-                replacement = functools.wraps(original)(make(original, name.endswith("d_")))
-                if known_to_compilers(original, replacement):
-                    functions[name] = replacement
-            self._stand_ins.append(StandIn(owner, functions))
+        both: dict[str, Maker] = {
+            "index_select": self._index_select,
+            "index_add": self._index_add,
+            "scatter_add": self._scatter_add,
+        }
+        methods: dict[str, Maker] = {
+            "__getitem__": self._getitem,
+            "index_add_": functools.partial(self._index_add, in_place=True),
+            "scatter_add_": functools.partial(self._scatter_add, in_place=True),
+        }
+        self._stand_ins = StandIns({torch.Tensor: {**both, **methods}, torch: both})
 
-    def hold(self) -> None:
+    def hold(self, job: Job) -> None:
         """Add a holder."""
-        for stand_in in self._stand_ins:
-            stand_in.hold()
+        self.rows.steps = lambda: job.steps
+        self._stand_ins.hold()
 
     def let_go(self) -> None:
         """Remove a holder; without any, the orders are dropped."""
-        for stand_in in self._stand_ins:
-            stand_in.let_go()
-        if not self._stand_ins[0].holders:
+        self._stand_ins.let_go()
+        if not self._stand_ins.holders:
             self.rows.orders = SortedIndices()
 
-    def _getitem(self, original: Callable[..., Any], _: bool) -> Callable[..., Any]:
+    def _getitem(self, original: Callable[..., Any]) -> Callable[..., Any]:
         import torch
 
         kind = torch.Tensor
@@ -179,7 +149,7 @@ class Indexing:
 
         return getitem
 
-    def _index_select(self, original: Callable[..., Any], _: bool) -> Callable[..., Any]:
+    def _index_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def index_select(*args: Any, **kwargs: Any) -> Any:
             if len(args) == 3 and not kwargs and args[1] == 0 and self._picks(args[0], args[2]):
                 try:
@@ -190,7 +160,9 @@ class Indexing:
 
         return index_select
 
-    def _index_add(self, original: Callable[..., Any], in_place: bool) -> Callable[..., Any]:
+    def _index_add(
+        self, original: Callable[..., Any], in_place: bool = False
+    ) -> Callable[..., Any]:
         def index_add(*args: Any, **kwargs: Any) -> Any:
             if len(args) == 4 and not kwargs and args[1] == 0 and self._sums(*args[::2], args[3]):
                 return self._with_sum(args[0], args[3], args[2], in_place)
@@ -198,7 +170,9 @@ class Indexing:
 
         return index_add
 
-    def _scatter_add(self, original: Callable[..., Any], in_place: bool) -> Callable[..., Any]:
+    def _scatter_add(
+        self, original: Callable[..., Any], in_place: bool = False
+    ) -> Callable[..., Any]:
         def scatter_add(*args: Any, **kwargs: Any) -> Any:
             if len(args) == 4 and not kwargs and args[1] == 0 and _expanded(args[2]):
                 index = args[2].select(1, 0)
@@ -217,7 +191,7 @@ class Indexing:
         import torch
 
         return bool(
-            self._stand_ins[0].holders
+            self._stand_ins.holders
             and index.dtype is torch.int64
             and index.dim() == 1
             and matrix.dim() == 2
@@ -233,7 +207,7 @@ class Indexing:
         import torch
 
         return bool(
-            self._stand_ins[0].holders
+            self._stand_ins.holders
             and is_plain(input, index, values)
             and index.dtype is torch.int64
             and index.dim() == 1

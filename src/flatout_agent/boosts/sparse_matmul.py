@@ -52,9 +52,9 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.attach.chain import compiled_by_user
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.boosts import multiplies, speedup_of_work
+from flatout_agent.boosts import multiplies, require_cpu, speedup_of_work
 from flatout_agent.speedups.constant_matrices import Constants, compressed, product
-from flatout_agent.speedups.stand_in import StandIn, is_plain, known_to_compilers
+from flatout_agent.speedups.stand_in import StandIns, is_plain
 
 if TYPE_CHECKING:
     import torch
@@ -86,9 +86,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Replace products from now on."""
-    device = next((str(parameter.device.type) for parameter in target.parameters()), "cpu")
-    if device != "cpu":
-        raise Declined(f"the model is on {device}")
+    require_cpu(target)
     if compiled_by_user(target) or type(target).__name__ == "OptimizedModule":
         raise Declined("the model is compiled")
     products = _products()
@@ -123,33 +121,24 @@ class Products:
         self.taken = 0
         self.constants = Constants()
         self._steps: Callable[[], int] = lambda: 0
-        self._stand_ins: list[StandIn] = []
-        functional, usual = torch.nn.functional, torch.Tensor
-        for owner, makes in (
-            (torch, {"mm": self._product, "matmul": self._product}),
-            (usual, dict.fromkeys(("mm", "matmul", "__matmul__"), self._product)),
-            (functional, {"linear": self._linear}),
-        ):
-            functions = {}
-            for name, make in makes.items():
-                original = getattr(owner, name)
-                replacement = functools.wraps(original)(make(original))
-                if known_to_compilers(original, replacement):
-                    functions[name] = replacement
-            self._stand_ins.append(StandIn(owner, functions))
+        self._stand_ins = StandIns(
+            {
+                torch: dict.fromkeys(("mm", "matmul"), self._product),
+                torch.Tensor: dict.fromkeys(("mm", "matmul", "__matmul__"), self._product),
+                torch.nn.functional: {"linear": self._linear},
+            }
+        )
         self.why_not = self._tried()
 
     def hold(self, job: Job) -> None:
         """Add a holder."""
         self._steps = lambda: job.steps
-        for stand_in in self._stand_ins:
-            stand_in.hold()
+        self._stand_ins.hold()
 
     def let_go(self) -> None:
         """Remove a holder; without any, the compressed copies are dropped."""
-        for stand_in in self._stand_ins:
-            stand_in.let_go()
-        if not self._stand_ins[0].holders:
+        self._stand_ins.let_go()
+        if not self._stand_ins.holders:
             self.constants = Constants()
 
     def _product(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -178,7 +167,7 @@ class Products:
         if type(first) is not torch.Tensor or first.requires_grad or first.dim() != 2:
             return False
         return bool(
-            self._stand_ins[0].holders
+            self._stand_ins.holders
             and is_plain(first, *others)
             and first.numel() >= SMALLEST
             and first.is_contiguous()

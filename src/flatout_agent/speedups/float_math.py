@@ -6,13 +6,10 @@ These settings apply to the whole process. The boosts `tf32` and `cpu-bf16` and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flatout_agent.boost import Declined, Undo
 from flatout_agent.speedups.precision import matmul_precision, native_bf16
-
-if TYPE_CHECKING:
-    pass
 
 NO_KERNELS = "oneDNN's float-math mode needs AMX (or Arm bfloat16), which this CPU lacks"
 

@@ -8,6 +8,7 @@ additions to rows here and there.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +47,10 @@ class SortedIndices:
         import torch
 
         for order in self._known:
-            if order.rows == rows and _same(order.index, index):
+            if order.rows == rows and torch.equal(order.index, index):
                 return order
         for number, (earlier, first_step) in enumerate(self._met):
-            if _same(earlier, index):
+            if torch.equal(earlier, index):
                 if first_step == step:
                     return None
                 del self._met[number]
@@ -76,18 +77,13 @@ class SortedIndices:
         return order
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    import torch
-
-    return one.shape == other.shape and torch.equal(one, other)
-
-
 class RowSums:
     """Picks rows, and sums them, with gradients of any order."""
 
     def __init__(self) -> None:
         self.orders = SortedIndices()
-        self.step = 0
+        self.steps: Callable[[], int] = lambda: 0
+        """How many steps the program has taken."""
         self.picked = self.summed = 0
 
     def pick(self, rows: torch.Tensor, index: torch.Tensor) -> Any:
@@ -103,7 +99,7 @@ class RowSums:
         """The sum, without a gradient."""
         import torch
 
-        order = self.orders.of(index, rows, self.step)
+        order = self.orders.of(index, rows, self.steps())
         if order is None:
             zeros = values.new_zeros(rows, values.shape[1])
             return torch.ops.aten.index_add_(zeros, 0, index, values)

@@ -6,6 +6,7 @@ an ordinary one, and `known_to_compilers` makes torch.jit.script and torch.compi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ from flatout_agent.attach.replacing import Replacement
 
 if TYPE_CHECKING:
     import torch
+
+Maker = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Makes our function from the original."""
 
 
 class StandIn:
@@ -36,6 +40,39 @@ class StandIn:
         if not self.holders:
             _held.discard(self)
             self._replacement.back()
+
+
+class StandIns:
+    """Several that are held together."""
+
+    def __init__(self, makers: Mapping[Any, Mapping[str, Maker]]) -> None:
+        """makers: by owner and name. Functions that compilers could not tell from the original
+        are left alone.
+        """
+        self._members = []
+        for owner, makes in makers.items():
+            functions = {}
+            for name, make in makes.items():
+                original = getattr(owner, name)
+                replacement = functools.wraps(original)(make(original))
+                if known_to_compilers(original, replacement):
+                    functions[name] = replacement
+            self._members.append(StandIn(owner, functions))
+
+    @property
+    def holders(self) -> int:
+        """How many hold them now."""
+        return self._members[0].holders
+
+    def hold(self) -> None:
+        """Add a holder."""
+        for member in self._members:
+            member.hold()
+
+    def let_go(self) -> None:
+        """Remove a holder."""
+        for member in self._members:
+            member.let_go()
 
 
 _held: set[StandIn] = set()

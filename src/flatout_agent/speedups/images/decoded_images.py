@@ -227,10 +227,12 @@ class Decoded:
 
         @functools.wraps(resize_plain)
         def resize(image: Any, size: Any, *args: Any, **options: Any) -> Any:
-            key = self._key_of_resized(image, size, args, options)
-            if key is None:
-                return resize_plain(image, size, *args, **options)
-            return self._resized(image, key, lambda: resize_plain(image, size, *args, **options))
+            plainly = functools.partial(resize_plain, image, size, *args, **options)
+            decoded = self._key_as_decoded(image)
+            if decoded is None:
+                return plainly()
+            settings = repr((size, args, sorted(options.items())))
+            return self._resized(image, decoded, settings, plainly)
 
         return (
             Replacement(self.files, {"load": load, "convert": convert}),
@@ -303,31 +305,29 @@ class Decoded:
             copy.info = copy_of_info(image)
         return copy
 
-    def _key_of_resized(self, image: Any, size: Any, args: Any, options: Any) -> bytes | None:
-        """The identity of this image resized, or None if it is resized as written.
+    def _key_as_decoded(self, image: Any) -> bytes | None:
+        """The identity of an image that is as it was decoded, or None.
 
-        Only an image that is as it was decoded has one: `load`, which all methods call that may
-        write to an image, takes its mark away.
+        `load`, which all methods call that may write to an image, takes its mark away.
         """
         parts = vars(image)
         later = parts.get("load")
-        if type(later) is Later and later.source is self:
-            key = None if _is_closed(parts) else later.key
-        else:
-            key = self._key(image)
-        if key is None or not self.log.numbers[ON] or self.log.numbers[OFF]:
+        if type(later) is not Later or later.source is not self:
+            return self._key(image)
+        if _is_closed(parts) or not self.log.numbers[ON] or self.log.numbers[OFF]:
             return None
-        settings = repr((size, args, sorted(options.items())))
+        return later.key
+
+    def _resized(self, image: Any, decoded: bytes, settings: str, resize: Callable[[], Any]) -> Any:
+        """The resized image. decoded: the identity of the image. settings: those of the resize."""
         self._resizes.add(settings)
         if len(self._resizes) > MOST_RESIZES:
-            return None
-        return hashlib.blake2b(settings.encode(), digest_size=16, key=key).digest()
-
-    def _resized(self, image: Any, key: bytes, resize: Callable[[], Any]) -> Any:
+            return resize()
+        key = hashlib.blake2b(settings.encode(), digest_size=16, key=decoded).digest()
         cached = self.log.get(key)
         if cached is not None:
             self._turn += 1
-            if self._turn % CHECK_EVERY and self._left_as_loaded(image):
+            if self._turn % CHECK_EVERY and self._left_as_loaded(image, decoded):
                 size = (int.from_bytes(cached[:4], "little"), int.from_bytes(cached[4:8], "little"))
                 result = self.pillow.frombytes(image.mode, size, cached[8:])
                 result.info = copy_of_info(image)
@@ -343,12 +343,11 @@ class Decoded:
                     self.log.numbers[OFF] = 1
         return result
 
-    def _left_as_loaded(self, image: Any) -> bool:
+    def _left_as_loaded(self, image: Any, key: bytes) -> bool:
         """Leave the file's image as `load` does, if that can be done without decoding it."""
         if "load" in vars(image):
             return True
-        key = self._key(image)
-        cached = None if key is None else self.log.get(key)
+        cached = self.log.get(key)
         if cached is None:
             return False
         postpone(image, self, lambda owner: self._image_of(owner, cached).im, key)
