@@ -2,8 +2,9 @@
 
     python docs/recording.py
 
-The text is what a run really printed, copied whole; only the colours are put in again, by the rules
-of `reporting/summary.py`. The picture loads nothing from elsewhere, so it has no font of its own.
+The text is what a run really printed, but for the path of its report; only the colours are put in
+again, by the rules of `reporting/summary.py`. The picture loads nothing from elsewhere, so it has
+no font of its own.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ STYLES = {
     r"with the plan": "bold green",
     r" +[\d.]+x faster": "bold green",
     r"loss curve:": "green",
+    r"may change:": "bold",
     r"kept:": "green",
     r"tried and dropped:": "bold",
+    r"not tried:": "bold",
 }
 """What a line begins with -> its style; of a label alone where it ends in a colon."""
 BACKGROUND, TEXT = "171e26", "d0d7de"
