@@ -79,7 +79,7 @@ def trial_processes(folder: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             orders = process.environ().get(wire.ORDERS_ENV, "")
-        except psutil.Error:
+        except (psutil.Error, OSError):
             continue
         if orders.startswith(str(folder)):
             found.append(process)

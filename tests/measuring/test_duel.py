@@ -34,7 +34,7 @@ def none_left(folder: Path) -> bool:
         try:
             if process.environ().get(wire.ORDERS_ENV, "").startswith(str(folder)):
                 return False
-        except psutil.Error:
+        except (psutil.Error, OSError):
             continue
     return True
 

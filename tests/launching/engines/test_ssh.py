@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -54,7 +55,11 @@ def no_orphans(machines: sshed.SshMachines) -> None:
 
 
 def said(pids: list[int]) -> list[list[str]]:
-    return [psutil.Process(pid).cmdline() for pid in pids if psutil.pid_exists(pid)]
+    found = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):  # it may end at any time
+            found.append(psutil.Process(pid).cmdline())
+    return found
 
 
 def test_losses_of_two_machines_are_those_of_one_process(
@@ -82,8 +87,9 @@ def test_where_one_dies_all_end_and_it_is_named(
     try:
         job.until(r"\[node 0\] step 3 ")
         for pid in machines.pids("box2"):
-            if "run" in psutil.Process(pid).cmdline()[:4]:  # flatout itself, not its ranks
-                os.kill(pid, signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):  # ranks end with flatout
+                if "run" in psutil.Process(pid).cmdline()[:4]:  # flatout itself, not its ranks
+                    os.kill(pid, signal.SIGKILL)
         assert job.end() not in (0, 130)
     finally:
         job.close()

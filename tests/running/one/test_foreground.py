@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -257,7 +258,12 @@ def witness_of(process: subprocess.Popen[bytes], other_than: int | None) -> int:
     own = psutil.Process(process.pid)
 
     def pids() -> list[int]:
-        return [item.pid for item in own.children() if item.name() == "cat"]
+        found = []
+        for item in own.children():
+            with suppress(psutil.NoSuchProcess):  # the last witness ends meanwhile
+                if item.name() == "cat":
+                    found.append(item.pid)
+        return found
 
     until(lambda: pids() and other_than not in pids())
     until(lambda: own.status() == psutil.STATUS_SLEEPING)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -212,7 +213,8 @@ time.sleep(600)
         until(lambda: not with_orders(orders))
     finally:
         for pid in with_orders(orders):
-            psutil.Process(pid).kill()
+            with suppress(psutil.NoSuchProcess):
+                psutil.Process(pid).kill()
 
 
 def test_a_suspended_program_makes_no_progress(start: Start, tmp_path: Path) -> None:
