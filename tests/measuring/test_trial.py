@@ -163,3 +163,11 @@ def test_the_first_trial_prepares_the_files_of_the_others(tmp_path: Path) -> Non
     assert Path(other.prepared or "").parent.parent == table.reference
     assert first.scratch != other.scratch
     assert (first.min_steps, other.min_steps) == (3, 9)
+
+
+@pytest.mark.parametrize("step_ms", [0.2, 2.5, 30.0, 900.0])
+def test_a_window_of_a_duel_holds_a_second_of_steps(step_ms: float, tmp_path: Path) -> None:
+    windows = bench(tmp_path, "").with_windows(step_ms)
+    assert windows.window_s == 1.0
+    assert windows.min_steps * step_ms <= 2000
+    assert windows.max_steps * step_ms >= 1000

@@ -46,3 +46,10 @@ def test_two_runs_of_the_same_noise_agree(seed):
 def test_any_curves_give_a_finite_number_or_none(one, two):
     sigma = loss_sigma(tuple(one), tuple(two), 0)
     assert sigma is None or math.isfinite(sigma)
+
+
+def test_a_late_parting_of_long_runs_is_not_told():
+    """Training turns rounding into another path: thousands of steps later it says nothing."""
+    curve = LOSSES * 100
+    parted = tuple(x + 0.1 * (step > 1000) for step, x in enumerate(curve))
+    assert loss_sigma(parted, curve, 0) == 0.0

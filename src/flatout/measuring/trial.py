@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -51,6 +53,15 @@ class Bench:
     def reference(self) -> Path:
         """The first process of all: it prepares files (data sets) that later ones find."""
         return self.folder / FIRST
+
+    def with_windows(self, step_ms: float) -> Bench:
+        """The same with windows of about a second for steps of `step_ms`.
+
+        However short they are: fifty steps of 2 ms are over before a single disturbance is.
+        """
+        steps = max(2, math.ceil(500 / step_ms))
+        few, many = min(self.min_steps, steps), max(self.max_steps, 2 * steps)
+        return dataclasses.replace(self, min_steps=few, max_steps=many, window_s=1.0)
 
     def trial_orders(self, folder: Path, **changes: object) -> wire.TrialOrders:
         """The common initial orders of all trials."""

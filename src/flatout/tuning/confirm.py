@@ -86,7 +86,7 @@ def as_redrawn(guard: Guard, own: Sequence[float]) -> Guard:
     return dataclasses.replace(guard, passed=True, reason=reason, redrawn_sigma=farthest)
 
 
-CLEAR = 1.1
+CLEAR = 1.25
 """Two pairs are enough if each shows a difference of at least this ratio."""
 ENOUGH = 5
 """This many pairs are enough if they agree on which is faster."""

@@ -11,6 +11,9 @@ import math
 import statistics
 
 SIGMAS = 3.0
+MOST_LOSSES = 500
+"""Losses that are compared at most: over thousands of steps, training turns differences of rounding
+into another path that is as good."""
 LEAST_SPREAD = 0.01
 """The least spread assumed for a smooth curve, as a share of its value."""
 
@@ -23,9 +26,10 @@ def loss_sigma(
     The spread is that of the untouched curve about its own trend: successive differences have
     twice the variance of one loss. `skip`: number of first steps to leave out.
     """
+    compared = slice(skip, skip + MOST_LOSSES)
     pairs = [
         (loss, untouched_loss)
-        for loss, untouched_loss in zip(losses[skip:], untouched[skip:], strict=False)
+        for loss, untouched_loss in zip(losses[compared], untouched[compared], strict=False)
         if loss is not None and untouched_loss is not None
     ]
     if len(pairs) < 3:

@@ -27,7 +27,7 @@ from flatout.running.one.trial_process import end_all
 from flatout.tuning import planning, starts, trials
 from flatout.tuning.candidates import Allowance, highest_risk
 from flatout.tuning.confirm import as_redrawn, confirmation, may_be_redrawn, unclear
-from flatout.tuning.losses import loss_sigma
+from flatout.tuning.losses import MOST_LOSSES, loss_sigma
 from flatout.tuning.trials import Found
 from flatout_agent import wire
 
@@ -183,7 +183,7 @@ def _confirm(
 def _own_sigmas(bench: Bench, untouched: duel.Side, deadline: float) -> list[float]:
     """How far other random numbers alone move the losses: in the duel's runs, or in others."""
     redrawn = list(untouched.redrawn)
-    steps, took_s = len(untouched.losses), 0.0
+    steps, took_s = min(len(untouched.losses), MOST_LOSSES), 0.0
     for number in range(len(redrawn) + 1, OWN_RUNS + 1):
         began = time.monotonic()
         left_s = deadline - began
@@ -258,10 +258,7 @@ def _windows(bench: Bench, search: Found, settings: TuneSettings) -> Bench:
         return dataclasses.replace(
             bench, min_steps=steps, max_steps=steps, window_s=0.0, crowded=_crowded(search)
         )
-    steps = max(2, math.ceil(0.5 / (search.written.step_ms / 1000)))
-    return dataclasses.replace(
-        bench, min_steps=min(bench.min_steps, steps), window_s=1.0, crowded=_crowded(search)
-    )
+    return dataclasses.replace(bench.with_windows(search.written.step_ms), crowded=_crowded(search))
 
 
 def _crowded(search: Found) -> bool:
