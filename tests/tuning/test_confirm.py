@@ -15,7 +15,14 @@ from flatout.nouns.trial import Guard
 from flatout.reporting.outcome import learning_words
 from flatout.running.one.records import Process
 from flatout.tuning import planning
-from flatout.tuning.confirm import as_redrawn, confirmation, interval, may_be_redrawn, unclear
+from flatout.tuning.confirm import (
+    as_redrawn,
+    confirmation,
+    interval,
+    may_be_redrawn,
+    unclear,
+    unclear_runs,
+)
 from flatout_agent.wire import JobFacts, ModelFacts
 
 RATIOS = st.lists(st.floats(0.2, 5.0), min_size=1, max_size=11).map(tuple)
@@ -43,10 +50,13 @@ def test_a_single_pair_has_no_interval_and_confirms_nothing() -> None:
     assert not planning.agrees(single, 1.2)
 
 
-def test_two_pairs_are_enough_where_both_show_it() -> None:
-    assert not unclear((1.5, 1.3))
-    assert not unclear((0.8, 0.7))
-    assert unclear((1.5, 1.05))
+def test_two_pairs_of_runs_are_enough_where_both_show_it_and_windows_take_five() -> None:
+    assert not unclear_runs((1.5, 1.3))
+    assert not unclear_runs((0.8, 0.7))
+    assert unclear_runs((1.5, 1.05))
+    assert unclear((1.5, 1.3))
+    assert unclear((1.5, 1.3, 1.4, 1.4))
+    assert not unclear((1.5, 1.3, 1.4, 1.4, 1.4))
     assert unclear((1.04, 1.05, 1.06))
     assert not unclear((1.04, 1.05, 1.06, 1.05, 1.04))
 

@@ -87,17 +87,25 @@ def as_redrawn(guard: Guard, own: Sequence[float]) -> Guard:
 
 
 CLEAR = 1.25
-"""Two pairs are enough if each shows a difference of at least this ratio."""
+"""Two pairs of whole runs are enough if each shows a difference of at least this ratio."""
 ENOUGH = 5
 """This many pairs are enough if they agree on which is faster."""
 
 
+def unclear_runs(ratios: tuple[float, ...]) -> bool:
+    """Whether more pairs of whole runs may settle which is faster."""
+    if len(ratios) == 2 and (min(ratios) >= CLEAR or max(ratios) <= 1 / CLEAR):
+        return False
+    return unclear(ratios)
+
+
 def unclear(ratios: tuple[float, ...]) -> bool:
-    """Whether more pairs may settle which is faster."""
-    if len(ratios) < 2:
-        return True
+    """Whether more pairs of windows may settle how much faster the plan is.
+
+    A window lasts a second, which one disturbance may fill: a median needs some.
+    """
     if len(ratios) < ENOUGH:
-        return min(ratios) < CLEAR and max(ratios) > 1 / CLEAR
+        return True
     low, _ = interval(ratios) or (0.0, 0.0)
     return statistics.median(ratios) > 1.01 and low <= 1.0
 

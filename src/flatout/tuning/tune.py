@@ -26,7 +26,7 @@ from flatout.running.one.folder import ROOT
 from flatout.running.one.trial_process import end_all
 from flatout.tuning import planning, starts, trials
 from flatout.tuning.candidates import Allowance, highest_risk
-from flatout.tuning.confirm import as_redrawn, confirmation, may_be_redrawn, unclear
+from flatout.tuning.confirm import as_redrawn, confirmation, may_be_redrawn, unclear, unclear_runs
 from flatout.tuning.losses import MOST_LOSSES, loss_sigma
 from flatout.tuning.trials import Found
 from flatout_agent import wire
@@ -240,7 +240,7 @@ def _duel(
     notes.append("the program is short: whole runs were compared")
     left_s = deadline - time.monotonic()
     return duel.whole_runs(
-        bench, search.kept, search.facts, settings.pairs, left_s, on_pair, most, unclear
+        bench, search.kept, search.facts, settings.pairs, left_s, on_pair, most, unclear_runs
     )
 
 
