@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from flatout.measuring import duel
 from flatout.measuring.duel import DuelFailedError, Side
 from flatout.measuring.trial import Bench
 from flatout.nouns.plan import PlannedBoost
+from flatout.probing import neighbours
 from flatout_agent import wire
 from measuring.programs import PAUSED, SLOW_UNLESS_PAUSED, at_each_step
 from measuring.test_trial import bench
@@ -23,6 +25,14 @@ pytestmark = pytest.mark.slow
 PLAN = (PlannedBoost("gc-pause"),)
 LIMIT_S = 240.0
 """So long that no machine, however loaded, takes it for two starts and some windows."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    """Tests run side by side: what others take of the cores is looked at where a test says so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbours.Stretch, "disturbed", lambda stretch: False)
+        yield
 
 
 def fight(folder: Path, text: str, limit_s: float = LIMIT_S) -> tuple[Side, Side]:
@@ -210,3 +220,17 @@ def test_of_whole_runs_those_as_written_draw_other_numbers_from_the_second_on(
         assert len(redrawn) == len(untouched.losses) == 200
         assert redrawn[0] == untouched.losses[0]
         assert (redrawn == untouched.losses) is (rate == 0.0)
+
+
+@pytest.mark.parametrize(("disturbed", "taken"), [({0, 3}, 4), (range(99), duel.MOST_DISTURBED)])
+def test_disturbed_windows_are_taken_anew_within_reason(
+    disturbed: Container[int], taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows are numbered in their order: 0 is the first of the program as written."""
+    windows = itertools.count()
+    monkeypatch.setattr(neighbours.Stretch, "disturbed", lambda stretch: next(windows) in disturbed)
+    table = bench(tmp_path, at_each_step("time.sleep(0.005)"))
+    untouched, plan = duel.fight(table, PLAN, None, 2, LIMIT_S, most=8)
+    assert len(untouched.windows_ms) == len(plan.windows_ms) == taken
+    pairs = list(zip(untouched.disturbed, plan.disturbed, strict=True))
+    assert pairs == [(2 * n in disturbed, 2 * n + 1 in disturbed) for n in range(taken)]

@@ -100,3 +100,15 @@ def test_one_run_with_other_numbers_may_come_close_by_chance() -> None:
     assert as_redrawn(OFF, [0.1, -0.2, 0.3]) == OFF
     far = dataclasses.replace(OFF, loss_sigma=-7.0)
     assert as_redrawn(far, [0.1]) == far
+
+
+def test_pairs_that_other_programs_disturbed_are_left_out_where_others_remain() -> None:
+    guard = Guard(True, "")
+    plan = Side((10.0, 10.0, 10.0), (), Process(), (False, False, False))
+    written = Side((300.0, 12.0, 13.0), (), Process(), (True, False, False))
+    some = confirmation(written, plan, guard, False)
+    assert (some.ratios, some.untouched_ms, some.disturbed) == ((1.2, 1.3), (12.0, 13.0), False)
+    written = dataclasses.replace(written, disturbed=(True, True, False))
+    most = confirmation(written, plan, guard, False)
+    assert (most.pairs, most.disturbed, most.faster) == (3, True, False)
+    assert planning.agrees(most, 1.2)

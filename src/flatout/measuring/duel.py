@@ -6,7 +6,9 @@ and the other way round. Drifts (clocks, neighbours, temperature) affect both.
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,12 +20,15 @@ from flatout.measuring import trial
 from flatout.measuring.outcome import Outcome
 from flatout.measuring.trial import POLL_S, Bench
 from flatout.nouns.plan import PlannedBoost
+from flatout.probing import neighbours
 from flatout.running.one.records import Process, Processes
 from flatout.running.one.trial_process import TrialProcess
 from flatout_agent import wire
 
 WARM_S = 3.0
 """The most seconds a program warms up before its first window: pairs even out the rest."""
+MOST_DISTURBED = 5
+"""After so many disturbed pairs, another would be disturbed too."""
 PairDone = Callable[[int, float | None], None]
 Unclear = Callable[[tuple[float, ...]], bool]
 
@@ -44,6 +49,8 @@ class Side:
     """Step time in each window."""
     losses: tuple[float | None, ...]
     process: Process
+    disturbed: tuple[bool, ...] = ()
+    """Whether other programs took cores from it in each window; empty if that was not looked at."""
     redrawn: tuple[tuple[float | None, ...], ...] = ()
     """Losses of further runs as written, each with other random numbers from its second step on."""
 
@@ -54,6 +61,8 @@ class _Player:
     def __init__(self, program: TrialProcess) -> None:
         self.program = program
         self.processes = Processes()
+        self.disturbed: list[bool] = []
+        """Whether other programs took cores from it, in each window so far."""
 
     def collect(self) -> None:
         for pid, record in self.program.records():
@@ -88,13 +97,19 @@ class _Player:
 
     def play(self, number: int, last: bool, deadline: float) -> None:
         """Run window `number` while the other is suspended."""
+        stretch = neighbours.Stretch(self._ours_s)
         self.program.resume()
         for process in self.processes.training:
             if process.gate is not None:
                 Path(process.gate.path).touch()
         self.reach(number + 1, last, deadline)
+        # A program that has ended no longer tells what it used.
+        self.disturbed.append(self.program.alive and stretch.disturbed())
         if not last:
             self.program.suspend()
+
+    def _ours_s(self) -> float:
+        return self.program.cpu_s() + time.process_time()
 
     def end(self, deadline: float) -> None:
         """Let it end at its gate: no more windows are needed."""
@@ -120,7 +135,8 @@ class _Player:
             1000 * statistics.mean(step.wall_s - step.eval_s for step in steps)
             for _, steps in sorted(windows.items())
         ]
-        return Side(tuple(means[:count]), leading.losses, leading)
+        disturbed = tuple(self.disturbed[:count])
+        return Side(tuple(means[:count]), leading.losses, leading, disturbed)
 
 
 def fight(
@@ -138,7 +154,8 @@ def fight(
     """The program under `against` (empty: as written) and under `boosts`, `pairs` windows each.
 
     name: begins the names of the two trials' folders; each duel has its own.
-    While the ratios of the pairs are `unclear`, there are up to `most` pairs, as time allows.
+    While the ratios of the undisturbed pairs are `unclear`, there are up to `most` pairs, as time
+    allows.
     A suspended program keeps its device memory: if the device is crowded, each window runs in its
     own process. Raises DuelFailedError if one of them fails.
     """
@@ -175,6 +192,7 @@ def _windows(
     unclear: Unclear,
 ) -> None:
     """Add the ratio of each pair of windows, until there are enough."""
+    undisturbed: list[float] = []
     for number in range(most):
         began = time.monotonic()
         on_pair(number + 1, None)
@@ -182,9 +200,12 @@ def _windows(
             player.play(number, number == most - 1, deadline)
         untouched, plan = (player.side().windows_ms[number] for player in players)
         ratios.append(untouched / plan)
+        if not any(player.disturbed[number] for player in players):
+            undisturbed.append(ratios[-1])
         on_pair(number + 1, ratios[-1])
         out_of_time = deadline - time.monotonic() < 2 * (time.monotonic() - began)
-        if pairs <= number + 1 < most and (out_of_time or not unclear(tuple(ratios))):
+        settled = _settled(undisturbed, number + 1, pairs, unclear)
+        if pairs <= number + 1 < most and (out_of_time or settled):
             for player in players:
                 player.end(deadline)
             return
@@ -226,24 +247,44 @@ def _one_after_another(
     """One process after another, each measured once; as many pairs as time allows."""
     deadline = time.monotonic() + limit_s
     sides: tuple[list[Outcome], list[Outcome]] = ([], [])
+    disturbed: tuple[list[bool], list[bool]] = ([], [])
     ratios: list[float] = []
+    undisturbed: list[float] = []
     for number in range(max(pairs, most or pairs)):
         began = time.monotonic()
         on_pair(number + 1, None)
-        for outcomes, side, plan in zip(sides, ("without", "with"), plans, strict=True):
+        named = zip(sides, disturbed, ("without", "with"), plans, strict=True)
+        for outcomes, taken, side, plan in named:
             left_s = deadline - time.monotonic()
             folder = f"{name}-{side}-{number + 1}"
             reseed = 0 if plan else number
+            stretch = neighbours.Stretch(_with_children_s)
             outcome = trial.run(bench, folder, plan, facts, left_s, reseed=reseed, **orders)
             if outcome.measured is None:
                 raise DuelFailedError(outcome.error or "no step was measured")
             outcomes.append(outcome)
+            # Windows does not tell what a program that has ended used.
+            taken.append(sys.platform != "win32" and stretch.disturbed())
         ratios.append(_step_ms(sides[0][-1]) / _step_ms(sides[1][-1]))
+        if not any(taken[-1] for taken in disturbed):
+            undisturbed.append(ratios[-1])
         on_pair(number + 1, ratios[-1])
         out_of_time = deadline - time.monotonic() < 1.2 * (time.monotonic() - began)
-        if out_of_time or (number + 1 >= pairs and not unclear(tuple(ratios))):
+        if out_of_time or _settled(undisturbed, number + 1, pairs, unclear):
             break
-    return _combined(sides[0]), _combined(sides[1])
+    return _combined(sides[0], disturbed[0]), _combined(sides[1], disturbed[1])
+
+
+def _settled(undisturbed: list[float], taken: int, pairs: int, unclear: Unclear) -> bool:
+    """Whether no more pairs are needed, or too many of those taken were disturbed."""
+    if taken - len(undisturbed) >= MOST_DISTURBED:
+        return True
+    return len(undisturbed) >= pairs and not unclear(tuple(undisturbed))
+
+
+def _with_children_s() -> float:
+    """Seconds of cores that flatout and the programs that it has started and ended have used."""
+    return sum(os.times()[:4])
 
 
 WHOLE: dict[str, Any] = {"min_steps": 10**9, "max_steps": 10**9}
@@ -254,8 +295,9 @@ def _step_ms(outcome: Outcome) -> float:
     return outcome.measured.step_ms
 
 
-def _combined(outcomes: list[Outcome]) -> Side:
+def _combined(outcomes: list[Outcome], disturbed: list[bool]) -> Side:
     losses = [outcome.measured.losses for outcome in outcomes if outcome.measured is not None]
     process = outcomes[0].process
     assert process is not None
-    return Side(tuple(map(_step_ms, outcomes)), losses[0], process, tuple(losses[1:]))
+    windows_ms, redrawn = tuple(map(_step_ms, outcomes)), tuple(losses[1:])
+    return Side(windows_ms, losses[0], process, tuple(disturbed), redrawn)

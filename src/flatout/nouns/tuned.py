@@ -22,6 +22,8 @@ class Confirmation:
     untouched_ms: tuple[float, ...]
     plan_ms: tuple[float, ...]
     guard: Guard
+    disturbed: bool = False
+    """Whether other programs took cores in the pairs, so that their ratios say little."""
     untouched_losses: tuple[float | None, ...] = ()
     """Loss of each step of the untouched program in these runs, from the first on."""
     plan_losses: tuple[float | None, ...] = ()
@@ -29,7 +31,7 @@ class Confirmation:
     @property
     def faster(self) -> bool:
         """Whether the plan is faster over the whole interval."""
-        return self.interval is not None and self.interval[0] > 1.0
+        return not self.disturbed and self.interval is not None and self.interval[0] > 1.0
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ class Headline:
 def headline(tuned: Tuned) -> Headline:
     """The numbers of the first two lines."""
     confirmation = tuned.confirmation
+    if confirmation is not None and confirmation.disturbed:  # its figures say little
+        confirmation = None
     untouched = _side(tuned.baseline, confirmation.untouched_ms if confirmation else ())
     if tuned.plan is None:
         return Headline(TuneOutcome.NOTHING, untouched, OutcomeSide())

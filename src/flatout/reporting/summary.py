@@ -67,7 +67,8 @@ def _top(tuned: Tuned, head: Headline, width: int) -> list[tuple[str, str]]:
     elif tuned.confirmation is not None:
         pairs, interval = tuned.confirmation.pairs, tuned.confirmation.interval
         spread = f", {units.ratios(interval)}" if interval is not None else ""
-        source = f"(in one run; A/B x {pairs} inconclusive{spread})"
+        result = "disturbed by other programs" if tuned.confirmation.disturbed else "inconclusive"
+        source = f"(in one run; A/B x {pairs} {result}{spread})"
     else:
         source = "(not confirmed by A/B runs)"
     full_line = f"{plan}    {faster}  {source}"

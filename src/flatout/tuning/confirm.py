@@ -16,6 +16,8 @@ from flatout.nouns.tuned import Confirmation
 from flatout.tuning.losses import SIGMAS, loss_sigma
 from flatout_agent import wire
 
+FEWEST_CALM = 2
+"""With fewer undisturbed pairs all count, and the confirmation is called disturbed."""
 RESAMPLES = 2000
 LEVEL = 0.95
 
@@ -23,18 +25,24 @@ LEVEL = 0.95
 def confirmation(untouched: Side, plan: Side, guard: Guard, semantics: bool) -> Confirmation:
     """Ratios of the pairs, their median and interval; the guard with the losses of the whole duel.
 
+    Pairs in which other programs took cores are left out if others remain.
     guard: the verdict of the trial that had all boosts of the plan on.
     semantics: whether the plan changes what is computed, so that losses are not paired.
     """
-    pairs = zip(untouched.windows_ms, plan.windows_ms, strict=True)
-    ratios = tuple(before / after for before, after in pairs)
+    pairs = tuple(zip(untouched.windows_ms, plan.windows_ms, strict=True))
+    disturbed = tuple(map(any, zip(untouched.disturbed, plan.disturbed, strict=True)))
+    calm = tuple(pair for pair, other in zip(pairs, disturbed, strict=False) if not other)
+    enough = not disturbed or len(calm) >= FEWEST_CALM
+    used = calm if disturbed and enough else pairs
+    ratios = tuple(before / after for before, after in used)
     return Confirmation(
         pairs=len(ratios),
         ratios=ratios,
         speedup=statistics.median(ratios),
         interval=interval(ratios),
-        untouched_ms=untouched.windows_ms,
-        plan_ms=plan.windows_ms,
+        disturbed=not enough,
+        untouched_ms=tuple(before for before, _ in used),
+        plan_ms=tuple(after for _, after in used),
         guard=guard if semantics else _with_losses(guard, untouched, plan),
         untouched_losses=untouched.losses,
         plan_losses=plan.losses,

@@ -87,8 +87,10 @@ def agrees(confirmation: Confirmation, gain: float | None) -> bool:
     """Whether fresh processes, too noisy to confirm a small gain, are consistent with it.
 
     Two processes differ by more than neighbouring blocks of one process, and between blocks each
-    kept boost was clearly faster.
+    kept boost was clearly faster. Disturbed pairs contradict nothing.
     """
+    if confirmation.disturbed:
+        return gain is not None
     pair = confirmation.speedup
     low, high = confirmation.interval or (pair / ONE_PAIR, pair * ONE_PAIR)
     return gain is not None and low <= gain <= high and confirmation.speedup >= 1.0

@@ -177,7 +177,7 @@ def _confirm(
     if may_be_redrawn(result.guard, plan, search.facts):
         own = _own_sigmas(bench, untouched, deadline)
         result = dataclasses.replace(result, guard=as_redrawn(result.guard, own))
-    return result, measured(planned.process, None) or best
+    return result, (None if result.disturbed else measured(planned.process, None)) or best
 
 
 def _own_sigmas(bench: Bench, untouched: duel.Side, deadline: float) -> list[float]:

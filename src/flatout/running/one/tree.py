@@ -100,6 +100,15 @@ def end(find: Find, grace_s: float) -> None:
             return
 
 
+def cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """Seconds of cores that these have used, with children that have ended."""
+    total = 0.0
+    for process in processes:
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
 def memory_bytes(processes: Iterable[psutil.Process]) -> int:
     """Resident memory now; memory shared with a child counts once if the system reports it."""
     total = 0

@@ -96,6 +96,10 @@ class TrialProcess:
         self._peak_bytes = max(self._peak_bytes, tree.memory_bytes(self._family()))
         return self._peak_bytes
 
+    def cpu_s(self) -> float:
+        """Seconds of cores that all its processes have used so far."""
+        return tree.cpu_s(self._family())
+
     def log_tail(self, lines: int) -> list[str]:
         """The last lines of its output as a terminal would show them, without colours."""
         return log_tail(self.log, lines)
