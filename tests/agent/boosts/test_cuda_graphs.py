@@ -212,6 +212,20 @@ def test_a_program_that_goes_back_twice_is_not_recorded(calls):
     assert calls.engaged() == (False, graphed_calls.SECOND_PASS)
 
 
+def test_a_program_that_goes_through_its_gradients_is_not_recorded(calls):
+    """The penalty's own backward pass does not come by the model's output, so only the mode tells."""
+    plain = copy.deepcopy(calls.model)
+    for _ in range(5):
+        x = torch.randn(4, 8, requires_grad=True)
+        for model in (calls.model, plain):
+            model.zero_grad()
+            (slope,) = torch.autograd.grad(model(x)["out"].sum(), x, create_graph=True)
+            (slope.norm() - 1).square().backward()
+        assert torch.equal(calls.model.layer.weight.grad, plain.layer.weight.grad)
+    assert calls.recorded == []
+    assert calls.engaged() == (False, graphed_calls.SECOND_PASS)
+
+
 def test_no_second_backward_pass_through_what_the_first_has_overwritten(calls):
     for _ in range(3):
         step(calls.model)
