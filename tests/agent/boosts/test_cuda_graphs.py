@@ -213,7 +213,7 @@ def test_a_program_that_goes_back_twice_is_not_recorded(calls):
 
 
 def test_a_program_that_goes_through_its_gradients_is_not_recorded(calls):
-    """The penalty's own backward pass does not come by the model's output, so only the mode tells."""
+    """The penalty's own backward pass does not come by the output: only the mode tells."""
     plain = copy.deepcopy(calls.model)
     for _ in range(5):
         x = torch.randn(4, 8, requires_grad=True)
