@@ -100,11 +100,8 @@ class SecondPass:
         self._state = [(tensor, tensor.detach().clone()) for tensor in state]
         self._device = calls.weights.device
         self._random = forward_state.random_state_of(self._device)
-        self._autocast = {
-            "dtype": torch.get_autocast_dtype(self._device.type),
-            "enabled": torch.is_autocast_enabled(self._device.type),
-            "cache_enabled": False,
-        }
+        kind = self._device.type
+        self._autocast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
 
     def __call__(self, inputs: Any, arrived: Any) -> list[Any]:
         """The gradients of inputs and parameters; the model is left as it is."""
@@ -118,7 +115,8 @@ class SecondPass:
             for tensor, before in self._state:
                 tensor.data.copy_(before)
             self._random()
-            with torch.autocast(self._device.type, **self._autocast):
+            dtype = self._autocast or None
+            with torch.autocast(self._device.type, dtype, bool(dtype), cache_enabled=False):
                 return aliases.as_written(whole, inputs, arrived)
         finally:
             restore()
