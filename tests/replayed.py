@@ -91,4 +91,6 @@ class Capture:
         self.recorded.append(samples)
         if self.factor == 1.0:
             return graphed
-        return lambda *tensors: tuple(item * self.factor for item in graphed(*tensors))
+        return lambda *tensors, again: tuple(
+            item * self.factor for item in graphed(*tensors, again=again)
+        )

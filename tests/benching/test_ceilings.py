@@ -95,16 +95,34 @@ def test_what_is_measured_by_value_is_shown_as_it_was_planned(stand_in: Path) ->
     assert [one.id for one in measurements.ceilings] == ["a", "b", "c"]
 
 
-def test_torchs_import_takes_none_of_the_time(
+def test_the_time_begins_when_the_first_process_is_ready_to_measure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where the process ends before it was ready, the next has the whole time."""
-    monkeypatch.setattr(ceiling_run.time, "monotonic", lambda: 100.0)
-    budget = json.loads(ceiling_run._argument(CeilingOrders(quick=True), Measurements(), []))
-    assert budget["budget_s"] == ceiling_run.QUICK_S
-    measurements = Measurements(began=0.0)
-    budget = json.loads(ceiling_run._argument(CeilingOrders(quick=True), measurements, []))
-    assert budget["budget_s"] == ceiling_run.LEAST_S
+    """Where a process ends before it was ready, the next has the whole time."""
+    now_s = 100.0
+    monkeypatch.setattr(ceiling_run.time, "monotonic", lambda: now_s)
+    measurements, orders = Measurements(), CeilingOrders(quick=True)
+
+    def budget_s() -> float:
+        return json.loads(ceiling_run._argument(orders, measurements, []))["budget_s"]
+
+    def say(**answer: Any) -> None:
+        process._take(answer)
+
+    process = ceiling_run._Process(measurements, ceiling_run.SilentListener(), quick=True)
+    assert budget_s() == ceiling_run.QUICK_S
+    now_s += 90.0  # torch's import
+    say(torch="2.9.0", devices=[{"device": "cpu"}])
+    now_s += 90.0  # torchvision's
+    assert budget_s() == ceiling_run.QUICK_S
+    say(planned=[["one", "cpu"], ["two", "cpu"]])
+    now_s += 5.0
+    assert budget_s() == ceiling_run.QUICK_S - 5
+    say(planned=[["two", "cpu"]])  # the next process, after a crash
+    now_s += 1.0
+    assert budget_s() == ceiling_run.QUICK_S - 6
+    now_s += 100.0
+    assert budget_s() == ceiling_run.LEAST_S
 
 
 def test_of_times_the_shortest_is_the_ceiling(stand_in: Path) -> None:

@@ -32,7 +32,8 @@ Python takes longer than running it. A graph launches all of them at once.
 - The recording would take more than half of the free memory.
 - Work on the host would be recorded once and not repeated: an input is on the CPU, the forward pass
   draws numbers there (`random.random()`, a LayerDrop) or changes the model's attributes.
-- The backward pass runs through a call twice (`retain_graph=True`), or through its gradients.
+- The backward pass runs through a call twice (`retain_graph=True`), or through its gradients. If
+  the first only begins later and comes rarely, the call is made again as written for it.
 - compile is on: its mode `reduce-overhead` does the same.
 
 ## What it may change

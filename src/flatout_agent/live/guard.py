@@ -27,6 +27,10 @@ ROUNDED = 4.0
 """A rounding boost may err by this many times what rounding the weights to bfloat16 does: it also
 rounds what flows through the model. Measured over 13 nets at 3 stages: 0.1 to 1.7 times, unless
 errors were too small to matter (`LEAST_ROUNDED`)."""
+WAYS = 4
+"""Weights are rounded in so many ways, and the largest effect counts. With ReLUs and few examples
+one way often moves no activation across zero, while the boost does: with one, a sound bfloat16 was
+refused in 6 % of 560 checks of such nets."""
 LEAST_ROUNDED = 0.03
 LEAST_TENSOR = 0.25
 """The same for one parameter's gradient."""
@@ -160,15 +164,12 @@ def noise_floor(
     if redraws and redrawn is None and recorded.drew:
         redrawn = distance(again(recorded, OTHER_SEED).gradients, written.gradients)[0]
     if rounds:
-        with _weights_off(recorded.model, HALF):
-            rounded_rerun = again(recorded)
-        rounded = distance(rounded_rerun.gradients, written.gradients)[0]
-        pairs = zip(tensor_noise or repeat(1.0), _by_tensor(rounded_rerun, written))  # noqa: B905
+        effects = [_of_rounding(recorded, written, way) for way in range(WAYS)]
+        of_all, of_outputs, of_each, of_rows = zip(*effects, strict=True)
+        rounded, rounded_outputs = max(of_all), max(of_outputs)
+        by_tensor, rows = (tuple(map(max, zip(*e, strict=True))) for e in (of_each, of_rows))
+        pairs = zip(tensor_noise or repeat(1.0), by_tensor)  # noqa: B905
         tensor_noise = tuple(min(n, max(LEAST_TENSOR, ROUNDED * r)) for n, r in pairs)
-        rounded_outputs = distance(rounded_rerun.outputs, written.outputs)[0]
-        outputs = zip(rounded_rerun.outputs, written.outputs, strict=True)
-        errors = (_row_errors(a, b) for a, b in outputs)
-        rows = tuple(0.0 if error is None else float(error.max()) for error in errors)
     return replace(
         known,
         rows=rows,
@@ -176,6 +177,23 @@ def noise_floor(
         tensor_noise=tensor_noise,
         rounded=rounded if rounds else None,
         rounded_outputs=rounded_outputs,
+    )
+
+
+def _of_rounding(
+    recorded: RecordedCall, written: RepeatedCall, way: int
+) -> tuple[float, float, tuple[float, ...], tuple[float, ...]]:
+    """How far rounding the weights in one way moves gradients and outputs, each gradient, and the
+    example that it moves most in each output.
+    """
+    with _weights_off(recorded.model, HALF, way):
+        rerun = again(recorded)
+    errors = map(_row_errors, rerun.outputs, written.outputs)
+    return (
+        distance(rerun.gradients, written.gradients)[0],
+        distance(rerun.outputs, written.outputs)[0],
+        _by_tensor(rerun, written),
+        tuple(0.0 if error is None else float(error.max()) for error in errors),
     )
 
 
@@ -244,10 +262,10 @@ def _other_order(model: torch.nn.Module, unit: float) -> Iterator[None]:
 
 
 @contextmanager
-def _weights_off(model: torch.nn.Module, unit: float) -> Iterator[None]:
+def _weights_off(model: torch.nn.Module, unit: float, way: int = 0) -> Iterator[None]:
     """Each weight larger or smaller by this share of itself, or by one unit in its last place.
 
-    The weights are restored bit for bit.
+    way: one of `WAYS`, which differ in the signs. The weights are restored bit for bit.
     """
     parameters = [p for p in model.parameters() if p.is_floating_point() and p.numel()]
     before = [p.detach().clone() for p in parameters]
@@ -257,7 +275,7 @@ def _weights_off(model: torch.nn.Module, unit: float) -> Iterator[None]:
             factors = torch.full_like(
                 parameter.data, 1 + share, memory_format=torch.contiguous_format
             )
-            factors.view(-1)[number % 2 :: 2] = 1 - share
+            factors.view(-1)[(number // (1 + way // 2) + way) % 2 :: 2] = 1 - share
             parameter.data.mul_(factors)
         yield
     finally:

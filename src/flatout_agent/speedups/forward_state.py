@@ -75,6 +75,17 @@ def random_state(models: Iterable[torch.nn.Module]) -> Restore:
     return restore
 
 
+def random_state_of(device: torch.device) -> Restore:
+    """Save the random state of this device alone."""
+    generator = _of_device(device)
+    state = generator.get_state()
+
+    def restore() -> None:
+        generator.set_state(state)
+
+    return restore
+
+
 def reseed(model: torch.nn.Module, seed: int) -> None:
     """Seed the generators that a forward pass of this model draws from, and no other device's."""
     import torch
@@ -91,9 +102,11 @@ def devices(models: Iterable[torch.nn.Module]) -> list[torch.device]:
 
 
 def _of_device(device: torch.device) -> torch.Generator:
-    """The default generator of an accelerator."""
+    """The default generator of a device."""
     import torch
 
+    if device.type == "cpu":
+        return torch.default_generator
     if device.type == "mps":
         return torch.mps._get_default_mps_generator()
     module = getattr(torch, device.type)

@@ -212,13 +212,110 @@ def test_a_program_that_goes_back_twice_is_not_recorded(calls):
     assert calls.engaged() == (False, graphed_calls.SECOND_PASS)
 
 
-def test_no_second_backward_pass_through_what_the_first_has_overwritten(calls):
+def test_a_program_that_goes_through_its_gradients_is_not_recorded(calls):
+    """The penalty's own backward pass does not come by the output: only the mode tells."""
+    plain = copy.deepcopy(calls.model)
+    for _ in range(5):
+        x = torch.randn(4, 8, requires_grad=True)
+        for model in (calls.model, plain):
+            model.zero_grad()
+            (slope,) = torch.autograd.grad(model(x)["out"].sum(), x, create_graph=True)
+            (slope.norm() - 1).square().backward()
+        assert torch.equal(calls.model.layer.weight.grad, plain.layer.weight.grad)
+    assert calls.recorded == []
+    assert calls.engaged() == (False, graphed_calls.SECOND_PASS)
+
+
+class Remembering(Net):
+    """Dropout, batch norm, and a running scale that the output depends on."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.drop = nn.BatchNorm1d(8), nn.Dropout()
+        self.register_buffer("scale", torch.ones(8))
+
+    def forward(self, x):
+        self.scale.mul_(0.9).add_(x.detach().abs().mean(0))
+        return super().forward(self.drop(self.norm(x)) * self.scale.clone())
+
+
+def now_and_then_twice(model, applied, autocast):
+    """Goes back twice through a call of some, with another one in between."""
+    plain = copy.deepcopy(model)
+    device = next(model.parameters()).device
+    for number in range(90):
+        x, found = torch.randn(4, 8, device=device), []
+        for net in (model, plain):
+            torch.manual_seed(number)
+            net.zero_grad()
+            leaf = x.clone().requires_grad_()
+            again = number % 30 == 25
+            with torch.autocast(device.type, torch.bfloat16, autocast, cache_enabled=False):
+                out = net(leaf)["out"]
+            out.square().sum().backward(retain_graph=again)
+            if again:
+                with torch.autocast(device.type, torch.bfloat16, autocast, cache_enabled=False):
+                    net(torch.ones_like(leaf).requires_grad_())["out"].sum().backward()
+                (out.sin() * 3).sum().backward()
+            draw = torch.rand(1, device=device)
+            found.append([leaf.grad, draw, *(p.grad for p in net.parameters()), *net.buffers()])
+        for mine, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+    assert applied.engaged() == (True, "recorded")
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("make", [Net, Remembering])
+def test_a_program_that_goes_back_twice_now_and_then(monkeypatch, make, autocast):
+    # The tape's device is the host, where a recording may not draw numbers or write.
+    monkeypatch.setattr(recordings._Host, "compare", lambda before, after: None)
+    calls = calls_of(make())
+    now_and_then_twice(calls.model, calls.applied, autocast)
+    assert calls.replayed == 91
+    assert len(calls.recording.state) == (make is Remembering), "its scale is copied in each call"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("make", [Net, Remembering])
+def test_a_program_that_goes_back_twice_now_and_then_on_the_gpu(make, autocast):
+    model = make().cuda()
+    now_and_then_twice(model, cuda_graphs.apply(Job(), model, {}), autocast)
+
+
+def test_a_program_that_begins_to_go_back_twice_each_time_runs_as_written(calls):
+    for _ in range(5):
+        step(calls.model)
+    for _ in range(4):
+        out = calls.model(torch.randn(4, 8))["out"]
+        out.sum().backward(retain_graph=True)
+        out.sum().backward()
+    assert calls.replayed == 6
+    assert calls.recording is None
+    assert calls.engaged() == (False, graphed_calls.SECOND_PASS)
+
+
+def test_a_graph_that_is_not_retained_is_gone_as_without_a_recording(calls):
     for _ in range(3):
         step(calls.model)
-    out = calls.model(torch.randn(4, 8))["out"]
-    out.sum().backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="more than once"):
-        out.sum().backward()
+    x = torch.randn(4, 8)
+    held, loss = weakref.ref(x), calls.model(x)["out"].sum()
+    loss.backward()
+    del x
+    assert held() is None, "the loss that the program holds keeps no batch alive"
+    with pytest.raises(RuntimeError, match="through the graph a second time"):
+        loss.backward()
+
+
+def test_no_second_backward_pass_through_weights_that_have_changed(calls):
+    for _ in range(3):
+        step(calls.model)
+    loss = calls.model(torch.randn(4, 8))["out"].sum()
+    loss.backward(retain_graph=True)
+    with torch.no_grad():
+        calls.model.layer.weight.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 def test_the_weights_version_changes_with_each_of_them():

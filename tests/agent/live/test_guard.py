@@ -247,6 +247,28 @@ def call_of(model: nn.Module) -> tuple[calls.RecordedCall, calls.RecordedCall]:
     return found[1], found[0]
 
 
+def on_the_edge() -> Case:
+    """A net of which rounding wakes one neuron, but only where its weights fall in one way."""
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
+    model[0].weight.data = torch.tensor([[1.0042, -1.3395], [1.0, 1.0]])
+    model[2].weight.data = torch.tensor([[0.08, 1.0]])
+    x = torch.tensor([[1.0, 0.75], [2.0, 1.5]])
+    other = record(model, lambda output: -output.sum(), x)
+    return Case(model, record(model, torch.sum, x), other)
+
+
+def test_bfloat16_passes_where_one_way_of_rounding_misses_what_it_does(monkeypatch):
+    case = on_the_edge()
+    found = case.verdict(bf16, "rounding")
+    assert found.passed, found.reason
+    for name in ("outputs 1 % too large", "last example left out", "labels smoothed"):
+        wrong = FAULTS[name]
+        found = case.verdict(lambda forward, wrong=wrong: wrong(bf16(forward)), "rounding")
+        assert not found.passed, name
+    monkeypatch.setattr(guard, "WAYS", 1)
+    assert "more than" in on_the_edge().verdict(bf16, "rounding").reason
+
+
 @pytest.mark.parametrize("layers", [2, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_channels_last_passes_also_where_the_net_amplifies_reordering(layers, seed):

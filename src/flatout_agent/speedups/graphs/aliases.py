@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flatout_agent.speedups.graphs.host_values import HostValues
-from flatout_agent.speedups.graphs.recordings import Graphed, NotRecordable
+from flatout_agent.speedups.graphs.recordings import Again, Graphed, NotRecordable
 
 Result = TypeVar("Result")
 WARM_UPS = 3
@@ -46,7 +46,8 @@ def record(whole: torch.nn.Module, samples: tuple[Any, ...], recorder: DeviceRec
     inputs.
 
     The result takes tensors like `samples`, and differentiates with respect to them and to the
-    module's own parameters. Raises NotRecordable, and whatever the module or the recorder raises.
+    module's own parameters. Its `again` makes every backward pass but the first, which overwrites
+    what it needs. Raises NotRecordable, and whatever the module or the recorder raises.
     """
     parameters = [p for p in whole.parameters() if p.requires_grad]
     with _aliases(whole) as alias_of:
@@ -75,10 +76,27 @@ def record(whole: torch.nn.Module, samples: tuple[Any, ...], recorder: DeviceRec
     made = [output.detach() for output in outputs]
     passes = _Passes(samples, made, given, places, replay_forward, replay_backward, values)
 
-    def replay(*tensors: torch.Tensor) -> Any:
-        return _Recorded.apply(passes, *tensors, *parameters)  # type: ignore[no-untyped-call]
+    def replay(*tensors: torch.Tensor, again: Again) -> Any:
+        return _Recorded.apply(passes, again, *tensors, *parameters)  # type: ignore[no-untyped-call]
 
     return replay
+
+
+def as_written(
+    whole: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    arrived: Sequence[torch.Tensor | None],
+) -> list[torch.Tensor | None]:
+    """Gradients of the inputs, then of the module's own parameters, given those that arrived at its
+    outputs. Nothing is replayed.
+    """
+    parameters = [p for p in whole.parameters() if p.requires_grad]
+    leaves = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in inputs]
+    with torch.enable_grad(), _aliases(whole) as alias_of:
+        tensors = [*leaves, *(alias_of[id(p)] for p in parameters)]
+        wanted = [tensor for tensor in tensors if tensor.requires_grad]
+        found = iter(_gradients(whole(*leaves), arrived, wanted))
+    return [next(found) if tensor.requires_grad else None for tensor in tensors]
 
 
 @dataclass(eq=False)
@@ -98,16 +116,25 @@ class _Passes:
 
 
 class _Recorded(torch.autograd.Function):
-    """The recorded passes as one node of the program's graph: (passes, inputs, parameters)."""
+    """The recorded passes as one node of the program's graph.
+
+    (passes, again, inputs, parameters)
+    """
 
     @staticmethod
-    def forward(ctx: Any, passes: _Passes, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: Any, passes: _Passes, again: Again, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         for place, tensor in zip(passes.inputs, tensors, strict=False):
             if place.data_ptr() != tensor.data_ptr():
                 place.copy_(tensor)
         passes.replay_forward()
         fresh = tuple(output.detach() for output in passes.outputs)
-        ctx.passes = passes
+        ctx.passes, ctx.again, ctx.is_over = passes, again, False
+        # Torch then raises its own errors if they are written to, or if the graph is not retained.
+        count = len(passes.inputs)
+        inputs = (t.clone() if t.is_inference() else t for t in tensors[:count])
+        ctx.save_for_backward(*inputs, *tensors[count:])
         ctx.set_materialize_grads(False)
         pairs = zip(fresh, passes.given, strict=True)
         ctx.mark_non_differentiable(*(output for output, place in pairs if place is None))
@@ -117,6 +144,9 @@ class _Recorded(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *arrived: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         passes: _Passes = ctx.passes
+        if ctx.is_over:
+            return (None, None, *ctx.again(ctx.saved_tensors[: len(passes.inputs)], arrived))
+        ctx.is_over = True
         for place, gradient in zip(passes.given, arrived, strict=True):
             if place is not None and gradient is not None:
                 place.copy_(gradient)
@@ -125,7 +155,7 @@ class _Recorded(torch.autograd.Function):
         passes.replay_backward()
         # Detached: as they are, the engine would copy each of them on its way to `.grad`.
         left = (None if place is None else place.detach() for place in passes.gradients)
-        return (None, *left)
+        return (None, None, *left)
 
 
 def _gradients(

@@ -31,7 +31,8 @@ then."""
 PATIENCE = 8
 """Steps after which no recording is expected any more, as shapes change or nothing is called."""
 MOVES, WORTH = 2, 20
-"""The model may change this often; after that, each recording must have had this many replays."""
+"""The model may change this often; after that, each recording must have had this many replays. The
+same holds for calls that are made again."""
 KINDS = 1000
 """The number of kinds of calls that are counted: a number among the arguments may differ in each
 call."""
@@ -74,10 +75,52 @@ class PendingBackward:
     def __init__(self) -> None:
         self.over = False
 
-    def begin(self, _: Any) -> None:
-        """The backward pass is about to run. Better no training than wrong gradients."""
-        if self.over:
-            raise RuntimeError(f"{SECOND_PASS}, which flatout's cuda-graphs cannot do: skip it")
+
+class SecondPass:
+    """Makes a replayed call again as written, for a further backward pass through it.
+
+    The recorded backward pass has overwritten what another one needs.
+    """
+
+    def __init__(
+        self,
+        calls: GraphedCalls,
+        model: torch.nn.Module,
+        call: Graphed,
+        leaves: list[Any],
+        spec: Any,
+        state: list[torch.Tensor],
+    ) -> None:
+        import torch
+
+        self._calls, self._model, self._call, self._spec = calls, model, call, spec
+        # Without the inputs: autograd keeps them, and lets go of them with the graph.
+        blank = torch.empty(0)
+        self._leaves = [blank if nests.is_tensor(leaf) else leaf for leaf in leaves]
+        self._state = [(tensor, tensor.detach().clone()) for tensor in state]
+        self._device = calls.weights.device
+        self._random = forward_state.random_state_of(self._device)
+        kind = self._device.type
+        self._autocast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
+
+    def __call__(self, inputs: Any, arrived: Any) -> list[Any]:
+        """The gradients of inputs and parameters; the model is left as it is."""
+        import torch
+
+        from flatout_agent.speedups.graphs import aliases
+
+        whole = recordings.as_tensors(self._model, self._call, self._leaves, self._spec)
+        restore = forward_state.keep([self._model])
+        try:
+            for tensor, before in self._state:
+                tensor.data.copy_(before)
+            self._random()
+            dtype = self._autocast or None
+            with torch.autocast(self._device.type, dtype, bool(dtype), cache_enabled=False):
+                return aliases.as_written(whole, inputs, arrived)
+        finally:
+            restore()
+            self._calls.went_back_again()
 
 
 class Weights:
@@ -191,7 +234,7 @@ class GraphedCalls:
         self.why_eager = ""
         self._model = weakref.ref(model)
         self._pending: weakref.ref[PendingBackward] | None = None
-        self._version = self._moves = self._began = 0
+        self._version = self._moves = self._began = self._seconds = 0
 
     # On and off -----------------------------------------------------------------------------------
 
@@ -252,7 +295,8 @@ class GraphedCalls:
             leaves, spec = torch.utils._pytree.tree_flatten((args, kwargs))
             recording = self._matching(call, leaves, spec)
             if recording is not None:
-                return self._replay(recording, [x for x in leaves if nests.is_tensor(x)])
+                again = SecondPass(self, model, call, leaves, spec, recording.state)
+                return self._replay(recording, [x for x in leaves if nests.is_tensor(x)], again)
             output = call(*args, **kwargs)
             if self.recording is None:
                 self._watch(output)
@@ -340,6 +384,13 @@ class GraphedCalls:
         if self._moves > MOVES and self.replayed < self._moves * WORTH:
             self.given_up = f"{CHANGED} again and again"
 
+    def went_back_again(self) -> None:
+        """A further backward pass was made as written: give up if most of them are."""
+        self._seconds += 1
+        if self._seconds > MOVES and self.replayed < self._seconds * WORTH:
+            self.recording = self._pending = None
+            self.given_up = SECOND_PASS
+
     def _record(self, call: Graphed, leaves: list[Any], spec: Any, key: Key) -> None:
         model: Any = self._model()
         capture = self.capture
@@ -376,15 +427,14 @@ class GraphedCalls:
 
     # Replays --------------------------------------------------------------------------------------
 
-    def _replay(self, recording: Recording, tensors: list[torch.Tensor]) -> Any:
+    def _replay(self, recording: Recording, tensors: list[torch.Tensor], again: SecondPass) -> Any:
         import torch
 
         self._keep_gradients(recording)
-        flat = recording.graphed(*tensors)
+        flat = recording.graphed(*tensors, again=again)
         token = PendingBackward()
         node = next((item.grad_fn for item in flat if item.grad_fn is not None), None)
         if node is not None:
-            node.register_prehook(token.begin)
             node.register_hook(partial(self._backward_ends, recording, token, len(tensors)))
             self._pending = weakref.ref(token)
         # Copies: the next replay writes to the same places.

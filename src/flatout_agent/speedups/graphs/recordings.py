@@ -11,7 +11,7 @@ import random
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Graphed = Callable[..., Any]
 Capture = Callable[[Any, tuple[Any, ...]], Graphed]
 """(a module from tensors to tensors, sample inputs) -> the recorded call of the module."""
+
+Again = Callable[["Sequence[torch.Tensor]", "Sequence[torch.Tensor | None]"], "list[Any]"]
+"""(inputs, gradients that arrived at the outputs) -> gradients of inputs and parameters."""
 
 ATTENTION = (
     "flash_sdp_enabled",
@@ -75,6 +78,8 @@ class Recording:
     """The nest that the model returns, and which of its leaves are None."""
     grown: int
     """Bytes of its own device memory."""
+    state: list[torch.Tensor]
+    """Tensors on the model that its forward pass writes to, and may read."""
     places: set[int] = field(default_factory=set)
     """Addresses at which its backward pass leaves the gradients."""
 
@@ -90,20 +95,22 @@ def record(
     device = next(model.parameters()).device
     tensors = [leaf for leaf in leaves if nests.is_tensor(leaf)]
     samples = tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in tensors)
-    whole = _whole(model, call, leaves, spec)
+    whole = as_tensors(model, call, leaves, spec)
     restore, before = forward_state.keep([model]), _Host(model)
     reserved = reserved_bytes(device)
+    versions = [(tensor, tensor._version) for tensor in _state(model)]
     try:
         graphed = capture(whole, samples)
         before.compare(_Host(model))
+        state = [tensor for tensor, version in versions if tensor._version != version]
     finally:
         restore()
         whole.release()
     grown = max(0, reserved_bytes(device) - reserved)
-    return Recording(key, graphed, whole.outputs, grown)
+    return Recording(key, graphed, whole.outputs, grown, state)
 
 
-def _whole(model: torch.nn.Module, call: Graphed, leaves: list[Any], spec: Any) -> Any:
+def as_tensors(model: torch.nn.Module, call: Graphed, leaves: list[Any], spec: Any) -> Any:
     """The call as a module from tensors to tensors, which can be recorded."""
     import torch
 
@@ -136,6 +143,19 @@ def _whole(model: torch.nn.Module, call: Graphed, leaves: list[Any], spec: Any) 
             self.call = None
 
     return Whole(model, call, leaves)
+
+
+def _state(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Tensors on it besides weights. Batch norm only writes to its own in training."""
+    import torch
+
+    norms = torch.nn.modules.batchnorm._NormBase
+    values = [
+        [value for name, value in vars(module).items() if name not in ("_parameters", "_modules")]
+        for module in model.modules()
+        if not isinstance(module, norms)
+    ]
+    return [tensor for tensor in nests.tensors(values) if not tensor.is_inference()]
 
 
 # Memory -------------------------------------------------------------------------------------------
