@@ -33,8 +33,6 @@ class Variant(NamedTuple):
     title: str
     packages: tuple[RuntimePackage, ...] = ()
     """Packages in addition to the backend's."""
-    searches: bool = False
-    """Whether it takes the time given by `--tune`; without that it is skipped."""
     device: str = ""
     """cuda: this variant needs one."""
 

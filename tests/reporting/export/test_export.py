@@ -63,7 +63,12 @@ RESULT = ExportResult(
             reason="with batch 1: <b>logits</b> off by 2.5e-01",
             guard=replace(PASSED, passed=False, relative_error=0.25),
         ),
-        build("tvm", BuildState.ABSENT, reason="apache-tvm not installed", install="pip install x"),
+        build(
+            "executorch",
+            BuildState.ABSENT,
+            reason="executorch not installed",
+            install="pip install x",
+        ),
     ),
     chosen="onnxruntime",
     why="fastest with batch 1",
