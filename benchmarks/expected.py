@@ -20,9 +20,8 @@ from flatout_agent.boosts import names
 from flatout_agent.live.expected import USUAL
 
 TABLE = record.REPOSITORY / "src" / "flatout_agent" / "live" / "records.py"
-BOOSTS = frozenset(names()) - {"sdpa-attention"}
-"""Results name boosts that have been removed since, too, and sdpa-attention when it also deferred
-the operations of attention that is written out."""
+BOOSTS = frozenset(names())
+"""Results name boosts that have been removed since, too."""
 PRIOR_CASES = 2
 """What is assumed of a boost without a case has the weight of so many."""
 HEAD = '''"""How boosts have fared, by device. Made by benchmarks/expected.py: do not edit."""

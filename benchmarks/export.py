@@ -7,8 +7,8 @@ Three parts, each resumable: what stands in the results is not done again. Witho
     python benchmarks/export.py [guard]               planted wrong builds and sound ones
 
 `time` first chooses as the command does, then times every build anew: the time of the chosen one
-must be within 3 % of the best one's in the second measurement. torch.compile and TVM are left out
-unless --all is given: they take most of the time and were not chosen.
+must be within 3 % of the best one's in the second measurement. torch.compile is left out unless
+--all is given: it takes most of the time and was not chosen.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 RESULTS = ROOT / "benchmarks/results/export.json"
 WORK = ROOT / ".flatout/export-benchmark"
-LEFT_OUT = ("compile", "tvm")
+LEFT_OUT = ("compile",)
 SECONDS = 1.5
 """For each build and each of the two measurements."""
 WITHIN = 1.03
@@ -52,7 +52,7 @@ def main() -> None:
     """Do the part that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", help="build, time or guard; names of models")
-    parser.add_argument("--all", action="store_true", help="torch.compile and TVM too")
+    parser.add_argument("--all", action="store_true", help="torch.compile too")
     parser.add_argument("--overlay", type=Path, default=packages.existing(sys.executable))
     parser.add_argument("--until", type=float, default=math.inf, help="seconds; then it stops")
     arguments = parser.parse_args()

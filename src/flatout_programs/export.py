@@ -7,7 +7,6 @@ orders from stdin, one JSON object a line, and answers each with a line.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -22,9 +21,6 @@ def main(arguments: list[str], tell: Tell) -> None:
     order = json.loads(arguments[0])
     if order.get("overlay"):
         sys.path.append(order["overlay"])  # behind the interpreter's own packages
-        before = [path for path in [os.environ.get("PYTHONPATH")] if path]
-        # TVM's search starts workers that import it again.
-        os.environ["PYTHONPATH"] = os.pathsep.join([*before, order["overlay"]])
     try:
         {"prepare": _prepare, "packages": _packages, "build": _build, "serve": _serve}[order["do"]](
             order, tell
@@ -77,7 +73,7 @@ def _build(order: dict[str, Any], tell: Tell) -> None:
 
     captured = Captured(Path(order["capture"]), Path(order["prepared"]))
     folder = Path(order["folder"])
-    settings = {"threads": order["threads"], "tune_s": order["tune_s"]}
+    settings = {"threads": order["threads"]}
     options = backends.load(order["backend"]).build(captured, folder, order["variant"], settings)
     tell({"options": options or {}})
 

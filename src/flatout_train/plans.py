@@ -44,7 +44,6 @@ NOT_OURS = {
     "batch-size": "the batch size is the one passed to the loader",
     "image-cache": "flatout.image_loader caches decoded images itself: see its argument cache",
     "sample-cache": "flatout.loader loads each sample anew: keep costly ones in the data set",
-    "sdpa-attention": "the model is the caller's: load it with attn_implementation='sdpa'",
 }
 """Boosts that do not apply to a step, and why."""
 

@@ -30,7 +30,6 @@ RUNTIMES = {
     "tensorrt",
     "torch",
     "torch_tensorrt",
-    "tvm",
 }
 
 

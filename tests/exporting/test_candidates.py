@@ -32,14 +32,13 @@ def test_by_default_whatever_rounds_but_nothing_quantised() -> None:
         "onnxruntime",
         "openvino",
         "openvino-bf16",
-        "tvm",
     }
     assert candidates.plans(SETTINGS)[0].id == "eager"
 
 
 def test_exact_and_int8() -> None:
     exact = tried(replace(SETTINGS, exact=True))
-    assert exact == {"eager", "eager-best", "aoti", "compile", "onnxruntime", "openvino", "tvm"}
+    assert exact == {"eager", "eager-best", "aoti", "compile", "onnxruntime", "openvino"}
     allowed = tried(replace(SETTINGS, allow=("int8",)))
     assert allowed >= {"onnxruntime-int8", "openvino-int8", "torchao-int8"}
 
@@ -47,7 +46,7 @@ def test_exact_and_int8() -> None:
 def test_only_and_skip_take_backends_and_builds() -> None:
     assert tried(replace(SETTINGS, only=("openvino",))) == {"eager", "openvino", "openvino-bf16"}
     assert tried(replace(SETTINGS, only=("openvino-bf16",))) == {"eager", "openvino-bf16"}
-    assert "tvm" not in tried(replace(SETTINGS, skip=("tvm",)))
+    assert "aoti" not in tried(replace(SETTINGS, skip=("aoti",)))
     # Eager is the measure of all others.
     assert "eager" in tried(replace(SETTINGS, skip=("eager",)))
 
@@ -55,13 +54,11 @@ def test_only_and_skip_take_backends_and_builds() -> None:
 def test_on_demand() -> None:
     assert "executorch" not in tried(SETTINGS)
     assert "executorch" in tried(replace(SETTINGS, only=("executorch",)))
-    assert "tvm-tuned" in tried(replace(SETTINGS, tune_s=60.0))
 
 
 def test_reasons() -> None:
     plans = {plan.id: plan for plan in candidates.plans(SETTINGS)}
     assert candidates.why_not(plans["tensorrt"], SETTINGS, CPU) == "it needs an NVIDIA GPU"
-    assert "--tune" in candidates.why_not(plans["tvm-tuned"], SETTINGS, CPU)
     assert candidates.why_not(plans["tensorrt"], SETTINGS, {"cuda": True}) == ""
 
 

@@ -25,7 +25,7 @@ EXPORTING = {"backends", "exporting", "loading"}
 """Folders of the programs that build, verify and run exported models."""
 RUNTIMES = {
     "executorch", "nncf", "numpy", "onnxruntime", "openvino", "tensorrt", "torch_tensorrt",
-    "torchao", "tvm",
+    "torchao",
 }  # fmt: skip
 """What these import, always inside functions."""
 APART = {"kernels", "launching", *EXPORTING}

@@ -63,7 +63,6 @@ OPTIONS = {
         "--skip",
         "--threads",
         "--triton",
-        "--tune",
         "--weights",
         "--yes",
     ],

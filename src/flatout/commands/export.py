@@ -83,9 +83,6 @@ Model = Annotated[
     typer.Option("--model", metavar="CLASS", help="Which of the script's models to export."),
 ]
 Limit = Annotated[str, typer.Option("--limit", metavar="TIME", help="Time for each build.")]
-Tune = Annotated[
-    str, typer.Option("--tune", metavar="TIME", help="Time for TVM to search for schedules.")
-]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -121,7 +118,6 @@ def command(
     model: Model = "",
     capture: Capture = None,
     limit: Limit = "5m",
-    tune: Tune = "0",
     threads: Threads = None,
     install: Install = False,
     yes: Yes = False,
@@ -191,7 +187,6 @@ def _settings(options: dict[str, Any]) -> ExportSettings:
         only,
         skip,
         build_limit_s=duration("--limit", options["limit"]),
-        tune_s=duration("--tune", options["tune"], zero=True),
         threads=options["threads"],
         overlay=packages.existing(executable),
     )
@@ -207,7 +202,7 @@ def _exported(
     """Capture if requested, then export."""
     from flatout.exporting import artefact, candidates, export
     from flatout.reporting import terminal
-    from flatout.reporting.export.progress import ExportView
+    from flatout.reporting.export.screen import ExportView
 
     candidates.plans(settings)  # report a wrong word before the script runs for an hour
     artefact.check_target(settings.out)

@@ -66,8 +66,6 @@ def why_not(plan: BuildPlan, settings: ExportSettings, facts: dict[str, object])
     """Why a build is not tried on this machine, or empty if it is."""
     if "cuda" in (plan.backend.device, plan.variant.device) and not facts["cuda"]:
         return "it needs an NVIDIA GPU"
-    if plan.variant.searches and not settings.tune_s:
-        return "it searches for schedules: give it time with --tune 10m"
     if settings.exact and plan.precision is not BuildPrecision.EXACT:
         return "--exact keeps float32 arithmetic"
     if plan.precision is BuildPrecision.QUANTISED and QUANTISED not in settings.allow:

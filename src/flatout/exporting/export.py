@@ -123,7 +123,6 @@ class Export:
             "capture": str(self.capture.resolve()),
             "prepared": str(self.prepared.resolve()),
             "threads": self.threads,
-            "tune_s": self.settings.tune_s,
             "overlay": str(overlay.resolve()) if overlay is not None else None,
             "compiled": str(self._compiled().resolve()),
             **more,
@@ -210,8 +209,7 @@ class Export:
             backend=plan.backend.id,
             variant=plan.variant.name,
         )
-        limit_s = self.settings.build_limit_s + self.settings.tune_s * plan.variant.searches
-        options = self._once(order, limit_s)["options"]
+        options = self._once(order, self.settings.build_limit_s)["options"]
         versions = {
             package.pip: version
             for package in plan.backend.packages(plan.variant)

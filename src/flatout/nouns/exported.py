@@ -150,8 +150,6 @@ class ExportSettings:
     """Seconds allowed for each build."""
     memory_bytes: int | None = None
     """Bytes for each process, or None for what this machine can spare."""
-    tune_s: float = 0.0
-    """Seconds for backends that search for schedules."""
     measure_s: float = 4.0
     """Seconds for each candidate, at batch 1 and again over batches."""
     threads: int | None = None

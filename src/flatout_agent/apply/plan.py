@@ -30,6 +30,7 @@ REMOVED = {
     "onednn-matmul": "call torch.set_float32_matmul_precision('medium'), on a CPU without AMX",
     "passive-waiting": "set OMP_WAIT_POLICY=PASSIVE before Python starts",
     "scaled-jpeg": "call draft() on images that are shrunk right after they are opened",
+    "sdpa-attention": "load the model with attn_implementation='sdpa'",
 }
 """Boosts that plans of earlier versions may contain, and what to do instead."""
 

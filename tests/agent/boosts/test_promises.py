@@ -88,15 +88,15 @@ def test_speedup_is_amdahls() -> None:
 
 
 def test_a_live_tuning_leaves_out_what_can_gain_nothing() -> None:
-    allowed = ("sdpa-attention", "bf16-autocast", "gc-pause")
+    allowed = ("fast-dropout", "bf16-autocast", "gc-pause")
     facts = dataclasses.replace(with_shares(convolutions=0.8, others=0.1), threads=1)
     kept, declined = candidates.candidates(facts, allowed)
     assert [item.id for item in kept] == ["bf16-autocast", "gc-pause"]
     reasons = {row.id: row.reason for row in declined}
-    assert reasons["sdpa-attention"] == "softmax takes 0.0% of the step"
-    attention = with_shares(products=0.6, softmax=0.1, others=0.2)
-    kept, _ = candidates.candidates(attention, ("sdpa-attention",))
-    assert [item.id for item in kept] == ["sdpa-attention"]
+    assert reasons["fast-dropout"] == "masks take 0.0% of the step"
+    masks = with_shares(products=0.6, dropout=0.1, others=0.2)
+    kept, _ = candidates.candidates(masks, ("fast-dropout",))
+    assert [item.id for item in kept] == ["fast-dropout"]
 
 
 def test_workers_are_not_tried_where_the_step_hardly_waits() -> None:
@@ -110,7 +110,7 @@ def on_a_gpu(idle_share: float | None) -> JobFacts:
     return dataclasses.replace(FACTS, device="cuda", step_s=0.06, idle_share=idle_share)
 
 
-@pytest.mark.parametrize("boost", ["bf16-autocast", "channels-last", "sdpa-attention", "tf32"])
+@pytest.mark.parametrize("boost", ["bf16-autocast", "channels-last", "tf32"])
 def test_faster_kernels_promise_nothing_where_the_device_waits_for_the_program(boost: str) -> None:
     assert promise(boost, on_a_gpu(0.5)) == pytest.approx(1.0)
     assert promise(boost, on_a_gpu(0.0)) > 1.02

@@ -228,13 +228,6 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         (loaders(LOADER, num_workers=2), "2 workers, each with memory of its own"),
         (loaders(replace(LOADER, num_workers=2), LOADER), None),
     ]),
-    "sdpa-attention": (replace(CPU, **models(MODEL)), [
-        ({}, None),
-        (models(), None),
-        ({"device": "mps"}, "on mps"),
-        ({"device": "cuda", "deterministic": True}, "deterministic"),
-        (models(MODEL, compiled=True), "compiles"),
-    ]),
     "indexed-rows": (CPU, [
         ({}, None),
         ({"device": "cuda"}, "not on the CPU"),

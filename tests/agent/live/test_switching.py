@@ -63,7 +63,7 @@ NOT_HERE = {
     **dict.fromkeys(
         ("cuda-graphs", "fp16-autocast", "loader-pin-memory", "tf32"), "only GPUs have it"
     ),
-    **dict.fromkeys(("image-cache", "sdpa-attention"), "needs another package"),
+    "image-cache": "needs another package",
 }
 PARAMS: dict[str, dict[str, Any]] = {
     "allocator": {"malloc": "glibc-keep"},

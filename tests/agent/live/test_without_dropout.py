@@ -104,7 +104,7 @@ def offsets() -> nn.Module:
 
 
 def redrawing(layer: Any) -> Any:
-    """As sdpa-attention: it rounds, and draws other numbers."""
+    """It rounds, and draws other numbers."""
 
     def apply(job: Any, target: Any, params: Any) -> Applied:
         return Applied(job.wrap_call(target, Depth.PRECISION, layer))
