@@ -251,20 +251,6 @@ def test_a_plan_that_cannot_be_written_there_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_what_the_program_saves_is_listed_and_not_left_behind(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "log.txt").write_text("of an earlier run")
-    before = files(tmp_path)
-    options = ["--json", "--budget", "60s", "--only", "gc-pause", "--steps", "4"]
-    done = tune(tmp_path, *options, job("saves"), "--steps", "20000", "--save-every", "20")
-    check(done, tmp_path, tmp_path / "flatout.toml")
-    redirected = {Path(path).name for path in done.document["redirected"]}
-    assert redirected >= {"log.txt", "best.pt", "checkpoint-00020.pt"}
-    assert files(tmp_path) == before
-    assert (tmp_path / "out" / "log.txt").read_text() == "of an earlier run"
-
-
-@pytest.mark.thorough
 def test_a_module_by_its_name_where_nothing_can_be_written(tmp_path: Path) -> None:
     """As root a read-only folder cannot be had: a file stands where flatout's folder would be."""
     work, temporary, package = (tmp_path / name for name in ("work", "temporary", "package"))

@@ -72,33 +72,6 @@ def test_what_comes_from_a_program_is_text(browser: Any) -> None:  # noqa: F811
 
 
 @pytest.mark.thorough
-def test_by_keyboard(browser: Any) -> None:  # noqa: F811
-    from selenium.webdriver.common.keys import Keys
-
-    publisher = Publisher()
-    publisher.put(frame(1))
-    with serving(publisher) as server:
-        browser.get(server.url)
-        until(lambda: "1,001" in text(browser, "jobs"))
-        browser.switch_to.active_element.send_keys(Keys.TAB)
-        assert browser.switch_to.active_element.text == "Pause"
-        browser.switch_to.active_element.send_keys(Keys.ENTER)
-        until(lambda: "paused" in text(browser, "state"))
-        publisher.put(frame(2))
-        browser.switch_to.active_element.send_keys(Keys.ENTER)
-        until(lambda: "1,002" in text(browser, "jobs"))
-        browser.switch_to.active_element.send_keys(Keys.TAB)
-        assert browser.switch_to.active_element.text == "Copy"
-
-
-@pytest.mark.thorough
-def test_without_the_secret_it_says_so(browser: Any) -> None:  # noqa: F811
-    with serving(Publisher()) as server:
-        browser.get(server.url.partition("#")[0])
-        until(lambda: "no access" in text(browser, "state"))
-
-
-@pytest.mark.thorough
 def test_a_lost_connection_comes_back_and_the_gap_is_filled(browser: Any) -> None:  # noqa: F811
     publisher = Publisher()
     publisher.put(frame(1))
