@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import forked
 from commands.called import Flatout
-from flatout_agent import wire
 from measuring.programs import PAUSED, PLAIN, SLOW_UNLESS_PAUSED, at_each_step
+from processes import under_orders
 
 pytestmark = pytest.mark.slow
 
@@ -71,19 +70,6 @@ def tune(folder: Path, *arguments: str, python: str = "", **variables: str) -> T
 
 def job(name: str) -> str:
     return str(JOBS / f"{name}.py")
-
-
-def trial_processes(folder: Path) -> list[psutil.Process]:
-    """What still runs under the orders of a tuning in `folder`."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            orders = process.environ().get(wire.ORDERS_ENV, "")
-        except (psutil.Error, OSError):
-            continue
-        if orders.startswith(str(folder)):
-            found.append(process)
-    return found
 
 
 def files(folder: Path) -> set[str]:
@@ -162,7 +148,7 @@ def test_a_program_that_hangs_is_ended_with_the_budget(tmp_path: Path) -> None:
     assert done.code == 1
     assert re.search(r"stopped after \d+ s with [0-5] steps taken", done.err), done.err
     assert "--budget" in done.err.splitlines()[-1]
-    assert trial_processes(tmp_path) == []
+    assert under_orders(str(tmp_path)) == []
 
 
 @pytest.mark.thorough
@@ -191,7 +177,7 @@ def check(done: Told, folder: Path, plan: Path) -> None:
     assert bool(document["boosts"]) == bool(document["plan"])
     if document["plan"]:
         assert document["speedup_interval"][0] > 1
-    assert trial_processes(folder) == []
+    assert under_orders(str(folder)) == []
 
 
 REFUSES_AND_SAVES = SLOW_UNLESS_PAUSED.replace(
@@ -269,7 +255,7 @@ def test_a_module_by_its_name_where_nothing_can_be_written(tmp_path: Path) -> No
     check(done, work, work / "flatout.toml")
     assert done.verdicts()["gc-pause"][0] == "slower"
     assert files(work) == set()
-    assert trial_processes(tmp_path) == []
+    assert under_orders(str(tmp_path)) == []
 
 
 # Ctrl-C -----------------------------------------------------------------------------------------
@@ -292,12 +278,12 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
         assert process.stderr is not None
         while after not in process.stderr.readline():
             assert process.poll() is None
-        while not trial_processes(tmp_path):
+        while not under_orders(str(tmp_path)):
             assert process.poll() is None
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert trial_processes(tmp_path) == []
+    assert under_orders(str(tmp_path)) == []
     assert "Traceback" not in err
     assert not (tmp_path / "flatout.toml").exists()
     if after == "switching":
@@ -329,4 +315,4 @@ def test_ctrl_c_keeps_the_best_plan_so_far(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert (document["interrupted"], document["answer"]) == (True, "unconfirmed")
     assert "[boosts.gc-pause]" in (tmp_path / document["plan"]).read_text()
-    assert trial_processes(tmp_path) == []
+    assert under_orders(str(tmp_path)) == []
