@@ -111,16 +111,8 @@ OWN = ("data:", "blob:", "chrome://", "chrome-untrusted://")
 """What the page holds itself, and the browser's own first tab."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "good" else pytest.param(name, marks=pytest.mark.thorough)
-        for name in tuned_examples.ALL
-    ],
-)
-def test_every_page_is_drawn_without_an_error_or_a_request(
-    browser: Any, folder: Path, name: str
-) -> None:
+def assert_drawn(browser: Any, folder: Path, name: str) -> None:
+    """Without an error or a request."""
     address = opened(browser, folder, name)
     assert browser.get_log("browser") == []
     urls = {url for url in requests(browser) if not url.startswith(OWN)}
@@ -138,6 +130,28 @@ def test_every_page_is_drawn_without_an_error_or_a_request(
         else:
             colours = [curve.colour for curve in chart.curves]
             assert colours[-1] in drawn(browser, chart.id, colours)
+
+
+def test_a_page_is_drawn_and_hostile_text_is_shown_and_never_run(
+    browser: Any, folder: Path
+) -> None:
+    assert_drawn(browser, folder, "good")
+    opened(browser, folder, "hostile")
+    with pytest.raises(NoAlertPresentException):
+        _ = browser.switch_to.alert
+    shown = browser.execute_script("return document.body.innerText")
+    assert shown.count(tuned_examples.XSS) > 10
+    assert browser.execute_script("return document.querySelectorAll('img').length") == 0
+    bars = browser.execute_script("return document.querySelector('#chart-waterfall').textContent")
+    assert tuned_examples.XSS in bars
+    links = browser.execute_script("return [...document.links].map(a => a.href)")
+    assert all(link.startswith("file:") for link in links)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name in tuned_examples.ALL if name != "good"])
+def test_every_page_is_drawn(browser: Any, folder: Path, name: str) -> None:
+    assert_drawn(browser, folder, name)
 
 
 @pytest.mark.thorough
@@ -180,19 +194,6 @@ def test_the_policy_stops_what_escaping_might_miss(browser: Any, folder: Path) -
     assert any(
         "Content Security Policy" in entry["message"] for entry in browser.get_log("browser")
     )
-
-
-def test_hostile_text_is_shown_and_never_run(browser: Any, folder: Path) -> None:
-    opened(browser, folder, "hostile")
-    with pytest.raises(NoAlertPresentException):
-        _ = browser.switch_to.alert
-    shown = browser.execute_script("return document.body.innerText")
-    assert shown.count(tuned_examples.XSS) > 10
-    assert browser.execute_script("return document.querySelectorAll('img').length") == 0
-    bars = browser.execute_script("return document.querySelector('#chart-waterfall').textContent")
-    assert tuned_examples.XSS in bars
-    links = browser.execute_script("return [...document.links].map(a => a.href)")
-    assert all(link.startswith("file:") for link in links)
 
 
 @pytest.mark.thorough
