@@ -26,12 +26,3 @@ def test_cudnn(version: str, majors: tuple[str, ...], oldest: tuple[int, int]) -
 def test_an_unknown_cudnn_is_none() -> None:
     assert cudnn.release("7.6.5") is None
     assert cudnn.release("") is None
-
-
-def test_blackwell_came_with_9_7() -> None:
-    newest = {version: cudnn.release(version) for version in ("9.5", "9.10", "9.17")}
-    assert {v: one.newest_capability for v, one in newest.items() if one} == {
-        "9.5": (9, 0),
-        "9.10": (12, 0),
-        "9.17": (12, 0),
-    }
