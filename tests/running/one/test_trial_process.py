@@ -72,7 +72,7 @@ sys.exit(7)
 """
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # other tests' torch sets it
     program = start(text, "--lr", "0.1", MINE="1")
-    assert program.wait(20) == 7
+    assert program.wait(120) == 7
     assert (program.returncode, program.alive) == (7, False)
     answer, problem = program.log_tail(5)
     argv, cwd, data, variables = json.loads(answer)
