@@ -139,7 +139,7 @@ def test_a_trace_is_known_by_what_it_holds(flat: Flatout, tmp_path: Path) -> Non
     assert steps[0] == steps[1] > 0
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("threshold", "code"),
     [

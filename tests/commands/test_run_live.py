@@ -76,7 +76,7 @@ def ends_when(record: str, ending: str) -> str:
     )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ENDINGS)
 def test_however_it_ends_what_is_kept_is_told(tmp_path: Path, name: str) -> None:
     """In a first run once it is kept; in the next one, which has a plan, before it is measured."""

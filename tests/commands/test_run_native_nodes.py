@@ -175,6 +175,7 @@ for (x,) in loader:
     assert [line.split()[0] for line in said(tmp_path).splitlines()] == ["1"] * 9
 
 
+@pytest.mark.thorough
 def test_the_rank_that_fails_is_named_with_its_node(tmp_path: Path) -> None:
     fails = """if number == 5 and rank == 1:
         raise ValueError("no such label")"""

@@ -122,7 +122,7 @@ def test_on_a_crowded_device_only_one_of_them_is_there_at_a_time(tmp_path: Path)
         ),
         pytest.param(
             "if step == 9: time.sleep(600)",
-            8.0,
+            4.0,
             "the time limit was reached",
             marks=pytest.mark.slow,
         ),

@@ -107,26 +107,20 @@ def test_a_run_has_a_history_and_its_output_is_as_without(folder: Path) -> None:
     assert list((folder / "runtime/flatout").glob("*.rings")) == []
 
 
-def test_a_lost_loss_is_told_once_on_stderr(folder: Path) -> None:
-    process = started("80", "0.05", "20")
+def test_a_lost_loss_is_told_once_and_a_failure_is_in_the_history(folder: Path) -> None:
+    process = started("80", "0.05", "20", "CUDA error: out of memory")
     out, errors = process.communicate(timeout=LIMIT_S)
-    assert out == "trained\n"
+    assert (process.returncode, out) == (1, "trained\n")
     told = [line for line in errors.splitlines() if "NAN001" in line]
     assert len(told) == 1
     assert "the loss is NaN since step 20" in told[0]
-    assert any(alert.code == "NAN001" for alert in history()[-1].alerts)
-
-
-def test_a_failure_is_in_the_history_with_its_code(folder: Path) -> None:
-    process = started("30", "0.05", "0", "CUDA error: out of memory")
-    _, errors = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 1
     assert "RuntimeError: CUDA error: out of memory" in errors
     last = history()[-1]
     assert last.jobs[0].exit_code == 1
-    (alert,) = [alert for alert in last.alerts if alert.code == "END001"]
-    assert alert.state == "firing"
-    assert "exit code 1" in alert.evidence
+    alerts = {alert.code: alert for alert in last.alerts}
+    assert "NAN001" in alerts
+    assert alerts["END001"].state == "firing"
+    assert "exit code 1" in alerts["END001"].evidence
 
 
 @pytest.mark.thorough

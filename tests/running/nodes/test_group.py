@@ -165,12 +165,13 @@ if rank == 1:  # it waits where nobody sees it, as for a GPU
 GOES_ON = "train(6, 9)\n"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("ranks", "text"),
     [
+        pytest.param((1, 1, 1), HANGS + AHEAD + GOES_ON, id="of two the one behind"),
         pytest.param((1, 1), HANGS + GOES_ON, id="the other waits"),
         pytest.param((1, 1), HANGS + AHEAD.replace("1:", "0:"), id="the other is ahead"),
-        pytest.param((1, 1, 1), HANGS + AHEAD + GOES_ON, id="of two the one behind"),
     ],
 )
 def test_a_hang_is_named_by_its_node(

@@ -83,13 +83,14 @@ print(f"rank {rank}")
     assert done.stderr == b""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("then", "code", "error"),
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", -9, "killed by SIGKILL"),
+        ("sys.exit(0)", 1, "it ended normally while the others still trained"),
         ("raise ValueError('no such label')", 1, "ValueError: no such label"),
         ("print('bad shard'); sys.exit(7)", 7, "bad shard (exit code 7)"),
-        ("sys.exit(0)", 1, "it ended normally while the others still trained"),
     ],
 )
 def test_the_rank_that_ended_first_is_named_and_the_other_ended(
@@ -295,27 +296,29 @@ def test_a_rank_that_hangs_is_named(
     assert under_orders(str(flatout.folder)) == []
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        "while time.monotonic() < end:\n        pass",  # it computes
-        "while time.monotonic() < end:\n        time.sleep(0.1); open('data', 'w').write('x' * 99)",
-    ],
-)
-def test_a_slow_rank_does_not_hang(
-    flatout: Flatout, inject: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    text = "train(1, 5)\nif rank == 1:\n    end = time.monotonic() + 4\n"
-    text += f"    {what}\ntrain(6, 9)\n"
-    ended, failure = run_here(flatout, text, inject, monkeypatch, SHORT)
-    assert failure is None
-    assert ended.returncode == 0
-
-
-def test_ranks_that_pause_together_do_not_hang(
+def test_slow_ranks_and_ranks_that_pause_together_do_not_hang(
     flatout: Flatout, inject: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "train(1, 5)\ntime.sleep(4)\ntrain(6, 9)\n"
+    """Each for longer than one that hangs would have: it computes, it writes, all of them wait."""
+    text = """
+def until(end, act):
+    while time.monotonic() < end:
+        act()
+
+def write():
+    time.sleep(0.1)
+    open("data", "w").write("x" * 99)
+
+train(1, 5)
+if rank == 1:
+    until(time.monotonic() + 2.5, int)
+train(6, 9)
+if rank == 1:
+    until(time.monotonic() + 2.5, write)
+train(10, 12)
+time.sleep(2.5)
+train(13, 15)
+"""
     ended, failure = run_here(flatout, text, inject, monkeypatch, SHORT)
     assert failure is None
     assert ended.returncode == 0
