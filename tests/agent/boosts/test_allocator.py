@@ -88,7 +88,7 @@ def test_a_large_tensor_no_longer_faults_in_its_pages_each_step() -> None:
     said = _child(STEPS)
     assert said["before"] > 500, "the system's huge pages: at least 64 of them a step otherwise"
     assert said["kept"] < said["before"] / 20
-    # Two steps of five. Of the two tensors of a step one may fit into a hole that the heap has kept.
+    # Two steps of five; one of the two tensors may fit into a hole that the heap has kept.
     assert said["undone"] > said["before"] / 10
     assert said["engaged"] == [True, "glibc keeps freed memory"]
 
