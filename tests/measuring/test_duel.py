@@ -89,16 +89,6 @@ def test_windows_in_turn(fought: Fought) -> None:
 
 
 @pytest.mark.thorough
-def test_each_duel_of_a_tuning_is_measured_anew(fought: Fought) -> None:
-    """Boosts of the start have theirs one after the other."""
-    other, _ = duel.fight(fought.table, PLAN, None, 2, LIMIT_S, name="start-gc-pause")
-    assert len(other.windows_ms) == 2
-    assert other.process.pid != fought.untouched.process.pid
-    with pytest.raises(ValueError, match="duel-without already"):
-        duel.fight(fought.table, PLAN, None, 2, LIMIT_S)
-
-
-@pytest.mark.thorough
 def test_on_a_crowded_device_only_one_of_them_is_there_at_a_time(tmp_path: Path) -> None:
     text = at_each_step("print('at', time.monotonic(), flush=True); time.sleep(0.02)")
     table = dataclasses.replace(bench(tmp_path, text), crowded=True)
@@ -134,12 +124,6 @@ def test_a_duel_without_a_result_says_why_and_leaves_nothing(
     with pytest.raises(DuelFailedError, match=error):
         fight(tmp_path, at_each_step(line), limit_s)
     assert under_orders(str(tmp_path)) == []
-
-
-@pytest.mark.thorough
-def test_a_program_that_never_trains_is_no_side(tmp_path: Path) -> None:
-    with pytest.raises(DuelFailedError, match="ended early: done"):
-        fight(tmp_path, "print('done')")
 
 
 @pytest.mark.thorough

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -162,20 +161,6 @@ def test_a_monitor_sees_it_train_and_end(folder: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_killed_monitor_harms_nothing(folder: Path) -> None:
-    process = started("150", "0.05", "0")
-    command = [sys.executable, "-m", "flatout", "monitor", "--json", "--follow"]
-    monitor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert monitor.stdout is not None
-    document = json.loads(monitor.stdout.readline())
-    assert document["schema"] == "flatout.monitor/1"
-    monitor.kill()
-    monitor.communicate()
-    out, _ = process.communicate(timeout=LIMIT_S)
-    assert (process.returncode, out) == (0, "trained\n")
-
-
-@pytest.mark.thorough
 def test_where_no_list_can_be_kept_it_runs_unwatched(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,17 +177,6 @@ def test_where_no_list_can_be_kept_it_runs_unwatched(
     watch.end(0)
     watch.close()
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.thorough
-def test_a_monitor_that_is_opened_later_shows_how_a_job_ended(folder: Path) -> None:
-    process = started("30", "0.02", "0", "CUDA error: out of memory")
-    process.communicate(timeout=LIMIT_S)
-    with JobsObserver() as observer:
-        (job,) = own(frame := observer.frame())
-    assert (job.state, job.exit_code, job.step) == ("ended", 1, 30)
-    alerts = [alert for alert in frame.alerts if alert.job == job.id]
-    assert [(alert.code, alert.state) for alert in alerts] == [("END001", "firing")]
 
 
 @pytest.mark.thorough

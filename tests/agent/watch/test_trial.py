@@ -67,21 +67,6 @@ def test_what_is_seen_of_each_style(run_agent, name, expected):
     assert run.of(wire.Fault) == []
 
 
-@pytest.mark.thorough
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    "name",
-    ["hf_trainer", "own_compile", "lightning_fit", "accelerate_loop"],
-)
-def test_frameworks_are_understood(run_agent, tmp_path, name):
-    run = run_agent(job(name), trial=trial(), cwd=tmp_path, light=True)
-    facts = run.one(wire.JobSeen).facts
-    assert run.one(wire.Ended).reason == "window", run.stderr[-2000:]
-    assert facts.models
-    assert facts.models[0].compiled is (name == "own_compile")
-    assert run.of(wire.Fault) == []
-
-
 def test_few_steps_end_with_the_program(run_agent):
     run = run_agent([str(JOBS / "few_steps.py")], trial=trial(), light=True)
     ended = run.one(wire.Ended)

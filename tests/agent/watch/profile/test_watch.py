@@ -280,21 +280,6 @@ def test_the_scripts_own_profiler_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    "name",
-    ["gan", *("accumulation", "scaler", "rnn", "methods", "ema_copy")],
-)
-def test_the_same_losses_in_loops_of_every_style(name: str, tmp_path: Path) -> None:
-    argv = [str(JOBS / f"{name}.py"), "--steps", "160"]
-    run = profiled.run(argv, tmp_path / "here", light=True)
-    without = profiled.bare(argv, tmp_path / "there", light=True)
-    assert (run.stdout, run.returncode) == (without.stdout, 0)
-    assert run.of(wire.Fault) == []
-    assert run.seen.trace
-
-
-@pytest.mark.thorough
 def test_torch_compile_tells_why_it_recompiles(tmp_path: Path) -> None:
     text = """
 import torch
