@@ -140,6 +140,12 @@ def test_no_hang() -> None:
     assert not fires(hang001_job_hangs, view(job(hung(90), ended_s=NOW - 80), machine()))
 
 
+def test_a_job_that_never_takes_a_step() -> None:
+    assert fires(hang001_job_hangs, view(job(rank([], cpu=0.0)), machine()))
+    assert not fires(hang001_job_hangs, view(job(rank([], cpu=1.0)), machine()))
+    assert not fires(hang001_job_hangs, view(job(rank([], cpu=0.0), began_s=NOW - 300), machine()))
+
+
 def test_a_machine_that_slept_has_hung_no_job() -> None:
     asleep = [sample for sample in machine() if not NOW - 800 < sample.time_s < NOW - 20]
     assert not fires(hang001_job_hangs, view(job(hung(800, cpu=1.0)), asleep))
@@ -258,6 +264,11 @@ def test_slower_and_why() -> None:
     stolen = machine(cpu_steal=0.2)
     (breach,) = breaches(slow001_slower_than_before, view(job(slowed(1.5)), stolen))
     assert "hypervisor" in breach.evidence
+
+
+def test_not_slower() -> None:
+    assert not fires(slow001_slower_than_before, view(job(slowed(1.05)), machine()))
+    assert not fires(slow001_slower_than_before, view(job(rank(steps(20))), machine()))
 
 
 @pytest.mark.parametrize("code", [0, 130])
