@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import forked
-from agent.conftest import AgentRun, bare
+from agent.conftest import AgentRun
 from flatout_agent import wire
 
 pytestmark = pytest.mark.slow
@@ -89,7 +89,7 @@ def main():
 main()
 """
     run = exported(code)
-    plain = bare([script(HEAD + code)], tmp_path)
+    plain = forked.bare([script(HEAD + code)], tmp_path, tmp_path)
     assert (run.stdout, run.stderr, run.returncode) == (plain.stdout, plain.stderr, 0)
     facts = taken(run)
     assert (facts["model"], facts["source"], facts["weights"]) == ("Net", "evaluation", "trained")
