@@ -82,7 +82,8 @@ def programs(app: MonitorApp) -> list[str]:
     return [row[0] for row in rows(app, "#jobs")]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50), (40, 12), (20, 6)])
+@pytest.mark.few(2)
+@pytest.mark.parametrize("size", [(80, 24), (20, 6), (120, 40), (200, 50), (40, 12)])
 def test_any_size(size: tuple[int, int]) -> None:
     async def work(pilot: Pilot[None], app: MonitorApp, _: object) -> None:
         assert "flatout monitor" in text(app, "#machine")
