@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -192,8 +191,15 @@ def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_interruption_keeps_what_was_measured(stand_in: Path) -> None:
     code = "hello(('one', 'cpu'), ('two', 'cpu')); kernel('one'); begin('two'); time.sleep(300)"
-    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    measurements = run(stand_in, code)
+
+    class Impatient(ceiling_run.SilentListener):
+        def begun(self, ceiling: Ceiling) -> None:
+            if ceiling.id == "two":
+                signal.raise_signal(signal.SIGINT)
+
+    with stand_in.open("a") as file:
+        file.write(code)
+    measurements = ceiling_run.run(str(stand_in), CeilingOrders(quick=True), Impatient())
     assert measurements.interrupted
     assert [one.id for one in measurements.ceilings] == ["one"]
 
