@@ -21,7 +21,7 @@ from flatout.running.nodes.leader import NodeLeader
 from flatout.running.nodes.link import NodeLink
 from running.waiting import until
 
-QUICK = NodeLimits(wait_s=20, hello_s=2, beat_s=0.05, silent_s=60, settle_s=0.3, leave_s=2)
+QUICK = NodeLimits(wait_s=20, hello_s=2, beat_s=0.05, silent_s=60, settle_s=0.3, leave_s=0.2)
 """What a test waits out is short; what only a fault may reach is long."""
 FAILURE = RankFailure(1, 3, "error", 7, "ValueError: no such label", 41, "train.py:8")
 
