@@ -137,6 +137,7 @@ def test_wrong_usage(bench: Callable[..., Ended], arguments: list[str], message:
     assert message in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -300,6 +300,7 @@ print(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert run.of(wire.Fault) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="torchrun needs libuv, which Windows lacks")
 def test_each_rank_records_the_same_steps(tmp_path: Path) -> None:
     argv = [*TORCHRUN, str(JOBS / "ddp.py"), "--steps", "160"]

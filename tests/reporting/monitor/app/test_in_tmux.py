@@ -142,6 +142,7 @@ def test_keys_and_the_end(tmux: Tmux) -> None:
     assert "flatout monitor" not in text  # the terminal is as it was
 
 
+@pytest.mark.thorough
 def test_a_real_job(tmux: Tmux, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINS)
     flatout = [sys.executable, "-m", "flatout"]
