@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -81,6 +82,20 @@ def of_run(variables: dict[str, str]) -> list[psutil.Process]:
         and TEST in (known := _environment(process))
         and wanted.items() <= known.items()
     ]
+
+
+def under_orders(begins: str) -> list[psutil.Process]:
+    """What still runs under orders (FLATOUT_ORDERS) whose path begins so; zombies are left out.
+
+    Each of them may end at any time, also between two looks at it.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            mine = _environment(process).get("FLATOUT_ORDERS", "").startswith(begins)
+            if mine and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def end(processes: list[psutil.Process]) -> list[str]:

@@ -6,6 +6,7 @@ import importlib
 import json
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -18,15 +19,25 @@ def accuracy(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("explain_accuracy")
 
 
-@pytest.mark.slow
-def test_real_cases(accuracy: ModuleType) -> None:
+def assert_right(accuracy: ModuleType, *mangles: Any) -> None:
     rows = accuracy.CASES.read_text(encoding="utf-8").splitlines()
     cases = [case for case in map(json.loads, rows) if case["determinable"] != "hidden"]
     assert len(cases) >= 200
-    for mangle in (str, *accuracy.mangling.EVERY):
+    for mangle in mangles:
         found = accuracy.score(cases, mangle, False)
         assert found["share_right"] >= accuracy.GOAL_RIGHT, mangle
         assert found["confident_wrong"] == 0, mangle
+
+
+@pytest.mark.slow
+def test_real_cases_as_they_are_and_wrapped(accuracy: ModuleType) -> None:
+    assert_right(accuracy, str, accuracy.mangling.wrapped)
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_real_cases_mangled_in_every_way(accuracy: ModuleType) -> None:
+    assert_right(accuracy, *accuracy.mangling.EVERY)
 
 
 @pytest.mark.slow

@@ -5,23 +5,18 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import random
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import psutil
 import pytest
-import torch
 
 pytestmark = pytest.mark.slow
 
 LOOPS = ("naive", "flatout_loop", "expert", "accelerate_loop", "fabric_loop")
-BATCHES = 40
 SAME_BATCH = """
 import dataclasses, importlib, itertools, json, sys
 from loops import jobs
@@ -71,57 +66,6 @@ def test_all_loops_learn_the_same_from_the_same_batches(benchmarks: Path) -> Non
 
 
 @pytest.mark.thorough
-def test_the_expert_hides_words_as_the_recipe_does(benchmarks: Path) -> None:
-    from loops import expert, jobs
-
-    torch.manual_seed(0)
-    job = jobs.make("bert", quick=True)
-    hidden = round(0.15 * job.dataset.length)
-    kinds: Counter[str] = Counter()
-    batches = expert.masked_batches(job)
-    for _ in range(40):
-        batch = next(batches)
-        assert batch["places"].shape == (job.batch, hidden)
-        assert all(len(set(row)) == hidden for row in batch["places"].tolist())
-        shown = batch["tokens"].gather(1, batch["places"])
-        kinds["all"] += shown.numel()
-        kinds["masked"] += int((shown == 1).sum())
-        kinds["right"] += int((shown == batch["words"]).sum())
-        others = batch["tokens"].scatter(1, batch["places"], 0)
-        assert not (others == 1).any()
-    assert kinds["masked"] / kinds["all"] == pytest.approx(0.8, abs=0.02)
-    assert 0.09 < kinds["right"] / kinds["all"] < 0.15  # some of the wrong ones are right by chance
-
-
-def for_ever(loader: Any) -> Iterator[Any]:
-    while True:
-        yield from loader
-
-
-@pytest.mark.thorough
-def test_all_loops_see_alike_pictures(benchmarks: Path, tmp_path: Path) -> None:
-    import torch
-    from loops import expert, flatout_loop, jobs
-
-    random.seed(0)
-    torch.manual_seed(0)
-    job = jobs.make("resnet", quick=True)
-    loaders = {
-        "naive": for_ever(job.loader()),
-        "expert": expert.picture_batches(job),
-        "flatout": for_ever(flatout_loop.make_loader(job)),
-    }
-    moments = {}
-    for name, batches in loaders.items():
-        images = torch.cat([next(batches)[0] for _ in range(BATCHES)])
-        assert images.shape == (BATCHES * job.batch, 3, job.size, job.size)
-        fine = (images[..., 1:] - images[..., :-1]).abs().mean()  # resized with equal sharpness
-        moments[name] = [images.mean().item(), images.std().item(), fine.item()]
-    for name in ("expert", "flatout"):
-        assert moments[name] == pytest.approx(moments["naive"], rel=0.1, abs=0.1), name
-
-
-@pytest.mark.thorough
 def test_a_contender_runs_in_its_turns_only(benchmarks: Path, tmp_path: Path) -> None:
     from loops import arena
 
@@ -136,17 +80,6 @@ def test_a_contender_runs_in_its_turns_only(benchmarks: Path, tmp_path: Path) ->
         assert arena.ratio(one, one) == {"ratio": 1.0, "interval": [1.0, 1.0], "rounds": 3}
         assert arena.disagreement([one]) == 0
     assert not one.own.is_running()
-
-
-@pytest.mark.thorough
-def test_a_loop_that_fails_is_told(benchmarks: Path, tmp_path: Path) -> None:
-    from loops import arena
-
-    with (
-        pytest.raises(SystemExit, match="No module named 'loops\\.no_such"),
-        arena.contenders("gpt", ["no_such_loop"], quick=True, logs=tmp_path),
-    ):
-        pass
 
 
 @pytest.fixture

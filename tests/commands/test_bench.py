@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from commands.called import Ended, Flatout
-from probing.fake_packages import bare
 
 pytestmark = pytest.mark.slow
 
@@ -122,15 +121,6 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     assert [one["id"] for one in found["ceilings"]] == ["matmul-cpu-fp32"]
 
 
-@pytest.mark.thorough
-def test_without_torch_the_cure_is_told(bench: Callable[..., Ended], tmp_path: Path) -> None:
-    done = bench("--quick", "--python", bare(tmp_path / "python"))
-    assert done.returncode == 2
-    assert "torch is not installed in" in done.stderr
-    assert "next: flatout env install" in done.stderr
-    assert done.stdout == ""
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -147,6 +137,7 @@ def test_wrong_usage(bench: Callable[..., Ended], arguments: list[str], message:
     assert message in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -185,19 +185,6 @@ def test_the_diff_is_one_that_patch_takes(
     assert changed.endswith(script.replace("\n", end)[-40:])
 
 
-def test_reasons_name_the_lines_of_the_users_script(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "train.py").write_text("import torch\nnet.parameters()\nout = net(image, mask)\n")
-    boosts = tuple(PlannedBoost(name, {}, 1.2, "exact") for name in ("tf32", "channels-last"))
-    plan = dataclasses.replace(PLAN, boosts=boosts, command=("train.py",))
-    plan_file.write(plan, here / "flatout.toml")
-    assert outcome(["eject", "--no-run"]) == 0
-    text = capsys.readouterr().out
-    assert "+torch.set_float32_matmul_precision" in text
-    assert "# (which arguments of line 3 are images is not clear)" in text
-
-
 def test_a_script_that_is_not_here_gives_templates(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,17 +209,6 @@ def test_the_changed_script_need_not_be_run(here: Path, capsys: pytest.CaptureFi
     (here / "train.py").write_text(f"# changed\n{SCRIPT}")
     assert outcome(["eject", "--no-run"]) == 0
     assert "# the script has changed since the plan was made" in capsys.readouterr().out
-
-
-def test_parameters_of_the_plan(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    boost = boosts.get("compile")
-    mode = boost.params["mode"][1]
-    params = {"scope": "whole", "mode": mode}
-    plan = dataclasses.replace(PLAN, boosts=(PlannedBoost("compile", params),))
-    plan_file.write(plan, here / "flatout.toml")
-    assert outcome(["eject"]) == 0
-    assert boost.by_hand(JOB, params).strip() in capsys.readouterr().out
-    assert boost.by_hand(JOB, params) != boost.by_hand(JOB)
 
 
 def test_a_plan_by_hand_says_that_the_program_is_unknown(

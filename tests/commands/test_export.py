@@ -33,6 +33,7 @@ def test_wrong_usage(flat: Flatout, tmp_path: Path, words: list[str], message: s
     assert {path.name for path in tmp_path.iterdir()} == {"train.py"}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_from_a_capture(flat: Flatout, tmp_path: Path) -> None:
     exported.capture(tmp_path / "capture", exported.small_cnn(), exported.images(32, 7))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import forked
 from commands.called import Flatout
 
 pytestmark = pytest.mark.slow
@@ -88,17 +87,6 @@ def test_json_findings_files_and_exit_code(flat: Flatout, tmp_path: Path) -> Non
     same = flat("compare", str(folder), str(folder / "profile.json"))
     assert same.returncode == 0, same.stderr
     assert same.stdout
-
-
-@pytest.mark.thorough
-def test_stop_says_so_and_a_high_bar_passes(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(COLLECTS.format(steps=5000))
-    done = run(tmp_path, "--no-bench", "--stop", "--steps", "2", "--fail-above", "100%",
-               "--python", forked.python(), "train.py")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "the program was ended (--stop)" in done.stderr
-    assert "ended by itself" not in done.stdout
-    assert "report" in done.stdout
 
 
 @pytest.mark.thorough

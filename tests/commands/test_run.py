@@ -204,7 +204,7 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=8):
     assert watched.stdout.decode() == plain.stdout
     assert watched.returncode == 0
     assert watched.stderr.startswith(b"flatout: 8 steps, ")
-    planned = subprocess.run([*run, "--json", "train.py"], **options)
+    planned = subprocess.run([*run, "--json", *in_a_fork, "train.py"], **options)
     document = json.loads(planned.stdout)
     assert document["steps"] == 8
     assert document["engaged"] == ["channels-last"]

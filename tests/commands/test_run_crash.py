@@ -11,51 +11,10 @@ from pathlib import Path
 import pytest
 
 import forked
-from commands.called import Flatout
 from measuring.programs import WITHOUT_COMPILER
 
 pytestmark = pytest.mark.slow
 
-OUT_OF_MEMORY = """
-import resource, torch
-from torch.utils.data import DataLoader, Dataset
-
-class Hungry(Dataset):
-    def __len__(self):
-        return 8
-    def __getitem__(self, index):
-        if index == 5:
-            resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-            return torch.ones(1 << 33)
-        return torch.ones(2)
-
-if __name__ == "__main__":
-    for batch in DataLoader(Hungry(), batch_size=2, num_workers=2):
-        print(batch.sum().item(), flush=True)
-"""
-# What a worker has sent is fetched from it: it must live until the batches before are read.
-KILLED = OUT_OF_MEMORY.replace(
-    "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))",
-    "import os, signal, time\n"
-    "            while not os.path.exists('two-read'):\n"
-    "                time.sleep(0.01)\n"
-    "            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does",
-).replace(
-    "        print(batch.sum().item(), flush=True)",
-    "        print(batch.sum().item(), flush=True)\n"
-    "        number = globals().get('number', 0) + 1\n"
-    "        if number == 2:\n"
-    "            open('two-read', 'w').close()",
-)
-LABEL = """
-import torch
-logits = torch.randn(4, 10, requires_grad=True)
-torch.nn.functional.cross_entropy(logits, torch.tensor([1, 2, 10, 3])).backward()
-"""
-MISSING_FILE = """
-import torch
-torch.load("checkpoints/epoch_12.pt")
-"""
 RANKS = """
 import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -75,26 +34,6 @@ def run(folder: Path, script: str, *before: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("script", "own", "title"),
-    [
-        pytest.param(OUT_OF_MEMORY, "alloc", "memory", id="out of memory in a loader worker"),
-        pytest.param(KILLED, "killed by signal: Killed", "RAM", id="a killed loader worker"),
-        pytest.param(LABEL, "out of bounds", "label", id="a label out of range"),
-        pytest.param(MISSING_FILE, "No such file", "does not exist", id="a missing file"),
-    ],
-)
-def test_a_crash_is_explained(tmp_path: Path, script: str, own: str, title: str) -> None:
-    done = run(tmp_path, script)
-    assert done.returncode == 1
-    theirs, _, ours = done.stderr.partition("\nerror     ")
-    assert own in theirs
-    assert title.lower() in ours.splitlines()[0].lower()
-    assert "cure " in ours
-
-
 def test_the_rank_that_failed_first_is_named(tmp_path: Path) -> None:
     torchrun = ["--", "torchrun", "--standalone", "--nproc-per-node", "2"]
     done = run(tmp_path, RANKS, "--json", *torchrun)
@@ -110,21 +49,6 @@ def test_a_signal_is_explained_in_a_line_and_passed_on(tmp_path: Path) -> None:
     assert done.returncode == -11
     assert "flatout: " in done.stderr
     assert "egmentation" in done.stderr
-
-
-@pytest.mark.thorough
-def test_a_program_that_ends_well_or_says_no_is_not_explained(tmp_path: Path) -> None:
-    for script in ("print('well')", "raise SystemExit(3)", "raise SystemExit('no data')"):
-        done = run(tmp_path, script)
-        assert "error     " not in done.stderr
-
-
-@pytest.mark.thorough
-def test_quiet_says_nothing_of_ours(flat: Flatout, tmp_path: Path) -> None:
-    script = "raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed.')"
-    done = run(tmp_path, script, "--quiet")
-    assert "RuntimeError" in done.stderr.splitlines()[-1]
-    assert flat("explain", stdin=done.stderr).returncode == 0, "else there was nothing to say"
 
 
 LABELS = (

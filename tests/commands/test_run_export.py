@@ -115,15 +115,14 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return both(tmp_path_factory.mktemp(request.param), plans[request.param])
 
 
-def test_the_scripts_output_and_exit_code_are_those_without(done: RunAndExport) -> None:
+def test_the_run_is_as_without_and_the_trained_model_is_exported(done: RunAndExport) -> None:
+    # the scripts output and exit code are those without
     assert (done.plain.returncode, done.export.returncode) == (0, 0), done.export.stderr
     assert done.export.stdout == done.plain.stdout
     assert done.plain.stdout.count("loss") == 40
     own = {"train.py", "flatout.toml", "weights.pt", "flatout.toml.lock"}
     assert {path.name for path in done.folder.iterdir()} - own <= {".flatout", "exported"}
-
-
-def test_what_engaged_is_told(done: RunAndExport) -> None:
+    # what engaged is told
     (summary,) = (line for line in done.export.stderr.splitlines() if "40 steps" in line)
     assert "engaged: " in summary
     assert SURE in summary
@@ -131,10 +130,7 @@ def test_what_engaged_is_told(done: RunAndExport) -> None:
     (note,) = (note for note in manifest["notes"] if note.startswith("it was trained with"))
     assert SURE in note
     assert "it was trained with" in done.export.stderr
-
-
-def test_no_boost_is_in_what_was_captured(done: RunAndExport) -> None:
-    """After more steps than the agent watches its boosts for; all are taken back nevertheless."""
+    # no boost is in what was captured
     samples = torch.load(done.capture / "samples.pt", weights_only=True)
     inputs = [call[0] for call in samples["inputs"]]
     given = [call[0] for call in samples["outputs"]]
@@ -150,9 +146,7 @@ def test_no_boost_is_in_what_was_captured(done: RunAndExport) -> None:
     ]
     facts = json.loads((done.capture / "capture.json").read_text())
     assert facts["notes"] == []
-
-
-def test_the_exported_model_is_the_trained_one(done: RunAndExport) -> None:
+    # the exported model is the trained one
     samples = torch.load(done.capture / "samples.pt", weights_only=True)
     inputs = [call[0] for call in samples["inputs"]]
     answers = [found["output"] for found in exported.answers(done.folder / "exported", inputs)]

@@ -37,7 +37,7 @@ def test_two_nodes_save_when_one_is_warned_and_one_machine_goes_on(
 ) -> None:
     """Two nodes, warned: exit code 75; then two ranks, ended by SIGTERM; then one process."""
     (tmp_path / "train.py").write_text(resuming.program())
-    nodes = two_nodes(tmp_path, script=("train.py", "40", "0.1"))
+    nodes = two_nodes(tmp_path, script=("train.py", "40", "0.2"))
     until(lambda: "step 6 " in said(tmp_path))
     nodes[1].send_signal(signal.SIGUSR1)
     errors = ended(nodes, [75, 75])
@@ -45,7 +45,7 @@ def test_two_nodes_save_when_one_is_warned_and_one_machine_goes_on(
     warned_at = max(resuming.losses(said(tmp_path)))
     assert 6 <= warned_at < 40
 
-    ranks = start(tmp_path, "--no-trial", "--ranks", "2", "train.py", "40", "0.1")
+    ranks = start(tmp_path, "--no-trial", "--ranks", "2", "train.py", "40", "0.2")
     until(lambda: f"step {warned_at + 4} " in said(tmp_path))
     ranks.send_signal(signal.SIGTERM)
     (error,) = ended([ranks], [143])

@@ -75,13 +75,13 @@ def test_dropout_on_ranks_goes_on_to_the_last_digit(
 ) -> None:
     """Two ranks on one machine, warned; on two nodes, warned; on one machine to the end."""
     own = folder(tmp_path / "code", resuming.program(dropout=0.3))
-    first = start(own, *RANKS, "train.py", "40", "0.1")
+    first = start(own, *RANKS, "train.py", "40", "0.2")
     until(lambda: "step 6 " in said(own))
     first.send_signal(signal.SIGUSR1)
     ended([first], [75])
     saved_at = [max(resuming.losses(said(own)))]
 
-    nodes = two_nodes(own, script=("train.py", "40", "0.1"))
+    nodes = two_nodes(own, script=("train.py", "40", "0.2"))
     until(lambda: f"step {saved_at[0] + 4} " in said(own))
     nodes[1].send_signal(signal.SIGUSR1)
     ended(nodes, [75, 75])

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import forked
 from commands.called import Flatout
-from flatout_agent import wire
 from measuring.programs import PAUSED, PLAIN, SLOW_UNLESS_PAUSED, at_each_step
+from processes import under_orders
 
 pytestmark = pytest.mark.slow
 
@@ -71,19 +70,6 @@ def tune(folder: Path, *arguments: str, python: str = "", **variables: str) -> T
 
 def job(name: str) -> str:
     return str(JOBS / f"{name}.py")
-
-
-def trial_processes(folder: Path) -> list[psutil.Process]:
-    """What still runs under the orders of a tuning in `folder`."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            orders = process.environ().get(wire.ORDERS_ENV, "")
-        except (psutil.Error, OSError):
-            continue
-        if orders.startswith(str(folder)):
-            found.append(process)
-    return found
 
 
 def files(folder: Path) -> set[str]:
@@ -162,7 +148,7 @@ def test_a_program_that_hangs_is_ended_with_the_budget(tmp_path: Path) -> None:
     assert done.code == 1
     assert re.search(r"stopped after \d+ s with [0-5] steps taken", done.err), done.err
     assert "--budget" in done.err.splitlines()[-1]
-    assert trial_processes(tmp_path) == []
+    assert under_orders(str(tmp_path)) == []
 
 
 @pytest.mark.thorough
@@ -193,7 +179,7 @@ def check(done: Told, folder: Path, plan: Path) -> None:
         # None where other tests took cores from the A/B runs.
         interval = document["speedup_interval"]
         assert interval is None or interval[0] > 1
-    assert trial_processes(folder) == []
+    assert under_orders(str(folder)) == []
 
 
 REFUSES_AND_SAVES = SLOW_UNLESS_PAUSED.replace(
@@ -253,20 +239,6 @@ def test_a_plan_that_cannot_be_written_there_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_what_the_program_saves_is_listed_and_not_left_behind(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "log.txt").write_text("of an earlier run")
-    before = files(tmp_path)
-    options = ["--json", "--budget", "60s", "--only", "gc-pause", "--steps", "4"]
-    done = tune(tmp_path, *options, job("saves"), "--steps", "20000", "--save-every", "20")
-    check(done, tmp_path, tmp_path / "flatout.toml")
-    redirected = {Path(path).name for path in done.document["redirected"]}
-    assert redirected >= {"log.txt", "best.pt", "checkpoint-00020.pt"}
-    assert files(tmp_path) == before
-    assert (tmp_path / "out" / "log.txt").read_text() == "of an earlier run"
-
-
-@pytest.mark.thorough
 def test_a_module_by_its_name_where_nothing_can_be_written(tmp_path: Path) -> None:
     """As root a read-only folder cannot be had: a file stands where flatout's folder would be."""
     work, temporary, package = (tmp_path / name for name in ("work", "temporary", "package"))
@@ -285,7 +257,7 @@ def test_a_module_by_its_name_where_nothing_can_be_written(tmp_path: Path) -> No
     check(done, work, work / "flatout.toml")
     assert done.verdicts()["gc-pause"][0] == "slower"
     assert files(work) == set()
-    assert trial_processes(tmp_path) == []
+    assert under_orders(str(tmp_path)) == []
 
 
 # Ctrl-C -----------------------------------------------------------------------------------------
@@ -308,12 +280,12 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
         assert process.stderr is not None
         while after not in process.stderr.readline():
             assert process.poll() is None
-        while not trial_processes(tmp_path):
+        while not under_orders(str(tmp_path)):
             assert process.poll() is None
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert trial_processes(tmp_path) == []
+    assert under_orders(str(tmp_path)) == []
     assert "Traceback" not in err
     assert not (tmp_path / "flatout.toml").exists()
     if after == "switching":
@@ -345,4 +317,4 @@ def test_ctrl_c_keeps_the_best_plan_so_far(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert (document["interrupted"], document["answer"]) == (True, "unconfirmed")
     assert "[boosts.gc-pause]" in (tmp_path / document["plan"]).read_text()
-    assert trial_processes(tmp_path) == []
+    assert under_orders(str(tmp_path)) == []

@@ -65,12 +65,6 @@ def test_ranks_of_which_only_the_number_is_told_are_there(head: str) -> None:
     assert "Only rank" not in text
 
 
-def test_a_place_that_nobody_names() -> None:
-    text = said(numbered(0, 19) + numbered(1, 17))
-    assert "rank 0 waited in a collective (19), rank 1 waited in a collective (17)" in text
-    assert "Rank 1 is behind: it had called 17" in text
-
-
 def test_sends_and_receives_are_not_compared() -> None:
     assert "different" not in said(waits(0, "SEND") + waits(1, "RECV"))
 

@@ -50,11 +50,5 @@ def test_what_only_passes_it_on_leaves_it_sure(end: str) -> None:
     assert confidence_of(trace(SURE) + end) is Confidence.HIGH
 
 
-def test_the_message_is_read_over_its_lines_and_to_the_next_error() -> None:
-    text = "ValueError: one\n  two\n\nnext\nKeyError: 'b'\n"
-    assert ending.last_error(text.encode()) == "KeyError: 'b'"
-    assert list(ending.errors(text.encode())) == ["KeyError: 'b'", "ValueError: one\n  two"]
-
-
 def test_a_text_without_errors_has_none() -> None:
     assert ending.last_error(b"step 1 loss 2.0\n") is None

@@ -48,10 +48,3 @@ def test_without_more_nothing_is_certain(text: str) -> None:
     match = explain_text(text).matches[0]
     assert match.confidence is not Confidence.HIGH
     assert "is too old" not in match.title.en
-
-
-def test_a_device_that_is_not_ready() -> None:
-    (match, *_) = explain_text("RuntimeError: CUDA driver error: device not ready").matches
-    assert match.id == "cuda-not-ready"
-    timed = "    return super().elapsed_time(end)\nRuntimeError: CUDA error: device not ready"
-    assert explain_text(timed).matches[0].id == "cuda-event-not-done"

@@ -12,13 +12,6 @@ from hypothesis import strategies as st
 from flatout.explaining.patterns import PatternSet, any_of, compiled, loosened, tolerant
 
 WORDS = st.lists(st.text("abcdef", min_size=1, max_size=6), min_size=1, max_size=6)
-BLANKS = st.text(" \t\n", min_size=1, max_size=4)
-
-
-@given(WORDS, st.data())
-def test_blanks_of_any_kind_stand_for_a_space(words: list[str], data: st.DataObject) -> None:
-    text = words[0] + "".join(data.draw(BLANKS) + word for word in words[1:])
-    assert compiled(" ".join(words)).search(text.encode()) is not None
 
 
 @pytest.mark.parametrize("text", ["can't", "can’t".replace("’", "'"), 'can"t', "cant", "can`t"])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from explaining.written import signature
-from flatout.explaining.ranking import RankedCause, confidence, ranked
+from flatout.explaining.ranking import RankedCause, ranked
 from flatout.explaining.scanning import Book, Scanner
-from flatout.nouns.signature import Confidence, Role, Signature
+from flatout.nouns.signature import Role, Signature
 
 CAUSE = signature("cause", "it ran out", specificity=8)
 GENERAL = signature("general", "error", specificity=4)
@@ -74,12 +74,6 @@ def test_a_consequence_of_a_consequence_follows_from_the_root() -> None:
     ]
 
 
-def test_a_vague_last_word_does_not_hide_the_report_before_it() -> None:
-    aborted = signature("aborted", "core dumped", specificity=2)
-    echo = signature("waits", "timed out", specificity=5, role=Role.ECHO)
-    assert told(order(f"timed out\n{FAR}core dumped\n", aborted, echo))[0] == ("waits", None)
-
-
 def test_harmless_ones_come_last_and_explain_nothing() -> None:
     found = order("do not fear\nerror\n")
     assert told(found) == [("general", None), ("harmless", None)]
@@ -103,23 +97,6 @@ def test_the_rank_that_the_launcher_names_wins() -> None:
     assert told(order(text, CAUSE, ECHO, other))[0] == ("cause", None)
 
 
-def test_loggers_with_and_without_a_year_stand_in_one_log() -> None:
-    late = signature("late", "second trouble", specificity=8)
-    text = f"E0301 10:00:09.5 7 x.py:1] second trouble\n{FAR}2026-03-01 10:00:01 it ran out\n"
-    assert told(order(text, CAUSE, late))[0] == ("cause", None)
-    undated = f"10:00:09 second trouble\n{FAR}2026-03-01 10:00:01 it ran out\n"
-    assert told(order(undated, CAUSE, late))[0] == (
-        "late",
-        None,
-    )  # by place: the two do not compare
-
-
-def test_of_files_without_times_the_first_counts() -> None:
-    late = signature("late", "second trouble", specificity=8)
-    found = order("", CAUSE, late, a=f"{FAR}it ran out\n", b="second trouble\n")
-    assert [item.id for item in found] == ["cause", "late"]
-
-
 def test_files_of_ranks_are_told_apart() -> None:
     found = order(
         "",
@@ -128,17 +105,3 @@ def test_files_of_ranks_are_told_apart() -> None:
     )
     assert found[0].id == "cause"
     assert found[0].first.evidence.rank == 1
-
-
-def test_confidence_is_that_of_the_signature_however_particular_the_match() -> None:
-    for specificity in (2, 5, 9):
-        for level in Confidence:
-            made = signature("boom", "boom", specificity=specificity, confidence=level)
-            (found,) = order("boom", made)
-            assert confidence(found) is level
-
-
-def test_two_that_fit_equally_well_are_less_sure() -> None:
-    sure = Confidence.HIGH
-    twins = [signature(name, "boom", specificity=8, confidence=sure) for name in ("a", "b")]
-    assert [confidence(item) for item in order("boom", *twins)] == [Confidence.LIKELY] * 2

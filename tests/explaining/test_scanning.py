@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from explaining.written import signature
 from flatout.explaining import scanning
 from flatout.explaining.scanning import Book, Hit, Scanner
-from flatout.nouns.signature import CureStep, Signature, Wording
+from flatout.nouns.signature import Signature
 
 
 def scan(text: str | bytes, *signatures: Signature, size: int = 1 << 20) -> list[Hit]:
@@ -65,12 +65,6 @@ def test_a_condition_on_what_was_captured() -> None:
     assert ids(scan("allocate 2.00 GiB; 4.0.0 GiB of 9.0 GiB", item)) == []
 
 
-def test_a_step_applies_where_its_text_is_near() -> None:
-    steps = (CureStep(Wording("a", "一"), if_text="docker"), CureStep(Wording("b", "二")))
-    (hit,) = scan("docker run\nboom\n", signature("boom", "boom", cure=steps))
-    assert hit.applies == (True, None)
-
-
 def test_each_rank_and_each_signature_once() -> None:
     text = "".join(f"[rank{i % 4}]: boom {i}\n" for i in range(4000))
     hits = scan(text, signature("boom", "boom"), signature("other", r"boom \d"))
@@ -120,12 +114,3 @@ def test_a_line_without_end_is_looked_at_around_the_message() -> None:
     assert "boom" in hit.evidence.text
     assert len(hit.evidence.text) <= scanning.EVIDENCE
     assert hit.evidence.line == 1
-
-
-def test_many_kinds_of_message_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "KEPT", 10)
-    text = "".join(f"boom {'z' * i}\n" for i in range(100))
-    scanner = Scanner(Book([signature("boom", "boom")]))
-    scanner.read([text.encode()])
-    assert len(scanner._alike) == 10
-    assert next(iter(scanner.hits.values())).count == 100

@@ -73,7 +73,7 @@ def test_it_takes_too_much_memory(planted: Any) -> None:
 def test_orders_and_answers_in_turn(planted: Any) -> None:
     code = "for line in sys.stdin: tell({'twice': 2 * json.loads(line)['value']})"
     with worker.start(sys.executable, planted(code), 2**40) as process:
-        assert [process.ask({"value": n}, 20.0)["twice"] for n in (1, 2, 3)] == [2, 4, 6]
+        assert [process.ask({"value": n}, 120.0)["twice"] for n in (1, 2, 3)] == [2, 4, 6]
 
 
 def test_the_interpreter_is_not_there() -> None:

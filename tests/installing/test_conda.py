@@ -47,13 +47,6 @@ def test_rocm_and_xpu_come_by_pip() -> None:
         assert "pip" in environment["dependencies"]
 
 
-def test_a_python_is_always_named() -> None:
-    environment, _ = read("gpu=rtx4090,driver=580.95.05")
-    assert environment["dependencies"][0].startswith("python=3.")
-    old, _ = read("gpu=a100,driver=450")
-    assert old["dependencies"][0] == "python=3.12"  # of 2.6, which is for 3.9 to 3.13
-
-
 def test_without_a_driver_conda_is_told_which_cuda() -> None:
     file, _ = answers.conda_environment(description.read("gpu=rtx4090,python=3.12"))
     assert "# create: CONDA_OVERRIDE_CUDA=13." in file

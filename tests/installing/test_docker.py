@@ -83,22 +83,11 @@ def test_cpu() -> None:
     assert "--gpus" not in file and "HEALTHCHECK" not in file
 
 
-def test_the_driver_that_the_host_needs_is_told() -> None:
-    made = docker.files(description.read("gpu=rtx5090,driver=550,os=ubuntu24.04,python=3.12"))
-    assert "The host needs driver 580 or newer" in made.dockerfile
-
-
 def test_the_python_is_one_that_the_build_has() -> None:
     made = docker.files(description.read("gpu=nvidia,capability=3.7,driver=470.256.02"))
     release = table.release(made.choice.version)
     assert made.choice.build == "cu118" and release is not None
     assert any(f"\nFROM python:{python}-slim\n" in made.dockerfile for python in release.pythons)
-
-
-def test_every_remark_stands_outside_the_instructions() -> None:
-    made = docker.files(description.read("gpu=rtx4090,driver=535,os=ubuntu22.04,python=3.11"))
-    assert made.dockerfile.startswith("# why: ")
-    assert set(made.by_name()) == {"Dockerfile", "compose.yaml"}
 
 
 def test_no_container_for_what_has_no_build() -> None:

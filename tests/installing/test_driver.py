@@ -102,23 +102,6 @@ def test_a_restart_is_the_last_line_that_runs() -> None:
         assert sum("reboot" in line for line in run) == 1
 
 
-def test_secure_boot_is_told() -> None:
-    found = lines("gpu=rtx4090,os=ubuntu22.04", secure_boot=True)
-    assert any("MOK" in line for line in found)
-    assert not any("MOK" in line for line in lines("gpu=rtx4090,os=ubuntu22.04"))
-
-
-def test_the_boot_image() -> None:
-    images = {
-        "ubuntu22.04": "update-initramfs -u",
-        "fedora": "dracut --force",
-        "arch": "mkinitcpio -P",
-    }
-    for system, line in images.items():
-        assert driver.boot_image_commands(description.read(f"os={system}")) == (f"sudo {line}",)
-    assert driver.boot_image_commands(Target())[0].startswith("# ")
-
-
 def test_the_container_toolkit_ends_with_its_proof() -> None:
     for system in ("ubuntu22.04", "rocky9", "sles15", "arch"):
         found = driver.container_toolkit_commands(description.read(f"os={system}"))
@@ -135,18 +118,8 @@ def test_a_virtual_gpu_keeps_to_its_host(name: str) -> None:
     assert "vGPU guest driver" in " ".join(found)
 
 
-@pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-80GB", "Tesla P100-PCIE-16GB", "NVIDIA A10"])
-def test_a_whole_gpu_is_no_virtual_one(name: str) -> None:
-    assert not description.read("gpu=a100").virtual_gpu
-    assert any("nvidia-driver" in line for line in lines("gpu=a100,os=ubuntu22.04", gpu=name))
-
-
 def test_nixos_is_changed_in_its_configuration() -> None:
     found = lines("gpu=rtx4090,os=nixos")
     assert "# hardware.nvidia.open = true;" in found
     assert "sudo nixos-rebuild boot" in found
     assert "# hardware.nvidia.open = false;" in lines("gpu=gtx1080,os=nixos")
-
-
-def test_the_last_branch_is_named_on_windows() -> None:
-    assert "of branch 580" in lines("gpu=gtx1080,os=windows", "591.44")[0]

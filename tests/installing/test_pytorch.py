@@ -103,12 +103,6 @@ def test_the_wheel_is_built_for_this_python_gpu_and_driver() -> None:
     assert "Driver 570.86.15 supports all of CUDA 12.6." in choice.why
 
 
-def test_the_reasons_name_what_was_left_out_and_why() -> None:
-    why = pytorch.choose(description.read("gpu=rtx5090,driver=570,os=ubuntu24.04")).why
-    assert any("2.14.1+cu130" in reason and "driver 580 or newer" in reason for reason in why)
-    assert any("2.14.1+cu126" in reason and "no kernel for this GPU" in reason for reason in why)
-
-
 def test_a_cpu_machine_never_gets_gigabytes_of_cuda() -> None:
     lines = pytorch.commands(Target(python="3.12", distribution="debian"))
     assert lines[0].endswith(f"--index-url {table.index_url('cpu')}")
@@ -126,12 +120,6 @@ def test_another_build_of_the_same_version_is_removed_first() -> None:
     with_uv = pytorch.commands(replace(wrong, manager="uv"))
     assert with_uv[0] == "uv pip uninstall --python /v/bin/python torch torchvision"
     assert with_uv[1].startswith("uv pip install --python /v/bin/python torch==")
-
-
-def test_a_build_of_another_version_is_removed_too() -> None:
-    here = description.read("gpu=rtx4090,driver=580.95.05,os=ubuntu24.04,python=3.12")
-    lines = pytorch.commands(replace(here, user_has_torch="2.1.0+cpu"))
-    assert "uninstall" in lines[0]
 
 
 def test_a_mirror_stands_for_the_index() -> None:
@@ -190,14 +178,6 @@ def test_conda(text: str, expected: tuple[str, ...]) -> None:
     assert "-p " in line and "envs" in line
     assert all(word in line for word in expected), line
     (grammar.powershell if here.system == "Windows" else grammar.bash)([line])
-
-
-def test_conda_without_a_driver_is_told_which_cuda() -> None:
-    here = description.read("gpu=rtx4090,os=ubuntu22.04,python=3.12,manager=conda")
-    assert any(line.startswith("CONDA_OVERRIDE_CUDA=13.") for line in pytorch.commands(here))
-    rocm = description.read("gpu=mi300x,os=ubuntu22.04,python=3.12,manager=conda")
-    with pytest.raises(UserError, match="conda-forge has no PyTorch for rocm"):
-        pytorch.commands(rocm)
 
 
 def test_package_commands() -> None:
@@ -269,21 +249,9 @@ def test_any_description_gives_lines_or_says_why_not(
         grammar.powershell(lines)
 
 
-def test_the_triton_of_another_vendor_goes_too() -> None:
-    here = description.read("gpu=rtx4090,driver=580,os=ubuntu24.04,python=3.12")
-    removed = pytorch.commands(replace(here, user_has_torch="2.9.1+rocm6.4"))[0]
-    assert removed.endswith("torch torchvision pytorch-triton-rocm triton-rocm")
-    assert pytorch.commands(replace(here, user_has_torch="2.9.1+cu118"))[0].endswith("torchvision")
-
-
 def test_a_driver_that_dropped_the_gpu() -> None:
     choice = pytorch.choose(description.read("gpu=gtx1080,driver=591.44,os=windows,python=3.12"))
     assert "no longer supports" in choice.why[0] and choice.driver_needed == "580"
-
-
-def test_a_mac_does_not_drive_a_gpu_of_nvidia() -> None:
-    choice = pytorch.choose(description.read("gpu=rtx4090,os=macos,python=3.12"))
-    assert "macOS has no driver" in choice.why[0]
 
 
 STAY = Target(
@@ -303,11 +271,6 @@ def test_a_release_is_kept_where_one_of_its_builds_fits() -> None:
     assert choice.build.startswith("cu")
     assert "PyTorch stays at 2.8." in choice.why
     assert pytorch.choose(STAY).version == table.newest().newest_patch
-
-
-def test_the_same_release_with_an_older_cuda_before_another_release() -> None:
-    choice = pytorch.choose(replace(STAY, release="2.11.0", driver="535.183.01"))
-    assert (choice.version, choice.build) == ("2.11.0", "cu126")
 
 
 @pytest.mark.parametrize(

@@ -60,38 +60,6 @@ def test_the_line(text: str, kinds: str, expected: str) -> None:
     assert f"sudo {expected}" in lines
 
 
-def test_the_compiler_of_macos() -> None:
-    lines = system_packages.commands(description.read("os=macos"), "compiler")
-    assert lines == ("xcode-select --install",)
-
-
-def test_dkms_comes_from_epel_on_red_hat() -> None:
-    assert "sudo dnf install -y epel-release" in system_packages.commands(
-        description.read("os=rocky9"), "dkms"
-    )
-    first, second = system_packages.commands(description.read("os=rhel9"), "dkms")
-    assert "epel-release-latest-9" in first and second == "sudo dnf install -y dkms"
-
-
-def test_the_fabric_manager_is_of_the_drivers_version_or_not_named() -> None:
-    unknown = system_packages.commands(description.read("os=ubuntu22.04"), "fabric-manager")
-    assert len(unknown) == 1 and unknown[0].startswith("# ")
-
-
-def test_an_unknown_distribution_is_told_what_to_install() -> None:
-    found = system_packages.commands(Target(distribution="nixos"), "compiler", "dkms")
-    assert found == (
-        "# install a C and C++ compiler with your package manager",
-        "# install dkms with your package manager",
-    )
-
-
-def test_derived_distributions_are_known_by_what_they_are_like() -> None:
-    pop = Target(distribution="pop", distribution_like=("ubuntu", "debian"))
-    assert system_packages.package_manager(pop) == "apt"
-    assert system_packages.package_manager(Target(system="Darwin")) is None
-
-
 def test_sudo_only_where_it_is_needed() -> None:
     assert system_packages.sudo(Target(), "true") == "sudo true"
     assert system_packages.sudo(Target(root=True), "true") == "true"

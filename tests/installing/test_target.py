@@ -57,13 +57,6 @@ def test_the_oldest_nvidia_gpu_decides() -> None:
     assert (here.gpu, here.compute_capability, here.gpus) == (old.name, (7, 0), 2)
 
 
-def test_the_build_of_a_wheel_that_does_not_name_it() -> None:
-    plain = changed(workstation(), interpreter__torch__build=None)
-    assert target.of(plain).user_has_torch == "2.9.1+cu128"
-    neither = changed(plain, interpreter__torch__cuda=None)
-    assert target.of(neither).user_has_torch == "2.9.1"
-
-
 def test_nothing_known_is_a_target_too() -> None:
     assert target.of(Machine()) == Target()
 
@@ -138,14 +131,6 @@ def test_what_is_wrong_is_named(text: str, said: str, hint: str) -> None:
         description.read(text)
     assert said in caught.value.message
     assert hint in (caught.value.next_step or "")
-
-
-def test_another_manager_or_shell() -> None:
-    assert target.adjusted(Target(), "UV", "powershell") == Target(manager="uv", shell="powershell")
-    with pytest.raises(UserError, match="--manager poetry"):
-        target.adjusted(Target(), "poetry")
-    with pytest.raises(UserError, match="--shell fish"):
-        target.adjusted(Target(), shell="fish")
 
 
 def test_what_contradicts_itself_is_refused() -> None:

@@ -46,18 +46,6 @@ def test_an_old_driver_gets_a_release_that_runs_on_it_or_a_new_driver() -> None:
     assert any("nvidia-driver-" in line for line in new.commands)
 
 
-def test_linux_without_a_gpu() -> None:
-    made = script(f"os=ubuntu24.04,python={PYTHON}")
-    assert made.build == "cpu" and "'tensorflow-cpu==" in install(made)
-    arm = script(f"os=ubuntu24.04,arch=arm64,python={PYTHON}")
-    assert "'tensorflow==" in install(arm)
-
-
-def test_arm_with_a_gpu_is_for_the_cpu_and_says_so() -> None:
-    made = script(f"gpu=gh200,driver=580.95.05,os=ubuntu24.04,python={PYTHON}")
-    assert made.build == "cpu" and "container" in made.why[0]
-
-
 def test_windows() -> None:
     old = script("gpu=rtx4090,driver=535,os=windows,python=3.10")
     assert (old.version, old.build) == ("2.10", "gpu")
@@ -66,13 +54,6 @@ def test_windows() -> None:
     assert new.build == "cpu" and "WSL 2" in new.why[0]
     wsl = script("gpu=rtx4090,driver=581.80,os=wsl,python=3.12")
     assert wsl.build == "and-cuda"
-
-
-def test_macs() -> None:
-    made = script(f"os=macos,python={PYTHON}")
-    assert made.build == "metal" and install(made).endswith("tensorflow-metal")
-    intel = script("os=macos,arch=x86_64,python=3.11")
-    assert intel.version == tensorflow.LAST_ON_INTEL_MACS and intel.build == "cpu"
 
 
 def test_amd_is_sent_to_amd() -> None:
@@ -88,11 +69,6 @@ def test_what_cannot_be(text: str, said: str) -> None:
     with pytest.raises(UserError) as caught:
         tensorflow.script(description.read(text))
     assert said in caught.value.message and caught.value.next_step
-
-
-def test_a_mirror() -> None:
-    made = tensorflow.script(description.read("os=linux"), "https://mirror.example/simple")
-    assert install(made).endswith("--index-url https://mirror.example/simple")
 
 
 def test_an_old_gpu_gets_a_release_that_holds_its_kernels() -> None:

@@ -36,18 +36,6 @@ def test_older_gpus_on_arm_have_no_wheel() -> None:
     assert pytorch.choose(thor).build.startswith("cu13")
 
 
-def test_a_branch_stands_for_its_newest_driver() -> None:
-    assert wheels.at_least("450", "450.80.02")
-    assert not wheels.at_least("450.51.05", "450.80.02")
-    assert not wheels.at_least(None, "450.80.02") and not wheels.at_least("580", None)
-    assert not wheels.at_least("no version", "450.80.02")
-
-
-def test_wsl_has_the_driver_of_windows() -> None:
-    assert wheels.driver_system(description.read("os=wsl")) == "Windows"
-    assert wheels.driver_system(description.read("os=ubuntu22.04")) == "Linux"
-
-
 def test_a_driver_older_than_the_gpu_does_not_count() -> None:
     here = description.read("gpu=rtx5090,driver=550.54.14,os=ubuntu24.04")
     assert not wheels.at_least(here.driver, wheels.minimum_driver(here, WHEEL))

@@ -94,92 +94,9 @@ def test_shell_script_starts_training(tmp_path: Path) -> None:
     assert done.stdout.endswith("done\n")
 
 
-@pytest.mark.thorough
-def test_closure_also_with_sgd(tmp_path: Path) -> None:
-    script = str(HERE / "closure.py")
-    _, lbfgs, _ = run([script, "--steps", "4"], tmp_path)
-    code, sgd, _ = run([script, "--steps", "4", "--optimizer", "sgd"], tmp_path)
-    assert code == 0
-    assert STEP.findall(sgd)[0] == STEP.findall(lbfgs)[0]
-    assert STEP.findall(sgd)[1] != STEP.findall(lbfgs)[1]
-
-
-@pytest.mark.thorough
-def test_seed_decides_and_without_one_each_run_differs(tmp_path: Path) -> None:
-    script = str(HERE / "plain.py")
-    losses = {
-        run([script, "--steps", "1", *more], tmp_path)[1]
-        for more in ([], ["--seed", "1"], ["--no-seed"], ["--no-seed"])
-    }
-    assert len(losses) == 4
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("name", "code", "steps", "says"),
-    [("eager_exit", 3, 4, "enough"), ("raises", 1, 4, "ValueError: step 4 went wrong")],
-)
-def test_ends_early(name: str, code: int, steps: int, says: str, tmp_path: Path) -> None:
-    script = str(HERE / f"{name}.py")
-    found, out, err = run([script, "--steps", "8", "--after", str(steps)], tmp_path)
-    assert found == code
-    assert says in err
-    assert_steps(out, steps)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("name", "steps"), [("few_steps", 2), ("no_train", 0), ("no_torch", 0)])
-def test_takes_few_steps_or_none(name: str, steps: int, tmp_path: Path) -> None:
-    code, out, err = run([str(HERE / f"{name}.py")], tmp_path)
-    assert (code, err) == (0, "")
-    assert len(STEP.findall(out)) == steps
-    assert out
-
-
-@pytest.mark.thorough
-def test_hangs_after_five_steps(tmp_path: Path) -> None:
-    process = start([str(HERE / "hangs.py")], tmp_path)
-    assert process.stdout is not None
-    steps = [STEP.match(process.stdout.readline()) for _ in range(5)]
-    assert all(steps)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(timeout=1)
-    process.kill()
-    out, _ = process.communicate()
-    assert out == ""
-
-
-@pytest.mark.thorough
-def test_saves_keeps_two_checkpoints(tmp_path: Path) -> None:
-    script = str(HERE / "saves.py")
-    code, out, _ = run([script, "--steps", "8", "--save-every", "2"], tmp_path)
-    assert code == 0
-    assert out.endswith("kept checkpoint-00006.pt checkpoint-00008.pt\n")
-    files = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert files == ["best.pt", "checkpoint-00006.pt", "checkpoint-00008.pt", "log.txt"]
-    assert len((tmp_path / "out" / "log.txt").read_text().splitlines()) == 8
-
-
-@pytest.mark.thorough
-def test_copy_of_the_model_can_be_loaded_whole(tmp_path: Path) -> None:
-    _, out, _ = run([str(HERE / "ema_copy.py"), "--steps", "3"], tmp_path)
-    assert out.endswith("same True\n")
-
-
-@pytest.mark.thorough
-def test_scaler_skips_steps_when_asked(tmp_path: Path) -> None:
-    script = str(HERE / "scaler.py")
-    _, out, _ = run([script, "--steps", "4", "--init-scale", "2e38"], tmp_path)
-    assert float(out.split()[-1]) < 2e38, "the scale never went down: no step was skipped"
-
-
-def test_every_script_is_listed_and_tested() -> None:
+def test_every_script_is_listed() -> None:
     listed = (HERE / "README.md").read_text(encoding="utf-8")
-    files = (Path(__file__), HERE.parent / "agent/test_transparency.py")
-    tested = "".join(path.read_text(encoding="utf-8") for path in files)
     scripts = {path.name for path in HERE.glob("*.py")} - {Path(__file__).name}
     assert scripts
     for name in scripts | {"pkg_module", "shell.sh"}:
         assert f"`{name}`" in listed
-        stem = name.removesuffix(".py")
-        assert f'"{stem}"' in tested or name in tested or f'"{stem}.train' in tested

@@ -70,10 +70,3 @@ def test_a_malformed_one_is_refused(before: str, after: str, told: str) -> None:
     assert before in GOOD
     with pytest.raises(ValueError, match=told.replace("{", r"\{")):
         read(GOOD.replace(before, after, 1))
-
-
-def test_better_logs_end_with_one_for_every_kind() -> None:
-    known = signatures.better_logs()
-    assert not known[-1].any
-    assert all(item.any for item in known[:-1])
-    assert all(item.commands for item in known)

@@ -145,9 +145,3 @@ def test_what_failed_first(
     failure = following.first_failure(JOB, "node 1")
     assert failure is not None
     assert (failure.source, error in failure.error) == (source, True)
-
-
-def test_nothing_is_made_up_where_no_line_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    Clock(monkeypatch)
-    engine(monkeypatch, [ENDED], [("node 0", "step 1 loss 0.3"), ("node 1", "flatout: warning: x")])
-    assert following.first_failure(JOB, "node 0") is None

@@ -146,17 +146,6 @@ def test_files_are_the_owners_alone_and_the_job_is_found_again(
         folders.find("x", code)
 
 
-def test_the_engines_objection_names_the_files(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def submit(asked: LaunchRequest, folder: Path) -> SubmittedJob:
-        raise UserError("no", "do this", 1)
-
-    monkeypatch.setattr(engines.load("slurm"), "submit", submit)
-    with pytest.raises(UserError, match=r"no \(its files are in .*train-") as refused:
-        launch.submit(launch.prepare(request(code), True))
-    assert (refused.value.next_step, refused.value.exit_code) == ("do this", 1)
-    assert folders.submitted(code) == []
-
-
 def test_names_of_jobs() -> None:
     assert folders.default_name(("train.py", "--name", "x.py")) == "train"
     assert folders.default_name(("-m", "package.My_Train")) == "package-my-train"

@@ -34,15 +34,6 @@ def test_a_partition_of_nodes_that_differ() -> None:
         slurm_facts.gpus(found, 8, 4)
 
 
-def test_no_limit_and_no_gpus() -> None:
-    assert slurm_facts.partition("long").limit_s is None
-    with pytest.raises(UserError, match="no nodes with GPUs"):
-        slurm_facts.gpus(slurm_facts.partition("debug"), "all", 1)
-    with pytest.raises(UserError, match="no partition 'gpus'; there are debug, gpu, long") as wrong:
-        slurm_facts.partition("gpus")
-    assert wrong.value.next_step == "--partition gpu"
-
-
 @pytest.mark.parametrize(
     ("said", "meaning"),
     [
@@ -62,8 +53,3 @@ def test_no_limit_and_no_gpus() -> None:
 )
 def test_what_a_refusal_means(said: str, meaning: str) -> None:
     assert meaning in slurm_facts.refusal(ToolAnswer(1, "", said)).message
-
-
-def test_times() -> None:
-    assert slurm_facts.time_words(1) == "00:01:00"
-    assert slurm_facts.time_words(3 * 86400 + 3661) == "3-01:01:01"

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.launching import yaml_text
-from flatout.launching.yaml_text import Noted
 
 # Lone surrogates are no text to a reader.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -34,19 +33,3 @@ def test_it_is_read_back(document: dict[str, object]) -> None:
 def test_texts_stay_texts(text: str) -> None:
     document = {"key": text, text: [text, {"in": text}]}
     assert yaml.safe_load(yaml_text.documents([("", document)])) == document
-
-
-def test_comments_stand_above_and_nothing_is_left_out_but_none() -> None:
-    document = {"a": Noted([1, Noted({"b": "x", "c": None}, "inner")], "outer"), "d": None, "e": {}}
-    text = yaml_text.documents([("first\nsecond", document), ("", {"f": 1})])
-    assert text == (
-        "# first\n# second\n# outer\na:\n" + "  - 1\n  # inner\n  - b: x\ne: {}\n---\nf: 1\n"
-    )
-
-
-def test_long_comments_are_wrapped_and_blocks_are_not() -> None:
-    words, line = "word " * 60, "x" * 300
-    text = yaml_text.documents([(words, {"run": f"{line}\nsecond\n"})])
-    assert all(len(row) <= yaml_text.WIDTH for row in text.splitlines() if row.startswith("#"))
-    assert f"  {line}\n" in text
-    assert yaml.safe_load(text)["run"] == f"{line}\nsecond\n"

@@ -8,7 +8,6 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
 from flatout.measuring import duel
@@ -16,9 +15,9 @@ from flatout.measuring.duel import DuelFailedError, Side
 from flatout.measuring.trial import Bench
 from flatout.nouns.plan import PlannedBoost
 from flatout.probing import neighbours
-from flatout_agent import wire
 from measuring.programs import PAUSED, SLOW_UNLESS_PAUSED, at_each_step
 from measuring.test_trial import bench
+from processes import under_orders
 
 pytestmark = pytest.mark.slow
 
@@ -37,16 +36,6 @@ def alone() -> Iterator[None]:
 
 def fight(folder: Path, text: str, limit_s: float = LIMIT_S) -> tuple[Side, Side]:
     return duel.fight(bench(folder, text), PLAN, None, 3, limit_s)
-
-
-def none_left(folder: Path) -> bool:
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(wire.ORDERS_ENV, "").startswith(str(folder)):
-                return False
-        except (psutil.Error, OSError):
-            continue
-    return True
 
 
 @dataclass(frozen=True)
@@ -76,11 +65,12 @@ def fought(tmp_path_factory: pytest.TempPathFactory) -> Fought:
         most=6,
         unclear=lambda ratios: len(ratios) < 5,
     )
-    assert none_left(folder)
+    assert under_orders(str(folder)) == []
     return Fought(folder, table, untouched, plan, progress)
 
 
-def test_each_pair_is_one_window_of_each(fought: Fought) -> None:
+def test_windows_in_turn(fought: Fought) -> None:
+    # each pair is one window of each
     untouched, plan = fought.untouched, fought.plan
     assert [pair for pair, _ in fought.progress] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     ratios = [ratio for _, ratio in fought.progress if ratio is not None]
@@ -92,16 +82,20 @@ def test_each_pair_is_one_window_of_each(fought: Fought) -> None:
     shared = min(len(untouched.losses), len(plan.losses))
     assert shared >= 15, "each tells its losses at its end"
     assert untouched.losses[:shared] == plan.losses[:shared]
-
-
-@pytest.mark.thorough
-def test_each_duel_of_a_tuning_is_measured_anew(fought: Fought) -> None:
-    """Boosts of the start have theirs one after the other."""
-    other, _ = duel.fight(fought.table, PLAN, None, 2, LIMIT_S, name="start-gc-pause")
-    assert len(other.windows_ms) == 2
-    assert other.process.pid != fought.untouched.process.pid
-    with pytest.raises(ValueError, match="duel-without already"):
-        duel.fight(fought.table, PLAN, None, 2, LIMIT_S)
+    # while one runs the other stands still
+    times = {
+        side: [
+            float(line.split()[1])
+            for line in (fought.folder / "run" / side / "output.log").read_text().splitlines()
+        ]
+        for side in ("duel-without", "duel-with")
+    }
+    before, after = times.values()
+    marks = sorted([(at, "a") for at in before] + [(at, "b") for at in after])
+    order = "".join(name for _, name in marks)
+    turns = [len(list(steps)) for _, steps in itertools.groupby(order)]
+    # both warm up, at the same time; then five windows of each
+    assert len(turns) >= 10 and min(turns[-10:]) >= 3, order
 
 
 @pytest.mark.thorough
@@ -119,23 +113,6 @@ def test_on_a_crowded_device_only_one_of_them_is_there_at_a_time(tmp_path: Path)
     assert all(end < begin for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
-def test_while_one_runs_the_other_stands_still(fought: Fought) -> None:
-    """The steps of a window lie between the other's."""
-    times = {
-        side: [
-            float(line.split()[1])
-            for line in (fought.folder / "run" / side / "output.log").read_text().splitlines()
-        ]
-        for side in ("duel-without", "duel-with")
-    }
-    before, after = times.values()
-    marks = sorted([(at, "a") for at in before] + [(at, "b") for at in after])
-    order = "".join(name for _, name in marks)
-    turns = [len(list(steps)) for _, steps in itertools.groupby(order)]
-    # both warm up, at the same time; then five windows of each
-    assert len(turns) >= 10 and min(turns[-10:]) >= 3, order
-
-
 @pytest.mark.parametrize(
     ("line", "limit_s", "error"),
     [
@@ -145,7 +122,7 @@ def test_while_one_runs_the_other_stands_still(fought: Fought) -> None:
         ),
         pytest.param(
             "if step == 9: time.sleep(600)",
-            8.0,
+            4.0,
             "the time limit was reached",
             marks=pytest.mark.slow,
         ),
@@ -156,13 +133,7 @@ def test_a_duel_without_a_result_says_why_and_leaves_nothing(
 ) -> None:
     with pytest.raises(DuelFailedError, match=error):
         fight(tmp_path, at_each_step(line), limit_s)
-    assert none_left(tmp_path)
-
-
-@pytest.mark.thorough
-def test_a_program_that_never_trains_is_no_side(tmp_path: Path) -> None:
-    with pytest.raises(DuelFailedError, match="ended early: done"):
-        fight(tmp_path, "print('done')")
+    assert under_orders(str(tmp_path)) == []
 
 
 @pytest.mark.thorough
@@ -182,7 +153,7 @@ def test_more_pairs_are_taken_while_it_is_unclear(
     )
     assert len(untouched.windows_ms) == len(plan.windows_ms) == expected
     assert len(untouched.losses) > 3 * expected, "each tells its losses at its end"
-    assert none_left(tmp_path)
+    assert under_orders(str(tmp_path)) == []
 
 
 @pytest.mark.thorough
@@ -192,7 +163,7 @@ def test_a_program_that_ends_while_more_are_taken_gives_what_it_has(tmp_path: Pa
         table, PLAN, None, 2, LIMIT_S, most=50, unclear=lambda ratios: True
     )
     assert 2 <= len(untouched.windows_ms) == len(plan.windows_ms) < 50
-    assert none_left(tmp_path)
+    assert under_orders(str(tmp_path)) == []
 
 
 DRAWS = """

@@ -9,12 +9,6 @@ import pytest
 from flatout.nouns import amdahl
 
 
-def test_half_of_it_twice_as_fast_is_a_third_more_speed() -> None:
-    less = amdahl.saved(50.0, 2.0)
-    assert less == pytest.approx(25.0)
-    assert amdahl.speedup(100.0, less) == pytest.approx(4 / 3)
-
-
 def test_something_remains() -> None:
     assert amdahl.speedup(100.0, 100.0, least=0.02) == pytest.approx(50.0)
 

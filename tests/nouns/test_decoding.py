@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from flatout.nouns.decoding import decode
 from flatout.nouns.finding import Severity
-from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine, Memory
 from machines.healthy import HEALTHY
 
@@ -61,10 +60,6 @@ def test_what_a_newer_version_added_is_passed_over() -> None:
 
 def fail(place: str, value: Any) -> None:
     pytest.fail(f"{place}: {value!r}")
-
-
-def test_a_whole_number_may_stand_for_a_float() -> None:
-    assert decode(Gpu, {"vendor": "amd", "power_w": 300}, fail) == Gpu("amd", power_w=300.0)
 
 
 @given(JSON)

@@ -111,23 +111,22 @@ def sources(root: Path) -> set[str]:
     }
 
 
-def test_the_index_would_take_both(built: Path) -> None:
+def test_wheel_and_sdist_are_whole_and_work_where_there_is_no_torch(
+    built: Path, root: Path, wheel: Path, python: Path, tmp_path: Path
+) -> None:
+    # the index would take both
     names = sorted(path.name for path in built.iterdir())
     version = flatout.__version__
     assert names == [f"flatout-{version}-py3-none-any.whl", f"flatout-{version}.tar.gz"]
     run("-m", "twine", "check", "--strict", *(str(built / name) for name in names))
-
-
-def test_the_wheel_holds_every_file_of_the_packages_and_no_other(root: Path, wheel: Path) -> None:
+    # the wheel holds every file of the packages and no other
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == sources(root)
     assert wheel.stat().st_size <= MOST_BYTES
     kinds = {Path(name).suffix for name in names}
     assert kinds >= {".py", ".toml", ".j2", ".css", ".js"}
-
-
-def test_the_sdist_holds_what_the_wheel_is_made_from_and_no_tests(root: Path, built: Path) -> None:
+    # the sdist holds what the wheel is made from and no tests
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -135,28 +134,22 @@ def test_the_sdist_holds_what_the_wheel_is_made_from_and_no_tests(root: Path, bu
     files = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
     assert tops - {".gitignore"} == {"src", *files}
     assert {f"src/{name}" for name in sources(root)} <= names
-
-
-@pytest.mark.thorough
-def test_installed_it_stands_in_the_new_environment_without_torch(python: Path) -> None:
+    # installed it stands in the new environment without torch
     asked = "import flatout, flatout_agent, importlib.util as u; "
     asked += "print(flatout.__file__, flatout_agent.__file__, u.find_spec('torch'), sep='\\n')"
     *places, torch = run("-c", asked, python=python).splitlines()
     assert all(Path(place).is_relative_to(python.parents[1]) for place in places)
     assert torch == "None"
-
-
-def test_every_command_of_the_readme_is_there_without_torch(root: Path, python: Path) -> None:
+    # every command of the readme is there without torch
     readme = (root / "README.md").read_text(encoding="utf-8")
     names = sorted(set(re.findall(r"\[`flatout ([a-z]+)", readme)))
     script = program(python)
-    helped = {name for name in names if "Usage: flatout" in run(name, "--help", python=script)}
-    assert helped >= {"tune", "run", "eject", "profile", "doctor", "explain", "monitor", "export"}
-    assert names == sorted(helped)
-
-
-def test_what_needs_no_torch_works_without_it(python: Path, tmp_path: Path) -> None:
-    script = program(python)
+    assert {"tune", "run", "eject", "profile", "doctor", "explain", "monitor", "export"} <= {*names}
+    each = "import sys; from flatout.__main__ import outcome\n"
+    each += "for name in sys.argv[1:]: outcome([name, '--help'])"
+    helps = run("-c", each, *names, python=python)
+    assert [name for name in names if f"Usage: flatout {name}" not in helps] == []
+    # what needs no torch works without it
     (tmp_path / "hello.py").write_text("print('hello')\n")
     assert run("run", "--no-plan", str(tmp_path / "hello.py"), python=script) == "hello\n"
     plan = tmp_path / "flatout.toml"
@@ -166,19 +159,6 @@ def test_what_needs_no_torch_works_without_it(python: Path, tmp_path: Path) -> N
     frame = json.loads(run("monitor", "--once", "--json", python=script))
     assert frame["machines"]
     assert "pip install" in run("env", "install", "--for", "gpu=a100,driver=550", python=script)
-
-
-@pytest.mark.thorough
-def test_the_installed_doctor_sees_that_torch_is_missing(python: Path) -> None:
-    script = program(python)
-    assert "ENV020: " in run("doctor", python=script, codes=(1,))
-    document = json.loads(run("doctor", "--json", python=script, codes=(1,)))
-    assert "ENV020" in {finding["code"] for finding in document["findings"]}
-    assert Path(document["machine"]["interpreter"]["executable"]).is_relative_to(python.parents[1])
-
-
-@pytest.mark.thorough
-def test_the_installed_explain_has_its_signatures_and_pages(python: Path) -> None:
-    script = program(python)
+    # the installed explain has its signatures and pages
     assert "CUDA" in run("explain", "RuntimeError: CUDA error: out of memory", python=script)
     assert run("explain", "ENV002", python=script).startswith("# ENV002")

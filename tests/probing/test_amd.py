@@ -104,15 +104,6 @@ def test_a_node_of_mi300x(tmp_path: Path) -> None:
     )
 
 
-def test_partitions_are_one_gpu(tmp_path: Path) -> None:
-    card(tmp_path, 0, "0000:05:00.0", "0x74a1", product_name="AMD Instinct MI300X OAM\n")
-    for index in (1, 2, 3, 4):
-        node(tmp_path, index, simd_count=304, location_id=0x500, gfx_target_version=90402)
-    gpus = amd.from_sysfs(tmp_path, no_program)
-    assert gpus is not None
-    assert [(gpu.index, gpu.gfx) for gpu in gpus] == [(0, "gfx942")]
-
-
 def test_a_sleeping_card_is_left_asleep(tmp_path: Path) -> None:
     card(
         tmp_path,
@@ -136,15 +127,6 @@ def test_a_container_that_may_not_read_a_node(tmp_path: Path) -> None:
     assert (gpus[0].index, gpus[0].gfx) == (None, None)
 
 
-def test_cards_of_others(tmp_path: Path) -> None:
-    assert amd.from_sysfs(tmp_path, no_program) is None
-    plant(tmp_path, {"sys/class/net/lo/mtu": "1"})
-    assert amd.from_sysfs(tmp_path, no_program) == ()
-    plant(tmp_path, {"sys/class/drm/card0/device/vendor": "0x10de\n"})
-    plant(tmp_path, {"sys/class/drm/card1/device/vendor": "0x1002\n"})  # held by no driver
-    assert amd.from_sysfs(tmp_path, no_program) == ()
-
-
 @pytest.mark.parametrize(
     ("version", "gfx"),
     [
@@ -162,11 +144,6 @@ def test_cards_of_others(tmp_path: Path) -> None:
 )
 def test_gfx(version: int | None, gfx: str | None) -> None:
     assert amd.gfx(version) == gfx
-
-
-def test_addresses() -> None:
-    assert amd.pci_address(0, 0x0300) == "0000:03:00.0"
-    assert amd.pci_address(1, 0xC1F9) == "0001:c1:1f.1"
 
 
 def test_the_name_that_libdrm_knows(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,11 +46,6 @@ def test_apple_silicon() -> None:
         ),
     )
     assert apple.from_sysctl("Apple M1", "")[0].memory_bytes is None
-
-
-@pytest.mark.parametrize("brand", ["Intel(R) Core(TM) i9-9980HK", "VirtualApple @ 2.50GHz", ""])
-def test_what_is_no_chip_of_apples(brand: str) -> None:
-    assert apple.from_sysctl(brand, "17179869184") == ()
 
 
 def test_an_older_macbook() -> None:

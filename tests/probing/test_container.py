@@ -37,10 +37,6 @@ def docker(root: Path, files: dict[str, str | bytes] | None = None) -> Path:
     return machine(root, {**own, **(files or {})}, pid=4026532201, uts=4026532199)
 
 
-def test_on_the_metal(tmp_path: Path) -> None:
-    assert container.container({}, machine(tmp_path, {})) == Container()
-
-
 def test_docker_with_and_without_gpu(tmp_path: Path) -> None:
     without = container.container({}, docker(tmp_path / "a"))
     assert without == Container(kind="docker", gpu_passed_through=False)
@@ -58,20 +54,10 @@ def test_docker_that_shares_all_but_one_namespace(tmp_path: Path) -> None:
     assert container.container({}, root).kind == "docker"
 
 
-def test_an_image_that_runs_as_a_virtual_machine_is_no_container(tmp_path: Path) -> None:
-    root = machine(tmp_path, {".dockerenv": "", "run/.containerenv": ""})
-    assert container.container({}, root).kind is None
-
-
 def test_docker_with_version_1_groups_of_the_machine(tmp_path: Path) -> None:
     groups = f"12:memory:/docker/{ID}\n1:name=systemd:/docker/{ID}\n"
     root = machine(tmp_path, {"proc/self/cgroup": groups, "proc/1/cgroup": groups})
     assert container.container({}, root).kind == "docker"
-
-
-def test_the_service_of_docker_is_no_container(tmp_path: Path) -> None:
-    root = machine(tmp_path, {"proc/self/cgroup": "0::/system.slice/docker.service\n"})
-    assert container.container({}, root).kind is None
 
 
 @pytest.mark.parametrize(
@@ -103,21 +89,9 @@ def test_lxc(tmp_path: Path) -> None:
     assert container.container({}, root).kind == "lxc"
 
 
-def test_containerd_by_where_its_layers_lie(tmp_path: Path) -> None:
-    layers = "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/1/fs"
-    mounts = f"612 590 0:52 / / rw - overlay overlay rw,lowerdir={layers}\n"
-    root = machine(tmp_path, {"proc/self/mountinfo": mounts}, pid=4026532201)
-    assert container.container({}, root).kind == "containerd"
-
-
 def test_apptainer_shares_the_namespaces_of_the_machine(tmp_path: Path) -> None:
     found = container.container({"APPTAINER_CONTAINER": "/x.sif"}, machine(tmp_path, {}))
     assert found == Container(kind="singularity", gpu_passed_through=False)
-
-
-def test_a_sandbox_that_is_no_container_engine(tmp_path: Path) -> None:
-    root = machine(tmp_path, {".flatpak-info": ""}, pid=4026532201)
-    assert container.container({}, root).kind is None
 
 
 def test_wsl(tmp_path: Path) -> None:
@@ -181,16 +155,6 @@ def test_virtual_machines(
         "proc/cpuinfo": cpuinfo,
     }
     assert container.container({}, machine(tmp_path, files)).virtual_machine == expected
-
-
-def test_virtual_machines_without_a_maker(tmp_path: Path) -> None:
-    clock = "sys/devices/system/clocksource/clocksource0/available_clocksource"
-    files: dict[str, str | bytes] = {"proc/cpuinfo": FLAGS, clock: "tsc kvm-clock \n"}
-    assert container.container({}, machine(tmp_path / "a", files)).virtual_machine == "kvm"
-    files["sys/firmware/acpi/tables/FACP"] = b"FACP\x14\x01\x00\x00\x06fFIRECKFCVMFADT"
-    assert container.container({}, machine(tmp_path / "b", files)).virtual_machine == "firecracker"
-    del files["proc/cpuinfo"]
-    assert container.container({}, machine(tmp_path / "c", files)).virtual_machine is None
 
 
 READ = (

@@ -91,8 +91,3 @@ def test_no_orders_and_no_traces() -> None:
     assert env["PYTHONDONTWRITEBYTECODE"] == "1"
     assert env["TRITON_CACHE_DIR"].startswith("scratch")
     assert "TRITON_CACHE_DIR" not in conversation.environment({})
-
-
-@pytest.mark.parametrize("name", ["facts", "selftest", "packages", "ceilings"])
-def test_the_programs_are_found(name: str) -> None:
-    assert conversation.program(name).is_file()

@@ -48,14 +48,6 @@ def test_the_mount_of_a_folder(path: str, folder: str, file_system: str) -> None
     assert (mount.folder, mount.file_system) == (folder, file_system)
 
 
-def test_mounts_of_windows() -> None:
-    mounted = [Mount("", "C:\\", "NTFS", "C:\\"), Mount("", "D:\\", "ReFS", "D:\\")]
-    found = disk.mount_of("D:\\work", mounted)
-    assert found is not None
-    assert found.file_system == "ReFS"
-    assert disk.mount_of("E:\\work", mounted) is None
-
-
 @given(st.text())
 def test_mounts_of_garbage(text: str) -> None:
     for mount in disk.from_mountinfo(text):
@@ -109,19 +101,6 @@ def blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Blocks:
 
 def of(number: str, source: str = "none") -> bool | None:
     return disk.rotational(Mount(number, "/", "ext4", source))
-
-
-def test_partitions_of_a_turning_and_a_solid_disk(blocks: Blocks) -> None:
-    blocks.add("pci0000:00/ata1/block/sdb", "8:16", "1", vendor="ATA", model="ST8000NM0055")
-    part = blocks.add("pci0000:00/ata1/block/sdb/sdb1", "8:17")
-    plant(part, {"partition": "1\n"})
-    blocks.add("pci0000:00/nvme/nvme0/nvme0n1", "259:0", "0")
-    part = blocks.add("pci0000:00/nvme/nvme0/nvme0n1/nvme0n1p2", "259:2")
-    plant(part, {"partition": "2\n"})
-    assert of("8:17") is True
-    assert of("8:16") is True
-    assert of("259:2") is False
-    assert of("9:9") is None
 
 
 @pytest.mark.parametrize(
@@ -196,13 +175,6 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(item.writable for item in found)
 
 
-def test_one_folder_in_two_variables_counts_once(tmp_path: Path) -> None:
-    variables = {"XDG_CACHE_HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    found = disk.disks(variables)
-    assert found is not None
-    assert [item.use for item in found] == ["work", "temporary", "cache"]
-
-
 def test_a_current_folder_that_was_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone() -> Path:
         raise FileNotFoundError(2, "no")
@@ -211,16 +183,6 @@ def test_a_current_folder_that_was_removed(monkeypatch: pytest.MonkeyPatch) -> N
     found = disk.disks({})
     assert found is not None
     assert "work" not in [item.use for item in found]
-
-
-def test_sizes_that_cannot_be_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(0, 0, 0))
-    monkeypatch.setattr(disk.os, "access", lambda path, mode: False)
-    found = disk.disks({"XDG_CACHE_HOME": str(tmp_path)})
-    assert found is not None
-    assert {(item.total_bytes, item.free_bytes, item.writable) for item in found} == {
-        (None, None, False)
-    }
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="df as on Linux")

@@ -75,23 +75,6 @@ def test_no_program_is_started_for_the_processors_own(tmp_path: Path) -> None:
     assert gpus[0].name is None
 
 
-def test_memory(tmp_path: Path) -> None:
-    plant(tmp_path, {"a/lmem_total_bytes": "17179869184\n"})
-    assert intel.own_memory(tmp_path / "a") == 16 * GIB
-    tiles = {f"b/device/tile{index}/physical_vram_size_bytes": str(64 * GIB) for index in (0, 1)}
-    assert intel.own_memory(plant(tmp_path, tiles) / "b") == 128 * GIB
-    plant(tmp_path, {"b/device/tile1/physical_vram_size_bytes": "?"})
-    assert intel.own_memory(tmp_path / "b") is None  # half of it would be a wrong answer
-    assert intel.own_memory(tmp_path / "c") is None
-
-
-def test_a_card_whose_memory_is_not_told(tmp_path: Path) -> None:
-    card(tmp_path, 0, "0000:03:00.0", "0x56a0")
-    gpus = intel.from_sysfs(tmp_path, no_program)
-    assert gpus is not None
-    assert (gpus[0].memory_bytes, gpus[0].shared_memory, gpus[0].name) == (None, None, None)
-
-
 def test_cards_of_others(tmp_path: Path) -> None:
     assert intel.from_sysfs(tmp_path, no_program) is None
     plant(tmp_path, {"sys/class/net/lo/mtu": "1"})

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.nouns.interpreter import Interpreter, Package, Torch
+from flatout.nouns.interpreter import Interpreter, Torch
 from flatout.probing import conversation, interpreter
 from probing.fake_packages import CUDA_TORCH, CUDA_VERSION, bare, gone, install, site
 
@@ -72,15 +72,6 @@ def test_torch_is_not_installed(python: str) -> None:
     assert (told.torch, told.packages, told.error) == (None, (), None)
 
 
-def test_packages_are_nouns(python: str) -> None:
-    install(site(python), "torch", "2.7.1", "pip", ('triton==3.3.1; sys_platform != "none"',))
-    told = ask(python)
-    assert told.packages == (Package("torch", "2.7.1", str(site(python).resolve()), "pip"),)
-    assert told.torch is not None
-    assert told.torch.requires == ("triton==3.3.1",)
-    assert told.torch.import_error == "ModuleNotFoundError: No module named 'torch'"
-
-
 @pytest.mark.slow
 def test_an_import_that_hangs_is_ended_with_its_children(python: str, tmp_path: Path) -> None:
     code = f"""
@@ -119,14 +110,6 @@ def test_a_crash_while_looking_for_devices(python: str) -> None:
     assert torch.arch_list == ("sm_75", "sm_80", "compute_90")
     assert torch.cuda_available is None
     assert torch.cuda_error == "torch was looking for devices: ended with exit code 7"
-
-
-def test_an_old_driver(python: str) -> None:
-    torch = broken(python, "")
-    assert torch.cuda_available is False
-    assert torch.cuda_error is not None
-    assert "driver on your system is too old" in torch.cuda_error
-    assert (torch.cudnn, torch.nccl) == ("9.7.1", "2.26.2")
 
 
 def test_no_such_interpreter(tmp_path: Path) -> None:

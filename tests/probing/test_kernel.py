@@ -72,17 +72,6 @@ def test_what_is_not_the_module(file: str, tmp_path: Path) -> None:
     assert kernel.nvidia_releases(tmp_path) == ()
 
 
-def test_an_unusual_place_that_modprobe_knows(tmp_path: Path) -> None:
-    listed = "kernel/fs/ext4/ext4.ko: kernel/lib/crc16.ko\nmy/own/nvidia.ko.xz: kernel/x.ko\n"
-    plant(tmp_path, {f"lib/modules/{RELEASE}/modules.dep": listed})
-    plant(tmp_path, {"lib/modules/6.5.0-1/modules.dep": "kernel/a.ko: my/own/nvidia.ko\n"})
-    assert kernel.nvidia_releases(tmp_path) == (RELEASE,)
-
-
-def test_no_module_folder_at_all(tmp_path: Path) -> None:
-    assert kernel.nvidia_releases(tmp_path) == ()
-
-
 def test_the_module_of_another_release_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,14 +153,6 @@ def test_pages(tmp_path: Path) -> None:
 )
 def test_ranges(text: str, count: int | None) -> None:
     assert kernel.count_of_ranges(text) == count
-
-
-def test_nodes_of_gpu_memory_do_not_count(tmp_path: Path) -> None:
-    folder = "sys/devices/system/node"
-    plant(tmp_path, {f"{folder}/online": "0-8\n"})
-    assert kernel.numa_nodes(tmp_path) == 9
-    plant(tmp_path, {f"{folder}/has_cpu": "0\n"})
-    assert kernel.numa_nodes(tmp_path) == 1
 
 
 SWITCH = {

@@ -85,14 +85,6 @@ def test_named_folders_come_first(tmp_path: Path) -> None:
     ]
 
 
-@posix
-def test_no_cache_to_ask(tmp_path: Path) -> None:
-    root = system(tmp_path)
-    told = look(None, (f"{root}/lib", f"{root}/none"))
-    assert {item.name for item in told} == {"cuda", "cudnn", "nccl"}
-    assert {item.source for item in told} == {"loader"}
-
-
 def test_a_stub_tells_no_driver_version(tmp_path: Path) -> None:
     plant(tmp_path, {"stubs/libcuda.so": ""})
     (told,) = look("", LD_LIBRARY_PATH=str(tmp_path / "stubs"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import subprocess
 import sys
@@ -51,10 +50,6 @@ def test_a_pipe_is_read_as_it_comes() -> None:
         process.stdin.write(b"\n")
         process.stdin.close()
         assert b"".join(stream).split() == [b"b"]
-
-
-def test_an_empty_stream() -> None:
-    assert list(logs.of_stream(io.BytesIO())) == []
 
 
 def test_files_of_a_folder(tmp_path: Path) -> None:

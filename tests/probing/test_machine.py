@@ -53,10 +53,6 @@ def test_a_container_or_a_job_is_not_told_of_the_gpus_of_others() -> None:
     assert len(merged([gpu()], [CARD, intel], {"nvidia"}, partial=True)) == 2
 
 
-def test_no_bus() -> None:
-    assert merged([gpu()], None, {"nvidia"}, partial=False) == (gpu(),)
-
-
 def test_adapters_of_windows_have_no_address() -> None:
     card = Gpu(vendor="nvidia", name="NVIDIA GeForce RTX 4090", pci_id="10de:2684")
     assert len(merged([gpu(0), gpu(1)], [card, card], {"nvidia"}, partial=False)) == 2

@@ -92,14 +92,6 @@ def test_nothing_can_be_read(machine: Path) -> None:
 
 
 @on_linux
-def test_no_swap_is_not_unknown_swap(machine: Path) -> None:
-    plant(machine, {"proc/meminfo": "SwapTotal:  0 kB\nSwapFree:   0 kB\n"})
-    assert memory.memory() == Memory(swap_total_bytes=0, swap_used_bytes=0)
-    plant(machine, {"proc/meminfo": "SwapTotal:  4 kB\nSwapFree:   8 kB\n"})
-    assert memory.memory() == Memory(swap_total_bytes=4096)
-
-
-@on_linux
 @given(GARBAGE, GARBAGE, GARBAGE)
 def test_garbage_is_no_fact(meminfo: bytes, membership: bytes, limit: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

@@ -141,14 +141,6 @@ def test_each_engine_is_read(environ: dict[str, str], layout: NodeLayout) -> Non
         assert nodes.layout("1", environ) == NodeLayout()
 
 
-def test_all_nodes_of_a_batch_job_have_numbers_of_their_own() -> None:
-    main = {key: value for key, value in BATCH.items() if "PRIVATE" not in key}
-    indexes = [nodes.layout("auto", {**main, "AWS_BATCH_JOB_NODE_INDEX": "1"}).index]
-    indexes += [nodes.layout("auto", {**BATCH, "AWS_BATCH_JOB_NODE_INDEX": i}).index for i in "02"]
-    assert sorted(indexes) == [0, 1, 2]
-    assert indexes[0] == 0
-
-
 def test_our_own_variables_win_and_a_special_engine_comes_before_torch_s() -> None:
     assert nodes.layout("auto", {**SLURM, **KUBEFLOW, **SKY, **OWN}).engine == "FLATOUT_NODES"
     assert nodes.layout("auto", {**TORCHRUN, **AZURE}).engine == "Azure ML"

@@ -13,7 +13,7 @@ import pytest
 
 from flatout.nouns.gpu import Driver
 from flatout.probing import nvidia
-from flatout.probing.nvidia import Nvidia, NvidiaPaths
+from flatout.probing.nvidia import NvidiaPaths
 from flatout.probing.program_answer import ProgramAnswer
 from probing.nvml.fake import Nvml, consumer, h100_node, workstation
 from probing.smi_logs import CANNOT_TALK, MISMATCH, RTX_4090
@@ -83,13 +83,6 @@ def not_starting(number: int) -> Nvml:
     return Nvml([consumer()], {"nvmlInit": pynvml.NVMLError(number)})
 
 
-def test_no_trace_at_all(places: NvidiaPaths) -> None:
-    programs = Programs()
-    assert nvidia.nvidia(not_starting(12), programs, places) == Nvidia((), (), None)
-    assert programs.asked == []
-    assert not nvidia.trace(places)
-
-
 def test_where_all_is_well_the_program_is_not_started(places: NvidiaPaths) -> None:
     places.kernel.write_text(OPEN)
     programs = Programs()
@@ -106,12 +99,6 @@ def test_where_all_is_well_the_program_is_not_started(places: NvidiaPaths) -> No
     assert (len(found.gpus or ()), len(found.pairs or ())) == (8, 28)
     assert "nvidia-smi" not in programs.asked
     assert nvidia.trace(places)
-
-
-def test_the_program_is_missing_though_the_library_works(places: NvidiaPaths) -> None:
-    found = nvidia.nvidia(workstation(), Programs(), places)
-    assert found.driver is not None
-    assert (found.driver.nvml_error, found.driver.smi_error) == (None, "not found on PATH")
 
 
 def test_the_program_helps_where_the_library_is_not_found(places: NvidiaPaths) -> None:
@@ -154,12 +141,6 @@ def test_the_module_tells_its_version_where_proc_does_not(places: NvidiaPaths) -
     found = nvidia.nvidia(not_starting(12), Programs(), places)
     assert found.driver is not None
     assert (found.driver.kernel_version, found.driver.open_kernel_module) == ("550.107.02", None)
-
-
-def test_the_library_of_wsl_has_no_version(places: NvidiaPaths) -> None:
-    found = nvidia.nvidia(workstation(), Programs(), with_library(places, "1.1"))
-    assert found.driver is not None
-    assert found.driver.library_version is None
 
 
 def test_a_link_to_itself_is_no_library(places: NvidiaPaths) -> None:

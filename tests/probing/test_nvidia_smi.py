@@ -131,12 +131,6 @@ def test_a_program_with_unprintable_letters_in_its_name() -> None:
     assert [process.name for process in first(log).processes or ()] == ["/opt/[0m game", None]
 
 
-def test_windows_and_switched_fabric() -> None:
-    log = RTX_4090.replace("<current_dm>N/A", "<current_dm>WDDM")
-    log = log.replace("<state>N/A", "<state>In Progress")
-    assert (first(log).driver_model, first(log).nvlink_fabric) == ("WDDM", "in_progress")
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -166,11 +160,6 @@ def test_why_it_does_not_tell(answer: ProgramAnswer, reason: str) -> None:
     assert driver.smi_error.startswith(reason)
     assert "\n" not in driver.smi_error
     assert driver == Driver(vendor="nvidia", smi_error=driver.smi_error)
-
-
-def test_no_devices() -> None:
-    gpus, driver = facts("No devices were found\n", code=6)
-    assert (gpus, driver.smi_error) == ((), "No devices were found")
 
 
 def test_a_warning_by_its_exit_code_is_told_beside_the_facts() -> None:

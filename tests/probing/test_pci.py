@@ -70,21 +70,6 @@ def test_a_desktop_with_nouveau(tmp_path: Path) -> None:
     )
 
 
-def test_a_name_from_the_driver(tmp_path: Path) -> None:
-    bus = Bus(tmp_path)
-    bus.add("pci0000:40/0000:41:00.0", "nvidia", **{**RTX_4090, "numa_node": "1"})
-    information = "Model: \t\t NVIDIA GeForce RTX 4090\nIRQ:   \t\t 180\n"
-    plant(tmp_path, {"nvidia/0000:41:00.0/information": information})
-    gpus = bus.gpus()
-    assert gpus is not None
-    assert (gpus[0].name, gpus[0].numa_node) == ("NVIDIA GeForce RTX 4090", 1)
-    assert gpus[0].driver_sees is None
-    plant(tmp_path, {"nvidia/0000:41:00.0/information": "Model: \t\t Unknown\nIRQ: 1\n"})
-    gpus = bus.gpus()
-    assert gpus is not None
-    assert gpus[0].name is None
-
-
 def test_a_node_of_mi300x(tmp_path: Path) -> None:
     bus = Bus(tmp_path)
     for index in range(8):
@@ -118,27 +103,6 @@ def test_intel_arc_tells_the_link_of_its_slot(tmp_path: Path) -> None:
     assert (gpus[0].pcie_width, gpus[0].pcie_width_max) == (16, 16)
 
 
-def test_a_card_of_intels_own_slot_is_not_taken_for_a_switch(tmp_path: Path) -> None:
-    bus = Bus(tmp_path)
-    bridge = {"kind": "0x060400", "vendor": "0x8086"}
-    bus.add("pci0000:00/0000:00:01.0", **bridge, **link("32.0", "32.0", 16))
-    card = {"kind": "0x038000", "vendor": "0x8086", "number": "0x0bd5"}
-    bus.add("pci0000:00/0000:00:01.0/0000:01:00.0", "xe", **card, **link("16.0", "16.0", 8))
-    gpus = bus.gpus()
-    assert gpus is not None
-    assert (gpus[0].pcie_generation, gpus[0].pcie_width) == (4, 8)
-
-
-def test_slots_of_virtual_machines_have_no_speed(tmp_path: Path) -> None:
-    bus = Bus(tmp_path)
-    bus.add("pci0000:00/0000:00:02.0", kind="0x060400", vendor="0x1b36", **link("2.5", "2.5", 1))
-    place = "pci0000:00/0000:00:02.0/0000:01:00.0"
-    bus.add(place, "nvidia", **RTX_4090, **link("16.0", "16.0", 16))
-    gpus = bus.gpus()
-    assert gpus is not None
-    assert (gpus[0].pcie_generation, gpus[0].pcie_generation_max) == (4, None)
-
-
 def test_a_slot_cannot_be_slower_than_the_link_is_now(tmp_path: Path) -> None:
     bus = Bus(tmp_path)
     bus.add("pci0000:00/0000:00:02.0", **PORT, **link("2.5", "2.5", 1))
@@ -167,10 +131,6 @@ def test_what_is_no_gpu(tmp_path: Path) -> None:
     bus.add("pci0000:00/0000:00:0e.0", **RTX_4090, physfn="virtual function")
     bus.add("pci0000:00/8a1c:00:00.0", kind="0x030200", vendor="0x1414")  # WSL's
     assert bus.gpus() == ()
-
-
-def test_no_bus(tmp_path: Path) -> None:
-    assert pci.from_sysfs(tmp_path / "absent", tmp_path) is None
 
 
 NAMES = ("class", "vendor", "device", "numa_node", "max_link_speed", "current_link_width")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -33,14 +32,6 @@ def test_one_that_cannot_be_started(command: str) -> None:
     answer = ask([command], 1)
     assert (answer.text, answer.code) == ("", None)
     assert answer.problem
-
-
-def test_a_file_that_is_no_program(tmp_path: Path) -> None:
-    file = tmp_path / "text"
-    file.write_text("hello")
-    answer = ask([str(file)], 1)
-    assert answer.code is None
-    assert (answer.problem or "").startswith("cannot be started")
 
 
 @pytest.mark.slow

@@ -74,14 +74,6 @@ def test_every_kind(root: Path) -> None:
     )
 
 
-def test_the_one_that_is_asked_itself_is_left_out(root: Path) -> None:
-    besides = str(root / "project/.venv/bin/python3")
-    told = look(root, "project/.venv/bin", "usr/bin", besides=besides)
-    assert not [item for item in told if ".venv" in item.executable]
-    assert not [item for item in told if item.first_on_path]
-    assert look(root, "usr/bin", besides=besides)[0].first_on_path
-
-
 def test_pyenv_by_variable_and_by_file(root: Path) -> None:
     def first(**environ: str) -> str | None:
         return look(root, "home/.pyenv/shims", **environ)[0].version
@@ -99,12 +91,6 @@ def test_the_users_own_packages(root: Path) -> None:
     assert look(root, "usr/bin")[0].torch == "2.7.1+cu128"
 
 
-def test_at_most_ten(root: Path) -> None:
-    for number in range(20):
-        plant(root, {f"home/.pyenv/versions/3.9.{number}/bin/python": "program"})
-    assert len(look(root, "usr/bin")) == pythons.MOST
-
-
 @pytest.mark.parametrize("text", ["", "version = \n", "\0\n", "__version__ = 3"])
 def test_strange_files(root: Path, text: str) -> None:
     for name in ("venv/pyvenv.cfg", "usr/lib/python3/dist-packages/torch/version.py"):
@@ -112,11 +98,6 @@ def test_strange_files(root: Path, text: str) -> None:
     told = look(root, "usr/bin", "venv/bin")
     assert told[0].torch is None
     assert told[1].version in (None, "3.11", "3.11.2")
-
-
-def test_nothing(tmp_path: Path) -> None:
-    assert pythons.pythons(None, {}, tmp_path, tmp_path) == ()
-    assert pythons.pythons(str(tmp_path / "gone"), {"PATH": ":x:"}, tmp_path, tmp_path) == ()
 
 
 def test_the_real_ones_here() -> None:

@@ -13,14 +13,6 @@ from hypothesis import strategies as st
 from flatout.probing import reading
 
 
-def test_text_without_the_space_around_it(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"\n one two\0\n")
-    assert reading.text(tmp_path / "a") == "one two"
-    assert reading.text(tmp_path / "a", most_bytes=5) == "one"
-    (tmp_path / "a").write_bytes(b"\xff")
-    assert reading.text(tmp_path / "a") == "\ufffd"
-
-
 def test_what_is_not_there_is_none(tmp_path: Path) -> None:
     assert reading.text(tmp_path / "absent") is None
     assert reading.text(tmp_path) is None  # a folder

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from flatout.nouns.profile import DeviceSample
-from flatout.probing import nvml
 from flatout.probing.sampling import Sampler
 from probing.nvml.fake import GIB, Nvml
 
@@ -64,20 +63,3 @@ def test_in_a_container_the_visible_ones_that_are_busy(
     library = Nvml([busy(7), busy(8, bus=2), busy(9, bus=3, **idle)])
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert [sample.index for sample in sampled(library, [1], environ)] == expected
-
-
-def test_nothing_is_asked_before_it_is_on() -> None:
-    library = Nvml([busy(7)])
-    with Sampler(library, every_s=0.01) as sampler:
-        time.sleep(0.05)
-    assert sampler.samples([7], {}) == ()
-    assert not any(call.startswith("nvmlDevice") for call in library.calls)
-
-
-def test_without_the_driver_there_are_no_samples() -> None:
-    library = Nvml([], system={"nvmlInit": RuntimeError("no library")})
-    with nvml.session(library) as ask:
-        assert ask is None
-    with Sampler(library, every_s=0.01) as sampler:
-        sampler.on.set()
-    assert sampler.samples([7], {}) == ()

@@ -44,7 +44,7 @@ def stand_in(tmp_path: Path) -> Path:
     return path
 
 
-def run(stand_in: Path, code: str, limit_s: float = 30.0) -> tuple[SelfTest, ...]:
+def run(stand_in: Path, code: str, limit_s: float = 120.0) -> tuple[SelfTest, ...]:
     with stand_in.open("a") as file:
         file.write(code)
     return selftest.run(str(stand_in), limit_s)
@@ -72,15 +72,15 @@ def test_after_a_crash_and_a_failure_the_others_still_run(stand_in: Path) -> Non
 
 @pytest.mark.slow
 def test_what_hangs_has_failed(stand_in: Path) -> None:
-    told = run(stand_in, "test('import torch'); test('hang'); test('b'); tell(done=True)\n", 1.0)
+    told = run(stand_in, "test('import torch'); test('hang'); test('b'); tell(done=True)\n", 4.0)
     assert [(test.name, test.passed) for test in told] == [
         ("import torch", True),
         ("hang", False),
         ("b", True),
     ]
     assert told[1].message is not None
-    assert told[1].message.startswith("did not end within 1")
-    assert told[1].seconds > 0.9
+    assert told[1].message.startswith("did not end within 4")
+    assert told[1].seconds > 3.9
 
 
 @pytest.mark.parametrize(

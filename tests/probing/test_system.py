@@ -45,21 +45,6 @@ def test_os_release_of_garbage(text: str) -> None:
         assert all(part in text for part in value.split())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux' files")
-def test_the_first_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(tmp_path, {"etc": ROCKY, "usr": UBUNTU})
-    monkeypatch.setattr(
-        system, "OS_RELEASE", (tmp_path / "absent", tmp_path / "etc", tmp_path / "usr")
-    )
-    found = system.system()
-    assert found.distribution == "rocky"
-    assert found.distribution_like == ("rhel", "centos", "fedora")
-    assert found.distribution_version == "9.4"
-    assert found.distribution_name is None
-    monkeypatch.setattr(system, "OS_RELEASE", (tmp_path / "absent",))
-    assert system.system().distribution is None
-
-
 @pytest.mark.parametrize(
     ("build", "server", "version"),
     [

@@ -154,13 +154,6 @@ def test_the_journal_comes_last(
 
 
 @LINUX
-def test_nothing_is_read_without_a_trace(tmp_path: Path) -> None:
-    log = Log()
-    assert xid.xids(False, log, tmp_path / "none") is None
-    assert log.asked == []
-
-
-@LINUX
 def test_a_log_without_end_is_given_up(tmp_path: Path) -> None:
     assert xid.xids(True, Log(), Path("/dev/zero"), limit_s=0.1) is None
 

@@ -99,16 +99,6 @@ def test_a_program_that_goes_on_is_told_of_before_it_ends(work: Path) -> None:
     assert any("continues" in phase for phase in heard.phases)
 
 
-@pytest.mark.thorough
-def test_a_program_that_is_stopped(work: Path) -> None:
-    (work / "train.py").write_text(SLOW_DATA.replace("== 300", "== 6000"))
-    profile = recording.profile(
-        resolve(["train.py"]), ProfileSettings(steps=3, stop=True, bench=False)
-    )
-    assert profile.anatomy.steps == 3
-    assert not (work / "done").exists()
-
-
 SHORT = """
 import torch
 from torch import nn
@@ -157,13 +147,6 @@ def test_what_is_said_without_a_window(work: Path, name: str, says: str) -> None
         recording.profile(job, ProfileSettings(bench=False))
     assert raised.value.exit_code == 1
     assert raised.value.next_step
-
-
-@pytest.mark.thorough
-def test_a_program_that_fails_before_a_window(work: Path) -> None:
-    (work / "train.py").write_text("import torch\nraise SystemExit(3)\n")
-    with pytest.raises(UserError, match=r"failed before its first step \(exit code 3\)"):
-        recording.profile(resolve(["train.py"]), ProfileSettings(bench=False))
 
 
 def process(**seen: object) -> Process:

@@ -234,35 +234,12 @@ def test_pip_over_conda(tmp_path: Path, version: str, installer: str | None, twi
         assert packages[0]["installer"] == "conda"
 
 
-def test_what_conda_alone_knows() -> None:
-    record = {"name": "cudatoolkit", "version": "11.8.0", "installer": "conda"}
-    assert facts.sorted_out([], [record]) == ([record], [])
-
-
-def test_older_metadata(tmp_path: Path) -> None:
-    (tmp_path / "torch-1.8.1-py3.9.egg-info").write_text("Name: torch\n")
-    (tmp_path / "triton.egg-info").mkdir()
-    (tmp_path / "triton.egg-info/PKG-INFO").write_text("Name: triton\nVersion: 3.0.0\n")
-    (tmp_path / "nvidia_cudnn_cu12-9.1.dist-info").write_text("")
-    found = facts.installed([str(tmp_path), str(tmp_path), str(tmp_path / "missing")])
-    assert [(item["name"], item["version"]) for item in found] == [
-        ("nvidia-cudnn-cu12", "9.1"),
-        ("torch", "1.8.1"),
-        ("triton", "3.0.0"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("number", "version"),
     [(91002, "9.10.2"), (90100, "9.1.0"), (8902, "8.9.2"), (7605, "7.6.5"), (None, None)],
 )
 def test_version_of_cudnn(number: int | None, version: str | None) -> None:
     assert facts.dotted(number) == version
-
-
-@pytest.mark.parametrize("text", ["", "def f(:", "\0", "x = y = 3\na.b = 1\nz: int", "v = f()"])
-def test_a_strange_version_file_is_no_error(text: str) -> None:
-    assert isinstance(facts.constants(text), dict)
 
 
 def test_managed_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from flatout.nouns.diagnosed import Diagnosed, Health
-from flatout.nouns.finding import Cure, Finding, Sentence, Severity
+from flatout.nouns.finding import Cure, Finding, Severity
 from flatout.nouns.machine import Machine
 from flatout.nouns.selftest import SelfTest
 from flatout.reporting import document, terminal
@@ -146,15 +145,3 @@ def test_document() -> None:
     assert finding["evidence"] == DRIVER.evidence
     assert finding["cure"] == {"text": DRIVER.cure.text, "commands": [COMMAND, "reboot"]}
     assert found["machine"]["gpus"][0]["name"] == "NVIDIA GeForce RTX 4090"
-
-
-def test_sentences_are_wrapped_and_commands_are_not() -> None:
-    remark = "# why: " + "a long remark that says why the command below is the right one " * 2
-    cure = Cure("Do it.", (Sentence(remark.strip()), COMMAND, f"# {COMMAND}"))
-    text = drawn(diagnosed(dataclasses.replace(DRIVER, cure=cure)))
-    lines = [line.strip() for line in text.splitlines()]
-    assert COMMAND in lines
-    assert f"# {COMMAND}" in lines
-    remarks = [line for line in lines if line.startswith("# ") and COMMAND not in line]
-    assert len(remarks) == 2
-    assert " ".join(line.removeprefix("# ") for line in remarks) == remark.strip()[2:]

@@ -1,5 +1,4 @@
 import base64
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 
 from flatout.nouns.tuned import Tuned
 from flatout.reporting import charts, html
-from flatout.reporting.chart import BarChart, CurveChart
+from flatout.reporting.chart import BarChart
 from reporting import tuned_examples
 from reporting.strategies import TUNED
 
@@ -112,46 +111,6 @@ def test_any_tuned_can_be_drawn(tuned: Tuned) -> None:
 @given(TUNED)
 def test_any_tuned_gives_a_page(tuned: Tuned) -> None:
     assert html.render(tuned, Path()).startswith("<!doctype html>")
-
-
-def test_the_loss_curves_end_at_the_same_step() -> None:
-    won = tuned_examples.good()
-    assert won.confirmation is not None
-    confirmation = dataclasses.replace(
-        won.confirmation, untouched_losses=(2.0, 1.5, 1.2, 1.0), plan_losses=(2.0, 1.5, None)
-    )
-    for tuned in (won, dataclasses.replace(won, confirmation=confirmation)):
-        chart = charts.charts(tuned)["losses"]
-        assert isinstance(chart, CurveChart)
-        assert len(chart.curves) >= 2
-        assert len({curve.x[-1] for curve in chart.curves}) == 1
-    assert chart.curves[1].y == [2.0, 1.5]
-
-
-@pytest.mark.parametrize(
-    ("risk", "confirmed", "words"),
-    [
-        ("exact", True, "21 → 78 samples/s"),
-        ("semantics", True, "0.661 → 2.4 steps/s"),
-        ("exact", False, "0.661 → 2.4 steps/s"),
-    ],
-)
-def test_throughput_is_told_of_both_sides_in_one_unit(
-    risk: str, confirmed: bool, words: str
-) -> None:
-    """The samples of the run as written are not known: a step of the plan's has as many."""
-    won = tuned_examples.good()
-    assert won.plan is not None
-    tuned = dataclasses.replace(
-        won,
-        baseline=dataclasses.replace(won.baseline, samples_per_s=None),
-        confirmation=won.confirmation if confirmed else None,
-        plan=dataclasses.replace(
-            won.plan, boosts=(dataclasses.replace(tuned_examples.KEPT[0], risk=risk),)
-        ),
-    )
-    pairs = html.before_and_after(html.outcome.headline(tuned), tuned)
-    assert next(pair["title"] for pair in pairs if pair["name"] == "Throughput") == words
 
 
 def test_a_log_beside_the_report_is_linked_and_any_other_is_not(tmp_path: Path) -> None:

@@ -79,14 +79,14 @@ def test_what_each_process_skips_is_told_once() -> None:
 
 
 SCRIPT = """
-import time
+import sys
 from flatout.reporting.progress import TuneView
 from reporting import test_progress, tuned_examples
 with TuneView() as view:
     test_progress.play(view)
     view.started("compile", {"mode": "default"}, 9, None)
     view.step(3, "warmup", 0.123)
-    time.sleep(SLEEP)
+    sys.stdin.readline()
 print("done")
 """
 
@@ -94,7 +94,7 @@ print("done")
 class Terminal:
     """A process on a pseudo-terminal of its own (stderr); stdout is a pipe."""
 
-    def __init__(self, width: int, sleep: float, **variables: str) -> None:
+    def __init__(self, width: int, **variables: str) -> None:
         import pty
 
         self.master, slave = pty.openpty()
@@ -106,9 +106,8 @@ class Terminal:
             "TERM": "xterm-256color",
             **variables,
         }
-        script = SCRIPT.replace("SLEEP", str(sleep))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", script],
+            [sys.executable, "-c", SCRIPT],
             stderr=slave,
             stdin=slave,
             stdout=subprocess.PIPE,
@@ -132,6 +131,12 @@ class Terminal:
         while wanted not in self.seen:
             assert time.monotonic() < end and self.read(), self.seen[-500:]
 
+    def end(self, drawn: bytes) -> tuple[str, str, int]:
+        """Let it end once that was drawn."""
+        self.until(drawn)
+        os.write(self.master, b"\n")
+        return self.close()
+
     def close(self) -> tuple[str, str, int]:
         """Screen output, standard output and exit code."""
         while self.read():
@@ -145,7 +150,7 @@ class Terminal:
 @UNIX
 @pytest.mark.parametrize("width", [80, 120])
 def test_rows_stay_and_the_running_trial_moves(width: int) -> None:
-    screen, output, code = Terminal(width, 0.5).close()
+    screen, output, code = Terminal(width).end(b"123 ms/step, warm-up, step 3")
     assert code == 0
     assert output == "done\n"  # nothing of the view on stdout
     rows = [line.split("\x1b[2K")[-1] for line in screen.splitlines()]
@@ -160,14 +165,14 @@ def test_rows_stay_and_the_running_trial_moves(width: int) -> None:
 @pytest.mark.slow
 @UNIX
 def test_no_color_has_no_colours_and_still_moves() -> None:
-    screen, _, _ = Terminal(80, 0.2, NO_COLOR="1").close()
+    screen, _, _ = Terminal(80, NO_COLOR="1").end(b"123 ms/step")
     assert "\x1b[2K" in screen
     assert not re.search(r"\x1b\[(?:\d+;)*3\dm", screen)
 
 
 @UNIX
 def test_a_dumb_terminal_gets_plain_lines() -> None:
-    screen, _, _ = Terminal(80, 0.0, TERM="dumb").close()
+    screen, _, _ = Terminal(80, TERM="dumb").end(b"786 ms/step")
     assert "\x1b" not in screen
     assert "bf16-autocast: kept, 1.92x, 786 ms/step" in screen.splitlines()
 
@@ -175,7 +180,7 @@ def test_a_dumb_terminal_gets_plain_lines() -> None:
 @pytest.mark.slow
 @UNIX
 def test_ctrl_c_gives_the_terminal_back() -> None:
-    terminal = Terminal(80, 60)
+    terminal = Terminal(80)
     terminal.until(b"123 ms/step")
     assert b"\x1b[?25h" not in terminal.seen  # the cursor is hidden while it moves
     terminal.process.send_signal(signal.SIGINT)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from flatout.nouns.ranks import RankFailure, Scaling, ScalingRow
 from flatout.reporting import ranks
 
@@ -29,13 +27,6 @@ def test_the_rank_that_ended_first() -> None:
     hang = RankFailure(3, 8, "hang", 1, "it has taken no step for 31 s", 412)
     line = "rank 3 of 8 hangs: it has taken no step for 31 s, after step 412"
     assert ranks.failure_line(hang) == line
-
-
-def test_all_that_is_told_of_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    ranks.failed(ERROR)
-    told = capsys.readouterr().err.splitlines()
-    assert told[0].startswith("flatout: error: rank 1 of 2 ended first: ValueError")
-    assert told[-1].endswith("next: flatout explain run/rank1.log")
 
 
 def test_more_than_ranks_can_give_is_doubted() -> None:

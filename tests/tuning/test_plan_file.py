@@ -119,18 +119,6 @@ def test_what_is_written_reads_back(tmp_path_factory: pytest.TempPathFactory, pl
     assert plan_file.render(plan_file.read(path)) == path.read_text(encoding="utf-8")
 
 
-def test_the_file_reads_well(tmp_path: Path) -> None:
-    plan_file.write(PLAN, tmp_path / "flatout.toml")
-    text = (tmp_path / "flatout.toml").read_text(encoding="utf-8")
-    assert text.startswith("# The plan of `flatout tune`")
-    for boost in PLAN.boosts:
-        wanted = f"[boosts.{boost.id}]\n# {boosts.get(boost.id).title}.\ngain = {boost.gain}\n"
-        assert wanted in text
-    assert "\n[boosts]\n" not in text
-    assert "\n\n\n" not in text
-    assert max(map(len, text.splitlines())) < 200
-
-
 def read(text: str, tmp_path: Path) -> Plan:
     path = tmp_path / "flatout.toml"
     path.write_text(text, encoding="utf-8")

@@ -58,10 +58,3 @@ def test_where_no_processes_are_listed_it_uses_the_only_gpu(pulse: Pulse, tmp_pa
     assert seen(job).gpus == ()
     pulse.trains_on("cpu")
     assert seen(job, GpuSample(0, "nvidia", processes=())).gpus == ()
-
-
-def test_a_process_that_ends(pulse: Pulse, tmp_path: Path) -> None:
-    job = followed(tmp_path)
-    assert not seen(job).ended
-    pulse.end()
-    assert seen(job).ended

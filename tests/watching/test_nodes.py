@@ -118,9 +118,3 @@ def test_the_nodes_of_a_slurm_job(network: Path) -> None:
         slurm_hosts("13")
     with pytest.raises(UserError, match="Invalid job id"):
         slurm_hosts("99")
-
-
-def test_no_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="no node of a Slurm cluster"):
-        slurm_hosts("12")

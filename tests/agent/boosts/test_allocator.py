@@ -45,14 +45,14 @@ def faults(steps=5):
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 torch.set_num_threads(1)
-faults()
+faults(1)
 said = {"before": faults()}
 applied = allocator.apply(Job(), torch, {})
-faults()
+faults(1)
 # The least of three: the heap may grow once more, or the system may take idle pages away.
 said.update(kept=min(faults() for _ in range(3)), engaged=applied.engaged())
 applied.undo()
-said["undone"] = faults()
+said["undone"] = faults(2)
 print(json.dumps(said))
 """
 PRELOADED = """
@@ -88,8 +88,8 @@ def test_a_large_tensor_no_longer_faults_in_its_pages_each_step() -> None:
     said = _child(STEPS)
     assert said["before"] > 500, "the system's huge pages: at least 64 of them a step otherwise"
     assert said["kept"] < said["before"] / 20
-    # Of the two tensors of a step one may fit into a hole that the heap has kept from before.
-    assert said["undone"] > said["before"] / 4
+    # Two steps of five; one of the two tensors may fit into a hole that the heap has kept.
+    assert said["undone"] > said["before"] / 10
     assert said["engaged"] == [True, "glibc keeps freed memory"]
 
 

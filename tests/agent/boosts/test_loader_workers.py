@@ -366,13 +366,6 @@ def test_with_a_guard_workers_are_spawned_for_what_can_be_pickled(tmp_path: Path
     assert "dataset cannot be pickled" in declined
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_spawned_workers_without_a_guard_are_declined(tmp_path: Path) -> None:
-    declined, _ = _script(tmp_path, "main()\n")
-    assert "outside of `if __name__" in declined
-
-
 def test_counts_worth_trying() -> None:
     said = {count: boost.applies(FACTS, {"workers": count}) for count in (1, 2, 4, 8)}
     assert said == {1: "the same as auto here (1)", 2: None, 4: None,

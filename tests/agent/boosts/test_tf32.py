@@ -1,8 +1,5 @@
 """tf32: the decision and the settings; the kernels themselves on a GPU."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -62,22 +59,3 @@ def test_products_are_rounded_on_the_gpu():
     error = ((x @ x).double() - exact).norm() / exact.norm()
     applied.undo()
     assert 1e-5 < error < 1e-2
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_nothing_is_said_on_the_users_stderr():
-    """torch warns where its older names are read, once in a process."""
-    text = """
-import torch
-from flatout_agent.boosts import tf32
-from flatout_agent.speedups import float_math
-undo = float_math.allow_tf32()
-torch.cuda.is_initialized = lambda: True
-torch.cuda.get_device_capability = lambda: (9, 0)
-print(tf32._engaged()[0])
-undo()
-"""
-    command = [sys.executable, "-W", "always", "-c", text]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("True\n", "")

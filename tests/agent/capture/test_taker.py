@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import forked
-from agent.conftest import AgentRun, bare
+from agent.conftest import AgentRun
 from flatout_agent import wire
 
 pytestmark = pytest.mark.slow
@@ -89,7 +89,7 @@ def main():
 main()
 """
     run = exported(code)
-    plain = bare([script(HEAD + code)], tmp_path)
+    plain = forked.bare([script(HEAD + code)], tmp_path, tmp_path)
     assert (run.stdout, run.stderr, run.returncode) == (plain.stdout, plain.stderr, 0)
     facts = taken(run)
     assert (facts["model"], facts["source"], facts["weights"]) == ("Net", "evaluation", "trained")
@@ -138,12 +138,6 @@ def test_nothing_is_taken_of_a_script_that_fails(end: str, code: int, exported: 
     assert run.returncode in (code, -2)
     assert "its model is not exported" in run.one(wire.ExportRefused).reason
     assert not list(run.folder.parent.glob("capture*"))
-
-
-@pytest.mark.thorough
-def test_training_in_evaluation_mode_is_no_evaluation(exported: Any) -> None:
-    facts = taken(exported("\ntrain(Net().eval())"))
-    assert facts["source"] == "training"
 
 
 TWO = """
@@ -201,27 +195,6 @@ evaluate(later)
         assert "accuracy" in exported(code, model=name).stdout
 
 
-@pytest.mark.thorough
-def test_an_average_of_weights_only_when_it_is_named(exported: Any) -> None:
-    code = """
-import copy
-model = Net()
-average = copy.deepcopy(model)
-train(model)
-evaluate(average)
-"""
-    assert taken(exported(code))["source"] == "training"
-    assert taken(exported(code, "named", model="average"))["source"] == "evaluation"
-
-
-@pytest.mark.thorough
-def test_the_last_of_several_folds(exported: Any) -> None:
-    facts = taken(
-        exported("\nfor fold in range(4):\n    train(model := Net())\n    evaluate(model)")
-    )
-    assert "the last one is exported" in facts["notes"][0]
-
-
 def test_a_script_without_a_model(exported: Any) -> None:
     assert "called no model" in exported("").one(wire.ExportRefused).reason
 
@@ -276,26 +249,6 @@ def test_frameworks(run_agent: Any, name: str) -> None:
         assert [row["name"] for row in facts["outputs"]] == ["logits"]
     if name == "own_compile":
         assert facts["model"] == "Net"
-
-
-GENERATES = """
-from transformers import GPT2Config, GPT2LMHeadModel
-model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=32, n_embd=16, n_layer=1, n_head=2))
-tokens = torch.randint(32, (4, 16))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model(input_ids=tokens, labels=tokens).loss.backward()
-optimizer.step()
-model.eval()
-model.generate(tokens[:, :4], max_new_tokens=4, do_sample=False, pad_token_id=0)
-"""
-
-
-@pytest.mark.thorough
-def test_text_that_is_generated_is_for_other_engines(exported: Any) -> None:
-    refused = exported(GENERATES).one(wire.ExportRefused)
-    assert "generating text" in refused.reason
-    assert "vLLM" in refused.cure
-    assert "OpenVINO GenAI" in refused.cure
 
 
 @pytest.mark.thorough

@@ -31,7 +31,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, ranked.Ranked]:
 
 
 @pytest.mark.slow
-def test_losses_are_those_of_one_process(runs: dict[int, ranked.Ranked]) -> None:
+def test_losses_are_those_of_one_process_and_what_mixes_rows_is_not_cut(
+    runs: dict[int, ranked.Ranked],
+) -> None:
+    # losses are those of one process
     assert runs[1].codes == (0,), runs[1].errors
     assert runs[2].codes == (0, 0), (runs[2].refused, runs[2].faults, runs[2].errors)
     alone, together = figures(runs[1].outputs[0]), figures(runs[2].outputs[0])
@@ -43,15 +46,9 @@ def test_losses_are_those_of_one_process(runs: dict[int, ranked.Ranked]) -> None
         if together[name] != pytest.approx(losses, rel=bound, abs=1e-6):
             for_all[name] = (losses, together[name])
     assert for_all == {}
-
-
-@pytest.mark.slow
-def test_all_ranks_print_the_same(runs: dict[int, ranked.Ranked]) -> None:
+    # all ranks print the same
     assert runs[2].outputs[0] == runs[2].outputs[1]
-
-
-@pytest.mark.slow
-def test_what_mixes_rows_is_not_cut(runs: dict[int, ranked.Ranked]) -> None:
+    # what mixes rows is not cut
     regions = runs[2].seen.regions
     whole = {region.model for region in regions if not region.cut}
     assert whole >= WHOLE
@@ -60,10 +57,7 @@ def test_what_mixes_rows_is_not_cut(runs: dict[int, ranked.Ranked]) -> None:
     assert "Kept.extra" in reasons["Kept"]
     assert "buffers" in reasons["Codebook"]
     assert all(region.reason for region in regions if not region.cut)
-
-
-@pytest.mark.slow
-def test_what_can_be_cut_is(runs: dict[int, ranked.Ranked]) -> None:
+    # what can be cut is
     cut = {region.model for region in runs[2].seen.regions if region.cut}
     assert {"Sequential", "LossInside", "Tagger", "Checkpointed", "DataParallel"} <= cut
     assert {"ByChance", "TransformerEncoderLayer"} <= cut

@@ -50,6 +50,7 @@ def equal(folder: Path, words: list[str], rel: float = 2e-4, count: int | None =
     assert all(region.cut for region in together.seen.regions), together.seen.regions
 
 
+@pytest.mark.thorough
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",

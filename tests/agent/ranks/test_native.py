@@ -107,19 +107,6 @@ def test_lightning_trains_on_the_batches_of_one_process(job: list[str], tmp_path
 
 
 @pytest.mark.thorough
-def test_lightning_for_a_cluster_is_seen_without_one(root: Path, tmp_path: Path) -> None:
-    """It makes a group itself, and would wait for its other nodes."""
-    text = (root / "tests" / "jobs" / "lightning_fit.py").read_text()
-    (tmp_path / "train.py").write_text(
-        text.replace("devices=1,", "devices=1, num_nodes=4, strategy='ddp', accelerator='cpu',")
-    )
-    alone = ranked.run(tmp_path, ["train.py", "--steps", "3"], 1, native_ranked.LIMIT_S)
-    assert alone.codes == (0,), alone.errors
-    seen = [record for record in alone.records if isinstance(record, wire.NativeSeen)]
-    assert seen[-1] == wire.NativeSeen("lightning", batches=(64,))
-
-
-@pytest.mark.thorough
 def test_the_trainer_counts_evaluates_and_learns_as_in_one_process(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINER)
@@ -131,26 +118,6 @@ def test_the_trainer_counts_evaluates_and_learns_as_in_one_process(tmp_path: Pat
     figures = [[float(each) for each in re.findall(r"[\d.]+", out.splitlines()[-1])]
                for out in (one, two)]  # fmt: skip
     assert figures[1] == pytest.approx(figures[0], rel=1e-3)
-
-
-@pytest.mark.thorough
-def test_a_batch_may_be_scaled_where_that_is_allowed(job: list[str], tmp_path: Path) -> None:
-    words = [f"{job[0]}/accelerate_loop.py", "--steps", "12"]
-    together = native_ranked.run(tmp_path, words, NativeStart("accelerate", scale_batch=True))
-    assert together.codes == (0, 0), (together.refused, together.faults, together.errors)
-    ended = [record for record in together.records if isinstance(record, wire.Ended)]
-    # Of each rank, without its first step; an epoch has eight whole batches for each.
-    assert [record.samples for record in ended] == [64 * 21] * 2
-
-
-@pytest.mark.thorough
-def test_ranks_that_make_no_group_are_refused(job: list[str], tmp_path: Path) -> None:
-    """Each would train for itself, and save what the others do."""
-    words = [f"{job[0]}/plain.py", *job[1:]]
-    together = native_ranked.run(tmp_path, words, NativeStart(wire.OWN_DDP))
-    assert together.codes == (wire.REFUSED_EXIT,) * 2
-    assert all("formed no process group" in refused.reason for refused in together.refused)
-    assert all(len(ranked.losses(output)) <= 2 for output in together.outputs)
 
 
 def test_ddp_of_a_script_is_what_torchrun_makes_of_it(job: list[str], tmp_path: Path) -> None:

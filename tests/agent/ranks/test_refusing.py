@@ -47,13 +47,6 @@ def test_batches_that_differ_between_the_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_group_of_processes_of_the_scripts_own(tmp_path: Path) -> None:
-    done = run(tmp_path, "import torch.distributed as dist\ndist.init_process_group('gloo')")
-    assert done.codes == (wire.REFUSED_EXIT, wire.REFUSED_EXIT)
-    assert "torchrun" in done.refused[0].next_step
-
-
-@pytest.mark.thorough
 def test_sparse_gradients(tmp_path: Path) -> None:
     program = """
 model = nn.Embedding(10, 4, sparse=True)
@@ -130,10 +123,3 @@ for x in DataLoader(torch.randn(18, 4), batch_size=9):
     for ring in map(Ring, rings(tmp_path / "pulse-2")):
         samples[ring.header.rank] = [step.samples for step in ring.new()]
     assert samples == {0: [5, 5], 1: [4, 4]}
-
-
-@pytest.mark.thorough
-def test_exchange_is_not_joined_by_libraries(tmp_path: Path) -> None:
-    program = "train(2)\nimport torch.distributed as dist\nprint('step', dist.is_initialized())"
-    done = run(tmp_path, program)
-    assert done.outputs[0].splitlines()[-1] == "step False"

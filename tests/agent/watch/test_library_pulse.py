@@ -34,15 +34,6 @@ def train(steps):
     for _ in range(steps):
         step((torch.ones(4, 2), torch.ones(4, 1)))
 """
-FORK = """
-train(3)
-if os.fork() == 0:
-    train(2)
-    sys.exit()
-os.wait()
-train(1)
-print(sorted(path.name for path in __import__("pathlib").Path(sys.argv[1]).rglob("*.json")))
-"""
 KILLED = "train(3)\nprint(flush=True)\nimport time\ntime.sleep(60)\n"
 
 
@@ -219,16 +210,6 @@ def started(program: str, tmp_path: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_fork_that_trains_is_a_job_of_its_own(tmp_path: Path) -> None:
-    program = started(FORK, tmp_path)
-    out, _ = program.communicate(timeout=60)
-    assert program.returncode == 0
-    assert out.count(".json") == 1, "the fork took itself off the list, and only itself"
-    assert list((tmp_path / "flatout").iterdir()) == []
 
 
 @pytest.mark.slow

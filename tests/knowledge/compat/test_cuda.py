@@ -25,21 +25,6 @@ def test_what_is_no_release_is_none(written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "linux", "windows"),
-    [
-        ("11.0", "450.51.05", "451.48"),
-        ("12.4", "550.54.14", "551.61"),
-        ("12.9", "575.51.03", "576.02"),
-        ("13.5", None, None),
-    ],
-)
-def test_full_drivers(version: str, linux: str | None, windows: str | None) -> None:
-    assert cuda.full_driver(version, "Linux") == linux
-    assert cuda.full_driver(version, "Windows") == windows
-    assert cuda.full_driver(version, "Darwin") is None
-
-
-@pytest.mark.parametrize(
     ("version", "system", "driver"),
     [
         ("11.8", "Linux", "450.80.02"),
@@ -99,21 +84,6 @@ def test_a_newer_driver_never_runs_less(one: int, other: int) -> None:
 )
 def test_the_last_driver_of_old_gpus(capability: tuple[int, int], branch: str | None) -> None:
     assert cuda.last_driver_branch(capability) == branch
-
-
-@pytest.mark.parametrize(
-    ("version", "oldest", "newest"),
-    [
-        ("11.0", (3, 5), (8, 0)),
-        ("11.8", (3, 5), (9, 0)),
-        ("12.8", (5, 0), (12, 0)),
-        ("13.0", (7, 5), (12, 1)),
-    ],
-)
-def test_capabilities(version: str, oldest: tuple[int, int], newest: tuple[int, int]) -> None:
-    found = cuda.release(version)
-    assert found is not None
-    assert (found.oldest_capability, found.newest_capability) == (oldest, newest)
 
 
 def test_capabilities_between_the_ends() -> None:

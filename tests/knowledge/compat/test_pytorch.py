@@ -46,12 +46,6 @@ def test_systems_and_pythons_of_the_wheels() -> None:
     assert "3.9" not in found["2.9"].pythons
 
 
-def test_ten_comes_after_nine() -> None:
-    order = [release.version for release in pytorch.releases()]
-    assert order.index("2.10") == order.index("2.9") + 1
-    assert pytorch.newest() is pytorch.releases()[-1]
-
-
 @pytest.mark.parametrize(
     ("version", "name"),
     [
@@ -71,70 +65,6 @@ def test_what_plain_pip_gets_on_linux(version: str, name: str) -> None:
         elsewhere = default_build(version, system)
         assert elsewhere is not None
         assert elsewhere.name == "cpu"
-
-
-def test_what_plain_pip_gets_on_arm_has_cuda_from_2_11_on() -> None:
-    names = {
-        version: found.name
-        for version in ("2.10", "2.11", "2.15")
-        if (found := default_build(version, "linux-aarch64"))
-    }
-    assert names == {"2.10": "cpu", "2.11": "cu130", "2.15": "cu132"}
-
-
-def test_intel_macs_ended_with_2_2() -> None:
-    assert default_build("2.2", "macos-x86_64") is not None
-    assert default_build("2.3", "macos-x86_64") is None
-
-
-@pytest.mark.parametrize(
-    ("version", "name", "expected"),
-    [
-        ("2.7", "cu126", "sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90"),
-        ("2.8", "cu128", "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"),
-        ("2.15", "cu132", "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"),
-    ],
-)
-def test_arch_lists_are_as_torch_prints_them(version: str, name: str, expected: str) -> None:
-    found = pytorch.build(version, name)
-    assert found is not None
-    assert found.arch_list == tuple(expected.split())
-
-
-@pytest.mark.parametrize(
-    ("version", "name", "expected"),
-    [
-        ("1.13", "cu117", "sm_37 sm_50 sm_60 sm_61 sm_70 sm_75 sm_80 sm_86 compute_37"),
-        ("2.7", "cu118", "sm_37 sm_50 sm_60 sm_61 sm_70 sm_75 sm_80 sm_86 sm_90 compute_37"),
-        ("2.7", "cu128", "sm_50 sm_60 sm_61 sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"),
-        ("2.10", "cu128", "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"),
-    ],
-)
-def test_wheels_for_windows_hold_kernels_of_their_own(
-    version: str, name: str, expected: str
-) -> None:
-    found = pytorch.build(version, name)
-    assert found is not None
-    assert found.arch_list_on("windows-x86_64") == tuple(expected.split())
-
-
-@pytest.mark.parametrize(
-    ("version", "name", "has", "has_not"),
-    [
-        ("2.5", "rocm6.1", "gfx942", "gfx1101"),
-        ("2.6", "rocm6.2.4", "gfx1101", "gfx1201"),
-        ("2.9", "rocm6.4", "gfx1201", "gfx1151"),
-        ("2.10", "rocm7.1", "gfx1151", "gfx1103"),
-        ("2.13", "rocm7.2", "gfx1103", "gfx1152"),
-    ],
-)
-def test_when_amds_gpus_came_into_the_wheels(
-    version: str, name: str, has: str, has_not: str
-) -> None:
-    found = pytorch.build(version, name)
-    assert found is not None
-    assert has in found.arch_list
-    assert has_not not in found.arch_list
 
 
 def test_a_build_knows_its_cuda_or_rocm() -> None:
@@ -202,12 +132,6 @@ def test_nvidias_rules(listed: str, capability: tuple[int, int], runs: bool) -> 
 
 
 @given(CAPABILITIES, CAPABILITIES)
-def test_binaries_stay_within_their_major(built: tuple[int, int], gpu: tuple[int, int]) -> None:
-    listed = (f"sm_{built[0]}{built[1]}",)
-    assert pytorch.supports(listed, gpu) == (built[0] == gpu[0] and built[1] <= gpu[1])
-
-
-@given(CAPABILITIES, CAPABILITIES)
 def test_portable_code_runs_on_everything_newer(
     built: tuple[int, int], gpu: tuple[int, int]
 ) -> None:
@@ -235,16 +159,3 @@ def test_the_oldest_capability_of_a_list() -> None:
     assert pytorch.oldest_capability(("sm_75", "sm_100", "compute_120")) == (7, 5)
     assert pytorch.oldest_capability(("gfx942",)) is None
     assert pytorch.oldest_capability(()) is None
-
-
-@pytest.mark.parametrize(
-    ("gpu", "newest"),
-    [((6, 1), "2.14"), ((7, 0), "2.14"), ((7, 5), "2.15"), ((12, 0), "2.15")],
-)
-def test_the_newest_release_that_runs_on_a_gpu(gpu: tuple[int, int], newest: str) -> None:
-    runs = [
-        release.version
-        for release in pytorch.releases()
-        if any(pytorch.supports(build.arch_list, gpu) for build in release.builds)
-    ]
-    assert runs[-1] == newest

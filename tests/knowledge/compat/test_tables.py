@@ -76,22 +76,6 @@ def test_a_malformed_field_is_refused_with_its_place(before, after, ask) -> None
         ask(row(text))
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("2.7.1+cu128", "2.7"),
-        ("2.7", "2.7"),
-        ("2.7.0a0+git12ab", "2.7"),
-        ("02.07", "2.7"),
-        ("2", None),
-        ("cu128", None),
-        ("", None),
-    ],
-)
-def test_the_minor_of_a_version(written: str, meant: str | None) -> None:
-    assert tables.minor(written) == meant
-
-
 @given(st.text(max_size=30))
 def test_no_text_is_a_crash(written: str) -> None:
     tables.minor(written)

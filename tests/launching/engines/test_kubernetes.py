@@ -175,14 +175,6 @@ def test_names_of_launches_differ_and_are_short_enough_for_hosts() -> None:
     assert len(f"{kubernetes_pod.name(first)}-node-0-0") < 64
 
 
-def test_code_of_an_image_travels_not() -> None:
-    made = documents(asked(options={"code": "image", "workdir": "/work here"}))
-    assert "configMap" not in json.dumps(made)
-    [container] = nested(made, "args")
-    assert "cd '/work here'\n" in container["args"][0]
-    assert "tar -x" not in container["args"][0]
-
-
 # The script in a pod ------------------------------------------------------------------------------
 
 

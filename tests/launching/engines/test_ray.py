@@ -17,7 +17,7 @@ import yaml
 from flatout.launching import ray_api
 from flatout.launching.engines import ray
 from flatout.nouns.errors import UserError
-from flatout.nouns.launched import LaunchRequest, LogLine, PackedCode, SubmittedJob
+from flatout.nouns.launched import LaunchRequest, PackedCode, SubmittedJob
 
 REQUEST = LaunchRequest(
     "ray",
@@ -56,13 +56,6 @@ def test_the_driver_holds_what_was_asked() -> None:
     assert (found["NODES"], found["GPUS"], found["CPUS"]) == (2, 4, 4)
     assert (found["RESTARTS"], found["TIME_S"], found["VARIABLES"]) == (3, 90, {"A": "1"})
     assert found["PYTHON"] == found["FOLDER"] == ""
-
-
-def test_all_gpus_and_own_cores() -> None:
-    found = values(replace(REQUEST, gpus="all", time_s=None, options=(("cpus", "12"),)))
-    assert (found["GPUS"], found["CPUS"], found["TIME_S"]) == ("all", 12, None)
-    with pytest.raises(UserError, match="no number of cores"):
-        values(replace(REQUEST, options=(("cpus", "0"),)))
 
 
 def test_where_the_cluster_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,17 +205,6 @@ def test_a_cluster_that_is_gone_is_unknown(dashboard: Dashboard) -> None:
     assert ray.state(job(dashboard)).state == "unknown"
     with pytest.raises(UserError, match="answers 404"):
         ray.cancel(job(dashboard))
-
-
-def test_lines_are_marked_by_their_node(dashboard: Dashboard) -> None:
-    dashboard.answers["/api/jobs/train-1"] = {"status": "SUCCEEDED"}
-    text = "flatout: leader a at 1.2.3.4:5\n[node 1] [node 0] said\n[node 0] \n"
-    dashboard.answers["/api/jobs/train-1/logs"] = {"logs": text}
-    assert [*ray.logs(job(dashboard))] == [
-        LogLine("", "flatout: leader a at 1.2.3.4:5"),
-        LogLine("node 1", "[node 0] said"),
-        LogLine("node 0", ""),
-    ]
 
 
 def test_a_ray_job_of_kuberay_brings_its_cluster() -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from flatout.launching.engines import sky
 from flatout.nouns.errors import UserError
-from flatout.nouns.launched import LaunchRequest, LogLine, PackedCode, SubmittedJob
+from flatout.nouns.launched import LaunchRequest, PackedCode, SubmittedJob
 
 REQUEST = LaunchRequest(
     "sky",
@@ -77,14 +77,6 @@ def test_machines_that_may_be_taken_away_are_replaced() -> None:
     assert "timeout --kill-after=120 3600 flatout run" in found["run"]
 
 
-def test_pods_go_and_images_bring_what_they_need() -> None:
-    found = task(EXAMPLES[2])
-    assert found["resources"]["autostop"]["down"] is True
-    assert found["resources"]["image_id"] == "docker:registry/me/training:1"
-    assert "venv" not in found["setup"] + found["run"]
-    assert found["file_mounts"] == {"/runs": {"source": "s3://my-runs", "mode": "MOUNT"}}
-
-
 def test_the_environment_is_that_of_requirements_or_the_users_line() -> None:
     packed = PackedCode(Path("/code"), ("requirements.txt", "train.py"), 9)
     assert "install --quiet -r requirements.txt\n" in task(asked(packed=packed))["setup"]
@@ -141,19 +133,6 @@ def write(table: Path, entries: Table) -> None:
 def test_without_a_cloud_nothing_is_submitted(fake: Path) -> None:
     write(fake, [(["check"], 0, STARTED + '{\n  "default": {}\n}\n', "")])
     with pytest.raises(UserError, match="finds no cloud"):
-        sky.check(REQUEST)
-
-
-def test_skypilots_choice_and_its_objection_are_shown(fake: Path) -> None:
-    clouds = (["check"], 0, '{"default": {"AWS": ["compute", "storage"]}}\n', "")
-    table = (
-        "Considered resources (2 nodes):\n INFRA  COST ($)  CHOSEN\n AWS    98.32     *\n\nmore\n"
-    )
-    write(fake, [clouds, (["--dryrun"], 0, table, "")])
-    assert sky.check(REQUEST).notes == (" INFRA  COST ($)  CHOSEN", " AWS    98.32     *")
-    said = "sky.exceptions.ResourcesUnavailableError: Catalog does not contain any instances\n"
-    write(fake, [clouds, (["--dryrun"], 1, "", said)])
-    with pytest.raises(UserError, match="ResourcesUnavailableError: Catalog does not contain"):
         sky.check(REQUEST)
 
 
@@ -222,21 +201,6 @@ def test_before_there_are_machines(fake: Path) -> None:
     )
     write(fake, [])
     assert sky.state(job()).state == "unknown"
-
-
-def test_lines_are_marked_by_their_node(fake: Path) -> None:
-    write(fake, [
-        (["queue"], 0, json.dumps({"train-1": [{"job_id": 1, "status": "SUCCEEDED"}]}), ""),
-        (["logs"], 0, "\x1b[36m(head, rank=0, pid=12)\x1b[0m step 1\n"
-         "(worker1, rank=1, pid=12, ip=10.0.0.2) (x) step 1\n(train, pid=3) alone\nother\n", ""),
-    ])  # fmt: skip
-    found = [line for line in sky.logs(job()) if line is not None]
-    assert found == [
-        LogLine("node 0", "step 1"),
-        LogLine("node 1", "(x) step 1"),
-        LogLine("node 0", "alone"),
-        LogLine("", "other"),
-    ]
 
 
 @pytest.mark.cluster

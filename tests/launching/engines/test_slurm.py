@@ -113,6 +113,7 @@ def test_losses_of_two_nodes_are_those_of_one_process_even_after_a_warning(
     assert (next((launch.folder / ".flatout/launch").glob("*/ended"))).read_text() == "0\n"
 
 
+@pytest.mark.thorough
 def test_the_rank_that_fails_first_is_named_with_its_log(launch: LaunchCalls) -> None:
     words = ("--nodes", "2", "--env", "FAILS=1", "--yes", "train.py", "60", "0", "failing")
     done = launch("slurm", "--json", *words)

@@ -107,18 +107,6 @@ def test_with_macmon(line: object, busy: float, heat_c: float | None, tmp_path: 
         sampler.close()
 
 
-def test_old_macmon_alone(tmp_path: Path) -> None:
-    sampler = AppleSampler(Mac(ioreg=""), macmon(tmp_path, [OLD]))
-    try:
-        deadline = time.monotonic() + 60
-        while (gpu := sampler.samples(100.0)[0]).power_w is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        assert gpu.utilization == 0.25
-    finally:
-        sampler.close()
-
-
 def test_statistics() -> None:
     assert statistics(RADEON) == {}
     assert statistics(RADEON + M4) == statistics(M4)

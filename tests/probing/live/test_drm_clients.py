@@ -72,16 +72,6 @@ def test_shares_of_time(tmp_path: Path) -> None:
     assert by_pid(clients.uses(102.01)) == second  # too soon for another share
 
 
-def test_less_than_before_waits_until_it_is_more_again(tmp_path: Path) -> None:
-    machine = IntelMachine(tmp_path)
-    clients = DrmClients(tmp_path, DRIVERS)
-    shares = []
-    for second, computed in enumerate([10**9, 9 * 10**8, 15 * 10**8]):
-        machine.process(10, 1, {"5": i915(1, computed=computed)})
-        shares.append(by_pid(clients.uses(float(second)))[10].busy.get("compute"))
-    assert shares == [None, 0.0, pytest.approx(0.5)]
-
-
 def test_a_clock_that_begins_again(tmp_path: Path) -> None:
     machine = IntelMachine(tmp_path)
     clients = DrmClients(tmp_path, DRIVERS)
@@ -155,12 +145,6 @@ def test_a_gpu_that_sleeps_is_not_asked(tmp_path: Path) -> None:
     assert set(use.busy.values()) == {0.0}
     (use,) = clients.uses(2.0)
     assert use.busy["ccs"] == pytest.approx(0.5)
-
-
-def test_no_proc(tmp_path: Path) -> None:
-    clients = DrmClients(tmp_path, DRIVERS)
-    assert clients.uses(0.0) == ()
-    assert clients.complete
 
 
 @given(text=st.one_of(GARBAGE, st.binary(max_size=80)), place=st.integers(0, 30))

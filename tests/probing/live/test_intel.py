@@ -54,20 +54,6 @@ def test_two_programs_on_one_card(tmp_path: Path) -> None:
     assert (second.clock_mhz, second.temperature_c) == (2400.0, 61.0)
 
 
-def test_never_more_than_all(tmp_path: Path) -> None:
-    machine = IntelMachine(tmp_path)
-    machine.battlemage()
-    sampler = IntelSampler(tmp_path, no_program)
-    for computed in (0, 10**6):
-        passed = 10**6 + computed
-        for pid in (10, 11):
-            text = xe(pid, computed=computed, passed=passed, memory="11 GiB")
-            machine.process(pid, 1, {"5": text})
-        (gpu,) = sampler.samples(100.0 + computed)
-    assert gpu.utilization == 1.0
-    assert gpu.memory_used_bytes == 12 * GIB
-
-
 def test_a_processors_own_gpu(tmp_path: Path) -> None:
     machine = IntelMachine(tmp_path)
     machine.laptop()
@@ -85,15 +71,6 @@ def test_a_processors_own_gpu(tmp_path: Path) -> None:
     assert gpu.processes == (GpuUse(10, 64 * MIB, gpu.utilization),)
     machine.process(10, 1, {})
     assert [gpu.index for gpu in sampler.samples(104.0, 1)] == [1]
-
-
-def test_cards_come_before_the_processors_own(tmp_path: Path) -> None:
-    machine = IntelMachine(tmp_path)
-    machine.laptop(0)
-    machine.battlemage(1)
-    machine.process(10, 1, {"5": i915(1, computed=5)})
-    sampler = IntelSampler(tmp_path, no_program)
-    assert [gpu.memory_bytes for gpu in sampler.samples(100.0)] == [12 * GIB, None]
 
 
 def test_a_card_that_sleeps_is_not_woken(tmp_path: Path) -> None:
@@ -151,14 +128,6 @@ def test_intels_own_packages_tell_what_is_free(tmp_path: Path) -> None:
     machine.card(0, ARC, "i915", **files)
     (gpu,) = IntelSampler(tmp_path, no_program).samples(0.0)
     assert (gpu.memory_bytes, gpu.memory_used_bytes) == (16 * GIB, 6 * GIB)
-
-
-def test_no_gpu_asks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = IntelMachine(tmp_path)
-    machine.process(10, 1, {"5": xe(1)})
-    sampler = IntelSampler(tmp_path, no_program)
-    monkeypatch.setattr(sampler, "_clients", None)
-    assert sampler.samples(0.0) == ()
 
 
 @pytest.mark.slow

@@ -48,26 +48,6 @@ def test_the_chips_energy_where_the_cards_is_not_told(tmp_path: Path) -> None:
     assert sensors.read(3.0)["power_w"] is None
 
 
-def test_two_tiles(tmp_path: Path) -> None:
-    machine = IntelMachine(tmp_path)
-    card = machine.card(
-        0,
-        ARC,
-        "xe",
-        **{
-            "device/tile0/gt0/freq0/act_freq": "0",
-            "device/tile1/gt1/freq0/act_freq": "1600",
-            "device/tile0/gt0/freq0/throttle/status": "0",
-            "device/tile1/gt1/freq0/throttle/status": "1",
-            "device/tile1/gt1/freq0/throttle/reason_prochot": "1",
-        },
-    )
-    found = IntelSensors(card).read(0.0)
-    assert found["clock_mhz"] == 1600.0
-    assert found["clock_max_mhz"] is None
-    assert found["throttles"] == ("hw_slowdown",)
-
-
 def test_i915(tmp_path: Path) -> None:
     machine = IntelMachine(tmp_path)
     card = machine.laptop()

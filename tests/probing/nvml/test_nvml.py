@@ -61,23 +61,10 @@ class FakeNvml:
         raise AssertionError(f"not part of the library: {name}")
 
 
-def test_two_gpus() -> None:
-    library = FakeNvml(["NVIDIA H100", b"NVIDIA L4"])
-    assert nvml.gpus(library) == (
-        GpuIdentity("NVIDIA H100", 80 * 2**30, "570.86.15"),
-        GpuIdentity("NVIDIA L4", 80 * 2**30, "570.86.15"),
-    )
-    assert library.calls[-1] == "nvmlShutdown"
-
-
 def test_no_driver() -> None:
     library = FakeNvml(["NVIDIA H100"], {"nvmlInit"})
     assert nvml.gpus(library) == ()
     assert library.calls == ["nvmlInit"]
-
-
-def test_no_gpu() -> None:
-    assert nvml.gpus(FakeNvml([])) == ()
 
 
 def test_a_refused_fact_is_none() -> None:
@@ -157,26 +144,6 @@ def test_all_facts_of_a_consumer_card() -> None:
     assert (library.calls.count("nvmlInit"), library.calls[-1]) == (1, "nvmlShutdown")
 
 
-def test_a_node_behind_switches() -> None:
-    gpus, pairs, _ = nvml.facts(h100_node())
-    assert gpus is not None
-    assert len(gpus) == 8
-    last = gpus[7]
-    assert (last.index, last.pci_address, last.pci_id) == (7, "0000:89:00.0", "10de:2330")
-    assert (last.ecc, last.ecc_uncorrected, last.ecc_uncorrected_lifetime) == (True, 0, 2)
-    assert (last.retired_pages, last.retirement_pending, last.row_remap_failed) == (
-        None,
-        False,
-        False,
-    )
-    assert (last.nvlinks, last.nvlinks_down, last.nvlink_fabric) == (18, 0, "completed")
-    assert [gpu.numa_node for gpu in gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert last.mig is False
-    assert pairs is not None
-    assert len(pairs) == 28
-    assert {pair.link for pair in pairs} == {"nvlink"}
-
-
 def test_two_cards_with_a_bridge_and_one_without() -> None:
     def bridged(bus: int, other: int) -> dict[str, Any]:
         return {
@@ -208,14 +175,6 @@ def test_slices() -> None:
     assert gpu.utilization is None
 
 
-def test_below_windows() -> None:
-    gpu = only(fake.wsl())
-    assert gpu.driver_model == "WDDM"
-    assert gpu.processes == (GpuProcess(77, None, None),)
-    assert gpu.power_limit_w == 450.0
-    assert (gpu.power_limit_default_w, gpu.numa_node) == (None, None)
-
-
 def test_throttles_by_either_name() -> None:
     mask = 0x4 | 0x20 | 0x8000_0000  # the last is of a newer driver
     new = {**consumer(), "nvmlDeviceGetCurrentClocksEventReasons": mask}
@@ -240,25 +199,10 @@ def test_retired_pages_of_an_older_card() -> None:
     )
 
 
-def test_rows_that_wait_for_a_reset_count_beside_pages() -> None:
-    gpu = {
-        **consumer(),
-        "nvmlDeviceGetRetiredPagesPendingStatus": 0,
-        "nvmlDeviceGetRemappedRows": (0, 9, 1, 1),
-    }
-    found = only(Nvml([gpu]))
-    assert (found.retirement_pending, found.row_remap_failed) == (True, True)
-
-
 def test_the_older_question_about_the_fabric() -> None:
     gpu = {**consumer(), "nvmlDeviceGetGpuFabricInfo": fake.fabric(2)}
     library = Nvml([gpu], unknown=frozenset({"c_nvmlGpuFabricInfoV_t"}))
     assert only(library).nvlink_fabric == "in_progress"
-
-
-def test_a_card_on_two_nodes_has_no_single_one() -> None:
-    gpu = {**consumer(), "nvmlDeviceGetMemoryAffinity": [0b11]}
-    assert only(Nvml([gpu])).numa_node is None
 
 
 def test_a_lost_gpu_leaves_the_others_their_numbers() -> None:

@@ -14,6 +14,11 @@ from flatout.profiling.trace.drawing import MOST_SPANS
 from flatout.profiling.trace.reading import read
 from profiling.trace.making import REAL, Trace, real
 
+DEVICES = {
+    "v100_train": ("Tesla V100-SXM2-32GB", (7, 0)),
+    "mi250_toy": ("AMD Radeon Graphics", (9, 0)),
+    "sampled_rank0": (None, None),
+}
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
@@ -24,8 +29,9 @@ def profile(request):
 
 
 @pytest.mark.slow
-def test_tables_tell_the_same_as_the_anatomy(profile):
-    _, found = profile
+def test_a_recorded_trace(profile):
+    # tables tell the same as the anatomy
+    name, found = profile
     anatomy = found.anatomy
     for kind in WAITS:
         told = sum(gap.ms for gap in found.gaps if gap.kind is kind)
@@ -37,21 +43,29 @@ def test_tables_tell_the_same_as_the_anatomy(profile):
     assert all(0 <= copy.exposed_ms <= copy.ms + 1e-9 for copy in found.copies)
     assert {kernel.kind for kernel in found.kernels} <= set(Kind)
     assert sum(kernel.ms for kernel in found.kernels) > 0
-
-
-def test_few_kernels_are_unknown(profile):
-    _, found = profile
+    # the device
+    if name in DEVICES:
+        assert (found.device_name, found.capability) == DEVICES[name]
+    # what a person would say of them
+    if name == "v100_train":
+        assert anatomy.parts[0].kind is Kind.MATMUL and anatomy.part(Kind.TENSOR_CORES) == 0
+        assert anatomy.share(*WAITS) < 0.03 and anatomy.steps == 5
+        assert {dtype for one in found.operators if "conv" in one.name for dtype in one.dtypes}
+    if name == "a100_train":
+        assert {one.name for one in found.collectives} == {"all_to_all", "all_reduce"}
+        assert {sync.name for sync in found.syncs} == {"aten::to", "aten::item"}
+    if name == "a100_nccl":
+        sent = {one.name: one.bytes for one in found.collectives}
+        assert sent["all_reduce"] == pytest.approx(102.23e6, rel=0.01), "ResNet-50's gradients"
+    if name == "mi250_toy":
+        assert anatomy.share(Kind.WAIT_HOST) > 0.9 and anatomy.steps == 1
+        assert [copy.bytes for copy in found.copies] == [2560 * 2]
+    # few kernels are unknown
     assert found.anatomy.part(Kind.OTHER) < 0.01 * found.anatomy.busy_ms
-
-
-def test_most_kernels_are_traced_to_their_operator(profile):
-    _, found = profile
+    # most kernels are traced to their operator
     known = sum(kernel.ms for kernel in found.kernels if kernel.operator)
     assert known >= 0.95 * sum(kernel.ms for kernel in found.kernels)
-
-
-def test_the_timeline_is_of_one_step(profile):
-    _, found = profile
+    # the timeline is of one step
     assert 0 < len(found.timeline) <= MOST_SPANS
     streams = {span.lane: span.stream for span in found.timeline}
     assert streams.pop("host") is streams.pop("idle") is None
@@ -61,82 +75,10 @@ def test_the_timeline_is_of_one_step(profile):
     assert [span.begin_ms for span in found.timeline] == sorted(
         span.begin_ms for span in found.timeline
     )
-
-
-def test_it_can_be_written_as_json(profile):
-    _, found = profile
+    # it can be written as json
     json.dumps(asdict(found), allow_nan=False)
     for value in asdict(found)["operators"][0].values():
         assert type(value).__module__ in ("builtins", "flatout.nouns.anatomy")
-
-
-@pytest.mark.parametrize(
-    ("name", "device", "capability"),
-    [
-        ("v100_train", "Tesla V100-SXM2-32GB", (7, 0)),
-        ("mi250_toy", "AMD Radeon Graphics", (9, 0)),
-        ("sampled_rank0", None, None),
-    ],
-)
-def test_the_device(name, device, capability):
-    (recording,) = read([real(name)])
-    found = analyse(recording)
-    assert (found.device_name, found.capability) == (device, capability)
-
-
-@pytest.mark.slow
-def test_what_these_traces_show():
-    """Read off by eye: what a person would say of them."""
-    v100, a100, mi250 = (
-        analyse(read([real(name)])[0]) for name in ("v100_train", "a100_train", "mi250_toy")
-    )
-    assert v100.anatomy.parts[0].kind is Kind.MATMUL and v100.anatomy.part(Kind.TENSOR_CORES) == 0
-    assert v100.anatomy.share(*WAITS) < 0.03 and v100.anatomy.steps == 5
-    assert {one.name for one in a100.collectives} == {"all_to_all", "all_reduce"}
-    ddp = analyse(read([real("a100_nccl")])[0])
-    sent = {one.name: one.bytes for one in ddp.collectives}
-    assert sent["all_reduce"] == pytest.approx(102.23e6, rel=0.01), "ResNet-50's gradients"
-    assert {dtype for one in v100.operators if "conv" in one.name for dtype in one.dtypes}
-    assert {sync.name for sync in a100.syncs} == {"aten::to", "aten::item"}
-    assert mi250.anatomy.share(Kind.WAIT_HOST) > 0.9 and mi250.anatomy.steps == 1
-    assert [copy.bytes for copy in mi250.copies] == [2560 * 2]
-
-
-@pytest.fixture(scope="module", params=["text", "images"])
-def on_cpu(request):
-    name = request.param
-    times, detail = (read([real(f"{name}_cpu{part}")])[0] for part in ("", "_detail"))
-    return name, analyse(times, detail, roots=[EXAMPLES / name])
-
-
-def test_parts_add_up_on_a_cpu(on_cpu):
-    _, found = on_cpu
-    anatomy = found.anatomy
-    assert anatomy.device == "cpu" and found.trace_steps
-    assert sum(part.ms for part in anatomy.parts) == pytest.approx(anatomy.step_ms)
-    assert anatomy.parts[0].kind is Kind.MATMUL
-    assert anatomy.flops and anatomy.flops > 1e9
-    assert anatomy.part(Kind.OTHER) < 0.01 * anatomy.step_ms
-
-
-def test_operators_tell_the_same_as_the_anatomy(on_cpu):
-    """Nothing runs beside the main thread in these: own time is time."""
-    _, found = on_cpu
-    for kind in (Kind.MATMUL, Kind.NORMALISATION, Kind.OPTIMIZER, Kind.WAIT_DATA):
-        told = sum(one.host_ms for one in found.operators if one.kind is kind)
-        # The last step ends in the optimizer's hook, so within its annotation.
-        share = 0.05 if kind is Kind.OPTIMIZER else 1e-6
-        assert told == pytest.approx(found.anatomy.part(kind), rel=share, abs=1e-6)
-
-
-def test_nearly_all_time_of_operators_has_a_line(on_cpu):
-    name, found = on_cpu
-    computing = [one for one in found.operators if one.kind is not Kind.PYTHON]
-    placed = [one for one in computing if one.where]
-    assert sum(one.host_ms for one in placed) > 0.97 * sum(one.host_ms for one in computing)
-    for one in placed:
-        text = (EXAMPLES / name / one.where.file).read_text().splitlines()[one.where.line - 1]
-        assert text.strip() == one.where.source
 
 
 LINES = {
@@ -153,26 +95,48 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize(("name", "operator"), LINES)
-def test_lines(name, operator):
+@pytest.fixture(scope="module", params=["text", "images"])
+def on_cpu(request):
+    name = request.param
     times, detail = (read([real(f"{name}_cpu{part}")])[0] for part in ("", "_detail"))
-    found = analyse(times, detail, roots=[EXAMPLES / name])
-    places = {str(one.where): one.where.source for one in found.operators if one.name == operator}
-    assert places and all(LINES[name, operator] in source for source in places.values()), places
+    return name, analyse(times, detail, roots=[EXAMPLES / name])
 
 
-def test_shapes_and_backward_come_from_the_detail(on_cpu):
-    _, found = on_cpu
+def test_a_trace_of_a_cpu(on_cpu):
+    # parts add up on a cpu
+    name, found = on_cpu
+    anatomy = found.anatomy
+    assert anatomy.device == "cpu" and found.trace_steps
+    assert sum(part.ms for part in anatomy.parts) == pytest.approx(anatomy.step_ms)
+    assert anatomy.parts[0].kind is Kind.MATMUL
+    assert anatomy.flops and anatomy.flops > 1e9
+    assert anatomy.part(Kind.OTHER) < 0.01 * anatomy.step_ms
+    # operators tell the same as the anatomy
+    for kind in (Kind.MATMUL, Kind.NORMALISATION, Kind.OPTIMIZER, Kind.WAIT_DATA):
+        told = sum(one.host_ms for one in found.operators if one.kind is kind)
+        # The last step ends in the optimizer's hook, so within its annotation.
+        share = 0.05 if kind is Kind.OPTIMIZER else 1e-6
+        assert told == pytest.approx(found.anatomy.part(kind), rel=share, abs=1e-6)
+    # nearly all time of operators has a line
+    computing = [one for one in found.operators if one.kind is not Kind.PYTHON]
+    placed = [one for one in computing if one.where]
+    assert sum(one.host_ms for one in placed) > 0.97 * sum(one.host_ms for one in computing)
+    for one in placed:
+        text = (EXAMPLES / name / one.where.file).read_text().splitlines()[one.where.line - 1]
+        assert text.strip() == one.where.source
+    # shapes and backward come from the detail
+    for operator, line in ((op, line) for (of, op), line in LINES.items() if of == name):
+        where = {
+            str(one.where): one.where.source for one in found.operators if one.name == operator
+        }
+        assert where and all(line in source for source in where.values()), where
     product = next(one for one in found.operators if one.kind is Kind.MATMUL)
     assert product.shapes and product.dtypes == ("float",) and product.flops
     assert any(one.backward and one.where for one in found.operators)
     assert found.memory and max(point.bytes for point in found.memory) > 1e5
-
-
-def test_products_with_all_their_inputs(on_cpu):
-    name, profile = on_cpu
-    products = profile.products
-    total_ms = sum(one.host_ms for one in profile.operators if one.kind is Kind.MATMUL)
+    # products with all their inputs
+    products = found.products
+    total_ms = sum(one.host_ms for one in found.operators if one.kind is Kind.MATMUL)
     assert 0.9 * total_ms < sum(product.ms for product in products) <= 1.001 * total_ms
     costly = products[0]
     assert costly.ms == max(product.ms for product in products)

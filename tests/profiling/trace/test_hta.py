@@ -37,22 +37,18 @@ WAITS_OF_THE_HOST = ("Stream Wait Event", "Stream Sync", "Context Sync", "Event 
 POINT = 0.01
 
 
-@pytest.fixture(scope="module")
-def independent() -> dict:
+def test_another_tool_counts_the_same() -> None:
+    """All traces in one test: the other tool takes its time to start."""
     script = Path(__file__).with_name("hta_reads.py")
     paths = [str(real(name)) for name in REAL]
     command = [sys.executable, str(script), *paths]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=250)
     found = json.loads(done.stdout)
-    return {name: found[str(real(name))] for name in REAL}
-
-
-@pytest.fixture(scope="module", params=REAL)
-def trace(request):
-    (recording,) = read([real(request.param)])
-    rows = recording.rows(*DEVICE)
-    span = int(recording.events.begin[rows].min()), int(recording.events.end[rows].max())
-    return request.param, look(recording, span=span)
+    for name in REAL:
+        (recording,) = read([real(name)])
+        rows = recording.rows(*DEVICE)
+        span = int(recording.events.begin[rows].min()), int(recording.events.end[rows].max())
+        assert_same(look(recording, span=span), found[str(real(name))])
 
 
 def busy(seen):
@@ -84,15 +80,12 @@ def sorts(seen):
     return {name: us for name, us in found.items() if us}
 
 
-def test_kinds_of_kernels_and_their_overlaps_are_the_same(trace, independent):
-    name, seen = trace
-    theirs = {kind: us for kind, us in independent[name]["kinds"].items() if us}
+def assert_same(seen, other):
+    # kinds of kernels and their overlaps are the same
+    theirs = {kind: us for kind, us in other["kinds"].items() if us}
     assert sorts(seen) == pytest.approx(theirs, rel=POINT)
-
-
-def test_busy_and_idle_are_the_same(trace, independent):
-    name, seen = trace
-    theirs = independent[name]["times"]
+    # busy and idle are the same
+    theirs = other["times"]
     begin, end, sort = busy(seen)
     first, last = intervals.union(begin, end)
     idle = int(end.max() - begin.min() - (last - first).sum())
@@ -102,10 +95,7 @@ def test_busy_and_idle_are_the_same(trace, independent):
         theirs["compute_time(us)"], rel=POINT
     )
     assert end.max() - begin.min() == pytest.approx(theirs["kernel_time(us)"], rel=POINT)
-
-
-def test_each_kernel_takes_the_same_share(trace, independent):
-    name, seen = trace
+    # each kernel takes the same share
     begin, end, _ = busy(seen)
     names = seen.recording.events.name[seen.work.rows]
     mine = {
@@ -115,16 +105,12 @@ def test_each_kernel_takes_the_same_share(trace, independent):
     # It takes the device's notes of the host's waits ("Stream Wait Event") for kernels.
     theirs = {
         kernel: us
-        for kernel, us in independent[name]["kernels"].items()
+        for kernel, us in other["kernels"].items()
         if us and kernel not in WAITS_OF_THE_HOST
     }
     assert {kernel: us for kernel, us in mine.items() if us} == pytest.approx(theirs, rel=POINT)
-
-
-def test_the_anatomy_itself_agrees_within_one_point_of_the_window(trace, independent):
-    """With all fractions: what the report shows."""
-    name, seen = trace
-    theirs, found = independent[name], anatomy(seen)
+    # the anatomy itself agrees within one point of the window
+    theirs, found = other, anatomy(seen)
     window = theirs["times"]["kernel_time(us)"]
     assert found.step_ms * 1e3 == pytest.approx(window, rel=POINT)
     assert found.share(*WAITS) == pytest.approx(
@@ -142,11 +128,8 @@ def test_the_anatomy_itself_agrees_within_one_point_of_the_window(trace, indepen
     # What is copied on the device itself is computing here and memory there.
     memory = sum(us for kind, us in kinds.items() if "MEMORY" in kind) / window
     assert computing - POINT <= 1 - found.share(*WAITS) - moving <= computing + memory + POINT
-
-
-def test_the_share_of_communication_that_is_hidden(trace, independent):
-    name, seen = trace
-    share = independent[name]["overlap"]
+    # the share of communication that is hidden
+    share = other["overlap"]
     begin, end, sort = busy(seen)
     first, last = intervals.union(begin[sort == COMMUNICATION], end[sort == COMMUNICATION])
     computing = sort == COMPUTATION

@@ -18,27 +18,31 @@ class Obeying:
     batch_s = 0.01
 
     def __init__(self, times: list[float]) -> None:
-        self._times, self.batches = times, []
+        self._times, self.batches, self.now_s = times, [], 0.0
 
     def seconds(self, action: timing.Action, calls: int) -> float:
         one_s = self._times[min(len(self.batches), len(self._times) - 1)]
         self.batches.append(calls)
-        time.sleep(0.001)
+        self.now_s += 0.001
         return one_s * calls
 
 
-def test_the_median_after_the_warm_up() -> None:
+def test_the_median_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     cold = [1.0, 0.001]  # loads its code; tells how many calls are a batch
     warming = [0.004, 0.003, 0.002]
     clock = Obeying([*cold, *warming, *[0.001] * 2, 0.0005, 0.009, *[0.001] * 100])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now_s)
     found = median_s(clock, lambda call: None, 0.05)
     assert found == pytest.approx(0.001)
     assert clock.batches[:2] == [1, 1]
     assert set(clock.batches[2:]) == {6}  # an eighth of the time that there is
 
 
-def test_what_takes_longer_than_there_is_time_is_measured_all_the_same() -> None:
+def test_what_takes_longer_than_there_is_time_is_measured_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = Obeying([3.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now_s)
     assert median_s(clock, lambda call: None, 0.001) == 3.0
     assert len(clock.batches) <= 2 + timing.FEWEST
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from flatout.nouns.ceiling import Benched, Ceiling, Device, Point
-from flatout.nouns.finding import Cure, Finding, Severity
 from flatout.nouns.identity import Identity
 from flatout.reporting.bench import document, screen
 from flatout.reporting.bench.progress import BenchView
@@ -32,14 +31,6 @@ ROWS = (
     Ceiling("launch-rate", "tiny kernels in a row", "cuda:0", 182_345.6, "launches/s"),
     Ceiling("matmul-cpu-fp64", "matrix product, fp64", "cpu", 0.3512, "TFLOP/s"),
     Ceiling("jpeg-decode-core", "JPEG", "cpu", None, "images/s", note="no decoder"),
-)
-FINDING = Finding(
-    "HW028",
-    "compute-below-data-sheet",
-    Severity.WARNING,
-    "H100 (GPU 0): 31% of the peak on its data sheet",
-    "matrix product, bf16: 310 of 989.4 TFLOP/s (31%)",
-    Cure("Look at the driver's state under load.", ("flatout doctor --deep",)),
 )
 BENCHED = Benched(
     HERE,
@@ -69,17 +60,6 @@ def test_the_table() -> None:
     assert "351 GFLOP/s" in text
     assert "no figure JPEG on cpu: no decoder" in text
     assert "with torch 2.9.1+cu128, all sizes, in 12 s" in text
-
-
-def test_findings_and_the_verdict() -> None:
-    failed = dataclasses.replace(BENCHED, findings=(FINDING,), expected="h100", passed=False)
-    text = printed(failed)
-    assert "warning   HW028: H100 (GPU 0): 31%" in text
-    assert "FAIL      expected h100, found NVIDIA H100 80GB HBM3: HW028" in text
-    assert "next      flatout explain HW028" in text
-    passed = dataclasses.replace(BENCHED, expected="h100", passed=True)
-    verdict = "PASS      NVIDIA H100 80GB HBM3: this is h100, and it performs as expected"
-    assert verdict in printed(passed)
 
 
 def test_foreign_text_cannot_reach_the_terminal() -> None:
@@ -122,25 +102,6 @@ def test_whatever_was_measured_fits(rows: list[Ceiling], width: int) -> None:
     tables = [line for line in text.splitlines() if line.startswith("  ")]
     assert all(len(line) <= width for line in tables)
     json.dumps(document.bench_document(benched), allow_nan=False)
-
-
-def played(width: int = 100) -> tuple[BenchView, io.StringIO]:
-    file = io.StringIO()
-    return BenchView(Console(file=file, width=width, color_system=None)), file
-
-
-def test_a_log_has_one_line_for_each() -> None:
-    view, file = played()
-    with view:
-        view.planned(2)
-        for one in (ROWS[0], ROWS[3]):
-            view.begun(dataclasses.replace(one, value=None))
-            view.point(one)
-            view.ended(one)
-    assert file.getvalue().splitlines() == [
-        "[1/2] cuda:0, matrix product, bf16: 748 TFLOP/s",
-        "[2/2] cpu, JPEG: no decoder",
-    ]
 
 
 def test_a_terminal_is_given_back() -> None:

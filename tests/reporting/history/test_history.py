@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 from flatout.nouns.alert import Alert
@@ -98,13 +97,6 @@ def test_the_trial_of_its_ranks(tmp_path: Path) -> None:
     assert words.document(history, "page", TRIAL)["ranks_trial"]["rows"][1]["size"] == 4
     failed = Scaling(8, None, 40.0, TRIAL.rows[2:], "could not be measured")
     assert set(charts.charts(history, failed)) == set(charts.charts(history))
-
-
-def test_of_a_job_on_gpus_those_that_it_uses_are_drawn() -> None:
-    history = series.of(frames(20, gpus=True))
-    assert history is not None
-    assert history.usual(charts.gpu_mean("utilization")) == pytest.approx(0.4)
-    assert {"gpu-utilization", "gpu-power"} <= set(charts.charts(history))
 
 
 def test_an_end_by_an_error_and_none_at_all() -> None:

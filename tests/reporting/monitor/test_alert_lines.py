@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.finding import Cure
 from flatout.nouns.frame import Frame
 from flatout.reporting.monitor import alert_lines
 from reporting.monitor import frames
@@ -40,34 +40,8 @@ def test_any_room(width: int, room: int) -> None:
     told(replace(frames.eight_gpus(), notes=("node2 does not answer: timed out",)), width, room)
 
 
-def test_what_jobs_have_died_of_comes_last() -> None:
-    ends = tuple(
-        replace(frames.alert("END001", Severity.ERROR), job="7-5", subject=str(number))
-        for number in range(9)
-    )
-    frame = replace(frames.eight_gpus(), alerts=(*ends, frames.alert()))
-    assert told(frame, 80, 4)[0].startswith("WAIT001")
-
-
-def test_which_job_it_is_about() -> None:
-    frame = replace(frames.eight_gpus(), alerts=(frames.alert(),))
-    assert told(frame, 120, 1)[0].endswith("train.py --epochs 1")
-    alone = replace(frame, jobs=frame.jobs[1:2])
-    assert told(alone, 120, 1)[0].endswith("41% of the time")
-
-
 def test_a_command_is_wrapped_and_not_cut() -> None:
     command = "nvidia-smi --query-gpu=index,temperature.gpu --format=csv --loop=5 --filename=log"
     alert = replace(frames.alert(), cure=Cure("Do it.", (command,)))
     shown = " ".join(line.plain.strip() for line in alert_lines.details(alert, 60))
     assert f"$ {command}" in shown
-
-
-def test_remarks_are_no_commands() -> None:
-    cure = Cure("Do it.", ("# as root", "nvidia-smi -r"))
-    shown = alert_lines.details(replace(frames.alert("FAULT001", Severity.ERROR), cure=cure), 80)
-    assert [line.plain.strip() for line in shown][-3:] == [
-        "# as root",
-        "$ nvidia-smi -r",
-        "$ flatout explain FAULT001",
-    ]

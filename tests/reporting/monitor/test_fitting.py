@@ -29,11 +29,6 @@ def test_the_least_important_goes_first_and_long_texts_are_cut() -> None:
     assert curve.cells == ("45678", "45678")
 
 
-def test_a_column_does_not_become_narrower_at_each_look() -> None:
-    (number,) = (c for c in fit(COLUMNS, ["x"], 80, {"number": 9}) if c.heading == "number")
-    assert number.width == 9
-
-
 @settings(deadline=None)
 @given(st.lists(st.text(max_size=30), min_size=1, max_size=4), st.integers(1, 60))
 def test_nothing_is_wider_than_it_may_be(items: list[str], width: int) -> None:

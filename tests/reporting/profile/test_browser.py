@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Profiled
 from flatout.profiling.trace.analysing import analyse
 from flatout.profiling.trace.reading import read
@@ -21,7 +19,7 @@ from reporting.test_browser import pytestmark as pytestmark
 from selenium.webdriver.common.action_chains import ActionChains  # isort: skip
 from selenium.webdriver.common.by import By  # isort: skip
 from selenium.webdriver.common.keys import Keys  # isort: skip
-from selenium.webdriver.support.ui import Select, WebDriverWait  # isort: skip
+from selenium.webdriver.support.ui import WebDriverWait  # isort: skip
 
 TRACES = Path(__file__).parents[2] / "traces"
 FRAME = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
@@ -137,36 +135,6 @@ def test_nothing_runs_over_the_edge(show: Any, name: str, width: int) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_of_kinds_can_be_told_from_the_card(show: Any, scheme: str) -> None:
-    page = show("naive", scheme=scheme)
-    colours = page.execute_script(
-        "const s = getComputedStyle(document.documentElement);"
-        "const c = document.createElement('canvas').getContext('2d', {willReadFrequently: true});"
-        "return Object.fromEntries(arguments[0].map(n => {"
-        " c.fillStyle = s.getPropertyValue('--' + n); c.fillRect(0, 0, 1, 1);"
-        " return [n, [...c.getImageData(0, 0, 1, 1).data]]; }))",
-        ["card", *(f"k-{kind}" for kind in Kind)],
-    )
-    card = colours.pop("card")
-    assert (sum(card[:3]) < 200) == (scheme == "dark")
-    for name, colour in colours.items():
-        assert contrast(colour, card) >= 3, name
-
-
-@pytest.mark.thorough
-def test_the_drawn_bar_adds_up(show: Any) -> None:
-    page = show("naive")
-    whole, widths = page.execute_script(
-        "const s = document.querySelector('.stack');"
-        "return [s.getBoundingClientRect().width,"
-        " [...s.children].map(i => i.getBoundingClientRect().width)]"
-    )
-    assert sum(widths) == pytest.approx(whole, abs=0.5)
-    assert widths[0] / whole == pytest.approx(232 / 411.74, abs=0.002)
-
-
-@pytest.mark.thorough
 def test_tables_sort(show: Any) -> None:
     page = show("naive")
     heads = page.find_elements(By.CSS_SELECTOR, "#table-kernels th button")
@@ -189,26 +157,6 @@ def test_tables_sort(show: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_tables_filter_by_words_and_kind_and_say_what_is_left(show: Any) -> None:
-    page = show("naive")
-    search = page.find_element(By.CSS_SELECTOR, "[data-tools='table-kernels'] input")
-    kinds = Select(page.find_element(By.CSS_SELECTOR, "[data-tools='table-kernels'] select"))
-    caption = page.find_element(By.CSS_SELECTOR, "[data-tools='table-kernels'] output")
-    kernels = examples.naive().profile.kernels
-    search.send_keys("CUDNN nchw")
-    assert len(column(page, "kernels", 0)) == 1
-    assert caption.text.startswith(f"1 of {len(kernels)} rows, 9.00 ms of ")
-    search.clear()
-    search.send_keys(" ")
-    kinds.select_by_value("elementwise")
-    wanted = [item for item in kernels if item.kind is Kind.ELEMENTWISE]
-    assert len(column(page, "kernels", 0)) == len(wanted)
-    search.send_keys("no such kernel")
-    assert column(page, "kernels", 0) == []
-    assert caption.text.startswith("0 of")
-
-
-@pytest.mark.thorough
 def test_the_timeline_tells_what_lies_under_the_mouse(show: Any) -> None:
     page = show("naive")
     over(page, "idle", 100.0)
@@ -217,25 +165,6 @@ def test_the_timeline_tells_what_lies_under_the_mouse(show: Any) -> None:
     assert page.execute_script(TIP).startswith("kernel of matmul-tensor-cores\n")
     over(page, "stream 20", 100.0)
     assert page.execute_script(TIP) is None
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_idle_gaps_have_the_colour_of_their_cause(show: Any, scheme: str) -> None:
-    page = show("naive", scheme=scheme)
-    found = page.execute_script(
-        "const c = document.querySelector('#timeline canvas');"
-        "const lane = page.data.timeline.lanes.find(l => l.name === 'idle');"
-        "const at = (ms) => [...c.getContext('2d').getImageData("
-        " Math.round(ms / page.data.timeline.ms * c.width), lane.top + 18 + 12, 1, 1).data];"
-        "const pen = document.createElement('canvas').getContext('2d');"
-        "const of = (n) => { pen.fillStyle = page.colour(n); pen.fillRect(0, 0, 1, 1);"
-        " return [...pen.getImageData(0, 0, 1, 1).data]; };"
-        "return [[at(150), of('k-wait-data')], [at(262), of('k-wait-sync')]]"
-    )
-    for drawn, expected in found:
-        assert drawn == expected
-    page.get_log("browser")  # it advises against reading pixels back
 
 
 @pytest.mark.thorough
@@ -270,51 +199,6 @@ def test_the_timeline_zooms_moves_and_comes_back(show: Any) -> None:
     assert shown(page) == whole
 
 
-@pytest.mark.thorough
-def test_what_the_timeline_shows_adds_up(show: Any) -> None:
-    page = show("naive")
-    caption = page.find_element(By.CSS_SELECTOR, ".sums").text
-    times = [float(word) for word in caption.replace("ms,", "ms").split() if word[0].isdigit()]
-    assert caption.startswith("GPU busy 128 ms, waiting for data 232 ms")
-    assert sum(times) == pytest.approx(412, abs=1)
-
-
-@pytest.mark.thorough
-def test_a_kind_can_be_seen_alone(show: Any) -> None:
-    page = show("naive")
-    press(page, "tensor cores")
-    pressed = (
-        "return [...document.querySelectorAll('#timeline-legend [aria-pressed=true]')]"
-        ".map(b => b.textContent)"
-    )
-    assert page.execute_script(pressed) == ["tensor cores"]
-    press(page, "tensor cores")
-    assert page.execute_script(pressed) == []
-
-
-@pytest.mark.thorough
-def test_the_roofline_and_the_memory_tell(show: Any) -> None:
-    page = show("naive")
-    dot = page.find_element(By.CSS_SELECTOR, "#roofline circle")
-    page.execute_script("arguments[0].focus()", dot)
-    tip = page.execute_script(TIP)
-    assert tip.startswith("tensor cores\n103 TFLOP/s, 154 FLOP/byte\n61.0 ms per step\n")
-    assert "of matmul-" in tip
-    curve = page.find_element(By.CSS_SELECTOR, "#memory svg")
-    page.execute_script(INTO_VIEW, curve)
-    page.execute_async_script(FRAME)  # scrolling hides the words
-    ActionChains(page).move_to_element(curve).perform()
-    tip = page.execute_script(TIP)
-    assert (
-        "together  2" in tip and "activations and gradients  " in tip and "optimizer  1 GiB" in tip
-    )
-    categories = page.execute_script(
-        "return [...document.querySelectorAll('#memory [data-category]')]"
-        ".map(p => p.dataset.category)"
-    )
-    assert categories == ["parameters", "optimizer", "activations and gradients"]
-
-
 def frame(page: Any, name: str) -> Any:
     """The frame of the flame graph whose name begins so."""
     found = page.find_elements(By.CSS_SELECTOR, f"#flames g.frame[name^='{name}']")
@@ -330,38 +214,6 @@ def share_of_the_step(page: Any, name: str, wanted: float) -> None:
         return bool(whole > 100 and abs(width / whole - wanted) < 0.01)
 
     WebDriverWait(page, 30).until(reached, f"{name} is not drawn as {wanted} of the step")
-
-
-@pytest.mark.thorough
-def test_frames_are_as_wide_as_their_time(show: Any) -> None:
-    page = show("scripted")
-    for name, wanted in {"train.py:14 mask": 0.4, "sklearn": 0.15, "garbage": 0.025}.items():
-        share_of_the_step(page, name, wanted)
-    fills = page.execute_script(
-        "return [...document.querySelectorAll('#flames rect')].map(r => getComputedStyle(r).fill)"
-    )
-    assert len(set(fills)) == 6  # step, four kinds of code, the collector
-
-
-@pytest.mark.thorough
-def test_a_frame_tells_its_time_and_zooms_by_mouse(show: Any) -> None:
-    page = show("scripted")
-    mask = frame(page, "train.py:14 mask")
-    share_of_the_step(page, "train.py:14 mask", 0.4)
-    page.execute_script(INTO_VIEW, mask)
-    moves = itertools.count()
-
-    def told(page: Any) -> bool:  # scrolling hides the words: until it has ended
-        ActionChains(page).move_to_element_with_offset(mask, next(moves) % 20, 0).perform()
-        tip = page.execute_script(TIP)
-        return bool(tip == "train.py:14 mask\n32.0 ms, 40% of the step, your Python")
-
-    WebDriverWait(page, 30).until(told)
-    ActionChains(page).click(mask).perform()
-    share_of_the_step(page, "train.py:14 mask", 1.0)
-    assert page.find_elements(By.CSS_SELECTOR, "#flames g.frame[name^='sklearn']") == []
-    page.find_element(By.CSS_SELECTOR, "[data-flames='all']").click()
-    share_of_the_step(page, "train.py:14 mask", 0.4)
 
 
 @pytest.mark.thorough
@@ -393,55 +245,6 @@ def test_the_flame_graph_is_used_by_keyboard(show: Any) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1400])
-def test_the_host_fits_and_can_be_read(show: Any, width: int, scheme: str) -> None:
-    page = show("scripted", width, scheme)
-    share_of_the_step(page, "train.py:14 mask", 0.4)
-    assert page.execute_script("return document.documentElement.scrollWidth") <= width
-    fits = (
-        "return [...document.querySelectorAll('#flames g.frame')].every(g => {"
-        " const label = g.querySelector('div'), w = g.querySelector('rect').getBBox().width;"
-        " return label.getBoundingClientRect().width <= w + 1; })"
-    )
-    WebDriverWait(page, 30).until(lambda it: it.execute_script(fits))  # frames grow for a moment
-    ink, card, fills = page.execute_script(
-        "const c = document.createElement('canvas').getContext('2d', {willReadFrequently: true});"
-        "const dye = (colour, over, alpha) => { c.globalAlpha = 1; c.fillStyle = over;"
-        " c.fillRect(0, 0, 1, 1); c.globalAlpha = alpha; c.fillStyle = colour;"
-        " c.fillRect(0, 0, 1, 1); return [...c.getImageData(0, 0, 1, 1).data]; };"
-        "const ink = page.colour('ink'), card = page.colour('card');"
-        "return [dye(ink, ink, 1), dye(card, card, 1),"
-        " [...document.querySelectorAll('#flames rect')].map(r => { const s = getComputedStyle(r);"
-        "  return dye(s.fill, card, Number(s.fillOpacity)); })]"
-    )
-    assert contrast(ink, card) > 7
-    assert min(contrast(ink, fill) for fill in fills) >= 4.5
-
-
-@pytest.mark.thorough
-def test_lines_of_the_host_are_filtered_by_whose_code_it_is(show: Any) -> None:
-    page = show("scripted")
-    kinds = Select(page.find_element(By.CSS_SELECTOR, "[data-tools='table-host-lines'] select"))
-    assert [option.text for option in kinds.options] == [
-        "all",
-        "your Python",
-        "torch",
-        "other packages",
-        "waiting",
-    ]
-    kinds.select_by_visible_text("other packages")
-    assert column(page, "host-lines", 0)[0] == "train.py:21"
-    assert len(column(page, "host-lines", 0)) == 2
-
-
-@pytest.mark.thorough
-def test_without_host_data_there_is_no_section_of_it(show: Any) -> None:
-    page = show("cpu")
-    assert page.find_elements(By.CSS_SELECTOR, "#host, #flames, a[href='#host']") == []
-
-
-@pytest.mark.thorough
 def test_everything_that_can_be_used_has_a_name(show: Any) -> None:
     page = show("naive")
     tree = page.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
@@ -454,12 +257,3 @@ def test_everything_that_can_be_used_has_a_name(show: Any) -> None:
     assert len(named) > 40
     assert [role for role, name in named if not name.strip()] == []
     assert any(role == "image" and "waiting for data 232 ms" in name for role, name in named)
-
-
-@pytest.mark.thorough
-def test_it_prints_in_light_colours(show: Any) -> None:
-    page = show("naive", scheme="dark")
-    page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-    assert page.execute_script("return page.colour('k-wait-data')") == "#c92a2a"
-    page.execute_script("window.dispatchEvent(new Event('afterprint'))")
-    assert page.execute_script("return page.colour('k-wait-data')") == "#ff7b7b"

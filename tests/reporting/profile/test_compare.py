@@ -77,14 +77,6 @@ def test_kernels_that_appeared_vanished_and_changed() -> None:
     assert [change.name for change in comparison.vanished] == [kernels[-1].name]
 
 
-def test_a_kernel_launched_from_two_lines_is_one() -> None:
-    base = examples.healthy()
-    first, *others = base.profile.kernels
-    halves = [dataclasses.replace(first, ms=first.ms / 2, calls=first.calls / 2, where=None)] * 2
-    comparison = compared(base, changed(base, profile__kernels=(*halves, *others)))
-    assert comparison.kernels == comparison.appeared == comparison.vanished == ()
-
-
 def test_settings_of_the_job_that_differ_are_named() -> None:
     base = examples.healthy()
     other = changed(base, profile__job__loaders__0__num_workers=0, profile__job__autocast=None)
@@ -99,13 +91,6 @@ def test_another_batch_size_is_compared_per_sample() -> None:
     comparison = compared(base, changed(base, profile__seen__samples=512.0))
     assert comparison.ratio == pytest.approx(2.0)
     assert any("256 samples, then 512" in caveat for caveat in comparison.caveats)
-
-
-def test_of_other_hardware_that_is_said() -> None:
-    base = examples.healthy()
-    other = changed(base, profile__device_name="NVIDIA H200")
-    assert "NVIDIA H200" in compared(base, other).caveats[0]
-    assert "on cuda, the other on cpu" in compared(base, examples.cpu()).caveats[0]
 
 
 @pytest.mark.parametrize("name", examples.ALL)

@@ -9,14 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.nouns.anatomy import Kind
 from flatout.nouns.ceiling import Ceiling
 from flatout.nouns.profile import MemoryPoint, Profile, Span
 from flatout.reporting.profile import figures
 from machines.healthy import changed
 from reporting import profiled_examples as examples
-
-GIB = 2**30
 
 
 def test_each_span_is_drawn_once_with_its_name_and_kind() -> None:
@@ -66,12 +63,6 @@ def test_spans_of_a_lane_never_lie_on_each_other(spans: list[Span]) -> None:
         assert not overlap or row == figures.ROWS - 1
 
 
-@given(SPANS)
-def test_covered_is_what_any_of_them_covers(spans: list[Span]) -> None:
-    cells = {at for span in spans for at in range(int(span.begin_ms), int(span.begin_ms + span.ms))}
-    assert figures.covered(spans) == pytest.approx(len(cells))
-
-
 def test_memory_by_category_keeps_what_a_category_was() -> None:
     points = (
         MemoryPoint(0.0, 1, "activations and gradients"),
@@ -99,14 +90,6 @@ def test_many_points_are_thinned_and_the_peak_stays() -> None:
     assert len(figure["at"]) <= figures.DRAWN_POINTS + 2
     assert max(figure["series"][0]["bytes"]) == 10**9
     assert (figure["at"][0], figure["at"][-1]) == (0.0, 19_999.0)
-
-
-def test_without_a_memory_trace_the_steps_are_drawn() -> None:
-    profile = changed(examples.healthy().profile, memory=(), seen__memory_bytes=(GIB, 2 * GIB))
-    figure = figures.memory(profile)
-    assert figure is not None
-    assert (figure["x"], figure["at"]) == ("step", [1, 2])
-    assert figures.memory(changed(profile, seen=None)) is None
 
 
 def roofline(profile: Profile) -> figures.Json:
@@ -146,29 +129,9 @@ def test_ceilings_of_the_device_that_trains_alone_in_units_per_second() -> None:
     assert cpu["memory"] == [{"name": "memory-cpu", "value": pytest.approx(4e10)}]
 
 
-def test_operators_without_bytes_are_told_by_their_rate() -> None:
-    profile = examples.naive().profile
-    figure = roofline(profile)["rates"]
-    counted = [item for item in profile.operators if item.flops and item.device_ms]
-    assert len(figure) == len(counted)
-    most = max(counted, key=lambda item: item.device_ms)
-    assert most.flops is not None
-    assert figure[0]["flops"] == pytest.approx(most.flops / most.device_ms * 1000)
-
-
 def test_nothing_is_drawn_of_what_is_not_known() -> None:
     profile = examples.bare().profile
     assert figures.timeline(profile) is None
     assert figures.roofline(profile) is None
     assert figures.memory(profile) is None
     assert figures.timeline_sums(profile) == []
-
-
-def test_waits_of_the_host_lane_are_not_counted_as_idle_again() -> None:
-    spans = (
-        Span("host", "next", Kind.WAIT_DATA, 0.0, 6.0),
-        Span("idle", "next", Kind.WAIT_DATA, 0.0, 6.0),
-        Span("stream 7", "mm", Kind.MATMUL, 6.0, 4.0),
-    )
-    profile = dataclasses.replace(examples.bare().profile, timeline=spans)
-    assert [ms for _, _, ms in figures.timeline_sums(profile)] == [4.0, 6.0]

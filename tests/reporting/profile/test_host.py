@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from flatout.nouns.anatomy import Anatomy, Kind, Part
 from flatout.nouns.host_time import HostKind, HostTime
 from flatout.nouns.profile import Profile, Profiled
 from flatout.reporting.profile import cells, host
@@ -58,15 +57,6 @@ def test_the_same_name_called_by_itself_is_two_frames() -> None:
     assert outer["name"] == outer["children"][0]["name"] == examples.XSS
 
 
-def test_stacks_of_an_older_document_are_drawn_without_kinds(profile: Profile) -> None:
-    assert profile.host is not None
-    stacks = tuple(dataclasses.replace(stack, kinds=()) for stack in profile.host.stacks)
-    older = changed(profile, host__stacks=stacks)
-    assert {name: node["value"] for name, node in frames(older).items()} == {
-        name: node["value"] for name, node in frames(profile).items()
-    }
-
-
 def test_the_table_has_each_line_with_what_it_costs_and_who_called_it(profile: Profile) -> None:
     table = host.lines(profile)
     assert column(table, "Line")[:4] == ["train.py:14", "train.py:30", "train.py:21", "train.py:30"]
@@ -77,24 +67,6 @@ def test_the_table_has_each_line_with_what_it_costs_and_who_called_it(profile: P
     assert column(table, "In")[-2:] == ["loader", "model"]
     assert column(table, "Calls")[0] == "" and column(table, "Source")[0] == "m[i][j] = 1.0"
     assert table.kinds == {str(kind): cells.HOST_KINDS[kind] for kind in HostKind}
-
-
-def test_other_threads_are_told_by_line_or_package(profile: Profile) -> None:
-    table = host.threads(profile)
-    assert column(table, "Thread") == ["watcher", "pin"]
-    assert column(table, "Line or package") == ["train.py:30", "torch"]
-    assert column(table, "CPU time a step") == ["4.00 ms", "1.00 ms"]
-
-
-def test_lines_of_loader_workers_are_apart(profile: Profile) -> None:
-    table = host.workers(profile)
-    assert column(table, "Line") == ["train.py:60"]
-    assert column(table, "CPU time") == ["120 ms"]
-    assert column(table, "Whose code") == ["PIL"]
-    assert "they waited for 30.0 ms" in table.note
-    without = changed(profile, host__worker_lines=(), host__threads=())
-    assert host.section(without).others == []
-    assert [table.id for table in host.section(profile).others] == ["host-workers", "host-threads"]
 
 
 def test_the_sums_are_those_of_an_undisturbed_step(profile: Profile) -> None:
@@ -128,22 +100,6 @@ def test_the_costliest_lines_are_the_users_without_torch_and_loader(profile: Pro
         ("train.py:30", 8.0),
     ]
     assert len(host.costliest(profile, 1)) == 1
-
-
-def test_where_the_host_takes_less_than_a_tenth_no_line_is_named(profile: Profile) -> None:
-    parts = (Part(Kind.MATMUL, 73.0), Part(Kind.USER, 7.0))
-    small = dataclasses.replace(profile, anatomy=Anatomy("cpu", 80.0, parts, 6))
-    assert host.costliest(small, 3) == []
-
-
-def test_on_an_accelerator_lines_are_named_where_it_waits_for_the_host(profile: Profile) -> None:
-    def costly(kind: Kind) -> int:
-        parts = (Part(Kind.MATMUL, 60.0), Part(kind, 20.0))
-        on_gpu = dataclasses.replace(profile, anatomy=Anatomy("cuda", 80.0, parts, 6))
-        return len(host.costliest(on_gpu, 3))
-
-    assert costly(Kind.WAIT_HOST) == 3
-    assert costly(Kind.WAIT_DATA) == 0
 
 
 def test_names_of_files_cannot_change_the_page() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import json
 import re
@@ -12,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from flatout.nouns.anatomy import Kind
-from flatout.nouns.profile import Gap
 from flatout.reporting.html import TEMPLATES
-from flatout.reporting.profile import cells, html, tables
-from machines.healthy import changed
+from flatout.reporting.profile import html
 from reporting import profiled_examples as examples
 from reporting.test_html import Page
 
@@ -63,14 +60,6 @@ def test_hostile_text_is_text() -> None:
     assert json.loads(document.scripts[0])["timeline"]["names"] == [examples.XSS]
 
 
-@pytest.mark.slow
-def test_the_bar_of_the_anatomy_adds_up() -> None:
-    for name in examples.ALL:
-        styles = [a.get("style") or "" for tag, a in page(name).tags if tag == "i"]
-        widths = [re.search(r"--k-[\w-]+\); width: ([\d.]+)%", style) for style in styles]
-        assert sum(float(found[1]) for found in widths if found) == pytest.approx(100, abs=0.01)
-
-
 def test_each_kind_that_occurs_has_a_name_a_meaning_and_a_colour() -> None:
     style = (TEMPLATES / "profile.css").read_text(encoding="utf-8")
     light, dark = style.split("@media (prefers-color-scheme: dark)")[:2]
@@ -78,38 +67,6 @@ def test_each_kind_that_occurs_has_a_name_a_meaning_and_a_colour() -> None:
         assert f"--k-{kind}:" in light and f"--k-{kind}:" in dark
         assert html.words.MEANINGS[kind]
         assert len(html.words.kind(kind)) <= 24
-
-
-def test_the_trace_is_linked_where_it_lies_beside_the_page(tmp_path: Path) -> None:
-    trace = tmp_path / "traces" / "rank 0.json.gz"
-    profiled = changed(examples.naive(), profile__trace=str(trace))
-    text = html.render(profiled, tmp_path)
-    assert 'href="./traces/rank%200.json.gz" download' in text
-    elsewhere = html.render(profiled, tmp_path / "traces" / "deeper")
-    assert "download" not in elsewhere and "rank 0.json.gz" in elsewhere
-
-
-def test_what_a_table_leaves_out_is_told() -> None:
-    table = tables.kernels(examples.large().profile)
-    assert len(table.rows) == cells.AT_MOST
-    assert table.note.startswith("Per step. 1,100 more, 1.32 ms together")
-    times = [row.ms for row in table.rows]
-    assert times == sorted(times, reverse=True)
-
-
-def test_small_tables_stay_small_and_leave_out_empty_columns() -> None:
-    gaps = tuple(Gap(Kind.WAIT_HOST, 1.0, 1.0) for _ in range(40))
-    (table, *_) = tables.waits(changed(examples.bare().profile, gaps=gaps))
-    assert len(table.rows) == cells.FEW
-    assert "28 smaller ones are in the JSON" in table.note
-    assert table.columns == ("Cause", "Time", "Of the step", "Gaps")
-    assert {len(row.cells) for row in table.rows} == {4}
-
-
-def test_the_rank_that_computes_longer_is_marked() -> None:
-    table = tables.ranks(examples.ranks().profile)
-    marked = [row.cells[0].text for row in table.rows if row.cells[3].style == "slow"]
-    assert marked == ["5"]
 
 
 def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,13 +78,6 @@ def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.M
         html.write_report(examples.naive(), path)
     assert path.read_text(encoding="utf-8") == before
     assert [item.name for item in path.parent.iterdir()] == ["profile.html"]
-
-
-def test_odd_bytes_in_a_path_do_not_break_the_page(tmp_path: Path) -> None:
-    odd = dataclasses.replace(examples.ITEM, boost="\udcff")
-    profiled = dataclasses.replace(examples.naive(), findings=(odd,), run_folder="/runs/\udcff")
-    html.write_report(profiled, tmp_path / "profile.html")
-    assert "\\udcff" in (tmp_path / "profile.html").read_text(encoding="utf-8")
 
 
 def test_the_licences_of_what_is_vendored_lie_beside_it() -> None:

@@ -15,7 +15,7 @@ from flatout.nouns.finding import Gain
 from flatout.nouns.profile import Profile, Profiled
 from flatout.reporting import plain, terminal
 from flatout.reporting.paragraphs import LABEL
-from flatout.reporting.profile.screen import NAME, words
+from flatout.reporting.profile.screen import NAME
 from reporting import profiled_examples as examples
 
 BAR = LABEL + NAME + 9 + 6 + 2
@@ -120,13 +120,6 @@ def test_bars_add_up_whatever_the_parts(shares: list[float], width: int) -> None
         begun += bar.count("#")
 
 
-def test_small_parts_are_one_row_and_nothing_is_lost() -> None:
-    anatomy = examples.naive().profile.anatomy
-    rows = words.folded(anatomy, 7)
-    assert [name for name, _ in rows][-1] == "6 smaller parts"
-    assert sum(part.ms for _, part in rows) == pytest.approx(anatomy.step_ms)
-
-
 def test_a_pipe_and_a_dumb_terminal_get_plain_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     piped = drawn(examples.naive())
     assert piped.isascii() and "\x1b" not in piped
@@ -140,25 +133,6 @@ def test_a_pipe_and_a_dumb_terminal_get_plain_ascii(monkeypatch: pytest.MonkeyPa
     colourless = drawn(examples.naive(), height=40)
     assert "█" in colourless
     assert not any(f"\x1b[{colour}m" in colourless for colour in range(30, 48))
-
-
-def test_a_terminal_that_cannot_show_blocks_gets_other_bars() -> None:
-    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    terminal.profile(examples.naive(), Console(file=file, width=80, force_terminal=True))
-    file.flush()
-    text = file.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
-    assert "####" in text and "?" not in text
-
-
-def test_what_is_worth_less_than_the_limit_is_no_problem() -> None:
-    text = drawn(dataclasses.replace(examples.naive(), fail_over=0.6))
-    assert "no finding is worth more than 60% of the step, 4 smaller" in text
-    assert "cure DATA001" not in text
-
-
-def test_without_a_boost_the_next_step_is_the_page_of_the_finding() -> None:
-    profiled = dataclasses.replace(examples.naive(), findings=(examples.ITEM,))
-    assert drawn(profiled).splitlines()[-1] == "next      flatout explain SYNC001"
 
 
 @pytest.mark.parametrize("ratio", [0.0, float("nan"), float("inf"), 1.0])
@@ -176,7 +150,3 @@ def test_foreign_text_cannot_reach_the_terminal(text: str) -> None:
     profile = dataclasses.replace(examples.naive().profile, device_name=hostile)
     shown = drawn(Profiled(profile, (finding,), (hostile,), report_path=hostile))
     assert "\x1b" not in shown and "\x07" not in shown
-
-
-def test_nothing_reads_none() -> None:
-    assert not any("None" in drawn(example()) for example in examples.ALL.values())

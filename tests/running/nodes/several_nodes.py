@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from processes import under_orders
 from running.stand_in import Flatout
 
 LONG_S = 120.0
@@ -75,14 +76,4 @@ class Nodes:
 
     def left(self) -> list[psutil.Process]:
         """What still runs of the ranks."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                own = process.environ()
-            except (psutil.Error, OSError):
-                continue
-            if own.get("MET") != str(self.met) or "FLATOUT_ORDERS" not in own:
-                continue
-            if process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        return found
+        return under_orders(str(self.met.parent))

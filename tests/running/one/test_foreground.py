@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from processes import under_orders
 from running.stand_in import Flatout
 from running.waiting import LONG_S, settled_size, until
 
@@ -286,16 +287,15 @@ def test_the_program_does_not_outlive_flatout(flatout: Flatout) -> None:
     flatout.script("import os, time; print('ready', flush=True); time.sleep(600)")
     process = flatout.start("run", "train.py")
     ready(process)
-    (program,) = (
-        item for item in psutil.Process(process.pid).children() if "train.py" in item.cmdline()
-    )
+    assert under_orders(str(flatout.folder))
     process.kill()
     process.communicate(timeout=120)
     try:
-        program.wait(20)
+        until(lambda: not under_orders(str(flatout.folder)))
     finally:
-        if program.is_running():
-            program.kill()
+        for left in under_orders(str(flatout.folder)):
+            with suppress(psutil.NoSuchProcess):
+                left.kill()
 
 
 @POSIX

@@ -63,6 +63,7 @@ def test_a_remembered_framework_prints_what_one_process_prints(root: Path, tmp_p
     assert ranked.losses(done.stdout) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two ranks need two cores")
 def test_a_rank_that_fails_is_named_and_none_stays(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FAILS)

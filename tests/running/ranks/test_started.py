@@ -8,10 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from flatout.nouns.ranks import RankFailure
@@ -19,6 +17,7 @@ from flatout.running.one import foreground
 from flatout.running.one.command import resolve
 from flatout.running.ranks.layout import RankLayout
 from flatout.running.ranks.started import RankLimits, StartedRanks
+from processes import under_orders
 from running.ranks.rank_programs import program
 from running.stand_in import Flatout
 from running.waiting import until
@@ -32,19 +31,6 @@ RANKS = ("run", "--no-plan", "--no-trial", "--ranks", "2")
 
 def lines(done: subprocess.CompletedProcess[bytes]) -> list[str]:
     return done.stderr.decode().splitlines()
-
-
-def of_ranks(folder: Path) -> list[psutil.Process]:
-    """What still runs of the ranks of a run in this folder."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            orders = process.environ().get("FLATOUT_ORDERS", "")
-        except (psutil.Error, OSError):
-            continue
-        if orders.startswith(str(folder)) and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process)
-    return found
 
 
 def test_each_rank_has_its_orders_and_rank_0_alone_is_heard(flatout: Flatout) -> None:
@@ -97,13 +83,14 @@ print(f"rank {rank}")
     assert done.stderr == b""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("then", "code", "error"),
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", -9, "killed by SIGKILL"),
+        ("sys.exit(0)", 1, "it ended normally while the others still trained"),
         ("raise ValueError('no such label')", 1, "ValueError: no such label"),
         ("print('bad shard'); sys.exit(7)", 7, "bad shard (exit code 7)"),
-        ("sys.exit(0)", 1, "it ended normally while the others still trained"),
     ],
 )
 def test_the_rank_that_ended_first_is_named_and_the_other_ended(
@@ -114,9 +101,7 @@ def test_the_rank_that_ended_first_is_named_and_the_other_ended(
     process = flatout.start(*RANKS, "train.py")
     assert process.stdout is not None
     assert process.stdout.readline() == b"on\n"
-    began = time.monotonic()
     _, stderr = process.communicate(timeout=120)
-    assert time.monotonic() - began < 30  # 5 s on a machine that does nothing else
     assert process.returncode == code
     told = stderr.decode().splitlines()
     (first,) = [line for line in told if "ended first" in line]
@@ -128,7 +113,7 @@ def test_the_rank_that_ended_first_is_named_and_the_other_ended(
     (run,) = flatout.runs()
     assert any(line.endswith(str(run / "rank1.log")) for line in told)
     assert "rank 0, process" in (run / "stacks.txt").read_text()
-    assert of_ranks(run) == []
+    assert under_orders(str(run)) == []
 
 
 def test_a_rank_that_only_lost_another_is_not_to_blame(flatout: Flatout) -> None:
@@ -221,10 +206,10 @@ def test_a_signal_ends_all_ranks(flatout: Flatout, name: str, group: bool) -> No
     log = flatout.runs()[0] / "rank1.log"
     assert ("KeyboardInterrupt" in log.read_text()) == (name == "SIGINT")
     if not group:  # what rank 0 leaves running is left running, as without ranks
-        for left in of_ranks(flatout.folder):
+        for left in under_orders(str(flatout.folder)):
             assert left.environ()["FLATOUT_RANK"] == "0"
             left.kill()
-    until(lambda: not of_ranks(flatout.folder))
+    until(lambda: not under_orders(str(flatout.folder)))
 
 
 def test_a_program_that_handles_ctrl_c_does_so_in_all_ranks(flatout: Flatout) -> None:
@@ -246,10 +231,10 @@ except KeyboardInterrupt:
 
 def test_no_rank_outlives_flatout(flatout: Flatout) -> None:
     process = started(flatout)
-    until(lambda: len(of_ranks(flatout.folder)) >= 4)  # two ranks and their children
+    until(lambda: len(under_orders(str(flatout.folder))) >= 4)  # two ranks and their children
     process.kill()
     process.communicate(timeout=120)
-    until(lambda: not of_ranks(flatout.folder))
+    until(lambda: not under_orders(str(flatout.folder)))
 
 
 def test_in_a_read_only_folder_the_files_are_elsewhere(flatout: Flatout) -> None:
@@ -308,30 +293,32 @@ def test_a_rank_that_hangs_is_named(
         assert failure.place == f"train.py:{number}"
         assert failure.stacks is not None
         assert f'train.py", line {number}' in Path(failure.stacks).read_text()
-    assert of_ranks(flatout.folder) == []
+    assert under_orders(str(flatout.folder)) == []
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        "while time.monotonic() < end:\n        pass",  # it computes
-        "while time.monotonic() < end:\n        time.sleep(0.1); open('data', 'w').write('x' * 99)",
-    ],
-)
-def test_a_slow_rank_does_not_hang(
-    flatout: Flatout, inject: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    text = "train(1, 5)\nif rank == 1:\n    end = time.monotonic() + 4\n"
-    text += f"    {what}\ntrain(6, 9)\n"
-    ended, failure = run_here(flatout, text, inject, monkeypatch, SHORT)
-    assert failure is None
-    assert ended.returncode == 0
-
-
-def test_ranks_that_pause_together_do_not_hang(
+def test_slow_ranks_and_ranks_that_pause_together_do_not_hang(
     flatout: Flatout, inject: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "train(1, 5)\ntime.sleep(4)\ntrain(6, 9)\n"
+    """Each for longer than one that hangs would have: it computes, it writes, all of them wait."""
+    text = """
+def until(end, act):
+    while time.monotonic() < end:
+        act()
+
+def write():
+    time.sleep(0.1)
+    open("data", "w").write("x" * 99)
+
+train(1, 5)
+if rank == 1:
+    until(time.monotonic() + 2.5, int)
+train(6, 9)
+if rank == 1:
+    until(time.monotonic() + 2.5, write)
+train(10, 12)
+time.sleep(2.5)
+train(13, 15)
+"""
     ended, failure = run_here(flatout, text, inject, monkeypatch, SHORT)
     assert failure is None
     assert ended.returncode == 0

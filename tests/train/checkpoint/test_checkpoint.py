@@ -117,7 +117,7 @@ def test_the_state_is_that_of_the_call_though_training_goes_on(tmp_path, monkeyp
     plain = checkpoint_writing.write
 
     def late(*arguments):
-        gate.wait(20)
+        gate.wait(120)
         return plain(*arguments)
 
     monkeypatch.setattr("flatout_train.checkpoint.checkpoint.write", late)

@@ -28,48 +28,35 @@ def told(tmp_path_factory):
     return json.loads((folder / "told.json").read_text())
 
 
-def test_data_parallel_goes_on_bit_for_bit_with_random_states_and_loader_of_each_rank(told):
+def test_ranks_go_on_bit_for_bit_load_elsewhere_and_fail_together(told):
+    # data parallel goes on bit for bit with random states and loader of each rank
     assert told["ddp again"] == told["ddp undisturbed"]
     first, second = told["ddp again"]
     assert first["weights"] == second["weights"]
     assert first["random"] != second["random"]
-
-
-def test_only_the_rank_that_writes_copies_what_all_share(told):
+    # only the rank that writes copies what all share
     assert [rank["copied"] for rank in told["ddp stopped"]] == [4 + 3 * 4, 0]
-
-
-def test_data_parallel_loads_in_one_process_and_back(told):
+    # data parallel loads in one process and back
     assert told["ddp alone"][0]["resumed"] == 4
     assert told["ddp alone"][0]["weights"] == told["ddp stopped"][0]["weights"]
     there = told["ddp alone 6"][0]["weights"]
     assert there != told["ddp alone"][0]["weights"]
     assert [rank["weights"] for rank in told["alone ddp"]] == [there] * 2
-
-
-def test_fsdp_goes_on_bit_for_bit(told):
+    # fsdp goes on bit for bit
     assert told["fsdp again"] == told["fsdp undisturbed"]
-
-
-def test_fsdp_loads_in_one_process_and_back(told):
+    # fsdp loads in one process and back
     assert told["fsdp alone"][0]["resumed"] == 4
     for kind in ("weights", "optimizer"):
         assert told["fsdp alone"][0][kind] == told["fsdp stopped"][0][kind]
         assert told["alone fsdp"][1][kind] == told["alone fsdp"][0][kind]
         assert told["alone fsdp"][0][kind] == told["fsdp alone 6"][0][kind]
-
-
-def test_fsdp_loads_with_another_number_of_ranks(told):
+    # fsdp loads with another number of ranks
     for kind in ("weights", "optimizer"):
         assert told["fsdp 3"][2][kind] == told["fsdp stopped"][0][kind]
-
-
-def test_a_signal_to_one_rank_saves_on_all_at_the_same_step(told):
+    # a signal to one rank saves on all at the same step
     assert [rank["code"] for rank in told["signal"]] == [143, 143]
     assert told["signal saved"] == [max(rank["steps"] for rank in told["signal"])]
-
-
-def test_what_fails_on_one_rank_fails_on_all(told):
+    # what fails on one rank fails on all
     own, other = told["refused"]
     assert "odd['rule'] is a" in own["error"]
     assert other["error"].startswith("rank 0: odd['rule']")
@@ -77,9 +64,7 @@ def test_what_fails_on_one_rank_fails_on_all(told):
     own, other = told["misfit"]
     assert "rank 1:" in own["error"]
     assert "does not fit" in other["error"]
-
-
-def test_ranks_that_go_on_after_a_failed_save_save_the_same_step(told):
+    # ranks that go on after a failed save save the same step
     assert [rank["failed_at"] for rank in told["caught"]] == [[4], [4]]
     assert told["caught saved"] == {"step-00000006": [6, 6], "step-00000008": [8, 8]}
 

@@ -155,46 +155,29 @@ def ends(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_training_saves_and_ends_with_143(ends):
+def test_how_trainings_end_by_a_signal(ends):
+    # a training saves and ends with 143
     end = ends["plain"]
     assert end["code"] == 143
     assert end["saved"] == [end["steps"]]
     assert end["steps"] > 0
     assert "finally" in end["said"]
-
-
-@pytest.mark.slow
-def test_no_further_step_ends_it_after_the_grace_time_as_before(ends):
+    # no further step ends it after the grace time as before
     end = ends["deaf"]
     assert end["signal"] == signal.SIGTERM
     assert end["seconds"] >= 0.4
-
-
-@pytest.mark.slow
-def test_a_call_that_sees_no_signals_is_ended_too(ends):
+    # a call that sees no signals is ended too
     assert ends["stuck"]["code"] == 143
-
-
-@pytest.mark.slow
-def test_a_save_that_takes_longer_than_the_grace_time_is_not_cut_short(ends):
+    # a save that takes longer than the grace time is not cut short
     assert ends["slow"]["code"] == 143
     assert ends["slow"]["saved"] == [ends["slow"]["steps"]]
     assert ends["slow"]["seconds"] > 1
-
-
-@pytest.mark.slow
-def test_training_in_another_thread_ends_the_process(ends):
+    # training in another thread ends the process
     assert ends["thread"]["signal"] == signal.SIGTERM
     assert ends["thread"]["saved"] == [ends["thread"]["steps"]]
-
-
-@pytest.mark.slow
-def test_a_forked_child_dies_by_the_signal(ends):
+    # a forked child dies by the signal
     assert f"child {signal.SIGTERM}" in ends["child"]["said"]
-
-
-@pytest.mark.slow
-def test_ctrl_c_is_left_alone(ends):
+    # ctrl c is left alone
     assert "KeyboardInterrupt" in ends["interrupt"]["said"]
     assert ends["interrupt"]["saved"] == []
 

@@ -137,8 +137,10 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Profiled:
     return profile(CLEAN, tmp_path_factory.mktemp("clean"), light=False)
 
 
-def test_the_program_goes_on_as_without_flatout(clean: Profiled, tmp_path: Path) -> None:
-    """The same losses to the last bit, and afterwards every hook is out."""
+def test_a_sound_program_goes_on_as_without_flatout_and_has_its_figures(
+    clean: Profiled, tmp_path: Path
+) -> None:
+    # the program goes on as without flatout
     (tmp_path / "train.py").write_text(CLEAN)
     without = profiled.bare(["train.py"], tmp_path, light=True)
     assert without.returncode == 0, without.stderr
@@ -147,9 +149,7 @@ def test_the_program_goes_on_as_without_flatout(clean: Profiled, tmp_path: Path)
     (ended,) = clean.of(wire.Ended)
     assert ended.reason == "window"
     assert ended.steps < 240, "the program ended inside the window: nothing was shown"
-
-
-def test_a_sound_loop_has_nothing_to_tell(clean: Profiled) -> None:
+    # a sound loop has nothing to tell
     seen = clean.seen
     assert {call.name for call in seen.calls} <= {"print", "Tensor.item"}
     assert not any(call.calls > 0.2 for call in seen.calls)
@@ -158,9 +158,7 @@ def test_a_sound_loop_has_nothing_to_tell(clean: Profiled) -> None:
     assert seen.epochs >= 1
     assert seen.worker_cpu_s is None
     assert seen.input_shapes == 1
-
-
-def test_figures_of_a_step(clean: Profiled) -> None:
+    # figures of a step
     seen = clean.seen
     assert 0 < seen.wait_s < seen.step_s < 30
     assert seen.samples == 16
@@ -173,9 +171,7 @@ def test_figures_of_a_step(clean: Profiled) -> None:
     assert seen.memory_peak_bytes and seen.memory_peak_bytes > 50 << 20
     weights = 4 * (16 * 32 + 32 + 32 * 2 + 2)
     assert (seen.parameter_bytes, seen.optimizer_bytes) == (weights, weights)  # momentum
-
-
-def test_both_traces_hold_their_steps(clean: Profiled) -> None:
+    # both traces hold their steps
     seen = clean.seen
     assert len(profiled.marks(seen.trace)) == seen.steps == 6
     assert len(profiled.marks(seen.detail_trace)) == 2
@@ -189,42 +185,37 @@ def test_both_traces_hold_their_steps(clean: Profiled) -> None:
     assert any("Input Dims" in item.get("args", {}) for item in detail)
 
 
-def test_places_are_the_users_own_lines(faults: Profiled) -> None:
+CALLS = [
+    ("torch.save", "SAVE", 1, ""),
+    ("torch.tensor", "TENSOR", 1, "cpu"),
+    ("Tensor.item", "ITEM", 2, "cpu"),
+    ("Tensor.__format__", "PRINT", 1, "cpu"),
+    ("print", "PRINT", 1, ""),
+    ("clip_grad_norm_", "CLIP", 1, "error_if_nonfinite"),
+    ("Module()", "MODULE", 1, "TransformerEncoderLayer"),
+    ("gc.collect", "COLLECT", 0.25, ""),
+]
+"""Of a loop: name, line, how often a step, detail."""
+
+
+def test_places_and_calls_of_a_loop_with_faults(faults: Profiled) -> None:
+    # places are the users own lines
     seen = faults.seen
     assert seen.model_where == faults.line("MODEL")
     assert seen.loader_where == faults.line("LOADER")
     assert seen.backward_where == faults.line("BACKWARD")
     assert seen.optimizer_where == faults.line("OPTIMIZER")
     assert seen.eval_where == faults.line("EVALUATION")
-
-
-@pytest.mark.parametrize(
-    ("name", "mark", "calls", "detail"),
-    [
-        ("torch.save", "SAVE", 1, ""),
-        ("torch.tensor", "TENSOR", 1, "cpu"),
-        ("Tensor.item", "ITEM", 2, "cpu"),
-        ("Tensor.__format__", "PRINT", 1, "cpu"),
-        ("print", "PRINT", 1, ""),
-        ("clip_grad_norm_", "CLIP", 1, "error_if_nonfinite"),
-        ("Module()", "MODULE", 1, "TransformerEncoderLayer"),
-        ("gc.collect", "COLLECT", 0.25, ""),
-    ],
-)
-def test_calls_of_a_loop(faults: Profiled, name: str, mark: str, calls: float, detail: str) -> None:
-    call = faults.calls(name)[faults.line(mark)]
-    assert call.calls == pytest.approx(calls, abs=0.15 if calls < 1 else 0)
-    assert call.detail == detail
-    assert 0 < call.s < faults.seen.step_s
-
-
-def test_what_torch_calls_itself_is_not_the_users(faults: Profiled) -> None:
-    """AdamW reads its step counts by `item`, `clip_grad_norm_` asks by `bool`."""
+    # calls of a loop
+    for name, mark, calls, detail in CALLS:
+        call = faults.calls(name)[faults.line(mark)]
+        assert call.calls == pytest.approx(calls, abs=0.15 if calls < 1 else 0), name
+        assert call.detail == detail
+        assert 0 < call.s < faults.seen.step_s
+    # what torch calls itself is not the users
     assert list(faults.calls("Tensor.item")) == [faults.line("ITEM")]
     assert faults.calls("Tensor.__bool__") == {}
-
-
-def test_graphs_that_outlive_their_step(faults: Profiled) -> None:
+    # graphs that outlive their step
     seen = faults.seen
     assert seen.losses_kept
     (job,) = faults.of(wire.JobSeen)
@@ -289,21 +280,6 @@ def test_the_scripts_own_profiler_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    "name",
-    ["gan", *("accumulation", "scaler", "rnn", "methods", "ema_copy")],
-)
-def test_the_same_losses_in_loops_of_every_style(name: str, tmp_path: Path) -> None:
-    argv = [str(JOBS / f"{name}.py"), "--steps", "160"]
-    run = profiled.run(argv, tmp_path / "here", light=True)
-    without = profiled.bare(argv, tmp_path / "there", light=True)
-    assert (run.stdout, run.returncode) == (without.stdout, 0)
-    assert run.of(wire.Fault) == []
-    assert run.seen.trace
-
-
-@pytest.mark.thorough
 def test_torch_compile_tells_why_it_recompiles(tmp_path: Path) -> None:
     text = """
 import torch
@@ -324,6 +300,7 @@ print(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert run.of(wire.Fault) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="torchrun needs libuv, which Windows lacks")
 def test_each_rank_records_the_same_steps(tmp_path: Path) -> None:
     argv = [*TORCHRUN, str(JOBS / "ddp.py"), "--steps", "160"]

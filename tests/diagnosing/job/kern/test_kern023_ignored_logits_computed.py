@@ -53,3 +53,10 @@ def test_few_classes_are_told_only_where_they_take_a_tenth() -> None:
     assert findings("ignored-logits-computed", job(cpu_profile(), classes=100, s=0.02)) == ()
     assert findings("ignored-logits-computed", job(cpu_profile(), s=0.001)) == ()
     assert findings("ignored-logits-computed", cpu_profile()) == ()
+
+
+def test_where_no_operator_was_timed_nothing_is_saved() -> None:
+    made = job(cpu_profile())
+    assert made.seen is not None and made.seen.flow is not None
+    seen = dataclasses.replace(made.seen, flow=dataclasses.replace(made.seen.flow, operators_s=0.0))
+    assert findings("ignored-logits-computed", dataclasses.replace(made, seen=seen)) == ()

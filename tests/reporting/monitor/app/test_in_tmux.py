@@ -49,10 +49,6 @@ for step in range(100_000):
     optimizer.step()
     time.sleep(0.02)
 """
-COLOUR = re.compile(r"\x1b\[([0-9]+;)*(3[0-8]|4[0-8]|9[0-7]|10[0-7])(;[0-9]+)*m")
-CHOSEN = re.compile(r"\x1b\[(0;)?7m(\x1b\[[0-9]+m)*\n? train\.py --epochs 4")
-"""The row under the cursor, reversed."""
-BACKGROUND = re.compile(r"\x1b\[([0-9]+;)*(4[0-8]|10[0-7])(;[0-9]+)*m")
 
 
 class Tmux:
@@ -147,37 +143,6 @@ def test_keys_and_the_end(tmux: Tmux) -> None:
 
 
 @pytest.mark.thorough
-def test_the_mouse(tmux: Tmux) -> None:
-    tmux.start(sys.executable, "-c", PROGRAM, "textual", size="120x40")
-    shown = tmux.until(
-        lambda text: "HANG001" in text and "--epochs 2" in text and "samples/s" in text
-    )
-    lines = shown.splitlines()
-    row = next(number for number, line in enumerate(lines) if "--epochs 2" in line)
-    heading = next(number for number, line in enumerate(lines) if "samples/s" in line)
-    tmux.click(lines[heading].index("wait"), heading)
-    tmux.until(lambda text: "sorted by waiting" in text)
-    for _ in range(2):  # the first one chooses it
-        tmux.click(4, row)
-    tmux.until(lambda text: "process 9" in text)
-
-
-@pytest.mark.thorough
-def test_the_terminals_own_colours(tmux: Tmux) -> None:
-    """On a light terminal as on a dark one: nothing has a background of its own."""
-    tmux.start(sys.executable, "-c", PROGRAM, "textual")
-    drawn = tmux.until(lambda text: "HANG001" in text and COLOUR.search(text), "-e")
-    assert COLOUR.search(drawn)
-    assert not BACKGROUND.search(drawn)
-
-
-@pytest.mark.thorough
-def test_without_colours(tmux: Tmux) -> None:
-    tmux.start(sys.executable, "-c", PROGRAM, "textual", NO_COLOR="1")
-    drawn = tmux.until(lambda text: "HANG001" in text and CHOSEN.search(text), "-e")
-    assert not COLOUR.search(drawn)
-
-
 def test_a_real_job(tmux: Tmux, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINS)
     flatout = [sys.executable, "-m", "flatout"]
@@ -197,9 +162,3 @@ def test_a_real_job(tmux: Tmux, tmp_path: Path) -> None:
             tmux.until(lambda text: re.search("in-tmux +exit 143", text))
         finally:
             job.kill()
-
-
-@pytest.mark.thorough
-def test_a_terminal_that_cannot_be_drawn_over(tmux: Tmux) -> None:
-    tmux.start(sys.executable, "-m", "flatout", "monitor", TERM="dumb")
-    tmux.until(lambda text: re.search(r"flatout monitor  .*\n.*CPU", text), "-S", "-")

@@ -83,12 +83,6 @@ def test_of_a_job_that_has_ended_no_rate_is_told() -> None:
     assert not any("rank" in name for name in told)
 
 
-def test_errors_are_counted_by_their_number() -> None:
-    found = values(FRAME, "hw.errors")
-    kinds = {dict(labels)["error.type"]: value for labels, value in found.items()}
-    assert kinds == {"ecc_uncorrected": 3, "xid_79": 2, "xid_31": 1}
-
-
 def test_a_counter_does_not_fall_until_it_was_away() -> None:
     meter = Meter()
 
