@@ -37,11 +37,11 @@ TAKEN = "agent/capture/test_capture.py::"
 SAVED = "agent/capture/test_checkpoint.py::"
 CASES: dict[str, tuple[str, ...]] = {
     "1 an ONNX ResNet-18 that is never right (pytorch#169178)": (
-        HERE + "test_a_damaged_build_is_refused",
+        HERE + "test_every_seen_shape_is_compared_and_a_damaged_build_refused",
         GUARD + "test_every_wrong_build_is_refused",
     ),
     "2 a convolution with another one's bias (pytorch#166797)": (
-        HERE + "test_a_damaged_build_is_refused",
+        HERE + "test_less_damage_is_refused_too",
         GUARD + "test_a_single_bad_row_in_a_large_batch_is_refused_though_the_whole_error_is_small",
     ),
     "3 batch 1 baked in (pytorch#133653, #151582): traced with more, refused where it is": (
@@ -50,7 +50,7 @@ CASES: dict[str, tuple[str, ...]] = {
         TAKEN + "test_len_of_a_tensor_does_not_fix_the_batch",
     ),
     "4 other shapes than the traced ones give other results (pytorch#147475)": (
-        HERE + "test_every_seen_shape_is_compared",
+        HERE + "test_every_seen_shape_is_compared_and_a_damaged_build_refused",
         GUARD + "test_every_wrong_build_is_refused",
     ),
     "5 a package of AOTInductor compiles again when it is loaded (pytorch#191715)": (
@@ -65,7 +65,7 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "8 OpenVINO halves weights when it saves them": (
         HERE + "test_openvino_keeps_float32_where_exact_was_promised",
-        HERE + "test_a_damaged_build_is_refused",
+        HERE + "test_less_damage_is_refused_too",
     ),
     "9 OpenVINO half as fast as ONNX Runtime (openvino#21048): measured, not believed": (
         HERE + "test_the_faster_runtime_is_kept_whichever_it_is",
@@ -99,9 +99,8 @@ CASES: dict[str, tuple[str, ...]] = {
         "exporting/test_choosing.py::test_a_build_that_is_no_faster_never_displaces_eager",
     ),
     "and the user's run stays as it is": (
-        "commands/test_run_export.py::test_the_scripts_output_and_exit_code_are_those_without",
+        "commands/test_run_export.py::test_the_run_is_as_without_and_the_trained_model_is_exported",
         "commands/test_run_export.py::test_a_script_that_fails_keeps_its_exit_code",
-        "commands/test_run_export.py::test_no_boost_is_in_what_was_captured",
     ),
     "and a model that generates text is sent to engines made for that": (
         "agent/capture/test_taker.py::test_text_that_is_generated_is_for_other_engines",

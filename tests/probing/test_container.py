@@ -37,6 +37,11 @@ def docker(root: Path, files: dict[str, str | bytes] | None = None) -> Path:
     return machine(root, {**own, **(files or {})}, pid=4026532201, uts=4026532199)
 
 
+def test_an_image_that_runs_as_a_virtual_machine_is_no_container(tmp_path: Path) -> None:
+    root = machine(tmp_path, {".dockerenv": "", "run/.containerenv": ""})
+    assert container.container({}, root).kind is None
+
+
 def test_docker_with_and_without_gpu(tmp_path: Path) -> None:
     without = container.container({}, docker(tmp_path / "a"))
     assert without == Container(kind="docker", gpu_passed_through=False)

@@ -258,3 +258,23 @@ def test_the_first_of_two_ranks(run_agent: Any) -> None:
     run = run_agent([*launcher, str(JOBS / "ddp.py"), "--steps", "6"], export=wire.ExportOrders())
     assert run.returncode == 0, run.stderr
     assert len(run.of(wire.ExportSeen)) == 1
+
+
+GENERATES = """
+from transformers import GPT2Config, GPT2LMHeadModel
+model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=32, n_embd=16, n_layer=1, n_head=2))
+tokens = torch.randint(32, (4, 16))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(input_ids=tokens, labels=tokens).loss.backward()
+optimizer.step()
+model.eval()
+model.generate(tokens[:, :4], max_new_tokens=4, do_sample=False, pad_token_id=0)
+"""
+
+
+@pytest.mark.thorough
+def test_text_that_is_generated_is_for_other_engines(exported: Any) -> None:
+    refused = exported(GENERATES).one(wire.ExportRefused)
+    assert "generating text" in refused.reason
+    assert "vLLM" in refused.cure
+    assert "OpenVINO GenAI" in refused.cure
