@@ -145,9 +145,9 @@ class Job:
     def iterating(self, loader: Any, iterator: Any) -> None:
         """Record that `loader` has made `iterator`, so it can be found while it runs."""
         persistent = getattr(loader, "_iterator", None) is iterator
-        # Without a cycle, so persistent workers end with their loader, not with the garbage
-        # collector.
-        iterator._flatout_loader = weakref.ref(loader) if persistent else lambda: loader
+        iterator._flatout_loader = weakref.ref(loader)
+        if not persistent:  # else a cycle: the workers would wait for the garbage collector
+            iterator._flatout_held = loader  # the program may hold nothing but the iterator
         self._iterators.setdefault(loader, weakref.WeakSet()).add(iterator)
 
     def loader_of(self, iterator: Any) -> Any:

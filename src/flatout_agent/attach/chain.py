@@ -106,6 +106,13 @@ def bare(model: torch.nn.Module) -> None:
         slot._set([])
 
 
+def without(model: torch.nn.Module, depth: Depth) -> None:
+    """Remove the layers of this depth from this model's call."""
+    slot = model.__dict__.get(SLOT)
+    if isinstance(slot, ModelCall):
+        slot._set([entry for entry in slot.layers if entry[0] != depth])
+
+
 def compiled_by_user(model: torch.nn.Module) -> bool:
     """Whether the script itself called `model.compile()`."""
     slot = model.__dict__.get(SLOT)

@@ -49,10 +49,13 @@ class Discovery:
         self._unwatch_gradients: Callable[[], None] = lambda: None
         self._removals: list[Callable[[], None]] = []
         self._leaving: Callable[[], None] | None = None
+        self._quiet = False
+        """The watcher's answer after the last step."""
         # In a plain run the watcher overrides none of these, and each empty call costs time.
         self._reports_starts = _overrides(watcher, "optimizer_starts")
         self._reports_ends = _overrides(watcher, "optimizer_ends")
         self._reports_backward_ends = _overrides(watcher, "backward_ended")
+        self._reads_steps, self._loss_seen = watcher.reads_steps, watcher.loss_seen
 
     def install(self) -> None:
         """Put all hooks in place."""
@@ -80,7 +83,7 @@ class Discovery:
             if remove is not None:
                 remove()
         self._removals = []
-        self._leaving = self._after.remove
+        self._leaving, self._quiet = self._after.remove, False
         if self._unwatch_backward is None:
             self._unwatch_backward = self._watch_backward()
 
@@ -156,7 +159,7 @@ class Discovery:
             self.job.by_hand = False
         if optimizer is not self.lead and optimizer not in self.job.optimizers:
             self.recorder.safely("optimizer", self._optimizer_found, optimizer)
-        if self._reports_starts:
+        if self._reports_starts and not self._quiet:
             self.recorder.safely("optimizer", self.watcher.optimizer_starts, optimizer)
 
     def _optimizer_found(self, optimizer: torch.optim.Optimizer) -> None:
@@ -174,11 +177,14 @@ class Discovery:
         if self._leaving is not None:
             return
         self.inside_optimizer -= 1
-        if self._reports_ends:
+        if self._reports_ends and not self._quiet:
             self.recorder.safely("optimizer", self.watcher.optimizer_ends, optimizer)
         if optimizer is self.lead:
             self._absent = 0
-            self.recorder.safely("step", self._step)
+            try:  # not `safely`, which would be one more call in each step
+                self._step()
+            except Exception as error:
+                self.recorder.fault("step", error)
         else:
             self._absent += 1
             if self._absent >= LEAD_ABSENT_STEPS:
@@ -186,16 +192,20 @@ class Discovery:
 
     def _step(self) -> None:
         self.job.steps += 1
-        self.watcher.step()
+        if self._quiet and not self._reads_steps:
+            self.watcher.ended = time.perf_counter()
+        else:
+            self.watcher.step()
         for callback in self.job.step_callbacks:
             callback()
         if self._stop_search is not None and self.job.steps >= self._searching_until:
             self._stop_search()
-            light = self.watcher.light and not self.watcher.reads_losses
+            light = self.watcher.light and self._loss_seen is None
             needed = self.updates is not None or not light
             if not needed and self._unwatch_backward is not None:
                 self._unwatch_backward()
                 self._unwatch_backward = None
+        self._quiet = self.watcher.quiet and self.updates is None and self._leaving is None
 
     def _end_updates(self) -> None:
         """An optimizer steps, or reporting has ended: stop watching weights."""
@@ -211,11 +221,17 @@ class Discovery:
         original = autograd.backward
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            quiet, loss_seen = self._quiet, self._loss_seen
+            if quiet and loss_seen is None:
+                return original(tensors, *args, **kwargs)
             if self.job.inside_backward():  # activation checkpointing has nested backward passes
+                return original(tensors, *args, **kwargs)
+            if quiet and loss_seen is not None and isinstance(tensors, torch.Tensor):
+                loss_seen(tensors)
                 return original(tensors, *args, **kwargs)
             self.recorder.safely("backward", self._backward, tensors)
             result = original(tensors, *args, **kwargs)
-            if self._reports_backward_ends:
+            if self._reports_backward_ends and not quiet:
                 self.recorder.safely("backward", self.watcher.backward_ended)
             if self.updates is not None:
                 self.recorder.safely("updates", self.updates.backward_ended)
@@ -266,11 +282,12 @@ class Discovery:
         loader_class = data.DataLoader
         iterator_class = data.dataloader._BaseDataLoaderIter
         make_iterator, next_batch = loader_class.__iter__, iterator_class.__next__
-        discovery = self
+        discovery, loader_of = self, self.job.loader_of
 
         def __iter__(loader: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:  # noqa: N807
             discovery.recorder.safely("loader", discovery._iterated, loader)
             discovery.recorder.safely("loader", discovery.watcher.epoch_begins, loader)
+            discovery._quiet = False
             iterator = make_iterator(loader)
             discovery.recorder.safely("loader", discovery.job.iterating, loader, iterator)
             return discovery.job.batches(loader, iterator)
@@ -280,7 +297,7 @@ class Discovery:
             batch = next_batch(iterator)
             try:
                 waited = time.perf_counter() - begin
-                loader = discovery.job.loader_of(iterator)
+                loader = loader_of(iterator)
                 if loader is None:
                     return batch
                 return discovery.watcher.batch(loader, batch, waited)

@@ -33,7 +33,7 @@ class FailedCalls:
         Only torch's own generator is restored: reading those of Python, NumPy and the devices takes
         some 60 microseconds in every step, and other numbers after an error do no harm.
         """
-        random_state = torch.get_rng_state()
+        random_state = torch.default_generator.get_state()
         try:
             return call(*args, **kwargs)
         except Exception as error:

@@ -41,7 +41,8 @@ class Rechecks:
         self._ids: list[str] = []
         self._every = FIRST_RECHECK
         self._next = 0
-        self._looking = False
+        self.looking = False
+        """The Guard compares calls of the steps under way."""
         self._waited = 0
         self._snapshot = Snapshot(job.models, job.optimizers)
         self._snapshot_at, self._snapshot_s = -math.inf, 0.0
@@ -65,13 +66,13 @@ class Rechecks:
     def _step(self) -> None:
         """Called at the end of each step. All ranks ask the same questions at the same steps."""
         try:
-            if self._looking:
+            if self.looking:
                 self._waited += 1
                 ended = self.checks.answered() or self._waited >= WAIT_UNITS
                 if self._agree(float(ended), "min"):
                     self._checked()
             elif self.job.steps >= self._next:
-                self._looking, self._waited = True, 0
+                self.looking, self._waited = True, 0
                 self.checks.look_at(self._called())
         except Exception:
             self._end()  # the other ranks cannot be reached: no more checks
@@ -79,7 +80,7 @@ class Rechecks:
 
     def _checked(self) -> None:
         passed, wrong, reason = self.checks.looked()
-        self._looking = False
+        self.looking = False
         ids = [boost for boost in self._ids if self._agree(float(boost in wrong), "max")]
         if ids:
             self._take_out(ids, reason or "on another rank")

@@ -17,7 +17,8 @@ import torch
 
 from flatout_agent import wire
 from flatout_agent.apply.booster import Booster
-from flatout_agent.attach.chain import Depth
+from flatout_agent.attach.chain import Depth, without
+from flatout_agent.boost import Switch
 from flatout_agent.boosts import names
 from flatout_agent.job import Job
 from flatout_agent.live import checks, decide, idle, op_shares, peers, rechecks, run_length
@@ -26,12 +27,14 @@ from flatout_agent.live.budget import Budget
 from flatout_agent.live.calls import RecordedCall, again
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.checks import Checked
+from flatout_agent.live.failed_calls import CALLED
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.recipe import Tuning
 from flatout_agent.live.state import Story, Tick
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch.interruptions import watch_saving
 from flatout_agent.watch.job_facts import JobNotes
+from flatout_agent.watch.profile import compile
 from flatout_agent.watch.run import RunWatch, compile_counters
 from flatout_agent.watch.step_calls import StepCalls
 from flatout_agent.watch.tensors import synchronize, tensors_in
@@ -93,6 +96,15 @@ class LiveWatch(RunWatch):
         self._report_at = NEVER  # a report lets go of the boosts that took hold
         job.handovers = weakref.WeakSet()
 
+    @property
+    def quiet(self) -> bool:  # type: ignore[override]  # of a class that has a constant
+        """Everything is decided, and the Guard does not look at the next step."""
+        return self.story is None and not self.rechecks.looking and not self._by_call
+
+    @property
+    def reads_steps(self) -> bool:  # type: ignore[override]  # of a class that has a constant
+        return self.beat is not None or self.history is not None
+
     def _count_from_here(self) -> None:
         """The counts of the unit and the step under way."""
         self._finite: dict[torch.device, torch.Tensor] = {}
@@ -105,6 +117,7 @@ class LiveWatch(RunWatch):
         self.notes.loader(loader)
 
     def epoch_begins(self, loader: torch.utils.data.DataLoader[Any]) -> None:
+        self._catch_up()  # by the loader that has fed the steps so far
         super().epoch_begins(loader)
         self._clean, self._epoch_began = False, True
 
@@ -113,6 +126,8 @@ class LiveWatch(RunWatch):
     ) -> None:
         self._clean = False
         self.notes.model(model)
+        if self.story is None and not self.checks.on:
+            return
         number = self.job.models.index(model)
         self.job.wrap_call(model, Depth.WATCH, lambda call: self._watched(model, number, call))
 
@@ -183,16 +198,23 @@ class LiveWatch(RunWatch):
         if self.story is not None and self.beat is not None:
             self.beat.flag(layout.TUNING)
         super().step()
-        self._epoch_began = False
         if self._scratch and self.job.steps <= FIRST_STEPS:
             self._first_steps()
+        if self.story is None:
+            return
+        self._epoch_began = False
         self._updates.step()
-        if self.job.steps == JOB_STEPS and self.story is not None:
+        if self.job.steps == JOB_STEPS:
             self._choose_unit()
         if self._by_call:
             self._clean = False  # the update itself belongs to no micro-step
-        elif self.story is not None:
+        else:
             self._unit_ended()
+
+    def _catch_up(self) -> None:
+        """Count the steps that were not told, as it was quiet."""
+        if self.job.steps > self._counted_to:
+            self._count(self.ended)
 
     def _first_steps(self) -> None:
         """In a throw-away run: what is written from now on is the training's; record each step."""
@@ -252,10 +274,21 @@ class LiveWatch(RunWatch):
         self.notes.close()
         self._forget(names())
         self._settled_at = self.job.steps
+        self._watch_less()
         self.tell(self.summary())
         if self.orders.stop:
             self.end_at_once()
         self.rechecks.begin(self.tuning.state.kept)
+
+    def _watch_less(self) -> None:
+        """Take off what only boosts need that are not on."""
+        kept = [candidate.boost for candidate in self.tuning.state.kept]
+        if not any(boost.switch is Switch.ITERATOR for boost in kept):
+            self.job.handovers = None
+        # The program's compiled code would be compiled again without the layers.
+        if not (self.checks.on or self._by_call or self.job.by_hand or compile.in_use()):
+            for model in self.job.models:
+                without(model, Depth.WATCH)
 
     def program_ends(self) -> None:
         self.background.end()
@@ -365,7 +398,7 @@ class LiveWatch(RunWatch):
             if order not in self._on:
                 self.booster.on(order)
         self._on = list(on)
-        self.checks.on = bool(on)
+        self.checks.on = any(module.BOOST.moment in CALLED for _, module in self.booster.orders)
 
     def compile_aside(self, candidate: Candidate) -> Generator[None, Tick, tuple[int, float]]:
         """Compile beside the program if possible; returns (units trained meanwhile, seconds)."""
@@ -463,6 +496,7 @@ class LiveWatch(RunWatch):
 
     def summary(self) -> wire.LiveSummary:
         """The current state of the tuning. Step times are those of units."""
+        self._catch_up()
         state = self.tuning.state
         since = self.job.steps - self._settled_at if self._settled_at is not None else 0
         written_s, measured = state.written_s, math.isfinite(state.written_s)

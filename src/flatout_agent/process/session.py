@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flatout_agent.capture.taker import Taker
     from flatout_agent.ranks.install import RankRuntime
     from flatout_agent.ranks.native import NativeRuntime
+    from flatout_agent.watch.run import RunWatch
 
 
 class Session(NamedTuple):
@@ -111,20 +112,27 @@ def _watcher(orders: wire.Orders, job: Job, booster: Booster, recorder: Recorder
         if orders.trial is not None:  # tuned with everything it saves kept off the user's files
             seed_everything(orders.trial.seed)
         watcher = LiveWatch(job, booster, recorder, orders.live, orders.trial is not None)
-        watcher.beat = _beat(orders, job, recorder)
+        _equip(watcher, orders, job, recorder)
     elif orders.trial is None or orders.export is not None:
         from flatout_agent.watch.run import RunWatch
 
         if orders.trial is not None:  # to its model, with everything it saves kept off the files
             seed_everything(orders.trial.seed)
         watcher = RunWatch(job, booster, recorder)
-        watcher.beat = _beat(orders, job, recorder)
+        _equip(watcher, orders, job, recorder)
     else:
         from flatout_agent.watch.trial import TrialWatch
 
         seed_everything(orders.trial.seed)
         watcher = TrialWatch(job, booster, recorder, orders.trial)
     return watcher
+
+
+def _equip(watcher: RunWatch, orders: wire.Orders, job: Job, recorder: Recorder) -> None:
+    """Let the watcher feed the pulse; in a process that nobody follows it keeps no history."""
+    watcher.beat = _beat(orders, job, recorder)
+    if orders.until_put_back:
+        watcher.history = None
 
 
 def _taker(orders: wire.Orders, job: Job, recorder: Recorder) -> Taker | None:

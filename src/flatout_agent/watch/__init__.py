@@ -16,9 +16,15 @@ class Watcher:
     """
 
     light = True
-    reads_losses = False
-    """`backward` is called for each backward pass of the whole run, even if the watcher is
-    light."""
+    quiet = False
+    """Asked at each step's end: until the next one, or until an epoch begins, it needs no calls for
+    backward passes and optimizers. Their hooks stay, as compiled code of the program may depend on
+    their number, but return at once."""
+    reads_steps = True
+    """`step` is called for each step, even if the watcher is quiet."""
+    loss_seen: Callable[[torch.Tensor], None] | None = None
+    """Called instead of `backward` while the watcher is quiet, even if it is light; it raises
+    nothing. None if nobody reads the losses."""
     ended = 0.0
     """When the last step ended, by `time.perf_counter`, if the watcher notes that."""
     leave_loop: Callable[[], None] | None = None

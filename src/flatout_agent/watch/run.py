@@ -96,12 +96,15 @@ class RunWatch(Watcher):
     the model's first inputs, assumed to stay the same.
     """
 
+    quiet = True
+
     def __init__(self, job: Job, booster: Booster, recorder: Recorder) -> None:
         self.job = job
         self.booster = booster
         self.recorder = recorder
         self.record = LoopRecord()
-        self.history = StepHistory(job)
+        self.history: StepHistory | None = StepHistory(job)
+        """For the report of a crash, or None if nobody reads one."""
         self.last_step = Step()
         self._last_loader: torch.utils.data.DataLoader[Any] | None = None
         self.samples = 0
@@ -111,22 +114,26 @@ class RunWatch(Watcher):
         self._samples_at_start = 0
         self._wait_at_start = 0.0
         self._usual_samples = 0
+        self._counted_to = 0
+        """The step up to which samples are counted."""
         self._report_at = REPORT_AFTER_STEPS
         self.beat: Beat | None = None
         """Feeds the pulse, if one is wanted."""
 
     @property
-    def reads_losses(self) -> bool:  # type: ignore[override]  # of a class that has a constant
-        return self.beat is not None
+    def loss_seen(self) -> Callable[[torch.Tensor], None] | None:  # type: ignore[override]
+        return self.beat.loss_seen if self.beat is not None else None
 
     def epoch_begins(self, loader: torch.utils.data.DataLoader[Any]) -> None:
-        self.history.epoch(loader)
+        if self.history is not None:
+            self.history.epoch(loader)
         if self.beat is not None and loader is self.record.training_loader:
             self.beat.flag(layout.EPOCH_BEGAN)
 
     def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> Any:
         self._last_loader = loader
-        self.history.batch(loader, batch)
+        if self.history is not None:
+            self.history.batch(loader, batch)
         if self.record.training_loader is None or loader is self.record.training_loader:
             self.record.batch(loader, batch, wait_s)
             if self.beat is not None:
@@ -156,19 +163,12 @@ class RunWatch(Watcher):
 
     def step(self) -> None:
         now = time.perf_counter()
-        self.history.step()
-        step = self.last_step = self.record.step(now, at_call=self.job.by_hand)
-        if self.record.training_loader is None:
-            self._usual_samples = step.samples = step.samples or self._usual_samples
-        elif not step.samples:  # programs may make another loader for each epoch
-            self.record.training_loader = self.record.last_loader = self._last_loader
-            if self.beat is not None:
-                self.beat.other_loader()
-        self.samples += step.samples
-        self.wait_s += step.wait_s
+        if self.history is not None and self.job.steps >= self.history.due:
+            self.history.step()
+        self._count(now)
         self.ended = now
         if self.beat is not None:
-            self.beat.step(step, now, self.record.training_loader)
+            self.beat.step(self.last_step, now, self.record.training_loader)
         if self.began is None:
             self.began = now
             self._samples_at_start, self._wait_at_start = self.samples, self.wait_s
@@ -176,13 +176,29 @@ class RunWatch(Watcher):
             self._report_at = 2 * self.job.steps
             self.booster.report(final=False)
 
+    def _count(self, now: float) -> None:
+        """Count the samples and the waiting of the last step, and of those before it that were not
+        told.
+        """
+        steps, self._counted_to = self.job.steps - self._counted_to, self.job.steps
+        step = self.last_step = self.record.step(now, at_call=self.job.by_hand)
+        if self.record.training_loader is None:
+            self._usual_samples = step.samples or self._usual_samples
+            step.samples = steps * self._usual_samples
+        elif not step.samples:  # programs may make another loader for each epoch
+            self.record.training_loader = self.record.last_loader = self._last_loader
+            if self.beat is not None:
+                self.beat.other_loader()
+        self.samples += step.samples
+        self.wait_s += step.wait_s
+
     def program_ends(self) -> None:
         if self.beat is not None:
             self.beat.end()
         self.booster.report()
         recompiles, graph_breaks = compile_counters()
-        if tracebacks.ending() is not None:
-            self.recorder.safely("history", self._write_history)
+        if self.history is not None and tracebacks.ending() is not None:
+            self.recorder.safely("history", self._write_history, self.history)
         self.recorder.write(
             wire.Ended(
                 reason="program",
@@ -199,8 +215,8 @@ class RunWatch(Watcher):
             )
         )
 
-    def _write_history(self) -> None:
-        self.recorder.write(self.history.seen())
+    def _write_history(self, history: StepHistory) -> None:
+        self.recorder.write(history.seen())
 
     def end_at_once(self) -> None:
         """End the program, or its loop, as the answer that it was started for exists."""
