@@ -490,7 +490,7 @@ class LiveWatch(RunWatch):
                 wire.Decided(candidate.id, "dropped", reason, params=candidate.params, step=step)
             )
         self.switch(state.on)
-        if self.story is None and state.kept:
+        if self.story is None and state.kept and math.isfinite(state.written_s):
             self.story = self.tuning.measure_kept()
             self._last = None
 

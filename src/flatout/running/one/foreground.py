@@ -9,12 +9,13 @@ which.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -73,6 +74,7 @@ PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 FROM_TERMINAL = ("SIGQUIT", "SIGBREAK")
 """Signals that the terminal sends to the program too."""
 STDERR = 2
+WAIT_S = 1.0
 EXPORT = wire.ExportOrders()
 """Take the model at the end of the program."""
 
@@ -140,7 +142,7 @@ def run(
             elif meanwhile is not None and orders is not None:
                 meanwhile(orders.parent / "records", process)
         finally:
-            returncode = process.wait()
+            returncode = _end_of(process)
             WATCHDOG.forget(process.pid)
             if ranks is not None:
                 returncode = ranks.returncode(returncode)
@@ -168,6 +170,29 @@ def _environment(
     if any(order.id == "compile" for order in boosts):
         environment.share_compiled(env, folder.ROOT / "cache" / "inductor")
     return env
+
+
+def _end_of(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the program's end; returns its exit code, -N if signal N ended it.
+
+    A signal that comes just before `wait` blocks is handled only when that returns: the program
+    would not get it. So this waits for signals too, and where it cannot, not for long at a time.
+    """
+    if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
+        with suppress(OSError), ExitStack() as stack:  # an old kernel, a sandbox
+            ended = os.pidfd_open(process.pid)
+            stack.callback(os.close, ended)
+            told, tells = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            stack.callback(os.close, told)
+            stack.callback(os.close, tells)
+            stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(tells))
+            while process.poll() is None:
+                readable, _, _ = select.select([ended, told], [], [])
+                if told in readable:
+                    os.read(told, 4096)
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(WAIT_S)
 
 
 def _shell_code(returncode: int, ctrl_c: bool) -> int:
