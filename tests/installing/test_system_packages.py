@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flatout.installing import description, system_packages
-from flatout.installing.system_packages import KINDS
+from flatout.installing.system_packages import FOR_PEOPLE
 from flatout.installing.target import Target
 from installing import grammar
 
@@ -21,11 +21,11 @@ SYSTEMS += ["linux", "windows", "macos"]
 def test_every_kind_has_an_answer_everywhere(system: str) -> None:
     for python in ("", ",python=3.11"):
         here = description.read(f"os={system},driver=580.95.05{python}")
-        for kind in KINDS:
+        for kind in FOR_PEOPLE:
             found = system_packages.commands(here, kind)
             assert found, kind
             (grammar.powershell if here.system == "Windows" else grammar.bash)(found)
-        assert system_packages.commands(here, *KINDS)
+        assert system_packages.commands(here, *FOR_PEOPLE)
         assert system_packages.commands(here) == ()
 
 

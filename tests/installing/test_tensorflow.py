@@ -10,7 +10,7 @@ from flatout.knowledge.compat import tensorflow as table
 from flatout.nouns.errors import UserError
 from installing import grammar
 
-NEWEST = table.newest()
+NEWEST = table.releases()[-1]
 PYTHON = NEWEST.pythons[-1]
 
 

@@ -13,15 +13,13 @@ from typing import Any
 from packaging.version import Version
 
 from every import for_every
-from flatout.knowledge.compat import cuda, cudnn, pytorch, rocm, tables, tensorflow
+from flatout.knowledge.compat import cuda, pytorch, tables, tensorflow
 
 FOLDER = Path(tables.__file__).parent
 FILES = sorted(FOLDER.glob("*.toml"))
 RELEASES: dict[str, tuple[Any, ...]] = {
     "cuda": cuda.releases(),
-    "cudnn": cudnn.releases(),
     "pytorch": pytorch.releases(),
-    "rocm": rocm.releases(),
     "tensorflow": tensorflow.releases(),
 }
 each_torch = for_every(pytorch.releases(), lambda release: release.version)
@@ -78,7 +76,7 @@ def test_there_is_no_hole_between_releases(table: str) -> None:
 
 
 def test_a_major_ends_where_it_really_ended() -> None:
-    last = {"cuda": {"11": "11.8", "12": "12.9"}, "cudnn": {"8": "8.9"}, "pytorch": {"1": "1.13"}}
+    last = {"cuda": {"11": "11.8", "12": "12.9"}, "pytorch": {"1": "1.13"}}
     for table, ends in last.items():
         for major, end in ends.items():
             found = [one.version for one in RELEASES[table] if one.version.split(".")[0] == major]
@@ -87,7 +85,7 @@ def test_a_major_ends_where_it_really_ended() -> None:
 
 def test_the_tables_reach_as_far_back_as_they_promise() -> None:
     first = {table: found[0].version for table, found in RELEASES.items()}
-    promised = {"cuda": "11.0", "cudnn": "8.0", "pytorch": "1.12", "tensorflow": "2.8"}
+    promised = {"cuda": "11.0", "pytorch": "1.12", "tensorflow": "2.8"}
     assert {table: first[table] for table in promised} == promised
 
 
@@ -136,25 +134,6 @@ def test_every_cuda_that_others_name_is_in_the_table() -> None:
     for version in named - {None}:
         assert version is not None
         assert cuda.release(version) is not None or Version(version) < first
-    majors = {release.version.split(".")[0] for release in cuda.releases()}
-    assert {major for one in cudnn.releases() for major in one.cuda_majors} == majors
-
-
-def test_every_cudnn_that_others_name_is_in_the_table_and_fits_its_cuda() -> None:
-    pairs = [(b.cuda, b.cudnn) for release in pytorch.releases() for b in release.builds]
-    pairs += [(release.cuda, release.cudnn) for release in tensorflow.releases()]
-    for toolkit, version in pairs:
-        if toolkit is not None and version is not None:
-            found = cudnn.release(version)
-            assert found is not None, version
-            assert toolkit.split(".")[0] in found.cuda_majors
-
-
-def test_a_newer_cudnn_knows_no_fewer_new_gpus() -> None:
-    known = [one for one in cudnn.releases() if one.newest_capability]
-    newest = [one.newest_capability or (0, 0) for one in known]
-    assert newest == sorted(newest)
-    assert all((one.oldest_capability or (0, 0)) <= (one.newest_capability or ()) for one in known)
 
 
 @each_build
@@ -236,19 +215,6 @@ def test_nothing_comes_back_that_has_ended() -> None:
         assert Version(earlier.pythons[0]) <= Version(later.pythons[0])
         assert Version(earlier.glibc) <= Version(later.glibc)
         assert Version(earlier.macos or "0") <= Version(later.macos or "0")
-
-
-def test_kinds_of_gpu_named_by_builds_are_known() -> None:
-    named = {
-        item
-        for release in pytorch.releases()
-        for b in release.builds
-        if b.rocm
-        for item in b.arch_list
-    }
-    assert named <= {target.name for target in rocm.targets()}
-    supported = {item for release in rocm.releases() for item in release.supported}
-    assert supported <= {target.name for target in rocm.targets()}
 
 
 @for_every(tensorflow.releases(), lambda release: release.version)

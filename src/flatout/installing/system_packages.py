@@ -5,8 +5,6 @@ from __future__ import annotations
 from flatout.installing import shell
 from flatout.installing.target import Target
 
-KINDS = ("compiler", "python-headers", "kernel-headers", "dkms", "infiniband", "fabric-manager")
-
 FAMILIES = {
     "apt": ("debian", "ubuntu"),
     "dnf": ("fedora", "rhel", "centos", "amzn", "rocky", "almalinux", "ol"),

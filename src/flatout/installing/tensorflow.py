@@ -11,7 +11,6 @@ from flatout.knowledge.compat import cuda, tensorflow
 from flatout.knowledge.compat.tensorflow import TensorflowRelease
 from flatout.nouns.errors import UserError
 
-GUIDE = "https://www.tensorflow.org/install/pip"
 ROCM_GUIDE = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/3rd-party/"
 LAST_ON_INTEL_MACS = "2.16"
 CHECK = "import tensorflow as tf; print(tf.__version__, tf.config.list_physical_devices('GPU'))"

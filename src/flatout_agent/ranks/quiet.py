@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-aten = torch.ops.aten
-
 
 class LoudOperator(Exception):  # noqa: N818 - a decision with its reason, not an error
     """An operator draws random numbers in a way unknown here."""

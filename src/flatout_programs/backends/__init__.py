@@ -68,8 +68,3 @@ def names() -> list[str]:
 def load(backend: str) -> Any:
     """The module of a backend."""
     return importlib.import_module("{}.{}".format(__name__, backend.replace("-", "_")))
-
-
-def variant(backend: str, name: str) -> Variant | None:
-    """The variant of that name."""
-    return next((item for item in load(backend).BACKEND.variants if item.name == name), None)

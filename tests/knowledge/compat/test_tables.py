@@ -34,7 +34,6 @@ def test_a_good_table_is_read() -> None:
     assert found.yes("yes") is True
     assert found.yes("no") is False
     assert found.text_or_none("other") is None
-    assert found.capability_or_none("other") is None
     assert found.source() == "https://example.org/page"
 
 

@@ -64,10 +64,6 @@ class Row:
         """A compute capability written as "8.6"."""
         return self._capability(name, self.text(name))
 
-    def capability_or_none(self, name: str) -> tuple[int, int] | None:
-        """A compute capability, or None if the field is absent."""
-        return self.capability(name) if name in self.fields else None
-
     def capabilities(self, name: str) -> tuple[tuple[int, int], ...]:
         """Compute capabilities written as "7.5 8.0 8.6": at least one, the lowest first."""
         capabilities = tuple(self._capability(name, text) for text in self.text(name).split())

@@ -37,11 +37,6 @@ def release(version: str) -> TensorflowRelease | None:
     return tables.release(releases(), version)
 
 
-def newest() -> TensorflowRelease:
-    """The newest release in the table."""
-    return releases()[-1]
-
-
 def _release(row: tables.Row) -> TensorflowRelease:
     return TensorflowRelease(
         version=row.text("version"),
