@@ -186,7 +186,7 @@ def divided(
     """The model under this plan of `flatout.parallelize`, and what that says a device needs."""
     import flatout
     from flatout_agent import parallelism
-    from flatout_train.parallel.estimating import estimate
+    from flatout_train.parallel.choosing import estimate
 
     ranks = int(os.environ["WORLD_SIZE"])
     inputs, targets = data[: rows // ranks]

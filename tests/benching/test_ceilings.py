@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.benching import ceiling_run, ceiling_sheets, ceiling_store, ceilings
+from flatout.benching import ceiling_run, ceiling_store, ceilings
 from flatout.benching.ceiling_run import CeilingOrders, Measurements
 from flatout.benching.ceiling_watch import GpuWatch
 from flatout.nouns.ceiling import Ceiling, Device, Point
@@ -322,15 +322,15 @@ H200 = Device("cuda:0", "NVIDIA H200", 141 * 2**30)
     ],
 )
 def test_the_data_sheet(ceiling_id: str, figure: Any) -> None:
-    assert ceiling_sheets.figure(ceiling_id, H200, [H200]) == figure
+    assert ceilings.sheet_figure(ceiling_id, H200, [H200]) == figure
 
 
 def test_without_a_data_sheet_there_is_no_figure() -> None:
     unknown = Device("cuda:0", "NVIDIA A100-SXM4-40GB MIG 1g.5gb")
-    assert ceiling_sheets.figure("matmul-bf16", unknown, [unknown]) is None
-    assert ceiling_sheets.figure("matmul-bf16", None, []) is None
+    assert ceilings.sheet_figure("matmul-bf16", unknown, [unknown]) is None
+    assert ceilings.sheet_figure("matmul-bf16", None, []) is None
     grace = Device("cuda:0", "NVIDIA GH200 480GB", 96 * 2**30)
-    assert ceiling_sheets.figure("copy-host-to-device-pinned", grace, [grace]) is None
+    assert ceilings.sheet_figure("copy-host-to-device-pinned", grace, [grace]) is None
 
 
 def test_under_load_is_what_counts() -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from diagnosing.job import made
-from flatout.diagnosing import gains
+from flatout.diagnosing import diagnose
 from flatout.diagnosing.checks import Diagnosis
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Gain
@@ -19,7 +19,7 @@ def saving(ms: float | None, uncertainty: float | None = None) -> Diagnosis:
 
 
 def gain(code: str, ms: float, profile: Profile, uncertainty: float | None = None) -> Gain:
-    found = gains.gain(code, saving(ms, uncertainty), profile)
+    found = diagnose.gain(code, saving(ms, uncertainty), profile)
     assert found is not None
     return found
 
@@ -35,7 +35,7 @@ def gpu(host_ms: float | None = None) -> Profile:
 
 
 def test_a_saving_without_a_figure_is_not_predicted() -> None:
-    assert gains.gain("SYNC001", saving(None), gpu()) is None
+    assert diagnose.gain("SYNC001", saving(None), gpu()) is None
 
 
 def test_a_measured_saving_is_ten_percent_off_a_modelled_one_forty() -> None:
@@ -52,10 +52,10 @@ def test_a_check_may_say_how_sure_it_is() -> None:
 
 def test_no_more_is_saved_than_there_is() -> None:
     diagnosis = dataclasses.replace(saving(20.0), most_ms=22.0)
-    found = gains.gain("KERN010", diagnosis, gpu())
+    found = diagnose.gain("KERN010", diagnosis, gpu())
     assert found is not None and found.high == pytest.approx(100 / 78)
     low = dataclasses.replace(saving(20.0), most_ms=10.0)
-    bound = gains.gain("KERN010", low, gpu())
+    bound = diagnose.gain("KERN010", low, gpu())
     assert bound is not None and bound.high == bound.ratio
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flatout.exporting import reasons
+from flatout.exporting import worker
 
 
 @pytest.mark.parametrize(
@@ -30,5 +30,5 @@ from flatout.exporting import reasons
     ],
 )
 def test_reasons(error: str, message: str, words: str) -> None:
-    found = reasons.plain({"error": error, "message": message, "last": message})
+    found = worker.plain_reason({"error": error, "message": message, "last": message})
     assert words in found

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from flatout.installing import conda, description
+from flatout.installing import answers, description
 from installing import grammar
 
 
 def read(text: str) -> tuple[dict[str, Any], str]:
-    file, choice = conda.environment(description.read(text))
+    file, choice = answers.conda_environment(description.read(text))
     environment = dict(yaml.safe_load(file))
     assert environment["channels"] == ["conda-forge", "nodefaults"]
     assert environment["name"] == "training"
@@ -55,6 +55,6 @@ def test_a_python_is_always_named() -> None:
 
 
 def test_without_a_driver_conda_is_told_which_cuda() -> None:
-    file, _ = conda.environment(description.read("gpu=rtx4090,python=3.12"))
+    file, _ = answers.conda_environment(description.read("gpu=rtx4090,python=3.12"))
     assert "# create: CONDA_OVERRIDE_CUDA=13." in file
     assert "# driver 580 or newer is needed" in file

@@ -11,7 +11,6 @@ import pytest
 
 from flatout.reporting import html
 from flatout.reporting.chart import BarChart
-from flatout.reporting.export import figures
 from flatout.reporting.export import html as export_html
 from flatout.reporting.history import charts as history_charts
 from flatout.reporting.history import page, series
@@ -157,7 +156,7 @@ def test_every_curve_of_an_export_and_of_a_run_is_drawn(
     run_charts = history_charts.charts(history, test_history.TRIAL)
     for path, charts in (
         (run_page, run_charts),
-        (export_page, figures.charts(test_export.RESULT)),
+        (export_page, export_html.drawn_charts(test_export.RESULT)),
     ):
         visited(browser, path, scheme=scheme)
         assert browser.get_log("browser") == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample
-from flatout.watching.expected import steps_before
+from flatout.watching.job_watch import steps_before
 from flatout.watching.recording import NAME, HistoryRecording, last_frame
 
 

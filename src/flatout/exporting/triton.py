@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flatout.exporting import artefact
-from flatout.exporting.served_model import AGAIN, ServedModel, check, read
+from flatout.exporting.artefact import MANIFEST, SCHEMA, specs
 from flatout.nouns.errors import UserError
 from flatout.nouns.exported import TensorSpec
 
@@ -20,6 +23,34 @@ TYPES = {
     **{f"int{bits}": f"TYPE_INT{bits}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"TYPE_UINT{bits}" for bits in (8, 16, 32, 64)},
 }
+
+AGAIN = "export the model again: flatout export train.py"
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A verified model in its folder."""
+
+    folder: Path
+    name: str
+    """The name of its class."""
+    backend: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    files: dict[str, str]
+    """Name -> SHA-256."""
+    packages: dict[str, str]
+    """The packages that load.py imports, with the versions used to measure it."""
+    options: dict[str, Any]
+    """Options of the backend, such as the names of inputs and outputs in the model's file."""
+    batched: bool
+    """Whether several requests can be served together."""
+    best_batch: int
+    """The batch size with the most rows per second."""
+    most_rows: int
+    """The largest batch that was verified or measured."""
+    exact: bool
+    on_gpu: bool
 
 
 @dataclass(frozen=True)
@@ -82,7 +113,7 @@ def write(folder: Path, out: Path | None = None) -> Repository:
     Raises UserError for a backend without a counterpart in Triton, and if something else is in
     the way.
     """
-    model = read(folder)
+    model = read_served(folder)
     backend = BACKENDS.get(model.backend)
     if backend is None:
         raise UserError(
@@ -91,7 +122,7 @@ def write(folder: Path, out: Path | None = None) -> Repository:
             + "flatout export "
             + " ".join(f"--only {name}" for name in BACKENDS),
         )
-    check(model)
+    check_served(model)
     name = re.sub(r"[^\w.-]", "_", model.name, flags=re.ASCII)
     repository = out if out is not None else model.folder / "triton"
     place = _cleared(repository / name)
@@ -148,9 +179,9 @@ def _config(model: ServedModel, backend: _Backend, name: str, notes: tuple[str, 
         *backend.lines,
         f"max_batch_size: {model.most_rows if batched else 0}",
     ]
-    for kind, specs in (("input", model.inputs), ("output", model.outputs)):
-        names = model.options.get(f"{kind}s") or [spec.name for spec in specs]
-        for place, (known, spec) in enumerate(zip(names, specs, strict=True)):
+    for kind, tensors in (("input", model.inputs), ("output", model.outputs)):
+        names = model.options.get(f"{kind}s") or [spec.name for spec in tensors]
+        for place, (known, spec) in enumerate(zip(names, tensors, strict=True)):
             ordinal = f"{kind.upper()}__{place}"
             lines += _tensor(kind, ordinal if backend.ordinal else known, spec, batched)
     if batched and model.best_batch > 1:
@@ -188,3 +219,57 @@ def _quoted(text: str) -> str:
         for byte in text.encode()
     )
     return f'"{"".join(signs)}"'
+
+
+def read_served(folder: Path) -> ServedModel:
+    """The model. Raises UserError if the folder holds none that this version of flatout knows."""
+    path = folder / MANIFEST
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        if facts.get("schema") != SCHEMA:
+            raise UserError(
+                f"{path} has schema {facts.get('schema')!r}; this flatout reads {SCHEMA}", AGAIN
+            )
+        return _model(folder.resolve(), facts)
+    except OSError as error:
+        raise UserError(
+            f"{folder} holds no exported model: {path.name}: {error.strerror}",
+            "give the folder that an export has written",
+        ) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be understood: {type(error).__name__}: {error}", AGAIN
+        ) from error
+
+
+def check_served(model: ServedModel) -> None:
+    """Raise UserError for a file that differs from the verified one."""
+    for name, wanted in model.files.items():
+        path = model.folder / name
+        if not path.resolve().is_relative_to(model.folder):
+            raise UserError(f"the manifest names {name!r}, which is outside of {model.folder}")
+        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
+        if found != wanted:
+            raise UserError(f"{path} is not the file that was verified: {found[:12]}", AGAIN)
+
+
+def _model(folder: Path, facts: dict[str, Any]) -> ServedModel:
+    axes = {*facts["input_axes"], *facts["output_axes"]}
+    points = (facts.get("measured") or {}).get("batches") or ()
+    best = max(points, key=lambda point: float(point["samples_per_s"]), default=None)
+    sizes = [*map(int, facts["batch_sizes"]), *(int(point["batch"]) for point in points)]
+    return ServedModel(
+        folder=folder,
+        name=str(facts["model"]),
+        backend=str(facts["backend"]),
+        inputs=specs(facts["inputs"]),
+        outputs=specs(facts["outputs"]),
+        files={str(name): str(digest) for name, digest in facts["files"].items()},
+        packages={str(name): str(version) for name, version in facts["packages"].items()},
+        options=dict(facts["options"]),
+        batched=bool(facts["batch_dynamic"]) and not facts.get("batch_matters") and axes == {0},
+        best_batch=int(best["batch"]) if best else max(sizes, default=1),
+        most_rows=max(sizes, default=1),
+        exact=facts["precision"] == "exact",
+        on_gpu=bool(facts.get("on_gpu")),
+    )

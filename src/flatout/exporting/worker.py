@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ from typing import Any
 
 import psutil
 
-from flatout.exporting import reasons
 from flatout.nouns import units
 from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
@@ -25,6 +25,32 @@ from flatout_agent import limits
 POLL_S = 0.2
 SPARED = 0.9
 """Share of the initially free memory that one process may take."""
+
+LONGEST_REASON = 160
+KNOWN_ERRORS: tuple[tuple[str, str], ...] = (
+    (
+        r"InvalidCxxCompiler|No working C\+\+ compiler|g\+\+.*not found|CppCompileError: .*not "
+        r"not found",
+        "there is no C++ compiler: install g++ (apt install g++) or clang",
+    ),
+    (
+        r"fatal error: Python\.h",
+        "Python's headers are missing: install python3-dev for this interpreter",
+    ),
+    (
+        r"(?:Unsupported function types|Unsupported function type|unsupported operator|"
+        r"No decompositions registered for|Missing ONNX|UnsupportedFakeTensor|No conversion rule "
+        r"found for operations?)\W*(?P<what>[\w.:,' -]+)",
+        "it does not know an operator of the model: {what}",
+    ),
+    (r"MemoryError|std::bad_alloc|DefaultCPUAllocator: can't allocate", "it ran out of memory"),
+    (r"No space left on device", "the disk is full"),
+    (
+        r"GuardOnDataDependentSymNode|data-dependent",
+        "the model's shapes depend on the values of its inputs",
+    ),
+)
+"""(pattern over the whole error, words); {what} is the pattern's group `what`."""
 
 
 class Broken(Exception):  # noqa: N818 - an outcome with its reason
@@ -50,7 +76,7 @@ class Worker:
             answer = self._talk.answer(min(deadline, time.monotonic() + POLL_S))
             if answer:
                 if "error" in answer:
-                    raise Broken(reasons.plain(answer))
+                    raise Broken(plain_reason(answer))
                 return answer
             if answer is None and not self._talk.running:
                 raise Broken(f"its process crashed: {self._talk.how_it_ended()}")
@@ -119,3 +145,23 @@ def _resident(process: psutil.Process) -> int:
         return int(process.memory_info().rss)
     except psutil.Error:
         return 0
+
+
+def plain_reason(answer: Mapping[str, Any]) -> str:
+    """The reported reason for a worker's failure."""
+    kind, first, last = (str(answer.get(key, "")) for key in ("error", "message", "last"))
+    whole = f"{kind}: {first}\n{last}"
+    for pattern, words in KNOWN_ERRORS:
+        match = re.search(pattern, whole)
+        if match is not None:
+            what = match.groupdict().get("what") or ""
+            return _short(words.format(what=what.strip(" '\"")))
+    line = first or last
+    if kind in ("RuntimeError", "Unfit", "ValueError") and line:
+        return _short(line)
+    return _short(f"{kind}: {line}" if line else kind)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 1].rstrip() + "…"

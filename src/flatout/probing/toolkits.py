@@ -48,7 +48,8 @@ def toolkits(
     libraries = [_real(Path(folder)) for folder in _split(environ.get("LD_LIBRARY_PATH"))]
     starters = {_real(root): nvcc for root, nvcc in reversed(on_path)}
     positions = {
-        root: number for number, root in enumerate(dict.fromkeys(map(_real, _roots(on_path))))
+        root: number
+        for number, root in enumerate(dict.fromkeys(map(_real, [root for root, _ in on_path])))
     }
     return tuple(
         CudaToolkit(
@@ -128,10 +129,6 @@ def _nvcc_version(nvcc: Path, environ: Mapping[str, str]) -> str | None:
     output = conversation.output([str(nvcc), "--version"], environ, STARTING_S)
     release = re.search(r"release (\d+\.\d+)", output or "")
     return release[1] if release else None
-
-
-def _roots(on_path: list[tuple[Path, Path]]) -> list[Path]:
-    return [root for root, _ in on_path]
 
 
 def _is_toolkit(root: Path) -> bool:

@@ -20,9 +20,8 @@ from flatout.probing.live.sampler import MachineSampler
 from flatout.running.one import jobs
 from flatout.watching import hang_stacks
 from flatout.watching.alert_book import AlertBook
-from flatout.watching.expected import steps_before
 from flatout.watching.following import FollowedJob
-from flatout.watching.recording import HistoryRecording
+from flatout.watching.recording import HistoryRecording, last_frame
 from flatout.watching.rules import View
 from flatout.watching.thinned import Thinned
 from flatout_agent.wire import job_list
@@ -34,6 +33,8 @@ JOIN_S = 1.0
 happens outside the lock, and nobody waits for it.
 """
 Tell = Callable[[str], None]
+
+MOST_RUNS = 20
 
 
 class JobWatch:
@@ -167,3 +168,20 @@ class JobWatch:
         if alert.code != "END001":
             subject = f" ({alert.subject})" if alert.subject else ""
             self._tell(f"{alert.code}{subject}: {alert.title}; {alert.evidence}. {more}")
+
+
+def steps_before(run_folder: Path, program: str) -> int | None:
+    """Steps that this program, with these arguments, took when it last ended without an error.
+
+    run_folder: that of the run that begins now; folders of earlier runs are beside it.
+    """
+    try:
+        folders = sorted(path for path in run_folder.parent.iterdir() if path != run_folder)
+    except OSError:
+        return None
+    for folder in folders[: -MOST_RUNS - 1 : -1]:
+        frame = last_frame(folder)
+        for job in frame.jobs if frame is not None else ():
+            if job.program == program and job.exit_code == 0 and job.step:
+                return job.step
+    return None

@@ -42,12 +42,8 @@ def _kind(output: torch.Tensor, target: torch.Tensor) -> str | None:
     if output.numel() != target.numel() or output.shape[0] != target.shape[0]:
         return None
     if whole or bool(((target == 0) | (target == 1)).all()):
-        return "binary accuracy" if _binary(target) else None
+        return "binary accuracy" if bool(((target == 0) | (target == 1)).all()) else None
     return "mean squared error" if output.shape == target.shape else None
-
-
-def _binary(target: torch.Tensor) -> bool:
-    return bool(((target == 0) | (target == 1)).all())
 
 
 def classes_of(output: torch.Tensor, target: torch.Tensor) -> int | None:

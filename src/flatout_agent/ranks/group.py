@@ -17,12 +17,15 @@ import torch
 import torch.distributed as typed
 
 from flatout_agent import wire
-from flatout_agent.ranks import meeting
 
 dist: Any = typed
 """Its process groups are public in C++, and hardly typed."""
 CLOSE_S = 10.0
 """How long the end of a program waits for an exchange that another rank has not joined."""
+
+LOOPBACK = "127.0.0.1"
+"""All ranks are on this machine; the loopback device also exists without a network."""
+INTERFACES = "GLOO_SOCKET_IFNAME"
 
 
 class RankGroup:
@@ -37,7 +40,7 @@ class RankGroup:
         self.size = orders.size
         self._orders = orders
         self._timeout = timedelta(seconds=orders.timeout_s)
-        self._store = meeting.store(orders)
+        self._store = meeting_store(orders)
         self._process = os.getpid()
         self._groups: dict[str, Any] = {}
         self._add("gloo")
@@ -45,7 +48,7 @@ class RankGroup:
     def _add(self, name: str) -> None:
         """A group on CPUs; messages in one group do not wait for another."""
         options = dist.ProcessGroupGloo._Options()
-        options._devices = meeting.devices(self._orders)
+        options._devices = gloo_devices(self._orders)
         options._timeout = self._timeout
         self._groups[name] = dist.ProcessGroupGloo(
             dist.PrefixStore(name, self._store), self.rank, self.size, options
@@ -146,3 +149,31 @@ class RankGroup:
         own = torch.tensor(values, dtype=torch.float64).nan_to_num(nan=1.2345e300)
         both = self.max_(torch.cat([own, -own]))
         return bool((both[: len(values)] == -both[len(values) :]).all())
+
+
+def meeting_store(orders: wire.RankOrders) -> Any:
+    """The store through which ranks find each other."""
+    if not orders.address:
+        return dist.FileStore(orders.store, orders.size) if orders.store else dist.HashStore()
+    host, _, port = orders.address.rpartition(":")
+    return dist.TCPStore(
+        host.strip("[]"),
+        int(port),
+        orders.size,
+        is_master=orders.rank == 0,
+        timeout=timedelta(seconds=orders.timeout_s),
+        wait_for_workers=False,
+    )
+
+
+def gloo_devices(orders: wire.RankOrders) -> list[Any]:
+    """The interfaces or the address on which gloo listens: the user's, or the address that the
+    others reach.
+    """
+    create = dist.ProcessGroupGloo.create_device
+    if not orders.address:
+        return [create(hostname=LOOPBACK)]
+    names = [name.strip() for name in os.environ.get(INTERFACES, "").split(",")]
+    if any(names):
+        return [create(interface=name) for name in names if name]
+    return [create(hostname=orders.host)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,17 +13,82 @@ from flatout_agent import wire
 from flatout_agent.apply.booster import Booster
 from flatout_agent.attach import tracebacks
 from flatout_agent.job import Job
+from flatout_agent.speedups.memory_counters import allocated_bytes, resident_bytes
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.watch.beat import Beat
 from flatout_agent.watch.ending import children_started
-from flatout_agent.watch.history import StepHistory
 from flatout_agent.watch.loop_record import LoopRecord, Step
 from flatout_agent.watch.tensors import peak_bytes
 from flatout_agent.wire import pulse as layout
 
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
+
+
 REPORT_AFTER_STEPS = 20
 """Steps after which every boost has taken hold or has given up."""
+
+APART = 16
+"""Memory is read again after a 16th of the steps so far: about 180 times in a million steps."""
+TENSORS = 4
+"""The number of tensors of a batch that are counted."""
+
+
+class StepHistory:
+    """Memory after some of the steps, and the size of the last batch and of the largest before."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._next = 1
+        self._read: Callable[[], int | None] | None = None
+        self._steps: list[int] = []
+        self._bytes: list[int] = []
+        self._last: int | None = None
+        self._most: int | None = None
+        self._number: int | None = None
+        self._loader: torch.utils.data.DataLoader[Any] | None = None
+
+    def epoch(self, loader: torch.utils.data.DataLoader[Any]) -> None:
+        """An epoch of a loader begins."""
+        self._loader, self._number = loader, -1
+
+    def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any) -> None:
+        """A loader has given a batch."""
+        if self._last is not None and (self._most is None or self._last > self._most):
+            self._most = self._last
+        self._last = _elements(batch)
+        if loader is not self._loader:  # an evaluation came in between
+            self._loader, self._number = loader, None
+        elif self._number is not None:
+            self._number += 1
+
+    def step(self) -> None:
+        """A step has ended: read memory if it is due."""
+        steps = self._job.steps
+        if steps < self._next:
+            return
+        self._next = steps + max(1, steps // APART)
+        if self._read is None:
+            self._read = allocated_bytes if self._job.device == "cuda" else resident_bytes
+        value = self._read()
+        if value is not None:
+            self._steps.append(steps)
+            self._bytes.append(value)
+
+    def seen(self) -> wire.HistorySeen:
+        """The record of it."""
+        loader = self._loader
+        return wire.HistorySeen(
+            steps=tuple(self._steps),
+            memory_bytes=tuple(self._bytes),
+            device=self._job.device,
+            batch_elements=self._last,
+            most_elements=self._most,
+            batch=self._number,
+            batch_size=loader.batch_size if loader is not None else None,
+            in_order=type(getattr(loader, "sampler", None)) is torch.utils.data.SequentialSampler,
+        )
 
 
 class RunWatch(Watcher):
@@ -163,3 +229,16 @@ def compile_counters() -> tuple[int, int]:
     from flatout_agent.speedups import compiling
 
     return compiling.counters()
+
+
+def _elements(batch: Any) -> int:
+    """Elements of the first few tensors, not those deeper than one level."""
+    if isinstance(batch, torch.Tensor):
+        return batch.numel()
+    members: Iterable[Any] = ()
+    if isinstance(batch, (list, tuple)):
+        members = batch
+    elif isinstance(batch, Mapping):
+        members = batch.values()
+    tensors = [member for member in members if isinstance(member, torch.Tensor)]
+    return sum(tensor.numel() for tensor in tensors[:TENSORS])

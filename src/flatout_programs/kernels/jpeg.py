@@ -49,7 +49,7 @@ def installed_decoders(torch: Any) -> dict[str, Decode]:
         pass
     try:
         decode = importlib.import_module("torchvision.io").decode_jpeg
-        decode(torch.frombuffer(bytearray(_smallest(torch)), dtype=torch.uint8))
+        decode(torch.frombuffer(bytearray(encoded(torch, 16, 16, 0)), dtype=torch.uint8))
         decoders["torchvision"] = lambda data: decode(
             torch.frombuffer(bytearray(data), dtype=torch.uint8)
         )
@@ -94,7 +94,3 @@ def encoded(torch: Any, width: int, height: int, seed: int) -> bytes:
     file = io.BytesIO()
     image.frombytes("RGB", (width, height), data).save(file, "JPEG", quality=QUALITY)
     return file.getvalue()
-
-
-def _smallest(torch: Any) -> bytes:
-    return encoded(torch, 16, 16, 0)

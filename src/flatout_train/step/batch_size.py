@@ -6,15 +6,18 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flatout_agent.limits import spare_memory
+from flatout_agent.speedups.memory_counters import peak_resident_bytes
 from flatout_train.errors import UsageError
+from flatout_train.memory.counters import give_back
 from flatout_train.out_of_memory import is_out_of_memory, let_go
-from flatout_train.step.host_peak import HostPeak
 from flatout_train.step.without_trace import without_trace
 
 if TYPE_CHECKING:
@@ -30,6 +33,38 @@ PATIENCE = 2
 """This many doublings in a row without a gain end the timing."""
 HOST_SHARE = 0.7
 """The largest share of the host's available memory that a size may take."""
+
+STATUS, RESET_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+class HostPeak:
+    """`with HostPeak() as peak: ...`, then `peak.bytes`: peak resident bytes above the start.
+
+    Linux counts the peak of every process and lets it be reset; on macOS it is never reset, so only
+    what exceeds the process's earlier peak is seen. 0 on Windows.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._begin = 0
+
+    def __enter__(self) -> HostPeak:
+        give_back(torch.device("cpu"))  # freed memory that is kept would hide new allocations
+        try:
+            RESET_PEAK.write_text("5")
+        except OSError:  # another system, or a /proc that is read-only
+            self._begin = _highest()
+        else:
+            self._begin = _from_status("VmRSS")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.bytes = max(0, _highest() - self._begin)
 
 
 @dataclass(frozen=True)
@@ -209,3 +244,19 @@ def _is_of_memory(error: BaseException, device: torch.device) -> bool:
     return is_out_of_memory(error, device) or (
         cause is not None and is_out_of_memory(cause, device)
     )
+
+
+def _highest() -> int:
+    """The peak resident bytes of this process, or 0 if unknown."""
+    if sys.platform == "linux":
+        return _from_status("VmHWM")
+    return peak_resident_bytes() or 0
+
+
+def _from_status(name: str) -> int:
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return 0
+    counts = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
+    return int(counts[0]) * 1024 if counts else 0

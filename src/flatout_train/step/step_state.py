@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from torch import Tensor, nn, optim
+from torch import nn, optim
 
 from flatout_train.errors import UsageError
 from flatout_train.step.accumulation import Group
@@ -124,13 +124,10 @@ def _load_group(step: Parts, saved: dict[str, Any] | None) -> None:
             f"{len(parameters)}: build the same model and optimizer as for the saved step"
         )
     group.base = [
-        _copied(grad, parameter) for grad, parameter in zip(gradients, parameters, strict=True)
+        None if grad is None else grad.to(parameter.device, copy=True)
+        for grad, parameter in zip(gradients, parameters, strict=True)
     ]
     for parameter, grad in zip(parameters, group.base, strict=True):
         parameter.grad = None if grad is None else grad.clone()
     group.count, group.weight, group.loss = saved["count"], saved["weight"], saved["loss"]
     step._buffers.keep()
-
-
-def _copied(grad: Tensor | None, parameter: Tensor) -> Tensor | None:
-    return None if grad is None else grad.to(parameter.device, copy=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flatout.nouns import throttles
-from flatout.probing.live.intel_sensors import REASONS, IntelSensors
+from flatout.probing.live.intel import REASONS, IntelSensors
 from probing.live.intel_machine import ARC, IntelMachine
 
 MONITOR = "device/hwmon/hwmon4"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.profiling.trace.aligning import _lengths, align
 from flatout.profiling.trace.attribution import look
 from flatout.profiling.trace.recording import Category
+from flatout.profiling.trace.twins import _lengths, align
 from profiling.trace.making import BACKWARD, Trace
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

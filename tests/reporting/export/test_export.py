@@ -21,7 +21,7 @@ from flatout.nouns.exported import (
     Latency,
     TensorSpec,
 )
-from flatout.reporting.export import document, figures, html, screen
+from flatout.reporting.export import document, html, screen
 
 PASSED = ExportGuard(True, "", 128, 3e-7, 1e-5, 1.0, batch_sizes=(1, 32))
 
@@ -125,16 +125,16 @@ def test_page_escapes_what_comes_from_outside_and_holds_the_pictures() -> None:
 
 def test_points_that_lie_together_have_one_label() -> None:
     points = [(5.3, 3e-7), (1.0, 1e-9), (5.1, 3e-7), (9.2, 4e-3), (5.4, 2.9e-7)]
-    assert figures.point_labels(points, [1, 2, 3, 4, 5]) == ["1, 3, 5", "2", "", "4", ""]
+    assert html.point_labels(points, [1, 2, 3, 4, 5]) == ["1, 3, 5", "2", "", "4", ""]
     alike = [(1.0 + at / 50, 1e-7) for at in range(6)]
-    assert figures.point_labels(alike, list(range(4, 10)))[0] == "4-9"
-    assert figures.point_labels([(1.0, 1e-7)], [1]) == ["1"]
-    assert figures.point_labels([], []) == []
+    assert html.point_labels(alike, list(range(4, 10)))[0] == "4-9"
+    assert html.point_labels([(1.0, 1e-7)], [1]) == ["1"]
+    assert html.point_labels([], []) == []
 
 
 def test_every_number_of_a_picture_stands_in_the_key() -> None:
     page = html.render(RESULT)
     assert "<li>Onnxruntime</li><li>Eager</li></ol>" in page
-    for chart in figures.charts(RESULT).values():
+    for chart in html.drawn_charts(RESULT).values():
         told = [label for curve in chart.curves for label in curve.labels if label]
         assert sorted(told) == ["1", "2"]

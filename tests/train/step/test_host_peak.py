@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from flatout_train.step import host_peak
-from flatout_train.step.host_peak import HostPeak
+from flatout_train.step import batch_size
+from flatout_train.step.batch_size import HostPeak
 
 MIB = 2**20
 
@@ -40,7 +40,7 @@ def test_where_the_peak_cannot_be_set_back_only_what_is_above_it_is_seen(
 ) -> None:
     with HostPeak():  # sets back what earlier tests have held
         pass
-    monkeypatch.setattr(host_peak, "RESET", tmp_path / "none" / "clear_refs")
+    monkeypatch.setattr(batch_size, "RESET_PEAK", tmp_path / "none" / "clear_refs")
     with HostPeak() as peak:
         held(200)
     first = peak.bytes
@@ -51,7 +51,7 @@ def test_where_the_peak_cannot_be_set_back_only_what_is_above_it_is_seen(
 
 
 def test_an_unknown_system_counts_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(host_peak, "RESET", tmp_path / "none" / "clear_refs")
+    monkeypatch.setattr(batch_size, "RESET_PEAK", tmp_path / "none" / "clear_refs")
     monkeypatch.setattr(sys, "platform", "win32")
     with HostPeak() as peak:
         held(20)

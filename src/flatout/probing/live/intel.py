@@ -1,10 +1,14 @@
-"""Intel's GPUs now, from the files of i915 and xe and of the programs that use them."""
+"""Intel's GPUs now, from the files of i915 and xe and of the programs that use them.
+
+Reading clocks, throttling, power and temperature wakes a card, so it is first seen whether it
+sleeps.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,6 @@ from flatout.nouns.machine_sample import GpuSample, GpuUse
 from flatout.probing import intel, reading
 from flatout.probing.live.cards import DriverCards
 from flatout.probing.live.drm_clients import DrmClients, DrmUse
-from flatout.probing.live.intel_sensors import IntelSensors
 from flatout.probing.program_answer import Ask, ask
 
 VENDOR = "0x8086"
@@ -27,6 +30,166 @@ SHARED = re.compile(r"gtt|system[0-9]+")
 """Memory regions on the card, and those of the host that the GPU can reach."""
 ASLEEP = 0.98
 """Share of time asleep from which nothing counts as running, apart from brief wake-ups."""
+
+LEAST_S = 0.05
+"""Least seconds between two readings for a meaningful rate."""
+DRIVERS = ("i915", "xe")
+REASONS = {
+    "pl1": "sw_power_cap",
+    "pl2": "sw_power_cap",
+    "pl4": "sw_power_cap",
+    "psys_pl1": "sw_power_cap",
+    "psys_pl2": "sw_power_cap",
+    "psys_crit": "sw_power_cap",
+    "iccmax": "sw_power_cap",
+    "vr_tdc": "sw_power_cap",
+    "fastvmode": "sw_power_cap",
+    "thermal": "sw_thermal_slowdown",
+    "soc_thermal": "sw_thermal_slowdown",
+    "soc_avg_thermal": "sw_thermal_slowdown",
+    "mem_thermal": "sw_thermal_slowdown",
+    "ratl": "sw_thermal_slowdown",
+    "vr_thermal": "hw_thermal_slowdown",
+    "vr_thermalert": "hw_thermal_slowdown",
+    "prochot": "hw_slowdown",
+}
+"""The drivers' reasons -> NVML's names, without p0_freq, the clocks' unchanged setting."""
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of one part of the card (GT), by their paths in its folder."""
+
+    clock: str
+    wanted: str
+    """The requested clock, used if the actual one cannot be read."""
+    most: tuple[str, ...]
+    throttled: str
+    reason: str
+    idle: str
+    """Milliseconds that it has slept."""
+
+
+XE = _Files(
+    clock="freq0/act_freq",
+    wanted="freq0/cur_freq",
+    most=("freq0/rp0_freq", "freq0/max_freq"),
+    throttled="freq0/throttle/status",
+    reason="freq0/throttle/reason_",
+    idle="gtidle/idle_residency_ms",
+)
+I915 = _Files(
+    clock="rps_act_freq_mhz",
+    wanted="rps_cur_freq_mhz",
+    most=("rps_RP0_freq_mhz", "rps_max_freq_mhz"),
+    throttled="throttle_reason_status",
+    reason="throttle_reason_",
+    idle="rc6_residency_ms",
+)
+OLD_I915 = _Files(
+    clock="gt_act_freq_mhz",
+    wanted="gt_cur_freq_mhz",
+    most=("gt_RP0_freq_mhz", "gt_max_freq_mhz"),
+    throttled="none",
+    reason="none",
+    idle="power/rc6_residency_ms",
+)
+"""Before Linux 5.19, in the card's own folder."""
+
+
+class IntelSensors:
+    """One card, polled repeatedly. card: its folder in /sys/class/drm."""
+
+    def __init__(self, card: Path) -> None:
+        self._parts, self._files = _parts(card)
+        self._monitor = _monitor(card)
+        self._before: dict[str, tuple[float, float]] = {}
+        """(seconds, value) of each growing counter."""
+        self.idle: float | None = None
+        """Share of the time since the last reading in which the GPU slept, 0 to 1."""
+
+    def read(self, now_s: float) -> dict[str, Any]:
+        """Values by the names of `GpuSample`; `now_s` is of a clock that only goes forward."""
+        self.idle = self._idle(now_s)
+        return {
+            "clock_mhz": self._clock(self._files.clock, self._files.wanted),
+            "clock_max_mhz": self._clock(*self._files.most),
+            "throttles": self._throttles(),
+            "power_w": self._power(now_s),
+            "power_limit_w": self._watts("max"),
+            "power_limit_default_w": self._watts("rated_max"),
+            "temperature_c": self._temperature(),
+        }
+
+    def _clock(self, *names: str) -> float | None:
+        """The highest MHz of its parts; 0 while all of them sleep."""
+        found = []
+        for part in self._parts:
+            values = (reading.number(part / name) for name in names)
+            found += [value for value in values if value is not None and value >= 0][:1]
+        return float(max(found)) if found else None
+
+    def _throttles(self) -> tuple[str, ...] | None:
+        reasons: dict[str, None] = {}
+        known = False
+        for part in self._parts:
+            status = reading.number(part / self._files.throttled)
+            known = known or status is not None
+            for name, word in REASONS.items() if status else ():
+                if reading.number(part / f"{self._files.reason}{name}") == 1:
+                    reasons[word] = None
+        return tuple(reasons) if known else None
+
+    def _power(self, now_s: float) -> float | None:
+        """Mean W since the last reading, of the card, else of its chip."""
+        growths = []
+        for channel in (1, 2):
+            name = f"energy{channel}_input"
+            millionths = reading.number(self._monitor / name)
+            growths.append(self._growth(name, millionths, now_s))
+        per_s = next((growth for growth in growths if growth), None)
+        return None if per_s is None else per_s / 1e6
+
+    def _watts(self, kind: str) -> float | None:
+        """A limit in W of the same channel, or None if switched off (it reads 0)."""
+        values = (reading.number(self._monitor / f"power{channel}_{kind}") for channel in (1, 2))
+        millionths = next((value for value in values if value and value > 0), None)
+        return None if millionths is None else millionths / 1e6
+
+    def _temperature(self) -> float | None:
+        """°C of the chip, else of another place on the card."""
+        found: dict[str, int] = {}
+        for channel in range(1, 5):
+            value = reading.number(self._monitor / f"temp{channel}_input")
+            if value is not None and 0 < value < 200_000:
+                label = reading.text(self._monitor / f"temp{channel}_label")
+                found.setdefault(label or f"{channel}", value)
+        values = [found["pkg"]] if "pkg" in found else list(found.values())
+        return values[0] / 1000 if values else None
+
+    def _idle(self, now_s: float) -> float | None:
+        """The sleeping share of the part that slept least."""
+        shares = []
+        for part in self._parts:
+            file = part / self._files.idle
+            grown = self._growth(str(file), reading.number(file), now_s)
+            if grown is None:
+                return None
+            shares.append(min(1.0, grown / 1000))
+        return min(shares, default=None)
+
+    def _growth(self, name: str, value: float | None, now_s: float) -> float | None:
+        """Growth per second since the last reading, or None if unknown."""
+        if value is None:
+            self._before.pop(name, None)
+            return None
+        before = self._before.get(name)
+        if before is not None and now_s - before[0] < LEAST_S:
+            return None
+        self._before[name] = now_s, value
+        if before is None or value < before[1]:
+            return None
+        return (value - before[1]) / (now_s - before[0])
 
 
 class IntelSampler:
@@ -160,3 +323,28 @@ def _processes(uses: Iterable[DrmUse]) -> tuple[GpuUse, ...]:
         for pid, own in sorted(by_pid.items())
         if any(use.used & COMPUTE for use in own)
     )
+
+
+def _parts(card: Path) -> tuple[list[Path], _Files]:
+    """The parts that compute, and the names of their files."""
+    tiles = _numbered(card / "device", "tile")
+    first = [parts[0] for tile in tiles if (parts := _numbered(tile, "gt"))]
+    if first:  # a tile's other parts are for video
+        return first, XE
+    parts = _numbered(card / "gt", "gt")
+    if parts:
+        return parts[:1], I915
+    return [card], OLD_I915
+
+
+def _numbered(folder: Path, word: str) -> list[Path]:
+    entries = reading.entries(folder) or ()
+    return [entry for entry in entries if re.fullmatch(rf"{word}[0-9]", entry.name)]
+
+
+def _monitor(card: Path) -> Path:
+    """The whole card's sensors; i915 has others for its parts ("i915_gt0")."""
+    folder = card / "device/hwmon"
+    monitors = reading.entries(folder) or ()
+    named = [each for each in monitors if reading.text(each / "name") in DRIVERS]
+    return next(iter(named or monitors), folder / "none")

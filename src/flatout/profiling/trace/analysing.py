@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flatout.nouns.anatomy import Kind
+from flatout.nouns.product import ProductCalls
 from flatout.nouns.profile import Profile, RankSeen
-from flatout.profiling.trace import collectives, device, drawing, products, tables
+from flatout.profiling.trace import collectives, device, drawing, flops, operators, tables
 from flatout.profiling.trace.anatomy import anatomy, factors
 from flatout.profiling.trace.attribution import Attribution, look
+from flatout.profiling.trace.groups import grouped
 from flatout.profiling.trace.recording import TraceRecording
+
+MOST_PRODUCTS = 32
+"""Distinct products, the costliest first."""
 
 
 def analyse(
@@ -43,7 +51,7 @@ def analyse(
         collectives=collectives.table(attribution),
         timeline=drawing.timeline(attribution),
         memory=drawing.memory(attribution),
-        products=products.products(attribution, factor),
+        products=products(attribution, factor),
         device_name=name,
         capability=capability,
         trace=recording.path,
@@ -86,3 +94,35 @@ def _device(attribution: Attribution) -> tuple[str | None, tuple[int, int] | Non
     has_capability = isinstance(major, int) and isinstance(minor, int)
     name = device_properties.get("name")
     return name if isinstance(name, str) else None, (major, minor) if has_capability else None  # type: ignore[return-value]
+
+
+def products(attribution: Attribution, factor: Mapping[Kind, float]) -> tuple[ProductCalls, ...]:
+    """Products on the CPU; empty if an accelerator multiplies or no shapes were recorded."""
+    if attribution.on_device:
+        return ()
+    recording, detail = attribution.recording, attribution.source.recording
+    multiplies = recording.named(lambda name: operators.of_operator(name) is Kind.MATMUL)
+    twin = attribution.source.twin[attribution.rows]
+    chosen = multiplies[recording.events.name[attribution.rows]] & (twin >= 0)
+    rows, twin = attribution.rows[chosen], twin[chosen]
+    events, backward = detail.events, attribution.source.backward[rows].astype(np.int64)
+    inputs = (events.shapes[twin], events.dtypes[twin], events.concrete[twin])
+    groups = grouped(recording.events.name[rows], *inputs, backward)
+    ns, calls = groups.total(attribution.host.own[rows]), groups.count()
+    table = []
+    for number in np.argsort(-ns, kind="stable")[:MOST_PRODUCTS].tolist():
+        name, shapes, dtypes, concrete, is_backward = groups.keys[:, number].tolist()
+        if min(shapes, dtypes, concrete) < 0:
+            continue
+        table.append(
+            ProductCalls(
+                name=recording.names[name],
+                shapes=tuple(tuple(shape) for shape in flops.inputs(detail.shapes[shapes])),
+                dtypes=tuple(detail.dtypes[dtypes].split(", ")),
+                values=tuple(str(value) for value in json.loads(detail.concrete[concrete])),
+                calls=attribution.mean(calls[number]),
+                ms=attribution.per_step(ns[number]) * factor.get(Kind.MATMUL, 1.0),
+                backward=bool(is_backward),
+            )
+        )
+    return tuple(table)

@@ -55,7 +55,7 @@ def table(attribution: Attribution) -> tuple[Collective, ...]:
                 ms=attribution.per_step(busy[is_named].sum()),
                 exposed_ms=attribution.per_step(exposed[is_named].sum()),
                 bytes=attribution.mean(sizes[sizes > 0].sum()) or None,
-                ranks=_largest(members),
+                ranks=int(members.max()) if len(members) and members.max() > 0 else None,
                 bus_gb_per_s=_bus(attribution, messages, np.flatnonzero(is_named)),
             )
         )
@@ -165,10 +165,6 @@ def _world(attribution: Attribution) -> int | None:
     distributed = attribution.recording.metadata.get("distributedInfo")
     size = distributed.get("world_size") if isinstance(distributed, dict) else None
     return size if isinstance(size, int) and size > 0 else None
-
-
-def _largest(members: Ints) -> int | None:
-    return int(members.max()) if len(members) and members.max() > 0 else None
 
 
 def _bus(attribution: Attribution, messages: _Messages, numbers: Ints) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
@@ -20,11 +21,40 @@ from flatout_agent.watch.calls import Calls
 from flatout_agent.watch.job_facts import JobNotes
 from flatout_agent.watch.loop_record import LoopRecord, Step
 from flatout_agent.watch.profile import compile
-from flatout_agent.watch.profile.graphs import Losses
 from flatout_agent.watch.profile.loader import LoaderStarts
 
 STACK = 8
 """The user's functions, from a call outwards."""
+
+LOSS_MARK = "flatout"
+PRESENT = 2
+"""The last steps' losses may still be alive, held by variables of the loop."""
+
+
+class _Mark:
+    """A mark that dies with the node whose metadata holds it."""
+
+
+class KeptLosses:
+    """Whether the losses of past steps hold their graphs."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[int, weakref.ref[_Mark]]] = []
+
+    def saw(self, loss: torch.Tensor, step: int) -> None:
+        """`backward` is about to run on this tensor."""
+        node = loss.grad_fn
+        if node is not None:
+            mark = _Mark()
+            metadata: Any = node.metadata  # a property, to torch's types a method
+            metadata[LOSS_MARK] = mark
+            self._marks.append((step, weakref.ref(mark)))
+
+    def kept(self, step: int) -> bool:
+        """Whether most of the losses from before the last steps are alive."""
+        past = [mark for at, mark in self._marks if at < step - PRESENT]
+        alive = sum(mark() is not None for mark in past)
+        return len(past) > PRESENT and alive > len(past) / 2
 
 
 @dataclass(frozen=True)
@@ -45,7 +75,7 @@ class LoopNotes:
         self.notes = JobNotes()
         self.calls = Calls()
         self.loaders = LoaderStarts(self.calls)
-        self.losses = Losses()
+        self.losses = KeptLosses()
         self.window = False
         self.steps: list[Step] = []
         self.places: dict[str, str | None] = {}

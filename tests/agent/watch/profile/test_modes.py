@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from flatout_agent.watch.profile.flops import counter
+from flatout_agent.watch.profile.counting import flop_counter as counter
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.modes import StepMode, without_modes
 

@@ -17,18 +17,19 @@ from hypothesis import strategies as st
 from flatout_agent.watch import places
 from flatout_agent.watch.calls import MAKERS, METHODS, Calls
 from flatout_agent.watch.loop_record import Step
-from flatout_agent.watch.profile.flops import counter
-from flatout_agent.watch.profile.graphs import Losses
+from flatout_agent.watch.profile.counting import flop_counter as counter
 from flatout_agent.watch.profile.loop import CallSite
+from flatout_agent.watch.profile.loop import KeptLosses as Losses
 from flatout_agent.watch.profile.process import Collections, worker_cpu_s
 from flatout_agent.watch.profile.recording import ProfilerRecording, other_profiler
 from flatout_agent.watch.profile.seen import (
     after_epoch,
     calling_site,
+    debug_variables,
     step_times_s,
     steps_between,
 )
-from flatout_agent.watch.profile.settings import debug_variables, tracers
+from flatout_agent.watch.profile.seen import tracing_tools as tracers
 
 
 @pytest.fixture

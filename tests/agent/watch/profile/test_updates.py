@@ -11,7 +11,7 @@ from torch import nn
 
 from flatout_agent.job import Job
 from flatout_agent.watch.profile import updates
-from flatout_agent.watch.profile.flops import counter
+from flatout_agent.watch.profile.counting import flop_counter as counter
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.results import results
 from flatout_agent.watch.profile.updates import UpdateLines

@@ -13,7 +13,8 @@ from flatout.nouns.frame import Frame
 from flatout.nouns.job_sample import JobSample, RankSample
 from flatout.nouns.machine_sample import DiskSample, GpuSample, MachineSample, ProcessSample
 from flatout.reporting.monitor.outlets import figures
-from flatout.reporting.monitor.outlets.meter import Meter, readings
+from flatout.reporting.monitor.outlets.prometheus import Meter
+from flatout.reporting.monitor.outlets.prometheus import readings_of as readings
 from monitored import FRAME
 
 NOUNS = (MachineSample, GpuSample, JobSample, RankSample, ProcessSample, DiskSample)

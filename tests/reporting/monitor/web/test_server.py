@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flatout.nouns.errors import UserError
-from flatout.reporting.monitor.web import page, security
+from flatout.reporting.monitor.web import security, server
 from flatout.reporting.monitor.web.publisher import COARSE, FINE, ONE_IN, WAITING, Publisher
 from flatout.reporting.monitor.web.server import MOST_CONNECTIONS, WebMonitor, serving
 from reporting.monitor import frames
@@ -268,7 +268,7 @@ def test_cookies_and_tokens_are_compared_whole() -> None:
 
 
 def test_the_page_has_one_clock_and_tells_whose_an_alert_is() -> None:
-    text = page.text()
+    text = server.page_text()
     assert text.count("toLocaleTimeString") == 1
     assert "hour12: false" in text
     assert "clock(alert.since_s)" in text
@@ -276,7 +276,7 @@ def test_the_page_has_one_clock_and_tells_whose_an_alert_is() -> None:
 
 
 def test_the_policy_names_what_the_page_holds() -> None:
-    text = page.text()
+    text = server.page_text()
     assert "@" + "monitor.js@" not in text
-    assert page.policy().count("sha256-") == 4
+    assert server.page_policy().count("sha256-") == 4
     assert text.count("<script>") == 2

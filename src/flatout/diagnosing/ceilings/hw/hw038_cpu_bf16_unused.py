@@ -48,7 +48,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     has = "AMX" if machine.cpu.amx_bf16 else "AVX512_BF16" if machine.cpu.avx512_bf16 else None
     if half is None or not whole or has is None or half / whole >= LEAST[has]:
         return
-    caps = [(name, value) for name in CAPS if (value := _variable(machine, name))]
+    caps = [(name, value) for name in CAPS if (value := (machine.environment or {}).get(name))]
     settings = [f"{name}={value}" for name, value in caps]
     yield Diagnosis(
         title=f"bfloat16 on the CPU: {units.ratio(half / whole)} of float32, with {has}",
@@ -61,7 +61,3 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
             tuple(f"unset {name}" for name, _ in caps) if machine.system.name != "Windows" else (),
         ),
     )
-
-
-def _variable(machine: Machine, name: str) -> str | None:
-    return (machine.environment or {}).get(name)

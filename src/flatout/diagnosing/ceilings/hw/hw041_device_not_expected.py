@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatout.diagnosing.ceilings.hw.expected_device import is_expected
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.nouns.ceiling import Benched
+from flatout.knowledge import gpus
+from flatout.nouns.ceiling import Benched, Device
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import Machine
 
@@ -39,7 +39,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all devices of another model."""
     if benched.expected is None:
         return
-    wrong = [device for device in benched.devices if not is_expected(device, benched.expected)]
+    wrong = [device for device in benched.devices if not _is_expected(device, benched.expected)]
     if benched.devices and not wrong:
         return
     names = dict.fromkeys(device.name or device.device for device in wrong)
@@ -51,4 +51,15 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
             "Ask for the right machine; where there should be a GPU, see why torch sees none.",
             ("flatout doctor",),
         ),
+    )
+
+
+def _is_expected(device: Device, expected: str) -> bool:
+    """Whether the device is of that model or family."""
+    model = gpus.find(expected, device.memory_bytes)
+    device_model = gpus.find(device.name, device.memory_bytes) if device.name else None
+    return (
+        model is not None
+        and device_model is not None
+        and bool(set(model.names) & set(device_model.names))
     )

@@ -50,7 +50,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     convolutions = [
         operator
         for operator in operators.products(profile)
-        if operators.CONVOLVES.fullmatch(operator.name) and _two_dimensional(operator)
+        if operators.CONVOLVES.fullmatch(operator.name)
+        and any(len(tensor) == 4 for tensor in operators.inputs(operator))
     ]
     if not convolutions or _channels_last(profile):
         return
@@ -99,10 +100,6 @@ def _channels_last(profile: Profile) -> bool:
         return not any(REORDERING.search(kernel.name) for kernel in profile.kernels)
     models = [model for model in profile.job.models if model.conv2d]
     return all(model.channels_last for model in models)
-
-
-def _two_dimensional(convolution: Operator) -> bool:
-    return any(len(tensor) == 4 for tensor in operators.inputs(convolution))
 
 
 def _ratio(profile: Profile, convolutions: list[Operator]) -> tuple[float, str]:

@@ -48,7 +48,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     if memory.shm_bytes >= min(ENOUGH, (_available(memory) or 4 * ENOUGH) // 4):
         return
-    gibibytes = _gibibytes(memory)
+    gibibytes = max(1, min(16, (_available(memory) or 32 * GIB) // 2 // GIB))
     kind = machine.container.kind
     free = (
         f", {units.size(memory.shm_free_bytes)} free" if memory.shm_free_bytes is not None else ""
@@ -68,10 +68,6 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 def _available(memory: Memory) -> int | None:
     sizes = [size for size in (memory.total_bytes, memory.limit_bytes) if size is not None]
     return min(sizes, default=None)
-
-
-def _gibibytes(memory: Memory) -> int:
-    return max(1, min(16, (_available(memory) or 32 * GIB) // 2 // GIB))
 
 
 def _commands(machine: Machine, gibibytes: int) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ cookie; GET /events is the stream of frames.
 
 from __future__ import annotations
 
+import functools
 import json
 import queue
 import socket
@@ -17,7 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from flatout.nouns.errors import UserError
-from flatout.reporting.monitor.web import page, security
+from flatout.reporting.html import TEMPLATES
+from flatout.reporting.monitor.web import security
 from flatout.reporting.monitor.web.publisher import Publisher
 from flatout.reporting.monitor.web.security import Access
 
@@ -123,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._allowed():
             return
         if self.path == "/":
-            self._answer(200, page.text().encode(), "text/html; charset=utf-8")
+            self._answer(200, page_text().encode(), "text/html; charset=utf-8")
         elif self.path == "/events":
             self._events()
         else:
@@ -210,9 +212,39 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _head(self, code: int, kind: str | None, headers: dict[str, str]) -> None:
         self.send_response(code)
-        policy = {"Content-Security-Policy": page.policy()}
+        policy = {"Content-Security-Policy": page_policy()}
         for name, value in {**security.HEADERS, **policy, **headers}.items():
             self.send_header(name, value)
         if kind is not None:
             self.send_header("Content-Type", kind)
         self.end_headers()
+
+
+@functools.cache
+def page_text() -> str:
+    """The whole page. It holds nothing about the machine."""
+    scripts, styles = _page_parts()
+    page = _template("monitor.html")
+    for name, part in zip(("@uplot.js@", "@monitor.js@"), scripts, strict=True):
+        page = page.replace(name, part)
+    for name, part in zip(("@uplot.css@", "@monitor.css@"), styles, strict=True):
+        page = page.replace(name, part)
+    return page
+
+
+@functools.cache
+def page_policy() -> str:
+    """Its content security policy."""
+    return security.policy(*_page_parts())
+
+
+def _page_parts() -> tuple[list[str], list[str]]:
+    """Scripts and styles, in the order of the page."""
+    return (
+        [_template("vendored/uPlot.js"), _template("monitor.js")],
+        [_template("vendored/uPlot.css"), _template("monitor.css")],
+    )
+
+
+def _template(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")

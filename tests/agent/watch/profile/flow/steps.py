@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flatout_agent import wire
-from flatout_agent.watch.profile.flops import counter
+from flatout_agent.watch.profile.counting import flop_counter as counter
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.results import results
 from flatout_agent.watch.profile.flow.weights import WeightLooks

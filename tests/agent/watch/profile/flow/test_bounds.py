@@ -16,7 +16,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from flatout_agent import wire
-from flatout_agent.watch.profile.flops import counter
+from flatout_agent.watch.profile.counting import flop_counter as counter
 from flatout_agent.watch.profile.flow import constants
 from flatout_agent.watch.profile.flow import notes as notes_module
 from flatout_agent.watch.profile.flow.follow import Flow

@@ -15,7 +15,7 @@ from torch import nn
 
 from agent.watch.profile.flow.steps import of_two
 from flatout_agent import wire
-from flatout_agent.watch.profile.flops import counter
+from flatout_agent.watch.profile.counting import flop_counter as counter
 from flatout_agent.watch.profile.flow import constants, follow, hooks
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.results import results

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from agent.watch.profile.flow.steps import of_two
 from flatout_agent import wire
-from flatout_agent.watch.profile.flops import counter
+from flatout_agent.watch.profile.counting import flop_counter as counter
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.notes import FlowNotes
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from flatout_agent import wire
-from flatout_agent.watch.profile.flops import counter
+from flatout_agent.watch.profile.counting import flop_counter as counter
 from flatout_agent.watch.profile.flow.follow import Flow
 from flatout_agent.watch.profile.flow.results import results
 
