@@ -202,7 +202,7 @@ def _exported(
     """Capture if requested, then export."""
     from flatout.exporting import artefact, candidates, export
     from flatout.reporting import terminal
-    from flatout.reporting.export.progress import ExportView
+    from flatout.reporting.export.screen import ExportView
 
     candidates.plans(settings)  # report a wrong word before the script runs for an hour
     artefact.check_target(settings.out)

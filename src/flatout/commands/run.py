@@ -195,7 +195,7 @@ def _export(request: _Request, ended: foreground.Finished) -> None:
     if not request.export:
         return
     from flatout.exporting import after_run
-    from flatout.reporting.export.progress import ExportView
+    from flatout.reporting.export.screen import ExportView
 
     try:
         with ExportView() as view:

@@ -1,6 +1,6 @@
 """The page of each finding code: its check's docstring, as Markdown.
 
-It is read from the check's source, see `nouns.page_source`.
+It is read from the check's source, see `nouns.page`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ import difflib
 
 from flatout.diagnosing import checks
 from flatout.diagnosing.checks import CheckFile
-from flatout.nouns import page_source
 from flatout.nouns.errors import UserError
-from flatout.nouns.page import Page
+from flatout.nouns.page import Page, read_page
 
 
 def every() -> tuple[Page, ...]:
@@ -50,4 +49,4 @@ def nearest(text: str) -> tuple[str, ...]:
 
 
 def _page(file: CheckFile) -> Page:
-    return page_source.read(file.path, file.code, file.id, "CHECK")
+    return read_page(file.path, file.code, file.id, "CHECK")

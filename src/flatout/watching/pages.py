@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flatout.nouns import page_source
-from flatout.nouns.page import Page
+from flatout.nouns.page import Page, read_page
 from flatout.watching import rules
 
 
@@ -35,4 +34,4 @@ def _id(path: Path) -> str:
 
 
 def _page(path: Path) -> Page:
-    return page_source.read(path, _code(path), _id(path), "RULE")
+    return read_page(path, _code(path), _id(path), "RULE")

@@ -59,14 +59,17 @@ machine without a cloud. No cloud has run one yet.
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from flatout.launching import contract, engine_calls, sky_cli, sky_task, staging, tails
+from flatout.launching import contract, engine_calls, sky_task, staging, tails
+from flatout.launching.engine_calls import ToolAnswer
 from flatout.nouns import escapes
 from flatout.nouns.errors import UserError
 from flatout.nouns.launched import (
@@ -120,12 +123,16 @@ WORKER = re.compile(
 )
 ALONE = re.compile(r"\([^()]*, pid=\d+\) ?(.*)", re.DOTALL)
 
+INSTALL = "pip install 'skypilot[aws]' (or gcp, azure, kubernetes ...), then: sky check"
+LIMIT_S = 120.0
+"""Long, because its first command starts its API server on this machine."""
+
 
 def check(request: LaunchRequest) -> CheckedLaunch:
     """Ask SkyPilot what it would do."""
-    engine_calls.need("sky", sky_cli.INSTALL)
+    engine_calls.need("sky", INSTALL)
     sky_task.check(request)
-    if not sky_cli.clouds():
+    if not known_clouds():
         raise UserError(
             "sky check finds no cloud that it may use", "log in to one, then: sky check"
         )
@@ -139,9 +146,9 @@ def _tried(request: LaunchRequest) -> tuple[str, ...]:
         (folder / staging.CODE).mkdir()
         task = folder / FILE
         task.write_text(sky_task.text(replace(request, launch_folder=folder)), encoding="utf-8")
-        answer = sky_cli.ask("launch", "--dryrun", "--yes", "--cluster", "dry", str(task))
+        answer = ask_sky("launch", "--dryrun", "--yes", "--cluster", "dry", str(task))
     if answer.returncode:
-        raise UserError(f"SkyPilot rejects the job: {sky_cli.complaint(answer)}", "try: sky check")
+        raise UserError(f"SkyPilot rejects the job: {complaint(answer)}", "try: sky check")
     table = answer.stdout.partition("Considered resources")[2].partition("\n\n")[0]
     return tuple(line.rstrip() for line in table.splitlines()[1:] if re.search(r"\w", line))
 
@@ -161,9 +168,9 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
     managed = sky_task.managed(request)
     words = ["jobs", "launch", "--name", name] if managed else ["launch", "--cluster", name]
     words += ["--detach-run", "--yes", "--async", task]
-    answer = sky_cli.ask(*words)
+    answer = ask_sky(*words)
     if answer.returncode:
-        raise UserError(f"SkyPilot rejects the job: {sky_cli.complaint(answer)}", "sky status")
+        raise UserError(f"SkyPilot rejects the job: {complaint(answer)}", "sky status")
     extra = {"managed": "yes" if managed else ""}
     return SubmittedJob("sky", name, request.name, str(folder), time.time(), request.nodes, extra)
 
@@ -171,12 +178,12 @@ def submit(request: LaunchRequest, folder: Path) -> SubmittedJob:
 def state(job: SubmittedJob) -> JobState:
     """The state in the cluster's queue; before that, the state of the cluster."""
     if job.extra.get("managed"):
-        rows = sky_cli.document("jobs", "queue", "--all-users")
+        rows = sky_document("jobs", "queue", "--all-users")
         own = [row for row in rows or [] if isinstance(row, dict) and row.get("job_name") == job.id]
         if own:
             return _of(own[-1].get("status"), own[-1].get("failure_reason") or "")
         return _starting(job, rows is not None)
-    rows = sky_cli.document("queue", job.id)
+    rows = sky_document("queue", job.id)
     listed = rows.get(job.id) if isinstance(rows, dict) else None
     if listed:
         newest = max(listed, key=lambda row: row.get("job_id", 0))
@@ -199,12 +206,12 @@ def _starting(job: SubmittedJob, answered: bool) -> JobState:
         if time.time() - job.submitted_at < CONTROLLER_S:
             return JobState("queued", "SkyPilot starts its jobs controller")
         return JobState("unknown", "SkyPilot knows no such job (any more): sky jobs queue")
-    rows = sky_cli.document("status", job.id)
+    rows = sky_document("status", job.id)
     cluster = next((row for row in rows or [] if row.get("name") == job.id), None)
     if cluster is not None:
         why = cluster.get("init_status_reason") or cluster.get("status") or ""
         return JobState("queued", f"its machines: {why}")
-    requests = sky_cli.document("api", "status", "--all-status", "--cluster", job.id)
+    requests = sky_document("api", "status", "--all-status", "--cluster", job.id)
     for row in requests or []:
         if isinstance(row, dict) and row.get("cluster_name") == job.id:
             status = str(row.get("status", "")).upper()
@@ -241,10 +248,10 @@ def cancel(job: SubmittedJob) -> None:
     """End the job; its machines stop or are deleted as the file says."""
     managed = bool(job.extra.get("managed"))
     words = ["jobs", "cancel", "--name", job.id] if managed else ["cancel", job.id, "--all"]
-    answer = sky_cli.ask(*words, "--yes")
+    answer = ask_sky(*words, "--yes")
     if answer.returncode:
         raise UserError(
-            f"SkyPilot did not cancel the job: {sky_cli.complaint(answer)}",
+            f"SkyPilot did not cancel the job: {complaint(answer)}",
             "see sky status; sky down removes a cluster and all that runs on it",
         )
 
@@ -267,3 +274,41 @@ def _line(text: str) -> LogLine:
         return LogLine(f"node {match[1]}", match[2])
     alone = ALONE.fullmatch(text)
     return LogLine("node 0", alone[1]) if alone else LogLine("", text)
+
+
+def ask_sky(*words: str, limit_s: float = LIMIT_S) -> ToolAnswer:
+    """SkyPilot's answer, without colours."""
+    answer = engine_calls.ask(["sky", *words], limit_s)
+    return ToolAnswer(
+        answer.returncode, escapes.removed(answer.stdout), escapes.removed(answer.stderr)
+    )
+
+
+def sky_document(*words: str) -> Any:
+    """The JSON that it prints after its other output, or None if there is none."""
+    answer = ask_sky(*words, "--output", "json")
+    for begin in re.finditer(r"(?m)^\s*[\[{]", answer.stdout):
+        try:
+            found, _ = json.JSONDecoder().raw_decode(answer.stdout[begin.start() :].lstrip())
+        except ValueError:
+            continue
+        return found
+    return None
+
+
+def known_clouds() -> list[str]:
+    """The clouds that it currently knows it may use. Raises UserError if it does not run."""
+    found = sky_document("check")
+    if not isinstance(found, dict):
+        answer = ask_sky("check")
+        raise UserError(f"sky check does not end well: {complaint(answer)}", "try: sky check")
+    workspaces = [entry for entry in found.values() if isinstance(entry, dict)]
+    return sorted({str(cloud) for entry in workspaces for cloud in entry})
+
+
+def complaint(answer: ToolAnswer) -> str:
+    """The line that says why."""
+    lines = [line.strip() for line in (answer.stderr + "\n" + answer.stdout).splitlines()]
+    marked = [line for line in lines if re.match(r"(sky\.exceptions\.|ValueError|Error)", line)]
+    text = (marked or [answer.said])[-1]
+    return re.sub(r"^sky\.exceptions\.", "", text)

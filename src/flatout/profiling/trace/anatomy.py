@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
-from flatout.profiling.trace import flops, intervals, missing, operators, processor
+from flatout.profiling.trace import flops, idle, intervals, operators, processor
 from flatout.profiling.trace.attribution import Attribution
 from flatout.profiling.trace.device import RANKS
 from flatout.profiling.trace.recording import Category, Ints
@@ -65,7 +65,7 @@ def _host_ms(attribution: Attribution, step_ms: float, overhead_ms: float) -> fl
     calls = recording.rows(Category.RUNTIME)
     if not attribution.on_device or not attribution.window.marks or not len(calls):
         return None
-    if missing.launches(recording):
+    if idle.launches_missing(recording):
         return None
     events, (low, high) = recording.events, attribution.window.host
     is_launch = recording.named(operators.LAUNCHES.search)[events.name[calls]]

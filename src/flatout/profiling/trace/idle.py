@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from flatout.nouns.anatomy import WAITS
-from flatout.profiling.trace import intervals, kinds, missing, operators
+from flatout.profiling.trace import intervals, kinds, operators
 from flatout.profiling.trace.device import Work
 from flatout.profiling.trace.host import Host
 from flatout.profiling.trace.intervals import NOBODY, Segments
-from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecording
+from flatout.profiling.trace.recording import DEVICE, Category, Flags, Ints, TraceRecording
 
 QUEUED_NS = 5_000
 """A kernel whose launch returned this long before the gap was already queued: the host is not
@@ -22,6 +22,14 @@ SHORT_NS = 20_000
 DATA, HOST, SYNC, RANKS, OTHER, QUEUED, UNRECORDED = range(len(WAITS))
 ON_DEVICE = (QUEUED, UNRECORDED)
 """Causes that lie with the device, not the host."""
+
+LEAST_LAUNCHES = 100
+"""Fewest recorded launches from which anything is concluded."""
+DISTANCE = 16
+"""CUDA numbers its calls one by one, and a complete trace has every second to fifth of them. If the
+median distance between recorded numbers is above this, most launches are missing."""
+LOST = 0.10
+"""Share of the launches whose kernels are not in the trace."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ def _unrecorded(
     All streams are idle in a gap. Queued work then has nothing left to wait for on this device
     except the earlier parts of its own CUDA graph, and within a graph it never waits for the host.
     """
-    if missing.launches(recording):
+    if launches_missing(recording):
         return np.ones(len(idle.begin), np.bool_)
     is_graph = recording.named(operators.GRAPH_LAUNCH.fullmatch)[recording.events.name]
     graph_work = (work.call >= 0) & is_graph[work.call]
@@ -200,3 +208,18 @@ def _overlaid(recording: TraceRecording, pieces: Gaps, rows: Ints, cause: int) -
         np.where(inside, cause, pieces.cause[piece]),
         np.where(inside, row, pieces.doing[piece]),
     )
+
+
+def launches_missing(recording: TraceRecording) -> bool:
+    """Whether so much of the device's work is missing that its gaps say nothing."""
+    events = recording.events
+    is_launch = recording.named(operators.KERNEL_LAUNCH.fullmatch)[events.name]
+    calls = np.flatnonzero((events.category == Category.RUNTIME) & (events.correlation > 0))
+    launching = calls[is_launch[calls]]
+    if len(launching) < LEAST_LAUNCHES:
+        return False
+    numbers = np.unique(events.correlation[calls])
+    if float(np.median(np.diff(numbers))) > DISTANCE:
+        return True
+    with_work = np.isin(events.correlation[launching], events.correlation[recording.rows(*DEVICE)])
+    return float(np.mean(~with_work)) > LOST

@@ -9,6 +9,7 @@ from flatout.nouns import units
 from flatout.nouns.exported import BuildState, ExportCandidate, ExportResult
 from flatout.reporting import plain
 from flatout.reporting.export import words
+from flatout.reporting.moving_line import MovingLine
 from flatout.reporting.paragraphs import Line, paragraph, show, styled, whole, width_of
 
 if TYPE_CHECKING:
@@ -26,6 +27,19 @@ STYLES = {
     BuildState.ABSENT: "dim",
     BuildState.SKIPPED: "dim",
 }
+
+
+class ExportView(MovingLine):
+    """Shows each step of an export."""
+
+    first = "looking at the capture"
+
+    def step(self, text: str) -> None:
+        """What is being done now."""
+        if self._status is None:
+            self._print(text)
+        else:
+            self._move(text)
 
 
 def show_export(result: ExportResult, console: Console | None = None) -> None:
