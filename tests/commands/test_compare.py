@@ -43,16 +43,6 @@ def test_json_and_the_folder_of_a_run(
     assert answer["ratio"] > 4
 
 
-def test_the_old_spelling(profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["compare", "--json", "slow.json", "fast.json"]) == 0
-    wanted = capsys.readouterr().out
-    assert outcome(["profile", "--json", "--compare", "slow.json", "fast.json"]) == 0
-    told = capsys.readouterr()
-    assert told.out == wanted
-    new = "flatout compare --json slow.json fast.json"
-    assert told.err == f"flatout: this is now written: {new}\n"
-
-
 @pytest.mark.slow
 def test_traces_are_analysed_first(capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(TRACES / f"{name}.json.gz") for name in ("v100_train", "a100_train")]

@@ -42,7 +42,6 @@ def test_commands_and_options(completed: Completed) -> None:
     assert "--budget" in completed("flatout tune --")
     assert "hook" in completed("flatout env ")
     assert "--mirror" in completed("flatout env docker --")
-    assert "--fail-over" not in completed("flatout profile --")
 
 
 @pytest.mark.parametrize("line", ["flatout tune --only ", "flatout run --exact --skip "])

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout import commands
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, renamed, threshold, user_command
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, threshold, user_command
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,9 +45,6 @@ FailAbove = Annotated[
         help="Exit with 1 if a finding saves more than this share of the step: 10% or 0.1.",
     ),
 ]
-OldFailOver = Annotated[str | None, typer.Option("--fail-over", hidden=True)]
-OldTrace = Annotated[list[str] | None, typer.Option("--trace", hidden=True)]
-OldCompare = Annotated[str | None, typer.Option("--compare", hidden=True)]
 
 
 def command(
@@ -61,9 +57,6 @@ def command(
     python: _options.Python = None,
     fail_above: FailAbove = DEFAULT_LIMIT,
     as_json: _options.Json = False,
-    fail_over: OldFailOver = None,
-    trace: OldTrace = None,
-    compare: OldCompare = None,
 ) -> int:
     """Show where each training step's time goes and what to change.
 
@@ -78,11 +71,9 @@ def command(
     """
     from flatout.profiling.trace import recognising
 
-    if compare is not None:
-        return _compare([compare, *ctx.args], as_json)
-    if trace or (ctx.args and recognising.is_trace(ctx.args[0])):
-        return _traces(ctx, trace or [])
-    limit = _limit(fail_above, fail_over, ctx.args)
+    if ctx.args and recognising.is_trace(ctx.args[0]):
+        return _traces(ctx)
+    limit = threshold("--fail-above", fail_above)
     from flatout.profiling.recording import ProfileSettings
 
     target = user_command("profile", ctx.args, python)
@@ -105,30 +96,21 @@ def _record(target: Command, settings: ProfileSettings, limit: float) -> int:
     return max(codes)
 
 
-def _compare(paths: list[str], as_json: bool) -> int:
-    words = ["compare", *(["--json"] if as_json else []), *paths]
-    renamed(words)
-    return commands.call(words)
-
-
-def _traces(ctx: typer.Context, old: list[str]) -> int:
-    """Report on traces, which options may follow too. old: traces named with --trace."""
+def _traces(ctx: typer.Context) -> int:
+    """Report on traces, which options may follow too."""
     from flatout.profiling import recording
 
     later = ctx.command.make_context(
         ctx.info_name,
-        [*old, *ctx.args],
+        list(ctx.args),
         ctx.parent,
         allow_interspersed_args=True,
         ignore_unknown_options=False,
     )
     options = {**_typed_options(ctx), **_typed_options(later)}
     words = list(later.args)
-    if old:
-        renamed(["profile", *words])
-    else:
-        _check_traces(words, [name for name in SCRIPT_ONLY if name in options])
-    limit = _limit(options.get("fail_above", DEFAULT_LIMIT), options.get("fail_over"), words)
+    _check_traces(words, [name for name in SCRIPT_ONLY if name in options])
+    limit = threshold("--fail-above", options.get("fail_above", DEFAULT_LIMIT))
     recorded = recording.from_traces([Path(word) for word in words])
     return _report(recorded, limit, options.get("as_json", False))
 
@@ -164,13 +146,6 @@ def _check_traces(words: Sequence[str], script_only: Sequence[str]) -> None:
     if script_only:
         option = f"--{script_only[0].replace('_', '-')}"
         raise UserError(f"{option} needs a script to run, and {words[0]} is a trace")
-
-
-def _limit(fail_above: str, fail_over: str | None, words: Sequence[str]) -> float:
-    if fail_over is not None:  # where 10 meant 10 %
-        fail_above = f"{fail_over.strip().removesuffix('%').strip()}%"
-        renamed(["profile", "--fail-above", fail_above, *words])
-    return threshold("--fail-above", fail_above)
 
 
 def _report(recorded: Recorded, most: float, as_json: bool) -> int:
