@@ -7,22 +7,27 @@ module may not be the trained one. Nested calls are not seen and cost nothing.
 from __future__ import annotations
 
 import collections
+import difflib
+import gc
 import os
+import re
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from flatout_agent import wire
 from flatout_agent.attach.replacing import replaced
-from flatout_agent.capture import names
 from flatout_agent.capture.calls import SeenCall, copied, size_bytes
 from flatout_agent.capture.refusal import CannotCapture
 from flatout_agent.capture.roots import Root, Roots
 from flatout_agent.job import Job
 from flatout_agent.speedups import nests
 from flatout_agent.tell.recorder import Recorder
+from flatout_agent.watch import places
 from flatout_agent.watch.ending import end_process
 from flatout_agent.watch.tensors import tensors_in
 
@@ -32,6 +37,9 @@ CALLS_IN_TRIAL = 64
 BATCHES_AHEAD = 3
 """The number of batches remembered: a loader may be asked for the next batch before the model gets
 this one (Accelerate)."""
+
+MOST_SOURCE_BYTES = 4 << 20
+"""A larger file counts as data with unknown contents."""
 
 
 class Taker:
@@ -179,7 +187,7 @@ class Taker:
     def _check_name(self) -> None:
         """End the program at its first step if the requested model cannot exist."""
         self._name_is_right = True
-        answer = names.cannot_be(self.orders.model, self.roots)
+        answer = cannot_be(self.orders.model, self.roots)
         if answer is not None and os.getpid() == self._process:
             self._taken = True
             self.recorder.write(answer.record())
@@ -286,3 +294,52 @@ def _has_cache(nest: Any) -> bool:
         type(value).__name__.endswith("Cache")
         for value in nests.leaves(nest, lambda value: nests.members(value) is None)
     )
+
+
+def cannot_be(name: str, roots: Roots) -> CannotCapture | None:
+    """Why there is no such model and never will be, or None if there is one or may be.
+
+    A model may still be created later: an average of the weights, the second of two networks. So a
+    name is wrong only if no module has it as class or attribute, and the script's own files do not
+    even contain the word.
+    """
+    word = name.rpartition(".")[2]
+    known = _of_modules() | {own for root in roots for own in root.names}
+    if word in known or _is_written(word):
+        return None
+    refused = roots.not_called(name)
+    near = difflib.get_close_matches(word, sorted(known), n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    reason = f"{refused.reason}, and nothing in the script has that name: the script was ended"
+    return CannotCapture(reason, f"{hint}{refused.cure}")
+
+
+def _of_modules() -> set[str]:
+    """Class and attribute names of all existing modules."""
+    names: set[str] = set()
+    for value in gc.get_objects():
+        # Not isinstance: the `__class__` of a lazy proxy runs code.
+        if issubclass(type(value), nn.Module):
+            names.add(type(value).__name__)
+            names.update(value.__dict__.get("_modules") or {})
+    return names
+
+
+def _is_written(word: str) -> bool:
+    """Whether the word occurs in one of the script's files, or one of them cannot be read."""
+    if not hasattr(sys.modules.get("__main__"), "__file__"):
+        return True  # python -c, or from stdin
+    pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
+    return any(_contains(file, pattern) for file in places.own_files())
+
+
+def _contains(file: str, pattern: re.Pattern[str]) -> bool:
+    path = Path(file)
+    try:
+        if path.stat().st_size > MOST_SOURCE_BYTES:
+            return True
+        return pattern.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+    except FileNotFoundError:  # torch.ops claims to be a file
+        return False
+    except OSError:
+        return True

@@ -40,7 +40,8 @@ class StepHistory:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._next = 1
+        self.due = 1
+        """The step after which memory is read again."""
         self._read: Callable[[], int | None] | None = None
         self._steps: list[int] = []
         self._bytes: list[int] = []
@@ -64,11 +65,9 @@ class StepHistory:
             self._number += 1
 
     def step(self) -> None:
-        """A step has ended: read memory if it is due."""
+        """A step has ended after which memory is due."""
         steps = self._job.steps
-        if steps < self._next:
-            return
-        self._next = steps + max(1, steps // APART)
+        self.due = steps + max(1, steps // APART)
         if self._read is None:
             self._read = allocated_bytes if self._job.device == "cuda" else resident_bytes
         value = self._read()
@@ -256,5 +255,9 @@ def _elements(batch: Any) -> int:
         members = batch
     elif isinstance(batch, Mapping):
         members = batch.values()
-    tensors = [member for member in members if isinstance(member, torch.Tensor)]
-    return sum(tensor.numel() for tensor in tensors[:TENSORS])
+    counted = elements = 0
+    for member in members:  # in each step of a run: without a list and a generator
+        if isinstance(member, torch.Tensor) and counted < TENSORS:
+            counted += 1
+            elements += member.numel()
+    return elements
