@@ -27,6 +27,7 @@ class TorchBuild:
     arch_list: tuple[str, ...] = ()
     """torch.cuda.get_arch_list() of the linux-x86_64 wheel: sm_75, ..., compute_120; for ROCm:
     gfx90a, gfx942. Empty if unknown, or if the build is for no GPU."""
+    cudnn: str | None = None
     default_on: tuple[str, ...] = ()
     """Systems on which a plain `pip install torch` installs this build."""
     source: str | None = None
@@ -164,6 +165,7 @@ def _build(row: tables.Row) -> TorchBuild:
         cuda=_cuda(name),
         rocm=name.removeprefix("rocm") if name.startswith("rocm") else None,
         arch_list=_arch_list(row, "arch_list"),
+        cudnn=row.text_or_none("cudnn"),
         default_on=default_on,
         source=row.source() if "source" in row.fields else None,
         windows_arch_list=_arch_list(row, "windows_arch_list"),
