@@ -193,6 +193,7 @@ def test_names_of_builds_are_parts_of_an_address(release: pytorch.TorchRelease) 
         assert re.fullmatch(r"cpu|xpu|cu\d{3}|rocm\d+(\.\d+)+", build.name)
         assert (build.cuda is not None) == build.name.startswith("cu")
         assert (build.rocm is not None) == build.name.startswith("rocm")
+        assert build.cudnn is None or build.cuda
 
 
 @each_torch

@@ -41,6 +41,7 @@ def test_names_paths_and_hosts_are_left_out() -> None:
         disks__0__path="/data/acme/jane",
         environment={
             "LD_LIBRARY_PATH": f"{HOME}/lib:/usr/local/cuda/lib64",
+            "PYTHONPATH": f"/data/acme/src:{HOME}/secret/src:~/acme",
             "MASTER_ADDR": "trainer-0.acme.internal",
             "NCCL_SOCKET_IFNAME": "eth0",
         },

@@ -34,7 +34,7 @@ ANYBODYS = ("/", "/tmp", "/var/tmp", "/dev/shm")
 """The folders themselves identify nobody, but the paths in them may."""
 SYSTEM = (*(f"/{name}" for name in UNIX.split()), *KNOWN)
 PATH = re.compile(
-    r"""(?<![\w.:/\\~])(?:
+    r"""(?:(?<![\w.:/\\~]) | (?<=:)(?=~?/[^/]))(?:  # not //, as in an address; /a:/b are two
       [A-Za-z]:[\\/](?:[^\\/:*?"'<>|;\r\n]+[\\/])*[^\s\\/:*?"'<>|;,]*  # with spaces
     | (?:~?/|\\\\)[^\s:;,'"|<>()=]*
     )""",
