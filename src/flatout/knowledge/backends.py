@@ -67,6 +67,14 @@ def ids() -> tuple[str, ...]:
     return tuple(backend.id for backend in every())
 
 
+def get(backend_id: str) -> KnownBackend:
+    """The backend of that id. Raises KeyError for an unknown one."""
+    for backend in every():
+        if backend.id == backend_id:
+            return backend
+    raise KeyError(backend_id)
+
+
 def _known(name: str) -> KnownBackend:
     module = programs.load(name)
     title, _, body = (module.__doc__ or "").strip().partition("\n")
