@@ -112,3 +112,10 @@ def test_pairs_that_other_programs_disturbed_are_left_out_where_others_remain() 
     most = confirmation(written, plan, guard, False)
     assert (most.pairs, most.disturbed, most.faster) == (3, True, False)
     assert planning.agrees(most, 1.2)
+    one = confirmation(
+        Side((12.0,), (), Process(), (False,)),
+        Side((10.0,), (), Process(), (False,)),
+        guard,
+        semantics=False,
+    )
+    assert (one.ratios, one.disturbed) == ((1.2,), False), "a single pair that nothing disturbed"

@@ -248,7 +248,6 @@ def _one_after_another(
     deadline = time.monotonic() + limit_s
     sides: tuple[list[Outcome], list[Outcome]] = ([], [])
     disturbed: tuple[list[bool], list[bool]] = ([], [])
-    ratios: list[float] = []
     undisturbed: list[float] = []
     for number in range(max(pairs, most or pairs)):
         began = time.monotonic()
@@ -265,10 +264,10 @@ def _one_after_another(
             outcomes.append(outcome)
             # Windows does not tell what a program that has ended used.
             taken.append(sys.platform != "win32" and stretch.disturbed())
-        ratios.append(_step_ms(sides[0][-1]) / _step_ms(sides[1][-1]))
+        ratio = _step_ms(sides[0][-1]) / _step_ms(sides[1][-1])
         if not any(taken[-1] for taken in disturbed):
-            undisturbed.append(ratios[-1])
-        on_pair(number + 1, ratios[-1])
+            undisturbed.append(ratio)
+        on_pair(number + 1, ratio)
         out_of_time = deadline - time.monotonic() < 1.2 * (time.monotonic() - began)
         if out_of_time or _settled(undisturbed, number + 1, pairs, unclear):
             break

@@ -17,7 +17,7 @@ from flatout.tuning.losses import SIGMAS, loss_sigma
 from flatout_agent import wire
 
 FEWEST_CALM = 2
-"""With fewer undisturbed pairs all count, and the confirmation is called disturbed."""
+"""With fewer undisturbed pairs of several, all count, and the confirmation is called disturbed."""
 RESAMPLES = 2000
 LEVEL = 0.95
 
@@ -30,17 +30,18 @@ def confirmation(untouched: Side, plan: Side, guard: Guard, semantics: bool) -> 
     semantics: whether the plan changes what is computed, so that losses are not paired.
     """
     pairs = tuple(zip(untouched.windows_ms, plan.windows_ms, strict=True))
-    disturbed = tuple(map(any, zip(untouched.disturbed, plan.disturbed, strict=True)))
-    calm = tuple(pair for pair, other in zip(pairs, disturbed, strict=False) if not other)
-    enough = not disturbed or len(calm) >= FEWEST_CALM
-    used = calm if disturbed and enough else pairs
+    either = [*map(any, zip(untouched.disturbed, plan.disturbed, strict=True))]
+    either = either or [False] * len(pairs)  # it was not looked at
+    calm = tuple(pair for pair, disturbed in zip(pairs, either, strict=True) if not disturbed)
+    too_few = len(calm) < min(FEWEST_CALM, len(pairs))
+    used = pairs if too_few else calm
     ratios = tuple(before / after for before, after in used)
     return Confirmation(
         pairs=len(ratios),
         ratios=ratios,
         speedup=statistics.median(ratios),
         interval=interval(ratios),
-        disturbed=not enough,
+        disturbed=too_few,
         untouched_ms=tuple(before for before, _ in used),
         plan_ms=tuple(after for _, after in used),
         guard=guard if semantics else _with_losses(guard, untouched, plan),
