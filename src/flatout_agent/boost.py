@@ -70,6 +70,9 @@ class Boost:
     """Whether calls are only recorded, not compiled, which takes a second or two."""
     fills: bool = False
     """Whether it gains nothing until its cache has been filled."""
+    cuts_outputs: bool = False
+    """Whether a model's outputs may differ where the loss does not use them. It is exact only in
+    programs that do not use them, so it is never kept without a comparison."""
     rounds_by: float = 0.0
     """Largest relative error of rounding the factors of products under it, or 0 if they are not
     rounded."""

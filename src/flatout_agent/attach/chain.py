@@ -28,6 +28,7 @@ class Depth(enum.IntEnum):
     COMPILE = 10
     LAYOUT = 20
     PRECISION = 30
+    PADDING = 40
     ROWS = 45
     WATCH = 50
 

@@ -8,6 +8,9 @@ It goes over the rows of the logits in pieces of 1 MB, and makes the gradient of
 with its loss, in float32. The backward pass multiplies that gradient by the gradient of the loss,
 which is usually 1: then it does nothing.
 
+Rows that the loss ignores (words that are not masked, a prompt, padding) are left out, if they are
+a quarter or more: by the loss, and by the backward pass of the `nn.Linear` that makes the logits.
+
 ## Why it is faster
 
 As written, the loss makes three more tensors as large as the logits: their log-softmax in the
@@ -19,7 +22,9 @@ exponential.
 Measured alternately with the original on one core of an AMD EPYC with torch 2.13: the loss and its
 backward pass took 0.2 to 0.5 of the time for 2 to 33 million logits, and 0.5 to 0.9 if large blocks
 of memory are kept (allocator), so new ones cost nothing. A step of transformers of width 128 and
-256 with a vocabulary of 50,257 took 0.8 of the time, of width 512 with one of 32,000 0.95.
+256 with a vocabulary of 50,257 took 0.8 of the time, of width 512 with one of 32,000 0.95. A head
+of 3,000 words and width 128, 4,096 rows of which 85 % were ignored, took 0.3 of the time under bfloat16
+autocast, 0.6 in float32.
 
 ## When it does nothing
 
@@ -40,7 +45,8 @@ gradient is rounded once more if the loss is multiplied by a number other than a
 `backward()`. Gradients of gradients are right to any order (if the program writes into bfloat16
 logits between the two passes, second gradients are as coarse as bfloat16). The node in the graph
 has another name (`loss.grad_fn`), and hooks for saved tensors see the gradient instead of the
-log-softmax.
+log-softmax. Logits that are NaN or Inf no longer make the gradients NaN if the loss ignores their
+row, among a quarter or more of the rows.
 
 ## How it is undone
 
@@ -62,8 +68,8 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.boosts import require_cpu, speedup_of_work
-from flatout_agent.speedups import loss_in_pieces
-from flatout_agent.speedups.stand_in import StandIn, is_plain, known_to_compilers
+from flatout_agent.speedups import loss_in_pieces, skipped_rows
+from flatout_agent.speedups.stand_in import StandIn, StandIns, is_plain, known_to_compilers
 
 if TYPE_CHECKING:
     import torch
@@ -77,6 +83,8 @@ SMALLEST = 1 << 21
 """The fewest logits: with less, the loss as written also stays in the cache."""
 COLUMNS = 256
 """The fewest classes: with less, the work per row weighs as much as that on its elements."""
+WIDER = 4
+"""A head has more than so many times as many outputs as inputs: inner layers have no more."""
 MEAN, SUM = 1, 2
 """torch's numbers for the reductions."""
 
@@ -100,7 +108,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     if loss.why_not is not None:
         raise Declined(loss.why_not)
     computed_before = loss.losses_computed
-    loss.stand_in.hold()
+    loss.hold()
 
     def engaged() -> tuple[bool, str]:
         count = loss.losses_computed - computed_before
@@ -108,7 +116,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
             return True, f"{count} losses computed"
         return False, f"no cross entropy of {SMALLEST:,} logits or more was seen"
 
-    return Applied(loss.stand_in.let_go, engaged)
+    return Applied(loss.let_go, engaged)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -150,7 +158,18 @@ class Loss:
         self.half: tuple[Any, ...] = ()
         replacement = functools.wraps(self.original)(self._call())
         self.stand_in = StandIn(torch._C._nn, {"cross_entropy_loss": replacement})
+        self._heads = StandIns({torch.nn.functional: {"linear": self._linear}})
         self.why_not = self._checked(replacement)
+
+    def hold(self) -> None:
+        """Add a holder."""
+        self.stand_in.hold()
+        self._heads.hold()
+
+    def let_go(self) -> None:
+        """Remove a holder."""
+        self._heads.let_go()
+        self.stand_in.let_go()
 
     def _call(self) -> Any:
         def cross_entropy_loss(*args: Any, **kwargs: Any) -> Any:
@@ -165,6 +184,45 @@ class Loss:
             return loss
 
         return cross_entropy_loss
+
+    def _linear(self, original: Any) -> Any:
+        import torch
+
+        node = skipped_rows.node(original)
+
+        def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+            if not self._is_head(input, weight, bias):
+                return original(input, weight, bias)
+            tensors = input, weight, bias
+            if torch.is_autocast_enabled("cpu"):
+                dtype = torch.get_autocast_dtype("cpu")
+                tensors = tuple(None if t is None else t.to(dtype) for t in tensors)
+            return node.apply(*tensors)
+
+        return linear
+
+    def _is_head(self, input: Any, weight: Any, bias: Any) -> bool:
+        """Whether it is an ordinary call of a layer that makes as many logits as are worth it."""
+        import torch
+
+        tensors = (input, weight) if bias is None else (input, weight, bias)
+        if not self._heads.holders or not is_plain(*tensors) or weight.dim() != 2:
+            return False
+        columns, width = weight.shape
+        return (
+            columns >= max(COLUMNS, WIDER * width + 1)
+            and input.dim() > 1
+            and input.numel() // max(1, input.shape[-1]) * columns >= SMALLEST
+            and input.shape[-1] == width
+            and all(t.device.type == "cpu" and t.dtype is torch.float32 for t in tensors[1:])
+            and input.device.type == "cpu"
+            and input.dtype in (torch.float32, torch.bfloat16)
+            and (input.dtype is torch.float32 or torch.is_autocast_enabled("cpu"))
+            and (weight.requires_grad or input.requires_grad)
+            and torch.is_grad_enabled()
+            and not torch.is_anomaly_enabled()
+            and not torch.are_deterministic_algorithms_enabled()
+        )
 
     def _takes(
         self,

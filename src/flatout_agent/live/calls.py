@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -95,6 +95,15 @@ class RepeatedCall:
     """The gradients of the parameters, then of the inputs that require them; None where there is
     none."""
     names: list[str]
+
+
+def where_used(recorded: RecordedCall, repeated: RepeatedCall) -> RepeatedCall:
+    """The repeated call with zeros in its outputs where no gradient came back."""
+    outputs = [
+        torch.zeros_like(output) if gradient is None else output.where(gradient != 0, 0.0)
+        for output, gradient in zip(repeated.outputs, recorded.output_gradients, strict=True)
+    ]
+    return replace(repeated, outputs=outputs)
 
 
 def _versions(tensors: Iterable[torch.Tensor]) -> list[int]:

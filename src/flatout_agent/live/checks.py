@@ -245,8 +245,8 @@ class Checks:
         refused = dict(self._refused)
         sound = [candidate for candidate in called if candidate.id not in refused]
         verdict = self._worst(sound)
-        if not verdict.passed:  # it could not be compared: only exact boosts may go on
-            risky = [c for c in sound if c.boost.risk is not Risk.EXACT]
+        if not verdict.passed:  # it could not be compared: only what is exact anyway may go on
+            risky = [c for c in sound if not _exact_anyway(c)]
             refused.update({candidate.id: verdict for candidate in risky})
             sound = [candidate for candidate in sound if candidate.id not in refused]
             verdict = GuardVerdict(True, verdict.reason)
@@ -276,8 +276,8 @@ class Checks:
         return GuardVerdict(True, f"{NOT_COMPARED}{reason}")
 
     def _worst(self, group: Sequence[Candidate]) -> GuardVerdict:
-        """The worst verdict on any model; what could not be compared must be exact."""
-        risk = highest_risk(group)
+        """The worst verdict on any model; what could not be compared must be exact anyway."""
+        exact = all(map(_exact_anyway, group))
         verdicts = list(self._verdicts.values())
         failed = next((verdict for verdict in verdicts if not verdict.passed), None)
         if failed is not None:
@@ -285,10 +285,10 @@ class Checks:
         reason = next(
             (why for key, why in self._not_compared.items() if key not in self._verdicts), ""
         )
-        if verdicts and (risk == "exact" or not reason):
+        if verdicts and (exact or not reason):
             return max(verdicts, key=lambda verdict: verdict.error or 0.0)
         reason = reason or "no call of a model with a backward pass was seen"
-        return GuardVerdict(risk == "exact", f"{NOT_COMPARED}{reason}")
+        return GuardVerdict(exact, f"{NOT_COMPARED}{reason}")
 
     def _possible(self, candidate: Candidate) -> GuardVerdict | None:
         """Boosts of loading guarantee the samples by their own rules, so one need only be
@@ -515,6 +515,7 @@ class Checks:
             self._noise_floors.add(model, purpose, steps, noise_floor)
         if isinstance(boosted, GuardVerdict):
             return boosted
+        written, boosted = _where_used(recorded, candidates, written, boosted)
         verdict = guard.verdict(written, boosted, noise_floor, risk, purpose.redraws)
         if risk == "exact" or not recorded.drew or verdict.passed is not purpose.redraws:
             return verdict
@@ -541,6 +542,7 @@ class Checks:
         boosted = self._boosted(recorded, candidates, still=True)
         if isinstance(written, GuardVerdict) or isinstance(boosted, GuardVerdict):
             return None
+        written, boosted = _where_used(recorded, candidates, written, boosted)
         risk = highest_risk(candidates)
         told = guard.verdict(written, boosted, noise_floor, risk, redraws=False)
         return replace(told, reason=f"{told.reason}, without dropout")
@@ -661,6 +663,17 @@ class Checks:
         )
 
 
+def _where_used(
+    recorded: RecordedCall, candidates: Sequence[Candidate], *repeated: RepeatedCall
+) -> Sequence[RepeatedCall]:
+    """The repeated calls as they are compared: outputs that the loss does not use may differ under
+    some boosts.
+    """
+    if not any(candidate.boost.cuts_outputs for candidate in candidates):
+        return repeated
+    return [replays.where_used(recorded, call) for call in repeated]
+
+
 def _tiers(group: Sequence[Candidate]) -> list[list[Candidate]]:
     """The boosts that act on calls, grouped by what they may change: nothing (exact), rounding,
     random numbers.
@@ -671,6 +684,11 @@ def _tiers(group: Sequence[Candidate]) -> list[list[Candidate]]:
     exact = [candidate for candidate in others if candidate.boost.risk is Risk.EXACT]
     rounding = [candidate for candidate in others if candidate.boost.risk is not Risk.EXACT]
     return [exact, rounding, redraw]
+
+
+def _exact_anyway(candidate: Candidate) -> bool:
+    """Whether it is exact in every program, so a call that cannot be compared does not matter."""
+    return candidate.boost.risk is Risk.EXACT and not candidate.boost.cuts_outputs
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -153,6 +153,7 @@ class LiveWatch(RunWatch):
             self._unit_ended()
         if first is not None:
             self.notes.inputs(number, tuple(first.shape))
+            self.notes.padding(number, args, kwargs)
             self._size += first.numel()
 
     def _without_gradients(

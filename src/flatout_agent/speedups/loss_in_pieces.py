@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 18
 """Elements per thread and piece: logits and gradient together stay in a core's cache."""
-
-
+MOST_COUNTED = 0.75
+"""If more of the rows count, none is left out: rows that are left out cost a copy of the others."""
 FAINTEST = 1e-30
 """The smallest share of the target that float32 holds at full precision."""
 
@@ -79,6 +79,15 @@ def loss_and_gradient(logits: torch.Tensor, terms: Terms) -> Made:
 
     rows, columns = logits.shape
     wide = _wide(logits.dtype)
+    used = terms.counted.squeeze(1).nonzero().squeeze(1)
+    if 0 < len(used) <= MOST_COUNTED * rows:
+        parts = (item.index_select(0, used) for item in (terms.index, terms.counted, terms.amount))
+        some = loss_and_gradient(
+            logits.index_select(0, used), Terms(*parts, terms.total, terms.smoothing)
+        )
+        gradient = torch.zeros(rows, columns, dtype=logits.dtype, device=logits.device)
+        gradient.index_copy_(0, used, some.gradient)
+        return Made(some.loss, gradient, terms.scale(), terms)
     gradient = torch.empty(rows, columns, dtype=logits.dtype, device=logits.device)
     scale = terms.scale()
     shares = torch.empty(rows, 1, dtype=wide, device=logits.device)

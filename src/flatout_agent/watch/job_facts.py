@@ -18,13 +18,15 @@ from flatout_agent import wire
 from flatout_agent.attach.chain import compiled_by_user
 from flatout_agent.attach.replacing import replaced
 from flatout_agent.limits import usable_cores, world_size
-from flatout_agent.speedups import compute_threads
+from flatout_agent.speedups import compute_threads, padding
 from flatout_agent.speedups.precision import bf16_inside_float32, matmul_precision, native_bf16
 from flatout_agent.speedups.repeated_blocks import shared_blocks
 from flatout_agent.speedups.samples import batch_reads
 from flatout_agent.speedups.workers.main_guard import main_guard
 
 MAX_SHAPES = 16
+PADDING_LOOKS = 4
+"""Batches whose padding is looked at: on an accelerator each look waits for it."""
 
 
 class JobNotes:
@@ -35,6 +37,7 @@ class JobNotes:
         self.models: list[wire.ModelFacts] = []
         self.optimizers: list[wire.OptimizerFacts] = []
         self.shapes: dict[int, dict[str, None]] = {}
+        self.padded: dict[int, list[float]] = {}
         self.random_forward: set[int] = set()
         self.autocast: str | None = None
         self.scaler = False
@@ -95,6 +98,13 @@ class JobNotes:
         if len(shapes) < MAX_SHAPES:
             shapes["x".join(map(str, shape))] = None
 
+    def padding(self, model: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record how much of the first inputs of root model number `model` is padding."""
+        padded = self.padded.setdefault(model, [])
+        if len(padded) < PADDING_LOOKS:
+            found = padding.length(args, kwargs)
+            padded.append(0.0 if found is None else found.padded)
+
     def facts(
         self,
         micro_steps: float,
@@ -110,6 +120,7 @@ class JobNotes:
                 model,
                 input_shapes=tuple(self.shapes.get(index, ())),
                 random_forward=index in self.random_forward,
+                padded=min(self.padded.get(index, ()), default=0.0),
             )
             for index, model in enumerate(self.models)
         )

@@ -86,6 +86,7 @@ class TrialWatch(Watcher):
         shape = self.record.training_call(args, kwargs, lead=number == 0)
         if shape is not None:
             self.notes.inputs(number, shape)
+            self.notes.padding(number, args, kwargs)
 
     def backward(self, loss: torch.Tensor) -> None:
         self.record.backward()

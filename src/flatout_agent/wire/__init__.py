@@ -189,6 +189,8 @@ class ModelFacts:
     """Embedding layers."""
     blocks: int = 0
     """Repeated blocks, each like at least two others; 0 if most layers are elsewhere."""
+    padded: float = 0.0
+    """Share of its inputs' length that is padding in all rows, in the batch with the least."""
 
 
 @dataclass(frozen=True)

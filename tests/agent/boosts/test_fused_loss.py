@@ -22,11 +22,11 @@ from torch.utils.checkpoint import checkpoint
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import fused_loss as boost
 from flatout_agent.job import Job
-from flatout_agent.speedups import loss_in_pieces
+from flatout_agent.speedups import loss_in_pieces, skipped_rows
 from flatout_agent.wire import JobFacts
 
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu")
-ORIGINAL = torch._C._nn.cross_entropy_loss
+ORIGINAL, LINEAR = torch._C._nn.cross_entropy_loss, functional.linear
 quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -55,6 +55,7 @@ def applied() -> Iterator[Applied]:
     yield applied
     applied.undo()
     assert torch._C._nn.cross_entropy_loss is ORIGINAL
+    assert functional.linear is LINEAR
 
 
 def written(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -106,7 +107,7 @@ def cases() -> st.SearchStrategy[Case]:
         half=st.booleans(),
         reduction=st.sampled_from(["mean", "sum"]),
         ignored=st.sampled_from([-100, -1, 0, 1]),
-        share_ignored=st.sampled_from([0.0, 0.3, 1.0]),
+        share_ignored=st.sampled_from([0.0, 0.3, 0.8, 1.0]),
         smoothing=st.sampled_from([0.0, 0.1, 1.0]),
         weighted=st.booleans(),
         spread=st.sampled_from([0.0, 1.0, 30.0, 300.0]),
@@ -528,6 +529,87 @@ def test_fifty_steps_of_training(half: bool) -> None:
             applied.undo()
     assert losses[0][-1] < 0.8 * losses[0][0]
     assert losses[1] == pytest.approx(losses[0], rel=0.02 if half else 1e-4)
+
+
+# The head whose logits it takes ----------------------------------------------------------------
+
+
+def head_and_loss(
+    head: nn.Linear, x: torch.Tensor, half: bool = False, graph: bool = False
+) -> list[torch.Tensor]:
+    """The loss of logits of which most are ignored, and all gradients of the head."""
+    target = torch.randint(40, x.shape[:-1], generator=torch.Generator().manual_seed(3))
+    target.view(-1)[2:] = -100
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        logits = head(x)
+    loss = functional.cross_entropy(logits.flatten(0, -2), target.flatten())
+    inputs = [t for t in (x, *head.parameters()) if t.requires_grad]
+    found = torch.autograd.grad(loss, inputs, create_graph=graph)
+    if graph:
+        found = torch.autograd.grad(sum(g.square().sum() for g in found), inputs)
+    return [loss.detach(), *found]
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("shape", [(12,), (3, 4), (2, 3, 2)])
+@pytest.mark.parametrize("frozen", ["nothing", "input", "weight", "no bias"])
+def test_rows_that_the_loss_ignores_are_left_out_of_the_heads_gradients(
+    applied: Applied, monkeypatch: pytest.MonkeyPatch, half: bool, shape: Any, frozen: str
+) -> None:
+    left_out = []
+    counted = skipped_rows.counted
+
+    def seen(gradient: torch.Tensor) -> torch.Tensor | None:
+        index = counted(gradient)
+        left_out.append(index is not None)
+        return index
+
+    monkeypatch.setattr(skipped_rows, "counted", seen)
+    head = nn.Linear(8, 40, bias=frozen != "no bias")
+    head.weight.requires_grad_(frozen != "weight")
+    x = torch.randn(*shape, 8, requires_grad=frozen != "input")
+    found = head_and_loss(head, x, half)
+    assert left_out == [True]
+    applied.undo()
+    usual = head_and_loss(head, x, half)
+    applied = boosted()
+    for one, other in zip(found, usual, strict=True):
+        assert one.dtype is other.dtype
+        torch.testing.assert_close(one, other, rtol=2e-2 if half else 1e-5, atol=1e-6)
+
+
+def test_gradients_of_a_heads_gradients(applied: Applied) -> None:
+    head, x = nn.Linear(8, 40), torch.randn(12, 8, requires_grad=True)
+    found = head_and_loss(head, x, graph=True)
+    applied.undo()
+    usual = head_and_loss(head, x, graph=True)
+    boosted()
+    torch.testing.assert_close(found, usual, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "rows"),
+    [
+        (torch.ones(8, 40), None),
+        (torch.zeros(8, 40), []),
+        (torch.ones(8, 40).index_fill(0, torch.tensor([1, 5, 6]), 0.0), [0, 2, 3, 4, 7]),
+        (torch.ones(8, 40).index_fill(0, torch.tensor([1]), 0.0), None),  # too few to gain
+        (torch.eye(40)[[1, 3, 7, 9]].repeat(2, 1), None),  # zeros, but in no whole row
+        (torch.eye(40)[[1, 3]].repeat(4, 1).index_fill(0, torch.arange(6), 0.0), [6, 7]),
+    ],
+)
+def test_which_rows_have_a_gradient(gradient: torch.Tensor, rows: list[int] | None) -> None:
+    found = skipped_rows.counted(gradient)
+    assert (None if found is None else found.tolist()) == rows
+
+
+def test_other_layers_stay(applied: Applied) -> None:
+    x = torch.randn(12, 8, requires_grad=True)
+    nodes = [type(nn.Linear(8, wide)(x).grad_fn).__name__ for wide in (32, 33)]
+    assert nodes == ["AddmmBackward0", "LinearOfSomeRowsBackward"]
+    assert type(nn.Linear(8, 40).double()(x.double()).grad_fn).__name__ == "AddmmBackward0"
+    with torch.no_grad():
+        assert nn.Linear(8, 40)(x).grad_fn is None
 
 
 @pytest.mark.slow

@@ -238,6 +238,12 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         ({"device": "cuda"}, "not on the CPU"),
         (models(MODEL, compiled=True), "the model is compiled"),
     ]),
+    "trim-padding": (replace(CPU, **models(MODEL, padded=0.5)), [
+        ({}, None),
+        (models(MODEL, padded=0.01), "do not end with padding in all rows"),
+        (models(MODEL, padded=0.5, compiled=True), "the model is compiled"),
+        ({"world_size": 2}, "several ranks train the model"),
+    ]),
     "tf32": (replace(GPU, capability=(8, 0), **models(MODEL)), [
         ({}, None),
         ({"device": "cpu"}, "NVIDIA"),

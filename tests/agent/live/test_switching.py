@@ -54,6 +54,7 @@ REORDERS = (
     "sparse-matmul",
     "fused-optimizer",
     "cpu-threads",
+    "trim-padding",
 )
 CHANGES = ("bf16-autocast", "bf16-residual", "fast-dropout")
 APART = ("loader-workers", "device-prefetch", "compile")
@@ -348,7 +349,31 @@ class Reading(Program):
         return nn.functional.cross_entropy(logits, y)
 
 
-PROGRAMS = [Convolutions, Recurrent, Dropping, Tied, Adversaries, Growing, Reading]
+class Mean(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(10, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        used = (x != 0)[..., None]
+        return self.head((self.words(x) * used).sum(1) / used.sum(1))
+
+
+class Padded(Program):
+    """Rows of words, all padded to a length that none has."""
+
+    def data(self, files: bool) -> None:
+        x = torch.randint(1, 10, (self.samples, 32), generator=torch.Generator().manual_seed(1))
+        lengths = torch.arange(self.samples) + 1
+        x[torch.arange(32) >= lengths[:, None]] = 0
+        self.loader = DataLoader(TensorDataset(x, lengths % 3), batch_size=4, shuffle=True)
+
+    def build(self) -> None:
+        self.models = [Mean()]
+        self.optimizers = [torch.optim.Adam(self.models[0].parameters(), lr=0.01)]
+
+
+PROGRAMS = [Convolutions, Recurrent, Dropping, Tied, Adversaries, Growing, Reading, Padded]
 
 
 # The agent in this process --------------------------------------------------------------------

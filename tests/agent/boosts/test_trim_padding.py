@@ -1,0 +1,201 @@
+"""trim-padding: the same gradients from shorter batches, and as written where that cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from flatout_agent.boost import Applied, Declined
+from flatout_agent.boosts import trim_padding as boost
+from flatout_agent.job import Job
+from flatout_agent.speedups import padding
+
+FULL, ROWS, WORDS, LONGEST = 64, 6, 40, 21
+
+
+def batch(longest: int = LONGEST, rows: int = ROWS) -> dict[str, torch.Tensor]:
+    """Words, mask and one label for each word, padded to FULL."""
+    lengths = torch.randint(3, longest + 1, (rows,))
+    lengths[0] = longest
+    mask = torch.arange(FULL) < lengths[:, None]
+    ids = torch.randint(1, WORDS, (rows, FULL)) * mask
+    labels = torch.where(mask, torch.randint(WORDS, (rows, FULL)), -100)
+    return {"input_ids": ids, "attention_mask": mask.long(), "labels": labels}
+
+
+class Attending(nn.Module):
+    """A transformer that attends to no padding. Its outputs are a dict, with a loss if asked."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embed, self.places = nn.Embedding(WORDS, 32), nn.Embedding(FULL, 32)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.out = nn.Linear(32, WORDS)
+        self.lengths: list[int] = []
+
+    def forward(self, input_ids: Any, attention_mask: Any, labels: Any = None) -> Any:
+        self.lengths.append(input_ids.shape[1])
+        x = self.embed(input_ids) + self.places(torch.arange(input_ids.shape[1]))
+        x = self.body(x, src_key_padding_mask=attention_mask == 0)
+        found = {"logits": self.out(x), "first": x[:, 0]}
+        if labels is not None:
+            found["loss"] = loss(found["logits"], labels)
+        return found
+
+
+def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.view(-1, WORDS), labels.view(-1))
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+@contextlib.contextmanager
+def switched(model: nn.Module) -> Iterator[Applied]:
+    applied = boost.apply(Job(), model, {})
+    try:
+        yield applied
+    finally:
+        applied.undo()
+
+
+def gradients(model: nn.Module, train: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
+    """The loss, then the gradient of each parameter."""
+    model.zero_grad()
+    value = train()
+    value.backward()
+    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    return [value.detach(), *found]
+
+
+def assert_same(model: nn.Module, train: Callable[[], torch.Tensor], cut: bool) -> None:
+    written = gradients(model, train)
+    with switched(model) as applied:
+        for _ in range(2):
+            torch.testing.assert_close(gradients(model, train), written)
+    found = applied.engaged()
+    assert found is not None
+    assert found[0] is cut, found[1]
+
+
+def test_the_gradients_are_those_of_the_whole_batch_with_the_loss_in_the_model_or_outside():
+    model, given = Attending(), batch()
+    assert_same(model, lambda: model(**given)["loss"], True)
+    ids, mask, labels = given.values()
+    assert_same(model, lambda: loss(model(ids, mask)["logits"], labels), True)
+    assert {FULL, 24} == set(model.lengths)
+
+
+def test_outputs_have_their_shapes_and_zeros_where_the_batch_was_cut():
+    model, given = Attending(), batch()
+    written = model(**given)
+    with switched(model):
+        found = model(**given)
+    assert {name: value.shape for name, value in found.items()} == {
+        name: value.shape for name, value in written.items()
+    }
+    assert torch.equal(found["logits"][:, 24:], torch.zeros(ROWS, FULL - 24, WORDS))
+    torch.testing.assert_close(found["first"], written["first"])
+
+
+def test_a_last_batch_of_fewer_rows_and_an_evaluation():
+    model = Attending()
+    with switched(model):
+        model(**batch())
+        assert model(**batch(rows=4))["logits"].shape == (4, FULL, WORDS)
+        model.lengths.clear()
+        model.eval()
+        model(**batch())
+        with torch.no_grad():
+            model.train()(**batch())
+    assert model.lengths == [FULL, FULL]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda given: given | {"input_ids": given["input_ids"].flip(1)},  # padded on the left
+        lambda given: {name: value[:, :LONGEST] for name, value in given.items()},
+        lambda given: {name: value[:1] for name, value in given.items()},
+        lambda given: given | {"attention_mask": torch.ones_like(given["attention_mask"])},
+        lambda given: given | {"labels": torch.randint(WORDS, (ROWS, FULL))},
+    ],
+)
+def test_what_is_no_padding_at_the_end_is_left_alone(change):
+    found = padding.length((), change(batch()))
+    assert found is None or found.cut >= found.full
+
+
+@pytest.mark.parametrize(
+    ("more", "cut"),
+    [
+        (torch.arange(FULL).expand(ROWS, FULL), 24),  # positions
+        (torch.arange(FULL)[None], 24),
+        (torch.zeros(ROWS, FULL, dtype=torch.int64), 24),  # kinds of segments
+        (torch.zeros(ROWS, 1, FULL, FULL), 24),  # a mask that is added
+        (torch.zeros(ROWS), 24),  # a number for each row
+        (torch.zeros(2, FULL, 3), None),  # neither for each row nor for all
+        (FULL, None),
+    ],
+)
+def test_other_inputs_are_cut_with_the_words_or_nothing_is(more, cut):
+    words = batch()["input_ids"]
+    found = padding.length((words, more), {})
+    assert (found.cut if found is not None else None) == cut
+    if found is not None and isinstance(more, torch.Tensor) and FULL in more.shape:
+        assert set(padding._cut(more, found).shape) <= {ROWS, 1, 24}
+
+
+class OfOneLength(nn.Module):
+    """Weights for this very length: shorter inputs raise; `flat`: outputs without a length."""
+
+    def __init__(self, flat: bool) -> None:
+        super().__init__()
+        self.embed, self.drop = nn.Embedding(WORDS, 8), nn.Dropout(0.5)
+        self.places = nn.Parameter(torch.randn(1 if flat else FULL, 8))
+        self.flat = flat
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        found = self.drop(self.embed(x) + self.places)
+        return found.flatten(0, 1) if self.flat else found
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_model_that_cannot_be_called_with_less_goes_on_as_written(flat):
+    model, given = OfOneLength(flat), batch()["input_ids"]
+    torch.manual_seed(1)
+    written = model(given), torch.rand(1)
+    with switched(model) as applied:
+        torch.manual_seed(1)
+        assert torch.equal(model(given), written[0])
+        assert torch.equal(torch.rand(1), written[1])
+        assert model.calls == 2
+        found = applied.engaged()
+    assert found is not None
+    assert not found[0]
+    assert found[1].startswith(padding.REFUSED)
+
+
+def test_an_error_of_the_program_stays_its_own():
+    model, given = Attending(), batch()
+    given["input_ids"][0, 0] = WORDS
+    with switched(model), pytest.raises(IndexError, match="index out of range"):
+        model(**given)
+
+
+def test_a_compiled_model_is_left_alone():
+    model = Attending()
+    model.compile(backend="eager")
+    with pytest.raises(Declined, match="compiled"):
+        boost.apply(Job(), model, {})

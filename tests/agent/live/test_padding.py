@@ -1,0 +1,77 @@
+"""The Guard on trim-padding: kept where padding does not count, never without a comparison."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from flatout_agent.boosts import trim_padding as boost
+from flatout_agent.speedups import padding
+from guarded import Attending
+from planted import Program
+
+FULL, LABELS = 64, 50
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    """Words and a label for each, padded to FULL."""
+    lengths = torch.randint(3, 22, (16,))
+    used = torch.arange(FULL) < lengths[:, None]
+    labels = torch.where(used, torch.randint(LABELS, (16, FULL)), -100)
+    return torch.randint(1, LABELS, (16, FULL)) * used, labels
+
+
+def words() -> tuple[torch.Tensor, torch.Tensor]:
+    return batch()[0], torch.randint(10, (16,))
+
+
+class Pooled(nn.Module):
+    """`masked`: the mean over the words, else over all positions."""
+
+    def __init__(self, masked: bool, dropout: float) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(LABELS, 24), nn.Linear(24, 10)
+        self.drop, self.masked = nn.Dropout(dropout), masked
+
+    def forward(self, x: Any) -> Any:
+        used = (x != 0)[..., None] if self.masked else torch.ones(*x.shape, 1)
+        found = self.drop(self.embed(x)) * used
+        return self.out(torch.tanh(found.sum(1) / used.sum(1)))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_guard_passes_it_only_where_padding_does_not_count(program, masked, dropout):
+    run: Program = program(Pooled(masked, dropout), words)
+    run.boosts["trim-padding"] = boost
+    verdict = run.check("trim-padding")
+    assert verdict.passed is masked, verdict.reason
+
+
+def test_outputs_are_compared_where_the_loss_uses_them(program, monkeypatch):
+    class Causal(Attending):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+            return self.out(self.body(self.embed(x), mask, is_causal=True))
+
+    run: Program = program(Causal(), batch)
+    run.boosts["trim-padding"] = boost
+    verdict = run.check("trim-padding")
+    assert verdict.passed, verdict.reason
+    cut = padding._cut
+
+    def too_short(nest: Any, found: padding.Length) -> Any:
+        return cut(nest, padding.Length(found.rows, found.full, found.cut - 16))
+
+    monkeypatch.setattr(padding, "_cut", too_short)
+    assert not run.check("trim-padding").passed
+
+
+def test_what_the_guard_cannot_compare_is_not_kept(program):
+    run: Program = program(Pooled(True, 0.0), words)
+    run.boosts["trim-padding"] = boost
+    run.model.embed.register_forward_hook(lambda *args: None)
+    assert not run.check("trim-padding").passed
