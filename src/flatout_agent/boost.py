@@ -73,6 +73,9 @@ class Boost:
     cuts_outputs: bool = False
     """Whether a model's outputs may differ where the loss does not use them. It is exact only in
     programs that do not use them, so it is never kept without a comparison."""
+    outside_calls: bool = False
+    """Whether it may act outside the model's call, as on the loss: whether it takes hold is not
+    known after a call."""
     rounds_by: float = 0.0
     """Largest relative error of rounding the factors of products under it, or 0 if they are not
     rounded."""

@@ -47,7 +47,8 @@ def test_a_single_pair_has_no_interval_and_confirms_nothing() -> None:
     single = confirmation(side, Side((50.0,), (), Process()), Guard(True, ""), False)
     assert (single.speedup, single.interval, single.faster) == (2.0, None, False)
     assert planning.agrees(single, 1.9)
-    assert not planning.agrees(single, 1.2)
+    assert planning.agrees(single, 1.2)  # the smaller one is told
+    assert not planning.agrees(single, 2.6)
 
 
 def test_two_pairs_of_runs_are_enough_where_both_show_it_and_windows_take_five() -> None:

@@ -87,13 +87,13 @@ def agrees(confirmation: Confirmation, gain: float | None) -> bool:
     """Whether fresh processes, too noisy to confirm a small gain, are consistent with it.
 
     Two processes differ by more than neighbouring blocks of one process, and between blocks each
-    kept boost was clearly faster. Disturbed pairs contradict nothing.
+    kept boost was clearly faster. Disturbed pairs contradict nothing, and neither does a larger
+    gain: the smaller one is told.
     """
-    if confirmation.disturbed:
+    if gain is None or confirmation.disturbed:
         return gain is not None
-    pair = confirmation.speedup
-    low, high = confirmation.interval or (pair / ONE_PAIR, pair * ONE_PAIR)
-    return gain is not None and low <= gain <= high and confirmation.speedup >= 1.0
+    _, high = confirmation.interval or (0.0, confirmation.speedup * ONE_PAIR)
+    return gain <= high and confirmation.speedup >= 1.0
 
 
 def redrawn(plan: Plan | None) -> tuple[str, ...]:

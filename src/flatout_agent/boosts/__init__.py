@@ -9,7 +9,9 @@ The file's name (underscores for hyphens) is the boost's id. A boost module has
     def by_hand(facts, params) -> str          # plain PyTorch lines that do the same
 
 and may have `environment(facts, params) -> dict[str, str]`: variables that must be set before the
-process starts. `applies`, `promise`, `by_hand` and `environment` are pure and never import torch:
+process starts. `acts_on(args, kwargs) -> bool` says whether it does anything in a call of the model
+with these inputs, where that differs from call to call: the Guard waits for one. `applies`,
+`promise`, `by_hand` and `environment` are pure and never import torch:
 the host calls them too. `apply` runs in the user's process, where torch is loaded, and may import
 torch inside the function. If `undo` leaves something for another `apply` in the same program (a
 tuning switches on and off again and again), `forget(job)` frees it. The module docstring is the

@@ -66,7 +66,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import require_cpu, speedup_of_work
 from flatout_agent.speedups import loss_in_pieces, skipped_rows
 from flatout_agent.speedups.stand_in import StandIn, StandIns, is_plain, known_to_compilers
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
-BOOST = Boost(since="0.2.0", risk=Risk.EXACT, moment=Moment.MODEL, switch=Switch.STEP)
+BOOST = Boost(since="0.2.0", risk=Risk.EXACT, moment=Moment.MODEL, outside_calls=True)
 
 SMALLEST = 1 << 21
 """The fewest logits: with less, the loss as written also stays in the cache."""

@@ -42,7 +42,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.attach.chain import is_compiled
-from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import require_cpu, speedup_of_work
 from flatout_agent.speedups.indexed_rows import RowSums, SortedIndices
 from flatout_agent.speedups.stand_in import Maker, StandIns, is_plain
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
-BOOST = Boost(since="0.2.0", risk=Risk.EXACT, moment=Moment.MODEL, switch=Switch.STEP)
+BOOST = Boost(since="0.2.0", risk=Risk.EXACT, moment=Moment.MODEL, outside_calls=True)
 
 SMALLEST = 1 << 12
 """The fewest numbers picked: with less, a call takes longer than what it saves."""

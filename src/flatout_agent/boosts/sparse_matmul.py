@@ -51,7 +51,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.attach.chain import compiled_by_user
-from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import multiplies, require_cpu, speedup_of_work
 from flatout_agent.speedups.constant_matrices import Constants, compressed, product
 from flatout_agent.speedups.stand_in import StandIns, is_plain
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
-BOOST = Boost(since="0.2.0", risk=Risk.EXACT, moment=Moment.MODEL, switch=Switch.STEP)
+BOOST = Boost(since="0.2.0", risk=Risk.EXACT, moment=Moment.MODEL, outside_calls=True)
 
 SMALLEST = 1 << 16
 """The fewest elements: with less, a product takes less time than looking at its factors."""

@@ -36,13 +36,13 @@ The layer around the model's call is removed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.attach.chain import Depth, is_compiled
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_work
-from flatout_agent.speedups.padding import WithoutPadding
+from flatout_agent.speedups.padding import WithoutPadding, length
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ BOOST = Boost(
     cuts_outputs=True,
 )
 LEAST = 0.05
-"""Share of the length that must be padding in each batch."""
+"""Share of the length that must be padding, on average."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
@@ -96,6 +96,12 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
         return True, f"{shorter.cut} of {shorter.calls} batches cut"
 
     return Applied(job.wrap_call(target, Depth.PADDING, layer), engaged)
+
+
+def acts_on(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether it would cut these inputs."""
+    found = length(args, kwargs)
+    return found is not None and found.cut < found.full
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

@@ -35,6 +35,8 @@ from flatout_agent.live.without_dropout import can_run_without_dropout
 
 WAIT_UNITS = 12
 """Units for which a check waits for calls that it can compare."""
+MOST_PASSED_OVER = 6
+"""Calls that it waits for one in which all boosts in question do something."""
 MOST_WAITING = 64
 """Calls kept that wait for their backward pass."""
 NOT_COMPARED = "the gradient was not compared: "
@@ -73,7 +75,7 @@ class Checks:
         """Some boost is on: a call that raises is repeated as written."""
         self.own_s = 0.0
         """Seconds spent on repeating calls since this was last set to zero."""
-        self._recording = 0
+        self._recording = self._passed_over = 0
         self._group: list[Candidate] = []
         """The boosts in question that act on calls and have not been refused ..."""
         self._refused: dict[str, GuardVerdict] = {}
@@ -201,6 +203,7 @@ class Checks:
         self._group, self._calls_boosted, self._update = list(called), on, update
         known = bool(called) and self._has_other_batch()
         self._recording = 0 if not called else COMPARE if known else BATCH
+        self._passed_over = 0
         if not known:
             self._earlier = {}
         self._calls, self._verdicts, self._updates, self._not_compared = [], {}, {}, {}
@@ -302,13 +305,28 @@ class Checks:
 
     def call(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A root model's call in training, recorded on demand."""
-        recorded = self._record(model, args, kwargs) if self._recording else None
+        recorded = None
+        if self._recording and not self._passes_over(args, kwargs):
+            recorded = self._record(model, args, kwargs)
         output = (
             self._failed_calls.call(model, call, args, kwargs) if self.on else call(*args, **kwargs)
         )
         if recorded is not None:
             self.booster.recorder.safely("guard", self._finish, recorded, output)
         return output
+
+    def _passes_over(self, args: Any, kwargs: Any) -> bool:
+        """Whether a boost in question does nothing in this call, so the next one may show more."""
+        if self._passed_over >= MOST_PASSED_OVER:
+            return False
+        asked = [getattr(load(candidate.id), "acts_on", None) for candidate in self._group]
+        passes = any(
+            not self.booster.recorder.safely("acts on", acts_on, args, kwargs)
+            for acts_on in asked
+            if acts_on is not None
+        )
+        self._passed_over += passes
+        return passes
 
     def _record(self, model: torch.nn.Module, args: Any, kwargs: Any) -> RecordedCall | None:
         try:
@@ -568,7 +586,11 @@ class Checks:
             if still:
                 return boosted
             # What does not act on the model's calls cannot tell after one of them.
-            called = [c for c in candidates if c.boost.moment is Moment.MODEL]
+            called = [
+                c
+                for c in candidates
+                if c.boost.moment is Moment.MODEL and not c.boost.outside_calls
+            ]
             idle = {c.id: self.booster.idle(c.id) for c in called}
             self._idle = {name: why for name, why in idle.items() if why is not None}
             return boosted

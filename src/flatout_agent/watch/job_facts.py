@@ -7,6 +7,7 @@ import importlib.util
 import multiprocessing
 import os
 import shutil
+import statistics
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -120,7 +121,7 @@ class JobNotes:
                 model,
                 input_shapes=tuple(self.shapes.get(index, ())),
                 random_forward=index in self.random_forward,
-                padded=min(self.padded.get(index, ()), default=0.0),
+                padded=statistics.fmean(self.padded.get(index) or [0.0]),
             )
             for index, model in enumerate(self.models)
         )

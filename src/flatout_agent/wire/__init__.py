@@ -190,7 +190,8 @@ class ModelFacts:
     blocks: int = 0
     """Repeated blocks, each like at least two others; 0 if most layers are elsewhere."""
     padded: float = 0.0
-    """Share of its inputs' length that is padding in all rows, in the batch with the least."""
+    """Share of its inputs' length that is padding in all rows, on average over the first batches.
+    """
 
 
 @dataclass(frozen=True)

@@ -788,3 +788,13 @@ def test_in_a_process_the_programs_own_error_is_its_own(tmp_path):
     assert "flatout_agent" not in done.stderr
     assert "During handling" not in done.stderr
     assert "RuntimeError: mat1 and mat2" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_whether_a_boost_of_the_loss_takes_hold_is_not_known_after_a_call(program, outside):
+    def apply(job: Any, target: Any, params: Any) -> Applied:
+        return Applied(lambda: None, lambda: (False, "no loss was seen"))
+
+    identity = Boost("0", Risk.EXACT, Moment.MODEL, outside_calls=outside)
+    run = program(loss=types.SimpleNamespace(BOOST=identity, apply=apply))
+    assert run.check_all("loss").idle == ({} if outside else {"loss": "no loss was seen"})

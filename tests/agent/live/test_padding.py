@@ -75,3 +75,15 @@ def test_what_the_guard_cannot_compare_is_not_kept(program):
     run.boosts["trim-padding"] = boost
     run.model.embed.register_forward_hook(lambda *args: None)
     assert not run.check("trim-padding").passed
+
+
+def test_it_is_compared_on_a_batch_with_padding(program):
+    taken = []
+
+    def sometimes() -> tuple[torch.Tensor, torch.Tensor]:
+        taken.append(words())
+        return taken[-1] if len(taken) % 3 == 0 else (taken[-1][0].clamp(min=1), taken[-1][1])
+
+    run: Program = program(Pooled(False, 0.0), sometimes)
+    run.boosts["trim-padding"] = boost
+    assert not run.check("trim-padding").passed
