@@ -143,6 +143,7 @@ class Tuning:
             # A cache shows its gain in the next epoch only: it has its turn later.
             yield from self._try([max(loaders, key=lambda c: (not c.boost.fills, c.promise))])
         yield from self._try_recipe()
+        self._drop_idle([kept for kept in self.state.kept if kept.boost.outside_calls])
         yield from self._look_again()
         while (turn := self._next()) is not None:
             yield from self._when_ready(turn)
@@ -150,7 +151,7 @@ class Tuning:
         yield from self._try_small_ones()
         yield from self._check_together()
         yield from self._verify()
-        self._drop_idle()
+        self._drop_idle(self.state.kept)
         if not self.state.pairs:
             yield from self.measure_kept()
         self.state.settled = True
@@ -656,9 +657,9 @@ class Tuning:
             state.drop(candidate, None)
             self.tell(candidate, "dropped", f"together with the others: {verdict.summary}")
 
-    def _drop_idle(self) -> None:
-        """Drop boosts that never took hold beside the others: they have no place in a plan."""
-        for candidate in list(self.state.kept):
+    def _drop_idle(self, kept: Sequence[Candidate]) -> None:
+        """Drop those that never took hold beside the others: they have no place in a plan."""
+        for candidate in list(kept):
             idle = self.machinery.idle(candidate.id)
             if idle is not None and not idle.startswith(TOO_SOON):
                 self.state.drop(candidate, 1.0)
