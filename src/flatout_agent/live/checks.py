@@ -439,6 +439,7 @@ class Checks:
         """
         sound = self._that_apply([c for c in self._group if _beside_calls(c)])
         verdict = GuardVerdict(True, "nothing that is on acts on the model's calls", 0.0)
+        self._refuse_cuts(recorded, written)
         exact, rounding, redraw = _tiers(self._group)
         under: list[Candidate] = []
         for tier in (exact, rounding, redraw):
@@ -518,29 +519,52 @@ class Checks:
         """
         judged = candidates if judged is None else judged
         purpose, risk = self._purpose(judged), highest_risk(judged)
-        model, steps = recorded.model, self.job.steps
         if boosted is None:
             boosted = self._boosted(recorded, candidates)
             if isinstance(boosted, RepeatedCall) and not purpose.redraws:
                 sure = guard.surely(written, boosted, risk)
                 if sure is not None:
                     return sure
+        noise_floor = self._noise_floor(recorded, written, purpose)
+        if isinstance(boosted, GuardVerdict):
+            return boosted
+        written, boosted = _where_used(recorded, candidates, written, boosted)
+        verdict = guard.verdict(written, boosted, noise_floor, risk, purpose.redraws)
+        exact = risk == "exact" and not any(c.boost.cuts_outputs for c in judged)
+        if exact or not recorded.drew or verdict.passed is not purpose.redraws:
+            return verdict
+        still = self._without_dropout(recorded, candidates, under, noise_floor)
+        if still is None or purpose.redraws or not still.passed:
+            return still or verdict
+        return still if guard.as_redrawn(recorded, written, verdict) else verdict
+
+    def _noise_floor(
+        self, recorded: RecordedCall, written: RepeatedCall, purpose: NoiseFloorPurpose
+    ) -> NoiseFloor:
+        """The noise floor for this purpose, measured now if it is not known."""
+        model, steps = recorded.model, self.job.steps
         noise_floor = self._noise_floors.get(model, purpose, steps)
         if noise_floor is None:
             other_batch = self._earlier.get(id(model))
             known = self._noise_floors.known(model, purpose, steps)
             noise_floor = guard.noise_floor(recorded, written, other_batch, *purpose, known=known)
             self._noise_floors.add(model, purpose, steps, noise_floor)
-        if isinstance(boosted, GuardVerdict):
-            return boosted
-        written, boosted = _where_used(recorded, candidates, written, boosted)
-        verdict = guard.verdict(written, boosted, noise_floor, risk, purpose.redraws)
-        if risk == "exact" or not recorded.drew or verdict.passed is not purpose.redraws:
-            return verdict
-        still = self._without_dropout(recorded, candidates, under, noise_floor)
-        if still is None or purpose.redraws or not still.passed:
-            return still or verdict
-        return still if guard.as_redrawn(recorded, written, verdict) else verdict
+        return noise_floor
+
+    def _refuse_cuts(self, recorded: RecordedCall, written: RepeatedCall) -> None:
+        """Refuse the boosts that leave out what the model's result depends on.
+
+        Each is compared alone and without dropout: what other masks change would hide it.
+        """
+        for candidate in [c for c in self._group if c.boost.cuts_outputs]:
+            purpose = self._purpose([candidate])._replace(redraws=False)
+            noise_floor = self._noise_floor(recorded, written, purpose)
+            verdict = self._without_dropout(recorded, [candidate], (), noise_floor)
+            if verdict is None:
+                reason = f"{NOT_COMPARED}the model cannot be called without dropout"
+                verdict = GuardVerdict(False, reason)
+            if not verdict.passed:
+                self._refuse([candidate], verdict)
 
     def _without_dropout(
         self,

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from flatout_agent.boosts import fast_dropout, fused_loss
 from flatout_agent.boosts import trim_padding as boost
+from flatout_agent.live import checks
 from flatout_agent.speedups import padding
 from guarded import Attending
 from planted import Program
@@ -16,16 +18,16 @@ from planted import Program
 FULL, LABELS = 64, 50
 
 
-def batch() -> tuple[torch.Tensor, torch.Tensor]:
+def batch(longest: int = 22) -> tuple[torch.Tensor, torch.Tensor]:
     """Words and a label for each, padded to FULL."""
-    lengths = torch.randint(3, 22, (16,))
+    lengths = torch.randint(3, longest, (16,))
     used = torch.arange(FULL) < lengths[:, None]
     labels = torch.where(used, torch.randint(LABELS, (16, FULL)), -100)
     return torch.randint(1, LABELS, (16, FULL)) * used, labels
 
 
-def words() -> tuple[torch.Tensor, torch.Tensor]:
-    return batch()[0], torch.randint(10, (16,))
+def words(longest: int = 22) -> tuple[torch.Tensor, torch.Tensor]:
+    return batch(longest)[0], torch.randint(10, (16,))
 
 
 class Pooled(nn.Module):
@@ -42,10 +44,11 @@ class Pooled(nn.Module):
         return self.out(torch.tanh(found.sum(1) / used.sum(1)))
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("masked", [True, False])
-def test_the_guard_passes_it_only_where_padding_does_not_count(program, masked, dropout):
-    run: Program = program(Pooled(masked, dropout), words)
+@pytest.mark.parametrize("longest", [22, 50])
+def test_the_guard_passes_it_only_where_padding_does_not_count(program, longest, masked, dropout):
+    run: Program = program(Pooled(masked, dropout), lambda: words(longest))
     run.boosts["trim-padding"] = boost
     verdict = run.check("trim-padding")
     assert verdict.passed is masked, verdict.reason
@@ -87,3 +90,18 @@ def test_it_is_compared_on_a_batch_with_padding(program):
     run: Program = program(Pooled(False, 0.0), sometimes)
     run.boosts["trim-padding"] = boost
     assert not run.check("trim-padding").passed
+
+
+def test_a_model_that_cannot_be_called_without_dropout_does_without_it(program, monkeypatch):
+    monkeypatch.setattr(checks, "can_run_without_dropout", lambda model: False)
+    run: Program = program(Pooled(True, 0.2), words)
+    run.boosts["trim-padding"] = boost
+    verdict = run.check("trim-padding")
+    assert not verdict.passed
+    assert verdict.reason == f"{checks.NOT_COMPARED}the model cannot be called without dropout"
+
+
+def test_it_is_refused_alone_of_several(program):
+    run: Program = program(Pooled(False, 0.2), words)
+    run.boosts |= {"trim-padding": boost, "fast-dropout": fast_dropout, "fused-loss": fused_loss}
+    assert set(run.check_all(*run.boosts).refused) == {"trim-padding"}
