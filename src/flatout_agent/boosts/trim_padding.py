@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.attach.chain import Depth, is_compiled
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_work
-from flatout_agent.speedups.padding import WithoutPadding, length
+from flatout_agent.speedups.padding import WithoutPadding, lengths
 
 if TYPE_CHECKING:
     import torch
@@ -100,8 +100,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
 
 def acts_on(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether it would cut these inputs."""
-    found = length(args, kwargs)
-    return found is not None and found.cut < found.full
+    return bool(lengths(args, kwargs))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

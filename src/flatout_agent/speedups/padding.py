@@ -23,52 +23,58 @@ STEPS = 16
 allocators prepare each of them."""
 LEAST_STEP = 8
 MASK = "attention_mask"
-"""What Hugging Face's models call the mask: its ones are no padding, whatever the words are."""
+"""How Hugging Face's models call a mask: its ones are no padding, whatever the words are."""
 REFUSED = "the model cannot be called with shorter inputs"
 
 
 @dataclass(frozen=True)
 class Length:
-    """The length of a model's inputs, and the shorter one that holds all that is not padding."""
+    """A length of a model's inputs, and the shorter one that holds all that is not padding."""
 
     rows: int
     full: int
     cut: int
 
-    @property
-    def padded(self) -> float:
-        """Share of the length that is cut off."""
-        return 1.0 - self.cut / self.full
 
+def lengths(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Length, ...]:
+    """The lengths of these inputs that can be cut, such as one of the source and one of the target.
 
-def length(args: Sequence[Any], kwargs: dict[str, Any]) -> Length | None:
-    """The length of these inputs, or None if it is not clear which dimension it is.
-
-    Waits for an accelerator if the inputs are there.
+    A length is left out if it is not clear which dimensions of the inputs have it. Waits for an
+    accelerator if the inputs are there.
     """
     import torch
 
     tensors = list(nests.tensors((args, kwargs)))
     words = [t for t in tensors if t.dim() == 2 and t.dtype in (torch.int64, torch.int32)]
     if not words or any(type(tensor) is not torch.Tensor for tensor in tensors):
-        return None
-    rows, full = words[0].shape
-    if rows < 2 or full < SHORTEST or rows == full:
-        return None
-    if full in [v for v in (*args, *kwargs.values()) if isinstance(v, int)]:
-        return None  # the program says how long it is
-    if any(_dimensions(tensor, rows, full) is None for tensor in tensors):
-        return None
-    mask = kwargs.get(MASK)
-    filled = torch.zeros(full, dtype=torch.bool, device=words[0].device)
-    for tensor in tensors:
-        if tensor.shape == (rows, full):
-            used = tensor != 0 if tensor is mask else _differs(tensor)
-            filled |= used.any(0).to(filled.device)
-    columns = torch.arange(1, full + 1, device=filled.device)
-    longest = int((columns * filled).max())
-    step = max(LEAST_STEP, full // STEPS)
-    return Length(rows, full, min(full, max(1, -(-longest // step)) * step))
+        return ()
+    rows = len(words[0])
+    masks = [value for name, value in kwargs.items() if name.endswith(MASK)]
+    found = []
+    for full in dict.fromkeys(tensor.shape[1] for tensor in words if len(tensor) == rows):
+        if rows < 2 or full < SHORTEST or full == rows:
+            continue
+        if full in [value for value in (*args, *kwargs.values()) if isinstance(value, int)]:
+            continue  # the program says how long it is
+        if any(_dimensions(tensor, rows, full) is None for tensor in tensors):
+            continue
+        filled = torch.zeros(full, dtype=torch.bool, device=words[0].device)
+        for tensor in tensors:
+            if tensor.shape == (rows, full):
+                is_mask = any(tensor is mask for mask in masks)
+                used = tensor != 0 if is_mask else _differs(tensor)
+                filled |= used.any(0).to(filled.device)
+        longest = int((torch.arange(1, full + 1, device=filled.device) * filled).max())
+        step = max(LEAST_STEP, full // STEPS)
+        cut = max(1, -(-longest // step)) * step
+        if cut < full:
+            found.append(Length(rows, full, cut))
+    return tuple(found)
+
+
+def padded(args: Sequence[Any], kwargs: dict[str, Any]) -> float:
+    """The largest share of a length of these inputs that can be cut; 0 if none can be."""
+    return max((1.0 - found.cut / found.full for found in lengths(args, kwargs)), default=0.0)
 
 
 def _differs(tensor: torch.Tensor) -> torch.Tensor:
@@ -82,7 +88,7 @@ def _differs(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _dimensions(tensor: torch.Tensor, rows: int, full: int) -> tuple[int, ...] | None:
-    """The dimensions of an input that are its length, or None if that is not clear."""
+    """The dimensions of an input that are this length, or None if that is not clear."""
     shape = tuple(tensor.shape)
     along = tuple(at for at, size in enumerate(shape) if size == full)
     if not along or (along == (1,) and shape[0] in (1, rows)):
@@ -104,10 +110,10 @@ class WithoutPadding:
         """Calls that were made with less than the full length."""
         self.refused = ""
         """Why the model cannot be called with less."""
-        self._proven: set[tuple[int, int]] = set()
-        """(full length, length) of calls that have succeeded."""
-        self._outputs: dict[int, tuple[int, list[tuple[int, ...]]]] = {}
-        """Full length -> rows, and the shape of each output there."""
+        self._proven: set[tuple[Length, ...]] = set()
+        """Lengths with which calls have succeeded."""
+        self._outputs: dict[tuple[int, ...], tuple[int, list[tuple[int, ...]]]] = {}
+        """Full lengths -> rows, and the shape of each output there."""
 
     def call(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The result of `call` for these inputs."""
@@ -116,45 +122,46 @@ class WithoutPadding:
         if self.refused or not (self.model.training and torch.is_grad_enabled()):
             return call(*args, **kwargs)
         self.calls += 1
-        found = length(args, kwargs)
-        if found is None or found.cut >= found.full:
+        found = lengths(args, kwargs)
+        if not found:
             return call(*args, **kwargs)
-        size = found.full, found.cut
-        restore = None if size in self._proven else forward_state.keep([self.model])
-        if restore is not None and found.full not in self._outputs:
+        full = tuple(length.full for length in found)
+        restore = None if found in self._proven else forward_state.keep([self.model])
+        if restore is not None and full not in self._outputs:
             output = call(*args, **kwargs)
             shapes = [tuple(leaf.shape) for leaf in nests.tensors(output)]
-            self._outputs[found.full] = found.rows, shapes
+            self._outputs[full] = found[0].rows, shapes
             del output
             restore()
         try:
             output = call(*_cut(args, found), **_cut(kwargs, found))
-            result = self._padded(output, found)
+            result = self._padded(output, found[0].rows, full)
         except Exception as error:  # as written it may work; if not, it raises its own error
             self.refused = f"{REFUSED}: {(str(error) or repr(error)).splitlines()[0]}"
         else:
             self.cut += 1
-            self._proven.add(size)
+            self._proven.add(found)
             return result
         if restore is not None:
             restore()
         return call(*args, **kwargs)
 
-    def _padded(self, output: Any, found: Length) -> Any:
-        """The outputs with zeros where the full length would have more."""
+    def _padded(self, output: Any, now: int, full: tuple[int, ...]) -> Any:
+        """The outputs with zeros where the full lengths would have more.
+
+        now: the rows of this batch.
+        """
         import torch
 
-        rows, shapes = self._outputs[found.full]
+        rows, shapes = self._outputs[full]
         leaves = list(nests.tensors(output))
         if len(leaves) != len(shapes):
             raise ValueError("it gives another number of outputs")
         padded: dict[int, torch.Tensor] = {}
-        for leaf, (first, *others) in zip(leaves, (shape or (0,) for shape in shapes), strict=True):
-            if not leaf.dim():
-                continue
-            sizes = [found.rows if first == rows else first, *others]
+        for leaf, shape in zip(leaves, shapes, strict=True):
+            sizes = [now, *shape[1:]] if shape and shape[0] == rows else list(shape)
             missing = [size - here for size, here in zip(sizes, leaf.shape, strict=True)]
-            if any(more and size != found.full for more, size in zip(missing, sizes, strict=True)):
+            if any(more and size not in full for more, size in zip(missing, sizes, strict=True)):
                 raise ValueError(f"an output {tuple(sizes)} became {tuple(leaf.shape)}")
             if any(missing):
                 widths = [width for more in reversed(missing) for width in (0, more)]
@@ -162,10 +169,13 @@ class WithoutPadding:
         return nests.change(output, lambda leaf: padded.get(id(leaf), leaf))
 
 
-def _cut(nest: Any, found: Length) -> Any:
+def _cut(nest: Any, found: Sequence[Length]) -> Any:
     def cut(tensor: torch.Tensor) -> torch.Tensor:
-        for along in _dimensions(tensor, found.rows, found.full) or ():
-            tensor = tensor.narrow(along, 0, found.cut)
-        return tensor.contiguous()  # the model may use .view()
+        shorter = tensor
+        for length in found:
+            for along in _dimensions(tensor, length.rows, length.full) or ():
+                shorter = shorter.narrow(along, 0, length.cut)
+        # The model may use .view().
+        return tensor if shorter is tensor else shorter.contiguous()
 
     return nests.change(nest, cut)

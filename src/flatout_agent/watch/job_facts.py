@@ -103,8 +103,7 @@ class JobNotes:
         """Record how much of the first inputs of root model number `model` is padding."""
         padded = self.padded.setdefault(model, [])
         if len(padded) < PADDING_LOOKS:
-            found = padding.length(args, kwargs)
-            padded.append(0.0 if found is None else found.padded)
+            padded.append(padding.padded(args, kwargs))
 
     def facts(
         self,

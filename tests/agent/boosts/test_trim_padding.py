@@ -131,8 +131,7 @@ def test_a_last_batch_of_fewer_rows_and_an_evaluation():
     ],
 )
 def test_what_is_no_padding_at_the_end_is_left_alone(change):
-    found = padding.length((), change(batch()))
-    assert found is None or found.cut >= found.full
+    assert padding.lengths((), change(batch())) == ()
 
 
 @pytest.mark.parametrize(
@@ -149,10 +148,42 @@ def test_what_is_no_padding_at_the_end_is_left_alone(change):
 )
 def test_other_inputs_are_cut_with_the_words_or_nothing_is(more, cut):
     words = batch()["input_ids"]
-    found = padding.length((words, more), {})
-    assert (found.cut if found is not None else None) == cut
-    if found is not None and isinstance(more, torch.Tensor) and FULL in more.shape:
+    found = padding.lengths((words, more), {})
+    assert [length.cut for length in found] == ([] if cut is None else [cut])
+    if found and isinstance(more, torch.Tensor) and FULL in more.shape:
         assert set(padding._cut(more, found).shape) <= {ROWS, 1, 24}
+
+
+class Translating(nn.Module):
+    """Source and target of lengths of their own; the outputs have that of the target."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(WORDS, 16), nn.Embedding(WORDS, 16)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.out = nn.Linear(16, WORDS)
+        self.seen: list[tuple[int, int]] = []
+
+    def forward(self, source: Any, target: Any) -> Any:
+        self.seen.append((source.shape[1], target.shape[1]))
+        near = self.source(source)
+        found, _ = self.attention(self.target(target), near, near, source == 0)
+        return self.out(found), near
+
+
+def test_source_and_target_have_lengths_of_their_own():
+    model, source = Translating(), batch()["input_ids"]
+    target = batch(9)["input_ids"][:, :48]
+    labels = torch.where(target == 0, -100, target)
+
+    def train() -> torch.Tensor:
+        logits, near = model(source, target)
+        assert logits.shape == (ROWS, 48, WORDS)
+        assert near.shape == (ROWS, FULL, 16)
+        return loss(logits, labels)
+
+    assert_same(model, train, True)
+    assert (24, 16) in model.seen
 
 
 class OfOneLength(nn.Module):

@@ -66,8 +66,8 @@ def test_outputs_are_compared_where_the_loss_uses_them(program, monkeypatch):
     assert verdict.passed, verdict.reason
     cut = padding._cut
 
-    def too_short(nest: Any, found: padding.Length) -> Any:
-        return cut(nest, padding.Length(found.rows, found.full, found.cut - 16))
+    def too_short(nest: Any, found: Any) -> Any:
+        return cut(nest, [padding.Length(one.rows, one.full, one.cut - 16) for one in found])
 
     monkeypatch.setattr(padding, "_cut", too_short)
     assert not run.check("trim-padding").passed
