@@ -193,7 +193,7 @@ class Loss:
         def linear(input: Any, weight: Any, bias: Any = None) -> Any:
             if not self._is_head(input, weight, bias):
                 return original(input, weight, bias)
-            tensors = input, weight, bias
+            tensors: tuple[Any, ...] = input, weight, bias
             if torch.is_autocast_enabled("cpu"):
                 dtype = torch.get_autocast_dtype("cpu")
                 tensors = tuple(None if t is None else t.to(dtype) for t in tensors)

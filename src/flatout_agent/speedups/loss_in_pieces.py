@@ -81,9 +81,12 @@ def loss_and_gradient(logits: torch.Tensor, terms: Terms) -> Made:
     wide = _wide(logits.dtype)
     used = terms.counted.squeeze(1).nonzero().squeeze(1)
     if 0 < len(used) <= MOST_COUNTED * rows:
-        parts = (item.index_select(0, used) for item in (terms.index, terms.counted, terms.amount))
+        index, counted, amount = (
+            item.index_select(0, used) for item in (terms.index, terms.counted, terms.amount)
+        )
         some = loss_and_gradient(
-            logits.index_select(0, used), Terms(*parts, terms.total, terms.smoothing)
+            logits.index_select(0, used),
+            Terms(index, counted, amount, terms.total, terms.smoothing),
         )
         gradient = torch.zeros(rows, columns, dtype=logits.dtype, device=logits.device)
         gradient.index_copy_(0, used, some.gradient)

@@ -190,8 +190,8 @@ class ModelFacts:
     blocks: int = 0
     """Repeated blocks, each like at least two others; 0 if most layers are elsewhere."""
     padded: float = 0.0
-    """Share of its inputs' length that is padding in all rows, on average over the first batches.
-    """
+    """Share of its inputs that need not be computed as they are padding, on average over the first
+    batches."""
 
 
 @dataclass(frozen=True)

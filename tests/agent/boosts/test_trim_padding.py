@@ -131,7 +131,7 @@ def test_a_last_batch_of_fewer_rows_and_an_evaluation():
     ],
 )
 def test_what_is_no_padding_at_the_end_is_left_alone(change):
-    assert padding.lengths((), change(batch())) == ()
+    assert padding.padded((), change(batch())) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_what_is_no_padding_at_the_end_is_left_alone(change):
 def test_other_inputs_are_cut_with_the_words_or_nothing_is(more, cut):
     words = batch()["input_ids"]
     found = padding.lengths((words, more), {})
-    assert [length.cut for length in found] == ([] if cut is None else [cut])
-    if found and isinstance(more, torch.Tensor) and FULL in more.shape:
-        assert set(padding._cut(more, found).shape) <= {ROWS, 1, 24}
+    assert (None if found is None else found.cut()) == (None if cut is None else (cut,))
+    if found is not None and isinstance(more, torch.Tensor) and FULL in more.shape:
+        assert set(padding._some(more, found, None).shape) <= {ROWS, 1, 24}
 
 
 class Translating(nn.Module):
@@ -184,6 +184,90 @@ def test_source_and_target_have_lengths_of_their_own():
 
     assert_same(model, train, True)
     assert (24, 16) in model.seen
+
+
+class Losses(nn.Module):
+    """A loss in the model, of one of several kinds; `seen`: the shapes of the inputs."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.embed, self.out, self.kind = nn.Embedding(WORDS, 32), nn.Linear(32, WORDS), kind
+        self.drop, self.norm = nn.Dropout(0.0), nn.LayerNorm(32)
+        self.seen: list[tuple[int, int]] = []
+
+    def forward(self, input_ids: Any, labels: Any) -> Any:
+        self.seen.append(tuple(input_ids.shape))
+        used = (input_ids != 0)[..., None]
+        x = self.norm(self.embed(input_ids)) * used
+        if self.kind == "rows":
+            logits = self.out(x.sum(1) / used.sum(1))
+            return F.cross_entropy(logits, labels), logits
+        if self.kind == "contrast":
+            near = x.sum(1) @ x.sum(1).t()
+            return F.cross_entropy(near, torch.arange(len(near))), near.diagonal()
+        logits = self.out(torch.tanh(x.cumsum(1)))
+        if self.kind == "shifted":
+            return loss(logits[:, :-1].contiguous(), labels[:, 1:].contiguous()), logits
+        if self.kind == "sum":
+            flat = logits.view(-1, WORDS), labels.view(-1)
+            return F.cross_entropy(*flat, reduction="sum"), logits
+        return loss(logits, labels), logits
+
+
+def uneven(rows: int = 16) -> dict[str, torch.Tensor]:
+    """Half of the rows are short; the longest fills the batch."""
+    given = batch(rows=rows)
+    lengths = torch.linspace(3, FULL, rows).square().div(FULL).ceil().long()[torch.randperm(rows)]
+    used = torch.arange(FULL) < lengths[:, None]
+    ids = torch.randint(1, WORDS, (rows, FULL)) * used
+    labels = torch.where(used, ids.clamp(min=1), -100)
+    return given | {"input_ids": ids, "labels": labels}
+
+
+@pytest.mark.parametrize("kind", ["rows", "tokens", "shifted", "sum"])
+def test_rows_of_like_length_are_computed_together(kind):
+    model, given = Losses(kind), uneven()
+    ids, labels = given["input_ids"], given["labels"]
+    if kind == "rows":
+        labels = labels[:, 0]
+    assert_same(model, lambda: model(ids, labels=labels)[0], True)
+    assert {rows for rows, _ in model.seen} == {16, 4}
+    written = model(ids, labels=labels)[1]
+    with switched(model):
+        found = model(ids, labels=labels)[1]
+    assert found.shape == written.shape
+    if kind == "rows":
+        torch.testing.assert_close(found, written)
+    else:
+        used = ids != 0
+        torch.testing.assert_close(found[used], written[used])
+
+
+def test_rows_that_depend_on_each_other_are_not_parted():
+    model, given = Losses("contrast"), uneven()
+    ids = torch.cat([given["input_ids"], torch.zeros(16, 64, dtype=torch.int64)], 1)
+    assert_same(model, lambda: model(ids, labels=ids)[0], True)
+    assert (16, 64) in model.seen
+    model.seen.clear()
+    with switched(model):
+        model(ids, labels=ids)
+    assert model.seen == [(16, 64)]
+
+
+def test_a_model_that_normalizes_over_the_batch_is_not_parted():
+    model = nn.Sequential(nn.Embedding(WORDS, 8), nn.Flatten(0, 1), nn.BatchNorm1d(8))
+    assert padding.WithoutPadding(model)._whole
+
+
+def test_batches_of_other_lengths_need_no_new_look_at_the_outputs():
+    model, given = Losses("tokens"), uneven()
+    with switched(model):
+        model(given["input_ids"], labels=given["labels"])
+        model.seen.clear()
+        for length in (60, 52, 40):
+            ids, labels = given["input_ids"][:, :length], given["labels"][:, :length]
+            assert model(ids, labels=labels)[1].shape == (16, length, WORDS)
+    assert {rows for rows, _ in model.seen} == {8}
 
 
 class OfOneLength(nn.Module):

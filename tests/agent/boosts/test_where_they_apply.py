@@ -240,7 +240,7 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
     ]),
     "trim-padding": (replace(CPU, **models(MODEL, padded=0.5)), [
         ({}, None),
-        (models(MODEL, padded=0.01), "do not end with padding in all rows"),
+        (models(MODEL, padded=0.01), "have little padding"),
         (models(MODEL, padded=0.5, compiled=True), "the model is compiled"),
         ({"world_size": 2}, "several ranks train the model"),
     ]),
