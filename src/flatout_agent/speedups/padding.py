@@ -7,6 +7,7 @@ be seen here: the Guard compares.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -53,11 +54,15 @@ class Lengths:
 
         Waits for an accelerator if the batch is there.
         """
-        rows = (longest if part is None else longest[part] for longest in self.longest)
-        return tuple(
-            _rounded_up(int(longest.max()), full)
-            for longest, full in zip(rows, self.full, strict=True)
-        )
+        if part is None:
+            return self._cut
+        pairs = zip(self.longest, self.full, strict=True)
+        return tuple(_rounded_up(int(longest[part].max()), full) for longest, full in pairs)
+
+    @functools.cached_property
+    def _cut(self) -> tuple[int, ...]:
+        pairs = zip(self.longest, self.full, strict=True)
+        return tuple(_rounded_up(int(longest.max()), full) for longest, full in pairs)
 
     def saved(self, parts: Sequence[torch.Tensor | None]) -> float:
         """Share of the inputs that need not be computed in these parts."""
@@ -178,13 +183,17 @@ class WithoutPadding:
         if model is None or self.refused or not (model.training and torch.is_grad_enabled()):
             return call(*args, **kwargs)
         self.calls += 1
-        found = lengths(args, kwargs)
+        try:
+            found = lengths(args, kwargs)
+        except Exception as error:  # inputs of an unusual kind
+            self.refused = f"its inputs cannot be looked at: {error!r}"
+            found = None
         if found is None:
             return call(*args, **kwargs)
         kind = (len(found.full), len(args), *kwargs)
         whole = self._whole or self._weights.get(kind, ()) is None
         parts = [None] if whole else found.parts()
-        if not found.saved(parts):
+        if all(found.cut(part) == found.full for part in parts):
             return call(*args, **kwargs)
         form = self._forms.get(kind)
         unproven = self.less < UNPROVEN or form is None

@@ -309,6 +309,20 @@ def test_an_error_of_the_program_stays_its_own():
         model(**given)
 
 
+def test_inputs_that_cannot_be_looked_at_are_passed_on(monkeypatch):
+    def fails(*args: object) -> None:
+        raise ValueError("no such tensor")
+
+    monkeypatch.setattr(padding, "_used", fails)
+    model, ids = nn.Embedding(WORDS, 8), batch()["input_ids"]
+    with switched(model) as applied:
+        assert model(ids).shape == (ROWS, FULL, 8)
+        assert applied.engaged() == (
+            False,
+            "its inputs cannot be looked at: ValueError('no such tensor')",
+        )
+
+
 def test_a_compiled_model_is_left_alone():
     model = Attending()
     model.compile(backend="eager")
