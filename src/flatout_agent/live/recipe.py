@@ -645,7 +645,8 @@ class Tuning:
         """
         state = self.state
         while state.kept:
-            if state.verdict is not None and self.budget.over:
+            # A verdict that refused those that have since been dropped says nothing of the rest.
+            if state.verdict is not None and state.verdict.passed and self.budget.over:
                 return
             self.measure.switch(state.on)
             verdict = yield from self.machinery.check_together(state.kept)

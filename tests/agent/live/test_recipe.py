@@ -232,6 +232,8 @@ def test_how_fast_the_rest_is_is_known_where_no_time_is_left_to_compare() -> Non
     program.check_together = refused_late  # type: ignore[method-assign]
     tuning = tune(program, "bf16-autocast", "channels-last", budget_s=60.0)
     assert kept(tuning) == ["channels-last"]
+    assert tuning.state.verdict is not None
+    assert tuning.state.verdict.passed  # of what is left, not of what was refused
     assert tuning.state.pairs == 1
     assert tuning.state.gain == pytest.approx(1.3, rel=0.1)
 
