@@ -54,15 +54,15 @@ class Lengths:
 
         Waits for an accelerator if the batch is there.
         """
-        if part is None:
-            return self._cut
-        pairs = zip(self.longest, self.full, strict=True)
-        return tuple(_rounded_up(int(longest[part].max()), full) for longest, full in pairs)
+        return self._cut if part is None else self._cut_of(part)
 
     @functools.cached_property
     def _cut(self) -> tuple[int, ...]:
+        return self._cut_of(slice(None))
+
+    def _cut_of(self, rows: torch.Tensor | slice) -> tuple[int, ...]:
         pairs = zip(self.longest, self.full, strict=True)
-        return tuple(_rounded_up(int(longest.max()), full) for longest, full in pairs)
+        return tuple(_rounded_up(int(longest[rows].max()), full) for longest, full in pairs)
 
     def saved(self, parts: Sequence[torch.Tensor | None]) -> float:
         """Share of the inputs that need not be computed in these parts."""

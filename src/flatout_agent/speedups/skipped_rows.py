@@ -10,11 +10,11 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.speedups.loss_in_pieces import MOST_COUNTED
+
 if TYPE_CHECKING:
     import torch
 
-MOST_COUNTED = 0.75
-"""The largest share of the rows that may have a gradient: with more, nothing is gained."""
 LOOKED_AT = 8
 """Columns in which a row is looked at first: a row without zeros shows that in nearly any of
 them."""
