@@ -5,7 +5,8 @@
 Runs every call of the model, in training and in evaluation, inside
 `torch.autocast(device, torch.bfloat16)`, and casts the outputs back to float32, so the loss is
 computed as before. Weights, their gradients and the optimizer's state stay float32: autocast casts
-a copy for each matrix multiplication and convolution.
+a copy for each matrix multiplication and convolution. On CPUs with AVX512_BF16 but without AMX,
+`scaled_dot_product_attention` is computed in float32: its backward pass in bfloat16 takes longer.
 
 ## Why it is faster
 
@@ -43,8 +44,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flatout_agent.attach.chain import Depth
+from flatout_agent.attach.replacing import in_reverse
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import multiplies, speedup, speedup_of_work
+from flatout_agent.speedups.attention import attention, in_float32
 from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
 
 if TYPE_CHECKING:
@@ -112,6 +115,9 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
         raise Declined(f"torch has no autocast for devices of type {device}")
     autocast = AutocastCall(device, torch.bfloat16)
     undo = job.wrap_call(target, Depth.PRECISION, autocast.layer)
+    if bf16.instructions == "AVX512_BF16":
+        attention().add(in_float32)
+        undo = in_reverse([undo, lambda: attention().remove(in_float32)])
     return Applied(undo, lambda: autocast.engaged(bf16.detail))
 
 

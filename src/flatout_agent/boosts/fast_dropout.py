@@ -55,6 +55,7 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.attach.chain import compiled_by_user
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.boosts import require_cpu, speedup, speedup_of_work
+from flatout_agent.speedups.attention import Way, attention
 from flatout_agent.speedups.stand_in import StandIn, known_to_compilers
 
 if TYPE_CHECKING:
@@ -228,16 +229,21 @@ class Dropouts(StandIn):
         self.masks = Masks()
         self.drawn = 0
         functional = torch.nn.functional
-        functions: dict[str, Callable[..., Any]] = {}
-        for name, make in (
-            ("dropout", self._dropout),
-            ("scaled_dot_product_attention", self._attention),
-        ):
-            original = getattr(functional, name)
-            replacement = functools.wraps(original)(make(original))
-            if known_to_compilers(original, replacement):
-                functions[name] = replacement
-        super().__init__(functional, functions)
+        original = functional.dropout
+        dropout = functools.wraps(original)(self._dropout(original))
+        known = known_to_compilers(original, dropout)
+        super().__init__(functional, {"dropout": dropout} if known else {})
+        self._attention = self._make_attention()
+
+    def hold(self) -> None:
+        """Add a holder."""
+        super().hold()
+        attention().add(self._attention)
+
+    def let_go(self) -> None:
+        """Remove a holder."""
+        attention().remove(self._attention)
+        super().let_go()
 
     def _dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def dropout(
@@ -251,7 +257,7 @@ class Dropouts(StandIn):
 
         return dropout
 
-    def _attention(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _make_attention(self) -> Way:
         import torch
 
         weights_of = torch.ops.aten._scaled_dot_product_attention_math
@@ -270,7 +276,7 @@ class Dropouts(StandIn):
                 and not options.get("enable_gqa")
                 and self._attends_in_full_precision(query, key, value)
             ):
-                return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
+                return None
             added = _as_added(attn_mask, query)
             scale = options.get("scale")
             # With no columns in `value`, torch computes the weights in its own way and nothing
