@@ -28,6 +28,7 @@ STARTED = (
     "fused-loss",
     "gc-pause",
     "indexed-rows",
+    "packed-sequences",
     "sparse-matmul",
 )
 """Process-wide boosts: `begin` applies them as `flatout run` does."""

@@ -193,6 +193,7 @@ def model_facts(model: torch.nn.Module) -> wire.ModelFacts:
         wrapped=kind if kind in parallel else None,
         searches_unused=bool(getattr(model, "find_unused_parameters", False)),
         embeddings=sum(isinstance(module, nn.Embedding) for module in modules),
+        recurrent=sum(isinstance(module, (nn.LSTM, nn.GRU)) for module in modules),
         blocks=sum(map(len, shared_blocks(model))),
     )
 

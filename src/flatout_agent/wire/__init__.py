@@ -187,6 +187,8 @@ class ModelFacts:
     """DistributedDataParallel(find_unused_parameters=True)."""
     embeddings: int = 0
     """Embedding layers."""
+    recurrent: int = 0
+    """`nn.LSTM` and `nn.GRU` layers."""
     blocks: int = 0
     """Repeated blocks, each like at least two others; 0 if most layers are elsewhere."""
     padded: float = 0.0

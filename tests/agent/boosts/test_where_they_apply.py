@@ -238,6 +238,12 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         ({"device": "cuda"}, "not on the CPU"),
         (models(MODEL, compiled=True), "the model is compiled"),
     ]),
+    "packed-sequences": (replace(CPU, **models(MODEL, recurrent=1)), [
+        ({}, None),
+        (models(MODEL), "no nn.LSTM or nn.GRU"),
+        ({"device": "cuda"}, "not on the CPU"),
+        (models(MODEL, recurrent=1, compiled=True), "the model is compiled"),
+    ]),
     "trim-padding": (replace(CPU, **models(MODEL, padded=0.5)), [
         ({}, None),
         (models(MODEL, padded=0.01), "have little padding"),

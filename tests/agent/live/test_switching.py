@@ -19,6 +19,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from flatout_agent import boosts
@@ -49,6 +50,7 @@ SAME_BITS = (
 )
 REORDERS = (
     "indexed-rows",
+    "packed-sequences",
     "channels-last",
     "fused-loss",
     "sparse-matmul",
@@ -187,7 +189,8 @@ class Memory(nn.Module):
         self.out = nn.Linear(8, 3)
 
     def forward(self, x: Any) -> Any:
-        return self.out(self.lstm(x)[0][:, -1])
+        packed = pack_padded_sequence(x, [x.shape[1]] * len(x), batch_first=True)
+        return self.out(pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0][:, -1])
 
 
 class Twice(nn.Module):
