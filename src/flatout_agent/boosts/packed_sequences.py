@@ -100,7 +100,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
 def by_hand(facts: JobFacts, params: Params) -> str:
     """A layer in one direction needs no packing if only the output at each row's end is used."""
     return (
-        "# in one direction, instead of pack_padded_sequence: padding after the end changes nothing\n"
+        "# in one direction, not packed: padding after the end changes nothing\n"
         "output, _ = lstm(padded)  # steps x rows x units\n"
         "last = output[lengths - 1, torch.arange(len(lengths))]\n"
     )

@@ -1,4 +1,4 @@
-"""packed-sequences: the padded sequence gives what the packed one gives, states and gradients too."""
+"""packed-sequences gives what the packed sequence gives, states and gradients included."""
 
 import pytest
 import torch
@@ -62,9 +62,7 @@ def close(written, boosted, share):
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_outputs_states_and_gradients_are_the_same(kind, bidirectional, layers, bias):
     torch.manual_seed(0)
-    rnn = kind(
-        10, 16, layers, bias=bias, bidirectional=bidirectional, dropout=0.5 * (layers > 1)
-    )
+    rnn = kind(10, 16, layers, bias=bias, bidirectional=bidirectional, dropout=0.5 * (layers > 1))
     written, boosted, took = both(rnn)
     assert took and close(written, boosted, 2e-6)
 
