@@ -23,7 +23,7 @@ state is kept."""
 
 
 @dataclass(frozen=True)
-class Layout:
+class PaddedLayout:
     """Where the rows of a packed sequence lie in the padded one."""
 
     steps: int
@@ -36,7 +36,7 @@ class Layout:
     """The place of each row's last step."""
 
 
-def layout(batch_sizes: torch.Tensor, like: torch.Tensor) -> Layout:
+def layout(batch_sizes: torch.Tensor, like: torch.Tensor) -> PaddedLayout:
     """The layout of a packed sequence with these rows in each step."""
     import torch
 
@@ -45,7 +45,7 @@ def layout(batch_sizes: torch.Tensor, like: torch.Tensor) -> Layout:
     places = filled.flatten().nonzero().squeeze(1)
     padding = filled.logical_not().to(like.dtype).unsqueeze(2)
     ends = (filled.sum(0) - 1) * rows + torch.arange(rows)
-    return Layout(steps, rows, places, padding, ends)
+    return PaddedLayout(steps, rows, places, padding, ends)
 
 
 def run(
