@@ -9,7 +9,6 @@ are taken from outside by `step_clock.py`. Rows of earlier runs stay.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from pathlib import Path
@@ -39,7 +38,7 @@ def main() -> None:
                 times[kind].append(step_ms(script.resolve(), Path(folder, kind), under_plan=True))
     pairs = [a / b for a, b in zip(times["without"], times["with"], strict=True)]
     gain = statistics.median(pairs)
-    rows = earlier()
+    rows = record.rows("boost_alone")
     rows[f"{arguments.script}, {arguments.boost}"] = {
         "tried": {arguments.boost: ["kept" if min(pairs) > 1 else "unclear", round(gain, 3)]},
         "beside": arguments.others,
@@ -47,15 +46,6 @@ def main() -> None:
         "times_ms": {kind: [round(ms, 2) for ms in all_ms] for kind, all_ms in times.items()},
     }
     record.write("boost_alone", {"rows": rows})
-
-
-def earlier() -> dict[str, object]:
-    """The rows of earlier runs."""
-    path = record.RESULTS / "boost_alone.json"
-    rows: dict[str, object] = (
-        json.loads(path.read_text())["figures"]["rows"] if path.exists() else {}
-    )
-    return rows
 
 
 if __name__ == "__main__":

@@ -53,9 +53,7 @@ def main() -> None:
         for path in sorted(folder.glob("*_by_hand.py"))
     }
     name = f"hand-{arguments.budget}"
-    rows: dict[str, Any] = {}
-    if arguments.add and (arguments.out / f"{name}.json").exists():
-        rows = json.loads((arguments.out / f"{name}.json").read_text())["figures"]["rows"]
+    rows = record.rows(name, arguments.out) if arguments.add else {}
     for script in arguments.names or scripts:
         try:
             rows[script] = one(scripts[script], arguments.budget)

@@ -55,10 +55,7 @@ def main() -> None:
     parser.add_argument("--add", action="store_true", help="keep the rows of earlier runs")
     parser.add_argument("names", nargs="*", default=[*SCRIPTS])
     arguments = parser.parse_args()
-    path = record.RESULTS / "live_line.json"
-    rows: dict[str, Any] = {}
-    if arguments.add and path.exists():
-        rows = json.loads(path.read_text(encoding="utf-8"))["figures"]["rows"]
+    rows = record.rows("live_line") if arguments.add else {}
     for name in arguments.names:
         rows[name] = one(*SCRIPTS[name], arguments.given, arguments.block)
         sys.stderr.write(f"{name}: {rows[name]}\n")

@@ -40,6 +40,15 @@ def write(name: str, figures: dict[str, Any], folder: Path = RESULTS) -> Path:
     return path
 
 
+def rows(name: str, folder: Path = RESULTS) -> dict[str, Any]:
+    """The rows of earlier runs; none if there is no result yet."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["figures"]["rows"]
+    return found
+
+
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)

@@ -128,6 +128,15 @@ def speedup_of_wait(facts: JobFacts, factor: float) -> float:
     return 1.05 if facts.wait_share is None else whole_speedup((facts.wait_share, factor))
 
 
+def why_not_eager_on_cpu(facts: JobFacts) -> str | None:
+    """Why a boost for models on the CPU that are not compiled does not apply, or None."""
+    if facts.device != "cpu":
+        return f"the model is on {facts.device}, not on the CPU"
+    if facts.models and all(model.compiled for model in facts.models):
+        return "the model is compiled"
+    return None
+
+
 def require_cpu(model: Any) -> None:
     """Raises Declined if the model's weights are on an accelerator."""
     device = next((str(parameter.device.type) for parameter in model.parameters()), "cpu")

@@ -29,8 +29,8 @@ the Guard checks. bfloat16 has the range of float32, so no loss scaling is neede
 
 ## How it is undone
 
-The layer around the model's call is removed. The model itself was never changed: parameters,
-buffers, hooks and the state dict are always the script's own.
+The layer around the model's call is removed, and torch's attention function is put back. The model
+itself was never changed: parameters, buffers, hooks and the state dict are always the script's own.
 
 ## References
 

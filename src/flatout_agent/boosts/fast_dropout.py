@@ -56,7 +56,7 @@ from flatout_agent.attach.chain import compiled_by_user
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.boosts import require_cpu, speedup, speedup_of_work
 from flatout_agent.speedups.attention import Way, attention
-from flatout_agent.speedups.stand_in import StandIn, known_to_compilers
+from flatout_agent.speedups.stand_in import StandIns
 
 if TYPE_CHECKING:
     import torch
@@ -220,7 +220,7 @@ def _threshold(p: float, spare: int) -> int:
     return int((1.0 - p) * STEPS + fraction) - STEPS // 2
 
 
-class Dropouts(StandIn):
+class Dropouts:
     """Replaces functions of torch.nn.functional while at least one model holds it."""
 
     def __init__(self) -> None:
@@ -228,22 +228,18 @@ class Dropouts(StandIn):
 
         self.masks = Masks()
         self.drawn = 0
-        functional = torch.nn.functional
-        original = functional.dropout
-        dropout = functools.wraps(original)(self._dropout(original))
-        known = known_to_compilers(original, dropout)
-        super().__init__(functional, {"dropout": dropout} if known else {})
+        self._stand_ins = StandIns({torch.nn.functional: {"dropout": self._dropout}})
         self._attention = self._make_attention()
 
     def hold(self) -> None:
         """Add a holder."""
-        super().hold()
+        self._stand_ins.hold()
         attention().add(self._attention)
 
     def let_go(self) -> None:
         """Remove a holder."""
         attention().remove(self._attention)
-        super().let_go()
+        self._stand_ins.let_go()
 
     def _dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def dropout(
@@ -306,7 +302,7 @@ class Dropouts(StandIn):
         """
         import torch
 
-        if not self.holders or torch.compiler.is_compiling() or torch._C._is_tracing():
+        if not self._stand_ins.holders or torch.compiler.is_compiling() or torch._C._is_tracing():
             return False
         if not isinstance(p, float) or not 1.0 / STEPS <= p <= 1.0 - 1.0 / STEPS:
             return False
@@ -340,11 +336,7 @@ def _as_added(attn_mask: torch.Tensor | None, query: torch.Tensor) -> Any:
     return zeros.masked_fill_(attn_mask.logical_not(), -float("inf"))
 
 
-_stand_ins: list[Dropouts] = []
-"""The instance of this process; kept, since torch's table refers to it by address."""
-
-
+@functools.cache
 def _stand_in() -> Dropouts:
-    if not _stand_ins:
-        _stand_ins.append(Dropouts())
-    return _stand_ins[0]
+    """The instance of this process; kept, since torch's table refers to it by address."""
+    return Dropouts()

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.attach.chain import is_compiled
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import require_cpu, speedup_of_work
+from flatout_agent.boosts import require_cpu, speedup_of_work, why_not_eager_on_cpu
 from flatout_agent.speedups.indexed_rows import RowSums, SortedIndices
 from flatout_agent.speedups.stand_in import Maker, StandIns, is_plain
 
@@ -61,11 +61,7 @@ SMALLEST = 1 << 12
 
 def applies(facts: JobFacts, params: Params) -> str | None:
     """Why it does not apply to this job, or None if it does."""
-    if facts.device != "cpu":
-        return f"the model is on {facts.device}, not on the CPU"
-    if facts.models and all(model.compiled for model in facts.models):
-        return "the model is compiled"
-    return None
+    return why_not_eager_on_cpu(facts)
 
 
 def promise(facts: JobFacts, params: Params) -> float:

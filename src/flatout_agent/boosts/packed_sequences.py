@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.attach.chain import is_compiled
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import require_cpu, speedup_of_work
+from flatout_agent.boosts import require_cpu, speedup_of_work, why_not_eager_on_cpu
 from flatout_agent.speedups import packed_sequences
 from flatout_agent.speedups.stand_in import StandIns, is_plain
 
@@ -65,10 +65,9 @@ SHORTEST = {"lstm": 2, "gru": 64}
 
 def applies(facts: JobFacts, params: Params) -> str | None:
     """Why it does not apply to this job, or None if it does."""
-    if facts.device != "cpu":
-        return f"the model is on {facts.device}, not on the CPU"
-    if facts.models and all(model.compiled for model in facts.models):
-        return "the model is compiled"
+    reason = why_not_eager_on_cpu(facts)
+    if reason is not None:
+        return reason
     if facts.models and not any(model.recurrent for model in facts.models):
         return "the model has no nn.LSTM or nn.GRU"
     return None
@@ -118,35 +117,31 @@ class PackedLayers:
         self.hold, self.let_go = self._stand_ins.hold, self._stand_ins.let_go
 
     def _packed(self, cell: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        import torch
+
         def layers(*args: Any) -> Any:
-            if len(args) == 9 and self._stand_ins.holders:
-                data, sizes, states, weights, biased, count, dropout, training, both = args
-                states = states if cell == "lstm" else (states,)
-                if self._takes(cell, data, sizes, states, weights, biased, count, both):
+            # A padded sequence has its states in the second place.
+            if len(args) == 9 and isinstance(args[1], torch.Tensor) and self._stand_ins.holders:
+                call = packed_sequences.PackedCall(*args)
+                if self._takes(cell, call):
                     self.taken += 1
-                    p = dropout if training else 0.0
-                    result = packed_sequences.run(
-                        cell, original, data, sizes, states, weights, biased, count, p, both
-                    )
-                    return tuple(result)
+                    return packed_sequences.run(cell, original, call)
             return original(*args)
 
         return layers
 
-    def _takes(
-        self, cell: str, data: Any, sizes: Any, states: Any, weights: Any, biased: Any,
-        count: Any, both: Any,
-    ) -> bool:  # fmt: skip
+    def _takes(self, cell: str, call: packed_sequences.PackedCall) -> bool:
         """Whether it is a call for a packed sequence that is faster over the padded one."""
         import torch
 
-        if not (isinstance(sizes, torch.Tensor) and is_plain(data, sizes, *states, *weights)):
-            return False  # a padded sequence has its states there
-        each = (4 if biased else 2) * (2 if both else 1)
+        data, sizes, states = call.data, call.batch_sizes, call.all_states
+        if not is_plain(data, sizes, *states, *call.weights):
+            return False
+        each = (4 if call.biased else 2) * (2 if call.bidirectional else 1)
         usual = (
-            len(weights) == each * count  # no projections
+            len(call.weights) == each * call.layers  # no projections
             and data.device.type == "cpu"
-            and all(tensor.dtype is torch.float32 for tensor in (data, *states, *weights))
+            and all(tensor.dtype is torch.float32 for tensor in (data, *states, *call.weights))
             and not torch.is_anomaly_enabled()
         )
         if not usual or len(sizes) < SHORTEST[cell] or data.dim() != 2:
@@ -154,8 +149,9 @@ class PackedLayers:
         if len(sizes) * int(sizes[0]) > MOST_PADDED * len(data):
             return False
         # Read backward, an LSTM meets the padding first: only a state of zeros passes through it.
-        at_rest = not any(s.requires_grad or bool(s.count_nonzero()) for s in states)
-        return cell == "gru" or not both or at_rest
+        if cell == "gru" or not call.bidirectional:
+            return True
+        return not any(s.requires_grad or bool(s.count_nonzero()) for s in states)
 
 
 @functools.cache

@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.attach.chain import compiled_by_user
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import multiplies, require_cpu, speedup_of_work
+from flatout_agent.boosts import multiplies, require_cpu, speedup_of_work, why_not_eager_on_cpu
 from flatout_agent.speedups.constant_matrices import Constants, compressed, product
 from flatout_agent.speedups.stand_in import StandIns, is_plain
 
@@ -70,10 +70,9 @@ SMALLEST = 1 << 16
 
 def applies(facts: JobFacts, params: Params) -> str | None:
     """Why it does not apply to this job, or None if it does."""
-    if facts.device != "cpu":
-        return f"the model is on {facts.device}, not on the CPU"
-    if facts.models and all(model.compiled for model in facts.models):
-        return "the model is compiled"
+    reason = why_not_eager_on_cpu(facts)
+    if reason is not None:
+        return reason
     if facts.models and not multiplies(facts):
         return "the program multiplies no matrices"
     return None

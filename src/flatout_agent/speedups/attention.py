@@ -9,26 +9,33 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups.stand_in import StandIn, is_plain, known_to_compilers
+from flatout_agent.speedups.stand_in import StandIns, is_plain
 
 if TYPE_CHECKING:
     import torch
 
 Way = Callable[..., Any]
 """Called like the function itself; returns None for a call that it leaves alone."""
-NAME = "scaled_dot_product_attention"
 
 
-class Attention(StandIn):
+class Attention:
     """Replaces `scaled_dot_product_attention` while some way of computing it is held."""
 
     def __init__(self) -> None:
         import torch
 
-        self.original = original = getattr(torch.nn.functional, NAME)
+        functional = torch.nn.functional
+        self.original = functional.scaled_dot_product_attention
         self._ways: list[Way] = []
+        makers = {"scaled_dot_product_attention": self._asking}
+        self._stand_ins = StandIns({functional: makers})
 
-        @functools.wraps(original)
+    @property
+    def holders(self) -> int:
+        """How many ways are held now."""
+        return self._stand_ins.holders
+
+    def _asking(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
             for way in self._ways:
                 result = way(*args, **kwargs)
@@ -36,19 +43,17 @@ class Attention(StandIn):
                     return result
             return original(*args, **kwargs)
 
-        known = known_to_compilers(original, scaled_dot_product_attention)
-        functions = {NAME: scaled_dot_product_attention} if known else {}
-        super().__init__(torch.nn.functional, functions)
+        return scaled_dot_product_attention
 
     def add(self, way: Way) -> None:
         """Ask this way from now on, before those that are there."""
         self._ways.insert(0, way)
-        self.hold()
+        self._stand_ins.hold()
 
     def remove(self, way: Way) -> None:
         """Do not ask this way any more."""
         self._ways.remove(way)
-        self.let_go()
+        self._stand_ins.let_go()
 
 
 def in_float32(
@@ -83,10 +88,7 @@ def in_float32(
     if attn_mask is not None and attn_mask.is_floating_point():
         attn_mask = attn_mask.float()
     # What autocast would round is rounded here, so the inputs are the same.
-    query, key, value = (
-        tensor.to(torch.bfloat16).float() if tensor.dtype is torch.float32 else tensor.float()
-        for tensor in (query, key, value)
-    )
+    query, key, value = (tensor.to(torch.bfloat16).float() for tensor in (query, key, value))
     with torch.autocast("cpu", enabled=False):
         attended = attention().original(
             query, key, value, attn_mask, dropout_p, is_causal, **options

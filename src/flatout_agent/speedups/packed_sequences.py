@@ -8,9 +8,9 @@ weights that close the gates there: the state stays as it is, exactly, and no gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +20,26 @@ CLOSED = 1e4
 GATES = {"lstm": (-CLOSED, CLOSED, 0.0, 0.0), "gru": (0.0, CLOSED, 0.0)}
 """By cell and gate, in torch's order. LSTM: nothing comes in, nothing is forgotten. GRU: the old
 state is kept."""
+
+
+class PackedCall(NamedTuple):
+    """The arguments of torch's functions for packed sequences, in their order."""
+
+    data: torch.Tensor
+    batch_sizes: torch.Tensor
+    states: Any
+    """h of a GRU; h and c of an LSTM. Each of layers and directions x rows x units."""
+    weights: list[torch.Tensor]
+    biased: bool
+    layers: int
+    dropout: float
+    training: bool
+    bidirectional: bool
+
+    @property
+    def all_states(self) -> tuple[torch.Tensor, ...]:
+        """The states of either cell."""
+        return tuple(self.states) if isinstance(self.states, (tuple, list)) else (self.states,)
 
 
 @dataclass(frozen=True)
@@ -48,53 +68,42 @@ def layout(batch_sizes: torch.Tensor, like: torch.Tensor) -> PaddedLayout:
     return PaddedLayout(steps, rows, places, padding, ends)
 
 
-def run(
-    cell: str,
-    original: Callable[..., Any],
-    data: torch.Tensor,
-    batch_sizes: torch.Tensor,
-    states: Sequence[torch.Tensor],
-    weights: Sequence[torch.Tensor],
-    biased: bool,
-    layers: int,
-    dropout: float,
-    bidirectional: bool,
-) -> tuple[torch.Tensor, ...]:
+def run(cell: str, original: Callable[..., Any], call: PackedCall) -> tuple[torch.Tensor, ...]:
     """What `original` returns for the packed sequence: the packed output and the last states.
 
-    original: torch's function for padded sequences. states: h, and c of an LSTM; each of layers and
-    directions x rows x units. dropout: between the layers, 0 in evaluation.
+    original: torch's function, which takes padded sequences as well.
     """
     import torch
 
-    where = layout(batch_sizes, data)
-    directions = 2 if bidirectional else 1
-    each = 4 if biased else 2
+    data, weights, states = call.data, call.weights, call.all_states
+    where = layout(call.batch_sizes, data)
+    directions = 2 if call.bidirectional else 1
+    each = 4 if call.biased else 2
+    units = states[0].shape[2]
     last: list[list[torch.Tensor]] = [[] for _ in states]
-    for layer in range(layers):
+    for layer in range(call.layers):
         of_layer = slice(layer * directions, (layer + 1) * directions)
-        own = list(weights[of_layer.start * each : of_layer.stop * each])
+        own = weights[of_layer.start * each : of_layer.stop * each]
         for direction in range(0, len(own), each):
             own[direction] = torch.cat([own[direction], _closing(cell, own[direction])], 1)
         padded = data.new_zeros(where.steps * where.rows, data.shape[1])
         padded = padded.index_copy(0, where.places, data)
         padded = padded.view(where.steps, where.rows, -1)
-        inputs = torch.cat([padded, where.padding.to(padded.dtype)], 2)
+        inputs = torch.cat([padded, where.padding], 2)
         first = [state[of_layer] for state in states]
         output, *ended = original(
-            inputs, first if cell == "lstm" else first[0], own, biased, 1, 0.0, True,
-            bidirectional, False,
+            inputs, first if cell == "lstm" else first[0], own, call.biased, 1, 0.0, True,
+            call.bidirectional, False,
         )  # fmt: skip
         flat = output.flatten(0, 1)
-        units = states[0].shape[2]
         # Forward, the output of an LSTM goes on to change in padding, and a GRU's is rounded.
         at_ends = flat.index_select(0, where.ends)[:, :units]
         ended[0] = torch.cat([at_ends.unsqueeze(0), ended[0][1:]])
         for kept, state in zip(last, ended, strict=True):
             kept.append(state.to(data.dtype))  # autocast rounds them here, but not as written
         data = flat.index_select(0, where.places).to(data.dtype)
-        if dropout and layer < layers - 1:
-            data = torch.dropout(data, dropout, True)
+        if call.training and call.dropout and layer < call.layers - 1:
+            data = torch.dropout(data, call.dropout, True)
     return data, *(torch.cat(kept) for kept in last)
 
 
