@@ -30,6 +30,7 @@ class Moment(str, enum.Enum):
     START = "start"  # torch has just been imported; target: the torch module
     LOADER = "loader"  # a DataLoader is about to be iterated for the first time; target: it
     MODEL = "model"  # a root model is about to be called in training for the first time; target: it
+    FROZEN = "frozen"  # a model that is not trained is called in a second step; target: it
     OPTIMIZER = "optimizer"  # an optimizer is about to take its first step; target: it
 
 

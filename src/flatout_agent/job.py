@@ -56,6 +56,8 @@ class Job:
         self._graph_task: Callable[[], int] | None
         self._graph_task = getattr(torch._C, "_current_graph_task_id", None)
         self.models: WeakList[torch.nn.Module] = WeakList()
+        self.frozen: WeakList[torch.nn.Module] = WeakList()
+        """Models that each step calls and does not train: a teacher, a reference."""
         self.optimizers: WeakList[torch.optim.Optimizer] = WeakList()
         self.loaders: WeakList[Any] = WeakList()
         self.steps = 0
@@ -149,11 +151,6 @@ class Job:
         if not persistent:  # else a cycle: the workers would wait for the garbage collector
             iterator._flatout_held = loader  # the program may hold nothing but the iterator
         self._iterators.setdefault(loader, weakref.WeakSet()).add(iterator)
-
-    def loader_of(self, iterator: Any) -> Any:
-        """The loader that made this iterator, or None if it is gone or was not seen."""
-        made_by = getattr(iterator, "_flatout_loader", None)
-        return made_by() if made_by is not None else None
 
     def iterators(self, loader: Any) -> Iterator[Any]:
         """The loader's own iterators that the program still holds, without any layer."""

@@ -17,6 +17,7 @@ MOMENTS = {
     Moment.START: "when torch has been imported",
     Moment.LOADER: "when a DataLoader is iterated for the first time",
     Moment.MODEL: "when a model is called in training for the first time",
+    Moment.FROZEN: "when a model that is not trained is called in a second step",
     Moment.OPTIMIZER: "when an optimizer takes its first step",
 }
 RISKS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-ScriptPlace = Literal["environment", "start", "loader", "model", "optimizer"]
+ScriptPlace = Literal["environment", "start", "loader", "model", "frozen", "optimizer"]
 """Where lines go: before or after torch's import, or where each of these is made and used."""
 
 

@@ -111,6 +111,7 @@ class Booster:
             Moment.START: [torch],
             Moment.LOADER: self.job.loaders,
             Moment.MODEL: self.job.models,
+            Moment.FROZEN: self.job.frozen,
             Moment.OPTIMIZER: self.job.optimizers,
         }
         return list(present[moment])

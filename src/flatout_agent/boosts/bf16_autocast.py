@@ -5,8 +5,10 @@
 Runs every call of the model, in training and in evaluation, inside
 `torch.autocast(device, torch.bfloat16)`, and casts the outputs back to float32, so the loss is
 computed as before. Weights, their gradients and the optimizer's state stay float32: autocast casts
-a copy for each matrix multiplication and convolution. On CPUs with AVX512_BF16 but without AMX,
-`scaled_dot_product_attention` is computed in float32: its backward pass in bfloat16 takes longer.
+a copy for each matrix multiplication and convolution. On CPUs, `scaled_dot_product_attention` with
+dropout, which torch computes in float32, consists of products in bfloat16 as well. Without AMX it
+does so without dropout, too, up to 512 keys; beyond, it is computed in float32, as its backward
+pass by tiles in bfloat16 takes longer.
 
 ## Why it is faster
 
@@ -47,7 +49,7 @@ from flatout_agent.attach.chain import Depth
 from flatout_agent.attach.replacing import in_reverse
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import multiplies, speedup, speedup_of_work
-from flatout_agent.speedups.attention import attention, in_float32
+from flatout_agent.speedups.attention import attention, under_autocast, with_dropout
 from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
 
 if TYPE_CHECKING:
@@ -115,9 +117,10 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
         raise Declined(f"torch has no autocast for devices of type {device}")
     autocast = AutocastCall(device, torch.bfloat16)
     undo = job.wrap_call(target, Depth.PRECISION, autocast.layer)
-    if bf16.instructions == "AVX512_BF16":
-        attention().add(in_float32)
-        undo = in_reverse([undo, lambda: attention().remove(in_float32)])
+    if device == "cpu":
+        way = under_autocast if bf16.instructions == "AVX512_BF16" else with_dropout
+        attention().add(way, first=True)
+        undo = in_reverse([undo, lambda: attention().remove(way)])
     return Applied(undo, lambda: autocast.engaged(bf16.detail))
 
 

@@ -50,6 +50,10 @@ BOOST = Boost(
 )
 RESTLESS = 0.15
 """Noise of neighbouring steps that indicates a shared machine."""
+HEAVY, HEAVY_SHARE = ("products", "convolutions", "attention"), 0.25
+"""Operations that gain from each core, and the share of the step from which they decide ..."""
+FEW_CORES, LONG_STEP_S = 4, 0.1
+"""... on so few cores, in steps so long that starting threads does not matter."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
@@ -83,6 +87,9 @@ def promise(facts: JobFacts, params: Params) -> float:
         return min(2.0, share / facts.threads)
     if facts.noise is not None and facts.noise > RESTLESS and facts.threads > 1:
         return 1.3  # threads that wait for each other suffer most from other busy processes
+    heavy = sum(facts.shares.get(kind, 0.0) for kind in HEAVY)
+    if share <= FEW_CORES and (facts.step_s or 0.0) > LONG_STEP_S and heavy > HEAVY_SHARE:
+        return 1.0  # large operations keep few cores busy: each that is left out is missed
     return 1.02
 
 

@@ -23,8 +23,7 @@ elements took 58 microseconds before and 26 after, of 100,000 0.52 and 0.12 ms, 
 - The model is on an accelerator, compiled, or draws no random numbers.
 - Tensors of fewer than 4,096 elements, evaluation, p = 0, p = 1 or within 1/65,536 of them.
 - Dropout that is computed elsewhere: between the layers of `nn.LSTM` and `nn.GRU`; of whole
-  channels (few numbers); `alpha_dropout`; in attention in half precision, under autocast or with
-  grouped queries.
+  channels (few numbers); `alpha_dropout`; in attention in half precision or with grouped queries.
 - A function that was imported by name (`from torch.nn.functional import dropout`).
 
 ## What it may change
@@ -270,28 +269,33 @@ class Dropouts:
             if not (
                 self._takes(dropout_p, query, key, value)
                 and not options.get("enable_gqa")
-                and self._attends_in_full_precision(query, key, value)
+                and self._attends_in_full_precision(query, key)
             ):
                 return None
             added = _as_added(attn_mask, query)
-            scale = options.get("scale")
-            # With no columns in `value`, torch computes the weights in its own way and nothing
-            # else.
-            _, weights = weights_of(
-                query, key, value[..., :0], added, 0.0, is_causal, None, scale=scale
-            )
-            return torch.nn.functional.dropout(weights, dropout_p) @ value
+            autocast = torch.is_autocast_enabled("cpu") and query.dtype is not torch.float64
+            if autocast:  # it rounds the inputs, but torch then computes in float32
+                dtype = torch.get_autocast_dtype("cpu")
+                query, key, value = (t.to(dtype).float() for t in (query, key, value))
+                added = added if added is None else added.to(dtype).float()
+            with torch.autocast("cpu", enabled=False):
+                # With no columns in `value`, torch computes the weights in its own way and nothing
+                # else.
+                scale = options.get("scale")
+                _, weights = weights_of(
+                    query, key, value[..., :0], added, 0.0, is_causal, None, scale=scale
+                )
+                attended = torch.nn.functional.dropout(weights, dropout_p) @ value
+            return attended.to(dtype) if autocast else attended
 
         return scaled_dot_product_attention
 
-    def _attends_in_full_precision(self, query: torch.Tensor, key: Any, value: Any) -> bool:
-        """The same, with enough elements and in full precision: in half precision torch rounds
-        differently in between.
-        """
+    def _attends_in_full_precision(self, query: torch.Tensor, key: Any) -> bool:
+        """Whether torch computes the weights in full precision, and there are enough of them."""
         import torch
 
-        full = query.dtype in (torch.float32, torch.float64)
-        if not full or torch.is_autocast_enabled("cpu") or min(query.dim(), key.dim()) < 2:
+        full = query.dtype in (torch.float32, torch.float64) or torch.is_autocast_enabled("cpu")
+        if not full or min(query.dim(), key.dim()) < 2:
             return False
         elements = query.numel() // max(1, query.shape[-1]) * key.shape[-2]
         return bool(elements >= SMALLEST)

@@ -20,7 +20,7 @@ from flatout_agent.attach.chain import bare
 from flatout_agent.attach.replacing import in_reverse, replaced
 from flatout_agent.boost import Moment
 from flatout_agent.discover.hand_updates import HandUpdates
-from flatout_agent.job import Job
+from flatout_agent.job import Job, WeakList
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 
@@ -44,6 +44,8 @@ class Discovery:
         """Looks for changes of the weights, until an optimizer steps."""
         self._absent = 0
         self._searching_until = SEARCH_STEPS
+        self._untrained: WeakList[torch.nn.Module] = WeakList()
+        """Models that the first step has called without training them."""
         self._stop_search: Callable[[], None] | None = None
         self._unwatch_backward: Callable[[], None] | None = None
         self._unwatch_gradients: Callable[[], None] = lambda: None
@@ -55,7 +57,7 @@ class Discovery:
         self._reports_starts = _overrides(watcher, "optimizer_starts")
         self._reports_ends = _overrides(watcher, "optimizer_ends")
         self._reports_backward_ends = _overrides(watcher, "backward_ended")
-        self._reads_steps, self._loss_seen = watcher.reads_steps, watcher.loss_seen
+        self._only_counts, self._loss_seen = not watcher.reads_steps, watcher.loss_seen
 
     def install(self) -> None:
         """Put all hooks in place."""
@@ -91,7 +93,7 @@ class Discovery:
         """Remove all hooks at once, and the layers around the calls of models."""
         self.remove()
         self._gone()
-        for model in self.job.models:
+        for model in [*self.job.models, *self.job.frozen]:
             bare(model)
 
     def _gone(self) -> None:
@@ -136,12 +138,14 @@ class Discovery:
     def _called(
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        if not (model.training and torch.is_grad_enabled()):
-            return
         if self.job.inside_backward():  # activation checkpointing computes a part again
+            return
+        if not (model.training and torch.is_grad_enabled()):
+            self._called_untrained(model)
             return
         if model not in self.job.models:
             if not any(parameter.requires_grad for parameter in model.parameters()):
+                self._called_untrained(model)
                 return
             self.job.models.append(model)
             self.watcher.model_found(model, args, kwargs)
@@ -149,6 +153,16 @@ class Discovery:
         if self.updates is not None:
             self.recorder.safely("updates", self.updates.called, model)
         self.watcher.training_call(model, args, kwargs)
+
+    def _called_untrained(self, model: torch.nn.Module) -> None:
+        """A model is called without being trained, as in an evaluation or in each step."""
+        if not self.job.steps:
+            if model not in self._untrained:
+                self._untrained.append(model)
+        elif model in self._untrained and model not in [*self.job.models, *self.job.frozen]:
+            self.job.frozen.append(model)
+            self.watcher.frozen_found(model)
+            self.booster.at(Moment.FROZEN, model)
 
     # Optimizers and steps ---------------------------------------------------------------------
 
@@ -182,7 +196,14 @@ class Discovery:
         if optimizer is self.lead:
             self._absent = 0
             try:  # not `safely`, which would be one more call in each step
-                self._step()
+                if self._quiet and self._only_counts and self._stop_search is None:
+                    self.job.steps += 1
+                    self.watcher.ended = time.perf_counter()
+                    for callback in self.job.step_callbacks:
+                        callback()
+                    self._quiet = self.watcher.quiet
+                else:
+                    self._step()
             except Exception as error:
                 self.recorder.fault("step", error)
         else:
@@ -192,7 +213,7 @@ class Discovery:
 
     def _step(self) -> None:
         self.job.steps += 1
-        if self._quiet and not self._reads_steps:
+        if self._quiet and self._only_counts:
             self.watcher.ended = time.perf_counter()
         else:
             self.watcher.step()
@@ -282,7 +303,7 @@ class Discovery:
         loader_class = data.DataLoader
         iterator_class = data.dataloader._BaseDataLoaderIter
         make_iterator, next_batch = loader_class.__iter__, iterator_class.__next__
-        discovery, loader_of = self, self.job.loader_of
+        discovery = self
 
         def __iter__(loader: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:  # noqa: N807
             discovery.recorder.safely("loader", discovery._iterated, loader)
@@ -297,7 +318,8 @@ class Discovery:
             batch = next_batch(iterator)
             try:
                 waited = time.perf_counter() - begin
-                loader = loader_of(iterator)
+                made_by = getattr(iterator, "_flatout_loader", None)  # None: made before we came
+                loader = made_by() if made_by is not None else None
                 if loader is None:
                     return batch
                 return discovery.watcher.batch(loader, batch, waited)

@@ -27,11 +27,13 @@ from flatout_agent.live import guard, headroom
 from flatout_agent.live.calls import RecordedCall, RepeatedCall, again, begin, finish
 from flatout_agent.live.candidates import Candidate, highest_risk
 from flatout_agent.live.failed_calls import CALLED, FailedCalls, Unsound, first_line
+from flatout_agent.live.frozen_calls import FrozenCalls
 from flatout_agent.live.guard import GuardVerdict, NoiseFloor
 from flatout_agent.live.noise_floors import NoiseFloorPurpose, NoiseFloors, purpose_of
 from flatout_agent.live.state import Tick
 from flatout_agent.live.updates import WeightsBefore
 from flatout_agent.live.without_dropout import can_run_without_dropout
+from flatout_agent.speedups.forward_state import keep
 
 WAIT_UNITS = 12
 """Units for which a check waits for calls that it can compare."""
@@ -96,6 +98,7 @@ class Checks:
         self._faults_before = 0
         """The number of our own errors when the check began: see `_failed`."""
         self._noise_floors = NoiseFloors()
+        self._frozen = FrozenCalls(booster)
         self._before: WeightsBefore | None = None
         self._looking = False
         """This is a later look at the kept boosts: if they are unsound, each is then checked
@@ -147,45 +150,52 @@ class Checks:
 
     def check(self, group: Sequence[Candidate]) -> Generator[None, Tick, Checked]:
         """Wait for calls that can be compared, and say which of these boosts are sound together."""
-        called = [candidate for candidate in group if candidate.boost.moment in CALLED]
         update = next((c for c in group if c.boost.moment is Moment.OPTIMIZER), None)
-        checked = yield from self._ask(called, update)
+        called, frozen = _called(group)
+        checked = yield from self._ask(called, update, frozen)
         for candidate in group:
             if candidate.boost.moment is Moment.LOADER:
                 refusal = self._possible(candidate)
                 if refusal is not None:
                     checked.refused[candidate.id] = refusal
         checked.sound = [candidate for candidate in group if candidate.id not in checked.refused]
-        if not called and update is None:
+        if not called and update is None and frozen is None:
             checked.verdict = GuardVerdict(True, "the same samples, in the same order")
         return checked
 
     def check_together(self, kept: Sequence[Candidate]) -> Generator[None, Tick, GuardVerdict]:
         """The verdict on all kept boosts, against the program as written."""
-        called = [candidate for candidate in kept if candidate.boost.moment in CALLED]
-        if not called:
+        called, frozen = _called(kept)
+        if not called and frozen is None:
             return GuardVerdict(True, "nothing that is on acts on the model's calls")
-        yield from self._look(called, None, True)
+        yield from self._look(called, None, frozen, True)
         verdict = self._failed() or self._worst(called)
+        if verdict.passed and frozen is not None and not (called and self._frozen.verdict.passed):
+            verdict = self._frozen.verdict
         self._end()
         return verdict
 
     def _ask(
-        self, called: list[Candidate], update: Candidate | None
+        self, called: list[Candidate], update: Candidate | None, frozen: Candidate | None
     ) -> Generator[None, Tick, Checked]:
-        if not called and update is None:
+        if not called and update is None and frozen is None:
             return Checked([], {}, GuardVerdict(True, ""))
-        yield from self._look(called, update, False)
+        yield from self._look(called, update, frozen, False)
         checked = self._answer(called, update)
         self._end()
         return checked
 
     def _look(
-        self, called: list[Candidate], update: Candidate | None, on: bool
+        self,
+        called: list[Candidate],
+        update: Candidate | None,
+        frozen: Candidate | None,
+        on: bool,
     ) -> Generator[None, Tick, None]:
         """Wait for an answer, and once more if it refuses something by an old measurement."""
         for second in (False, True):
             self._begin(called, update, on)
+            self._frozen.ask(frozen, on)
             for _ in range(WAIT_UNITS):
                 yield
                 if self._unit_ended():
@@ -209,6 +219,7 @@ class Checks:
         self._calls, self._verdicts, self._updates, self._not_compared = [], {}, {}, {}
         self._refused, self._idle, self._declined = {}, {}, ""
         self._looking, self._wrong = False, ([], "")
+        self._frozen.ask(None, False)
         self._faults_before = self._faults()
 
     def _faults(self) -> int:
@@ -237,7 +248,8 @@ class Checks:
     def _unit_ended(self) -> bool:
         """Whether there is an answer."""
         update_known = self._update is None or bool(self._updates or self._declined)
-        if update_known and (not self._recording or self._verdicts):
+        frozen_known = self._frozen.asked is None or self._frozen.seen
+        if update_known and frozen_known and (not self._recording or self._verdicts):
             return True
         self._calls = []
         if self._recording == BATCH and self._earlier:
@@ -259,12 +271,22 @@ class Checks:
                 refused[update.id] = told
             elif not called:
                 verdict = told
+        idle = dict(self._idle)
+        frozen = self._frozen.asked
+        if frozen is not None:
+            told = self._frozen.verdict
+            if not told.passed:
+                refused[frozen.id] = told
+            elif not called and update is None:
+                verdict = told
+            if self._frozen.idle is not None:
+                idle[frozen.id] = self._frozen.idle
         failure = self._failed()
         if failure is not None:
             acting = [*called, *([] if update is None else [update])]
             refused.update({c.id: failure for c in acting if not _beside_calls(c)})
             sound = [candidate for candidate in sound if candidate.id not in refused]
-        return Checked(sound, refused, verdict, dict(self._idle))
+        return Checked(sound, refused, verdict, idle)
 
     def _of_update(self) -> GuardVerdict:
         verdicts = list(self._updates.values())
@@ -300,6 +322,20 @@ class Checks:
         refused = self._all_on([candidate])
         self.booster.off(candidate.id)
         return refused.get(candidate.id)
+
+    def frozen_call(
+        self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """A call of a model that is not trained, compared on demand."""
+        before = keep([model]) if self._frozen.wants(model) else None
+        output = (
+            self._failed_calls.call(model, call, args, kwargs) if self.on else call(*args, **kwargs)
+        )
+        if before is not None:
+            with self._repeating():
+                given = before, model, args, kwargs, output
+                self.booster.recorder.safely("guard", self._frozen.compare, *given)
+        return output
 
     # Calls --------------------------------------------------------------------------------------
 
@@ -673,7 +709,9 @@ class Checks:
     def look_at(self, kept: Sequence[Candidate]) -> None:
         """Compare the next calls, made under all of these, with the program as written."""
         self._noise_floors.forget()
-        self._begin(kept, None, True)
+        called, frozen = _called(kept)
+        self._begin(called, None, True)
+        self._frozen.ask(frozen, True)
         self._looking = bool(kept)
 
     def answered(self) -> bool:
@@ -683,8 +721,13 @@ class Checks:
     def looked(self) -> tuple[bool, list[str], str]:
         """End the look; returns (whether all was found sound, the boosts that are wrong, why)."""
         verdicts = list(self._verdicts.values())
-        passed = bool(verdicts) and all(verdict.passed for verdict in verdicts)
         wrong, reason = self._wrong
+        if self._frozen.asked is not None and self._frozen.seen:
+            verdicts.append(self._frozen.verdict)
+            if not self._frozen.verdict.passed:
+                wrong = [*wrong, self._frozen.asked.id]
+                reason = reason or self._frozen.verdict.summary
+        passed = bool(verdicts) and all(verdict.passed for verdict in verdicts)
         self._end()
         return passed, wrong, reason
 
@@ -707,6 +750,13 @@ class Checks:
             self._compared(recorded, [candidate], again(recorded), None).passed
             for recorded in calls
         )
+
+
+def _called(group: Sequence[Candidate]) -> tuple[list[Candidate], Candidate | None]:
+    """(boosts that act on the trained models' calls, one that acts on calls of the others)."""
+    called = [candidate for candidate in group if candidate.boost.moment in CALLED]
+    frozen = next((c for c in called if c.boost.moment is Moment.FROZEN), None)
+    return [c for c in called if c.boost.moment is not Moment.FROZEN], frozen
 
 
 def _where_used(

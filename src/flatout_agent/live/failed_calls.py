@@ -11,8 +11,8 @@ from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Moment
 from flatout_agent.job import Job
 
-CALLED = (Moment.MODEL, Moment.START)
-"""Boosts of these moments act on what a call of the model computes."""
+CALLED = (Moment.MODEL, Moment.START, Moment.FROZEN)
+"""Boosts of these moments act on what a call of a model computes."""
 
 Unsound = Callable[[Sequence[str], str], None]
 """Called with the boosts that must go, and why."""

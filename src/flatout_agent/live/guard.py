@@ -6,7 +6,7 @@ docs/guard.md explains the rules. All distances are relative L2 distances of gra
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -424,6 +424,30 @@ def verdict(
     """Compare the two and judge the difference."""
     comparison = compare(written, boosted, noise_floor.tensor_noise, noise_floor.rows)
     return judge(comparison, noise_floor, risk, redraws)
+
+
+def of_rounded_weights(model: torch.nn.Module, again: Callable[[], list[torch.Tensor]]) -> float:
+    """How far rounding its weights to bfloat16 moves the outputs of a repeated call."""
+    written = again()
+    with _weights_off(model, HALF):
+        return distance(again(), written)[0]
+
+
+def outputs_verdict(
+    written: list[torch.Tensor], boosted: list[torch.Tensor], rounded: float
+) -> GuardVerdict:
+    """The verdict on a boost that rounds in a model that is not trained, by its outputs alone.
+
+    rounded: how far rounding the model's weights to bfloat16 moves them.
+    """
+    error, projection, _ = distance(boosted, written)
+    summary, limit = f"output error {percent(error)}", max(LEAST_ROUNDED, ROUNDED * rounded)
+    if not error <= limit:  # also if it is NaN
+        return GuardVerdict(False, f"{summary}: more than {percent(limit)}", error)
+    if abs(projection - 1) > BIAS + _by_chance(error, 1):
+        reason = f"{summary}; outputs {percent(projection)} as large as they were"
+        return GuardVerdict(False, reason, error)
+    return GuardVerdict(True, summary, error)
 
 
 def as_redrawn(recorded: RecordedCall, written: RepeatedCall, verdict: GuardVerdict) -> bool:

@@ -131,6 +131,19 @@ class LiveWatch(RunWatch):
         number = self.job.models.index(model)
         self.job.wrap_call(model, Depth.WATCH, lambda call: self._watched(model, number, call))
 
+    def frozen_found(self, model: torch.nn.Module) -> None:
+        self.notes.frozen_model(model)
+        if self.story is not None or self.checks.on:
+            self.job.wrap_call(model, Depth.WATCH, lambda call: self._frozen_call(model, call))
+
+    def _frozen_call(self, model: torch.nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if self.checks.replaying or self.job.inside_backward():
+                return call(*args, **kwargs)
+            return self.checks.frozen_call(model, call, args, kwargs)
+
+        return watched
+
     def _watched(
         self, model: torch.nn.Module, number: int, call: Callable[..., Any]
     ) -> Callable[..., Any]:
@@ -288,7 +301,7 @@ class LiveWatch(RunWatch):
             self.job.handovers = None
         # The program's compiled code would be compiled again without the layers.
         if not (self.checks.on or self._by_call or self.job.by_hand or compile.in_use()):
-            for model in self.job.models:
+            for model in [*self.job.models, *self.job.frozen]:
                 without(model, Depth.WATCH)
 
     def program_ends(self) -> None:

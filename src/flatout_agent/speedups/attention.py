@@ -6,6 +6,7 @@ Two replacements of one function would hide each other, depending on which boost
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 Way = Callable[..., Any]
 """Called like the function itself; returns None for a call that it leaves alone."""
+LONGEST = 512
+"""Keys up to which the matrix of all weights is computed as a whole: with more of them, tiles in
+float32 are faster."""
 
 
 class Attention:
@@ -45,9 +49,9 @@ class Attention:
 
         return scaled_dot_product_attention
 
-    def add(self, way: Way) -> None:
-        """Ask this way from now on, before those that are there."""
-        self._ways.insert(0, way)
+    def add(self, way: Way, first: bool = False) -> None:
+        """Ask this way from now on, before all others or after them."""
+        self._ways.insert(0 if first else len(self._ways), way)
         self._stand_ins.hold()
 
     def remove(self, way: Way) -> None:
@@ -56,7 +60,64 @@ class Attention:
         self._stand_ins.let_go()
 
 
-def in_float32(
+def under_autocast(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """The attention that autocast computes in bfloat16 on a CPU without AMX, in a faster way.
+
+    A way of `Attention`. Takes calls that have a gradient. torch computes those with dropout in
+    float32, and those without by tiles, whose backward pass in bfloat16 takes up to three times as
+    long as in float32. With dropout, and up to `LONGEST` keys, a few operations on the matrix of
+    all weights in bfloat16 are faster than both; beyond, tiles in float32 are.
+    """
+    import torch
+
+    tensors = query, key, value
+    if (
+        not torch.is_autocast_enabled("cpu")
+        or torch.get_autocast_dtype("cpu") is not torch.bfloat16
+        or not torch.is_grad_enabled()
+        or not is_plain(*tensors)
+        or not any(tensor.requires_grad for tensor in tensors)
+        or any(tensor.device.type != "cpu" for tensor in tensors)
+        or any(tensor.dtype.itemsize > 4 for tensor in tensors)
+        or not query.numel()
+    ):
+        return None
+    query, key, value = (tensor.to(torch.bfloat16) for tensor in tensors)
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    simple = query.dim() == 4 and query.shape[:2] == key.shape[:2] == value.shape[:2]
+    if attn_mask is not None:
+        simple = simple and not attn_mask.requires_grad and not is_causal
+    with torch.autocast("cpu", enabled=False):
+        if simple and (dropout_p or key.shape[2] <= LONGEST):
+            bias = _bias(query, key, attn_mask, is_causal)
+            return _whole(query, key, value, bias, dropout_p, scale)
+        if dropout_p:
+            return None
+        if attn_mask is not None and attn_mask.is_floating_point():
+            attn_mask = attn_mask.float()
+        # The inputs are those that autocast would round.
+        attended = attention().original(
+            query.float(),
+            key.float(),
+            value.float(),
+            attn_mask,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+    return attended.to(torch.bfloat16)
+
+
+def with_dropout(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -65,35 +126,56 @@ def in_float32(
     is_causal: bool = False,
     **options: Any,
 ) -> Any:
-    """The attention that autocast would compute in bfloat16 on the CPU, from the same inputs in
-    float32.
+    """The same for calls with dropout alone: CPUs with AMX are fast at tiles in bfloat16."""
+    if not dropout_p:
+        return None
+    return under_autocast(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
-    A way of `Attention`. Takes calls that have a gradient and no dropout: torch computes them by
-    tiles, and their backward pass in bfloat16 takes up to three times as long as in float32 on a
-    CPU without AMX.
-    """
+
+def _bias(
+    query: torch.Tensor, key: torch.Tensor, attn_mask: torch.Tensor | None, is_causal: bool
+) -> torch.Tensor | None:
+    """What is added to the scores, or None."""
     import torch
 
-    if (
-        dropout_p != 0.0
-        or not torch.is_autocast_enabled("cpu")
-        or torch.get_autocast_dtype("cpu") is not torch.bfloat16
-        or not torch.is_grad_enabled()
-        or not is_plain(query, key, value)
-        or not any(tensor.requires_grad for tensor in (query, key, value))
-        or any(tensor.device.type != "cpu" for tensor in (query, key, value))
-        or any(tensor.dtype.itemsize > 4 for tensor in (query, key, value))
-    ):
-        return None
-    if attn_mask is not None and attn_mask.is_floating_point():
-        attn_mask = attn_mask.float()
-    # What autocast would round is rounded here, so the inputs are the same.
-    query, key, value = (tensor.to(torch.bfloat16).float() for tensor in (query, key, value))
-    with torch.autocast("cpu", enabled=False):
-        attended = attention().original(
-            query, key, value, attn_mask, dropout_p, is_causal, **options
-        )
-    return attended.to(torch.bfloat16)
+    if is_causal:
+        shape = query.shape[2], key.shape[2]
+        return torch.full(shape, -math.inf, dtype=torch.bfloat16).triu_(1)
+    if attn_mask is None or attn_mask.is_floating_point():
+        return attn_mask if attn_mask is None else attn_mask.to(torch.bfloat16)
+    zeros = torch.zeros(attn_mask.shape, dtype=torch.bfloat16)
+    return zeros.masked_fill_(~attn_mask, -math.inf)
+
+
+def _whole(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor | None,
+    dropout_p: float,
+    scale: float,
+) -> torch.Tensor:
+    """Attention by operations on the matrix of all weights, in the dtype of its inputs."""
+    import torch
+
+    rows, heads, asked, _ = query.shape
+    shape = rows * heads, asked, key.shape[2]
+    query, key, value = (t.reshape(rows * heads, *t.shape[2:]) for t in (query, key, value))
+    if bias is None:
+        added = query.new_empty(()).expand(shape)
+    elif bias.dim() <= 2:
+        added = bias.expand(shape)
+    else:
+        added = bias.expand(rows, heads, *shape[1:]).reshape(shape)
+    scores = torch.baddbmm(added, query, key.mT, beta=0 if bias is None else 1, alpha=scale)
+    if bias is None or not bool((bias.amax(-1) == -math.inf).any()):
+        weights = torch.softmax(scores, -1)
+    else:  # a row that may attend to nothing gets zeros from torch, but NaN from softmax
+        blind = scores.amax(-1, keepdim=True) == -math.inf
+        weights = torch.softmax(scores.masked_fill(blind, 0.0), -1).masked_fill(blind, 0.0)
+    if dropout_p:
+        weights = torch.nn.functional.dropout(weights, dropout_p)
+    return (weights @ value).view(rows, heads, asked, -1)
 
 
 @functools.cache

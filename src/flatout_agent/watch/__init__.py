@@ -44,6 +44,9 @@ class Watcher:
     ) -> None:
         """A root model is about to be called in training for the first time."""
 
+    def frozen_found(self, model: torch.nn.Module) -> None:
+        """A model that is not trained is about to be called in a second step."""
+
     def training_call(
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:

@@ -36,6 +36,7 @@ class JobNotes:
     def __init__(self) -> None:
         self.loaders: list[wire.LoaderFacts] = []
         self.models: list[wire.ModelFacts] = []
+        self.frozen: list[wire.ModelFacts] = []
         self.optimizers: list[wire.OptimizerFacts] = []
         self.shapes: dict[int, dict[str, None]] = {}
         self.padded: dict[int, list[float]] = {}
@@ -69,6 +70,11 @@ class JobNotes:
         device = self.models[-1].device
         if torch.is_autocast_enabled(device):
             self.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+    def frozen_model(self, model: torch.nn.Module) -> None:
+        """A model that each step calls and does not train."""
+        if any(True for _ in model.parameters()):
+            self.frozen.append(model_facts(model))
 
     def first_call(self, number: int, call: Callable[[], Any]) -> Any:
         """Make one of the first calls of root model `number`, and record whether it draws random
@@ -130,6 +136,7 @@ class JobNotes:
             device=device,
             loaders=tuple(self.loaders),
             models=models,
+            frozen=tuple(self.frozen),
             optimizers=tuple(self.optimizers),
             by_hand=self.by_hand,
             micro_steps=micro_steps,

@@ -236,6 +236,8 @@ class JobFacts:
     world_size: int = 1
     loaders: tuple[LoaderFacts, ...] = ()
     models: tuple[ModelFacts, ...] = ()
+    frozen: tuple[ModelFacts, ...] = ()
+    """Models that each step calls and does not train."""
     optimizers: tuple[OptimizerFacts, ...] = ()
     by_hand: bool = False
     """Whether no optimizer steps: the program changes its weights itself."""

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from flatout_agent import wire
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import cpu_threads as boost
 from flatout_agent.job import Job
+from flatout_agent.live.candidates import LEAST_PROMISE
 
 
 @pytest.fixture(autouse=True)
@@ -99,3 +102,15 @@ def test_a_model_on_an_accelerator_is_declined() -> None:
     job, _ = _job()
     with pytest.raises(Declined, match="the model is on meta"):
         boost.apply(job, torch.nn.Linear(2, 2, device="meta"), {"threads": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("cores", "step_s", "products", "tried"),
+    [(2, 0.5, 0.6, False), (64, 0.5, 0.6, True), (2, 0.002, 0.6, True), (2, 0.5, 0.1, True)],
+)
+def test_fewer_threads_are_not_tried_for_large_operations_on_few_cores(
+    cores: int, step_s: float, products: float, tried: bool
+) -> None:
+    facts = wire.JobFacts("2.13", "3.11", "linux", "cpu", cores=cores, threads=cores)
+    facts = dataclasses.replace(facts, step_s=step_s, shares={"products": products})
+    assert (boost.promise(facts, {"threads": 0.5}) >= LEAST_PROMISE) is tried

@@ -186,6 +186,71 @@ def test_source_and_target_have_lengths_of_their_own():
     assert (24, 16) in model.seen
 
 
+class LengthFirst(nn.Module):
+    """Words are [length, rows], as nn.Transformer takes them; padding masks are [rows, length]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(WORDS, 16), nn.Embedding(WORDS, 16)
+        self.body = nn.Transformer(16, 2, 1, 1, 32, dropout=0.0)
+        self.out = nn.Linear(16, WORDS)
+        self.seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+
+    def forward(self, source: Any, target: Any, later: Any, of_source: Any, of_target: Any) -> Any:
+        self.seen.append((tuple(source.shape), tuple(target.shape)))
+        return self.out(
+            self.body(
+                self.source(source),
+                self.target(target),
+                tgt_mask=later,
+                src_key_padding_mask=of_source,
+                tgt_key_padding_mask=of_target,
+                memory_key_padding_mask=of_source,
+            )
+        )
+
+
+def length_first(rows: int, source: int, target: int) -> tuple[torch.Tensor, ...]:
+    """Half of the rows are short; the longest fills the batch."""
+
+    def words(full: int) -> torch.Tensor:
+        lengths = torch.linspace(3, full, rows).square().div(full).ceil().long()
+        return (torch.randint(1, WORDS, (rows, full)) * (torch.arange(full) < lengths[:, None])).t()
+
+    pair = words(source).contiguous(), words(target).contiguous()
+    later = torch.ones(target, target).triu(1).bool()
+    return (*pair, later, *((each == 0).t() for each in pair))
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+def test_words_with_the_length_first():
+    model = LengthFirst()
+
+    def train(given: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        logits = model(*given)
+        assert logits.shape == (*given[1].shape, WORDS)
+        labels = torch.where(given[1] == 0, -100, given[1])
+        return F.cross_entropy(logits.view(-1, WORDS), labels.view(-1))
+
+    batches = [length_first(16, 64, 48), length_first(16, 40, 40), length_first(16, 16, 48)]
+    written = [gradients(model, lambda given=given: train(given)) for given in batches]
+    with switched(model) as applied:
+        for given, expected in zip(batches, written, strict=True):
+            model.seen.clear()
+            found = gradients(model, lambda given=given: train(given))
+            torch.testing.assert_close(found, expected)
+            # The shape of the last one shows neither the source's rows nor its length.
+            parted = any(shape[1] < 16 for pair in model.seen for shape in pair)
+            assert parted is (given is not batches[2])
+    assert applied.engaged() == (True, "2 of 3 batches made shorter")
+
+
+def test_positions_with_the_length_second_do_not_show_that_it_is_first():
+    words, places = batch()["input_ids"], torch.arange(FULL)[None]
+    assert not padding.shows_length_first([words, places], [words, places])
+    assert padding.lengths((words, places), {}).cut() == (24,)
+
+
 class Losses(nn.Module):
     """A loss in the model, of one of several kinds; `seen`: the shapes of the inputs."""
 

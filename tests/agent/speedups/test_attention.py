@@ -1,4 +1,4 @@
-"""Attention under bfloat16 autocast on CPUs where its backward pass is faster in float32."""
+"""Attention under bfloat16 autocast on CPUs."""
 
 import copy
 
@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from flatout_agent.boosts import bf16_autocast, fast_dropout
 from flatout_agent.job import Job
+from flatout_agent.speedups import attention as attention_module
 from flatout_agent.speedups.attention import attention
 from flatout_agent.speedups.precision import Bf16Support
 
@@ -44,35 +45,103 @@ def boosted(monkeypatch):
     assert functional.scaled_dot_product_attention is ORIGINAL
 
 
-def computed_in(grad_fn):
-    """The dtype that the attention's inputs have in the autograd graph."""
-    while "Attention" not in grad_fn.name():
-        grad_fn = next(node for node, _ in grad_fn.next_functions if node is not None)
-    return grad_fn._input_metadata[0].dtype
+def computed_in(grad_fn, operation):
+    """The dtype that the inputs of the operation have in the autograd graph, or None."""
+    found = [grad_fn]
+    for node in found:
+        if operation in node.name():
+            return node._input_metadata[0].dtype
+        found += [following for following, _ in node.next_functions if following is not None]
+    return None
 
 
-@pytest.mark.parametrize("mask", [None, torch.zeros(6, 6), torch.ones(6, 6).tril().bool()])
-def test_attention_is_computed_in_float32_and_rounded_once(boosted, mask):
+def causal():
+    return torch.ones(6, 6).tril().bool()
+
+
+def blind():
+    """Rows of the batch with other padding; one has nothing but padding."""
+    mask = torch.ones(2, 1, 1, 6, dtype=torch.bool)
+    mask[0, ..., 4:] = False
+    mask[1] = False
+    return mask
+
+
+def lowest():
+    """As Transformers writes padding."""
+    return torch.zeros(2, 1, 6, 6).masked_fill(~causal(), torch.finfo(torch.float32).min)
+
+
+MASKS = [None, torch.randn(6, 6), causal(), blind(), lowest()]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("longest", [attention_module.LONGEST, 4])
+def test_attention_is_what_autocast_computes_but_for_rounding(boosted, monkeypatch, longest, mask):
+    monkeypatch.setattr(attention_module, "LONGEST", longest)
     torch.manual_seed(0)
     model, x = Net(), torch.randn(2, 6, 32)
+
+    def results():
+        model.zero_grad()
+        output = model(x, mask).float()
+        output.square().sum().backward()
+        return output.detach(), model.project.weight.grad
+
     with torch.autocast("cpu", torch.bfloat16):
-        low = model(x, mask)
+        low = results()
+    full = results()
     applied = boosted(model)
-    output = model(x, mask)
+    found = results()
     dtype, grad_fn = model.seen[-1]
-    assert dtype is torch.bfloat16 and computed_in(grad_fn) is torch.float32
-    assert torch.allclose(output, low.float(), atol=0.02)
+    assert dtype is torch.bfloat16
+    tiles = computed_in(grad_fn, "Attention")
+    assert tiles is (torch.float32 if longest == 4 else None)
+    for one, autocast, exact in zip(found, low, full, strict=True):
+        assert (one - exact).norm() <= max(1.5 * (autocast - exact).norm(), 0.01 * exact.norm())
+    applied.undo()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("instructions", ["AMX", "AVX512_BF16"])
+def test_dropout_draws_the_same_weights(boosted, mask, instructions):
+    model, x = Net(dropout=0.5), torch.randn(2, 6, 32)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.manual_seed(1)
+        low = model(x, mask)
+    applied = boosted(model, instructions)
+    torch.manual_seed(1)
+    output = model(x, mask)
+    assert (output - low.float()).norm() < 0.02 * low.norm()
+    assert computed_in(model.seen[-1][1], "Baddbmm") is torch.bfloat16
     output.square().sum().backward()
     assert model.project.weight.grad.isfinite().all()
     applied.undo()
 
 
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_grouped_queries_and_masks_with_a_gradient(boosted, p):
+    model = Net()
+    applied = boosted(model)
+    query, key = torch.randn(2, 4, 6, 8, requires_grad=True), torch.randn(2, 2, 6, 8)
+    bias = torch.randn(6, 6, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        grouped = functional.scaled_dot_product_attention(
+            query, key, key, dropout_p=p, enable_gqa=True
+        )
+        called = functional.scaled_dot_product_attention(query, query, query, bias, p)
+    assert grouped.shape == query.shape
+    called.sum().backward()
+    assert bias.grad.isfinite().all()
+    applied.undo()
+
+
 @pytest.mark.parametrize("instructions", ["AMX", "Arm BF16"])
-def test_other_cpus_attend_in_bfloat16(boosted, instructions):
+def test_other_cpus_attend_by_tiles_in_bfloat16(boosted, instructions):
     model = Net()
     applied = boosted(model, instructions)
     model(torch.randn(2, 6, 32))
-    assert computed_in(model.seen[-1][1]) is torch.bfloat16
+    assert computed_in(model.seen[-1][1], "Attention") is torch.bfloat16
     applied.undo()
 
 
@@ -102,10 +171,9 @@ def test_beside_fast_dropout_in_either_order(boosted, first):
     makers = [lambda: boosted(model), dropout]
     applied = [make() for make in (makers if first == "precision" else makers[::-1])]
     model(torch.randn(64, 6, 32)).sum().backward()
-    assert model.seen[-1][0] is torch.bfloat16
-    model.eval()
-    model(torch.randn(2, 6, 32))
-    assert computed_in(model.seen[-1][1]) is torch.float32
+    assert computed_in(model.seen[-1][1], "Baddbmm") is torch.bfloat16
+    (_, took_hold) = applied if first == "precision" else applied[::-1]
+    assert took_hold.engaged() == (True, "1 masks drawn")
     for made in applied:  # not the last first
         made.undo()
     assert not attention().holders

@@ -1,0 +1,106 @@
+"""Whether a boost computes the same in models that are not trained.
+
+No gradient comes back to a teacher or a reference, so the outputs of its calls are compared. The
+bounds are those of the outputs of trained models, without their gradients' noise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flatout_agent.apply.booster import Booster
+from flatout_agent.live import guard, headroom
+from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.guard import GuardVerdict
+from flatout_agent.speedups import nests
+from flatout_agent.speedups.forward_state import SavedState, keep
+
+NONE_SEEN = "no call of a model that is not trained was seen"
+
+
+class FrozenCalls:
+    """Repeats calls of such models, each once for a question."""
+
+    def __init__(self, booster: Booster) -> None:
+        self.booster = booster
+        self.asked: Candidate | None = None
+        """The boost in question, or None."""
+        self._on = False
+        self._verdicts: dict[int, GuardVerdict] = {}
+        """By model."""
+        self.idle: str | None = None
+        """Why the boost did not take hold, as far as known."""
+
+    def ask(self, candidate: Candidate | None, on: bool) -> None:
+        """Compare the next call of each model under this boost. on: the program runs under it."""
+        self.asked, self._on, self._verdicts, self.idle = candidate, on, {}, None
+
+    def wants(self, model: torch.nn.Module) -> bool:
+        """Whether the next call of this model is to be compared."""
+        return self.asked is not None and id(model) not in self._verdicts
+
+    @property
+    def seen(self) -> bool:
+        """Whether a call was compared."""
+        return bool(self._verdicts)
+
+    @property
+    def verdict(self) -> GuardVerdict:
+        """The worst one so far."""
+        verdicts = list(self._verdicts.values())
+        failed = next((verdict for verdict in verdicts if not verdict.passed), None)
+        worst = max(verdicts, key=lambda verdict: verdict.error or 0.0, default=None)
+        return failed or worst or GuardVerdict(False, NONE_SEEN)
+
+    def compare(
+        self, before: SavedState, model: torch.nn.Module, args: Any, kwargs: Any, output: Any
+    ) -> None:
+        """Repeat a call the other way.
+
+        before: the state before the call, whose output is given.
+        """
+        lack = headroom.lack_for_call(model, output)
+        if lack is not None:
+            self._verdicts[id(model)] = GuardVerdict(False, lack)
+            return
+        after = keep([model])
+
+        def again() -> list[torch.Tensor]:
+            before()
+            return _outputs(model(*args, **kwargs))
+
+        try:
+            self._verdicts[id(model)] = self._compared(model, _outputs(output), again)
+        finally:
+            after()
+
+    def _compared(
+        self, model: torch.nn.Module, outputs: list[torch.Tensor], again: Any
+    ) -> GuardVerdict:
+        assert self.asked is not None
+        order = self.asked.order
+        if self._on:
+            self.booster.off(order.id)
+            try:
+                written, rounded = again(), guard.of_rounded_weights(model, again)
+            finally:
+                self.booster.on(order)
+            return guard.outputs_verdict(written, outputs, rounded)
+        rounded = guard.of_rounded_weights(model, again)
+        note = self.booster.on(order)
+        try:
+            if note is not None:
+                return GuardVerdict(False, note.reason, failed=note.state == "failed")
+            boosted = again()
+            self.idle = self.booster.idle(order.id)
+        except Exception as error:
+            return GuardVerdict(False, f"{type(error).__name__}: {error}", failed=True)
+        finally:
+            self.booster.off(order.id)
+        return guard.outputs_verdict(outputs, boosted, rounded)
+
+
+def _outputs(nest: Any) -> list[torch.Tensor]:
+    return [t.detach() for t in nests.tensors(nest) if t.is_floating_point()]
