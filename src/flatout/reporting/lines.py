@@ -10,6 +10,7 @@ PLACES: dict[ScriptPlace, str] = {
     "start": "At the top, after `import torch`",
     "loader": "Where the DataLoader is made and iterated",
     "model": "Where the model is made and called",
+    "frozen": "Where a model that is not trained is called",
     "optimizer": "Where the optimizer is made and steps",
 }
 """Where lines go, in script order."""

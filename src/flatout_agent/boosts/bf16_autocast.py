@@ -117,7 +117,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
         raise Declined(f"torch has no autocast for devices of type {device}")
     autocast = AutocastCall(device, torch.bfloat16)
     undo = job.wrap_call(target, Depth.PRECISION, autocast.layer)
-    if device == "cpu":
+    if bf16.instructions is not None:  # on a CPU
         way = under_autocast if bf16.instructions == "AVX512_BF16" else with_dropout
         attention().add(way, first=True)
         undo = in_reverse([undo, lambda: attention().remove(way)])

@@ -1,8 +1,8 @@
 """Padding at the end of a model's inputs, and calls of the model without it.
 
-An input of words is a tensor of whole numbers [rows, length], or [length, rows] if the other
-inputs show that. The number that ends most rows, where it stands at the end of a row, is taken for
-padding. Whether the model's result depends on it cannot be seen here: the Guard compares.
+An input of words is a tensor of whole numbers [rows, length]. The number that ends most rows, where
+it stands at the end of a row, is taken for padding. Whether the model's result depends on it cannot
+be seen here: the Guard compares.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ PARTS = (2, 4)
 """Rows of about the same length are computed together: in so many parts ..."""
 WORTH = 0.8
 """... if that leaves at most this share of the work, as each part has its own small operations."""
-FEWEST_ROWS, FEWEST_WORDS = 2, 128
-"""The least size of a part; of the words, on average."""
+FEWEST_ROWS = 4
 MASK, LABELS, IGNORED = "attention_mask", "labels", -100
 """Hugging Face's names of masks, whose ones are no padding, and of targets, and the number of the
 targets that a loss ignores."""
@@ -49,8 +48,6 @@ class Lengths:
     full: tuple[int, ...]
     longest: tuple[torch.Tensor, ...]
     """For each length, how much of each row is no padding."""
-    length_first: bool
-    """Words are [length, rows]."""
 
     def cut(self, part: torch.Tensor | None = None) -> tuple[int, ...]:
         """The lengths that hold all that is not padding in these rows, or in all.
@@ -67,15 +64,12 @@ class Lengths:
         pairs = zip(self.longest, self.full, strict=True)
         return tuple(_rounded_up(int(longest[rows].max()), full) for longest, full in pairs)
 
-    def words(self, parts: Sequence[torch.Tensor | None]) -> int:
-        """Inputs that are computed in these parts."""
-        return sum(
-            (self.rows if part is None else len(part)) * sum(self.cut(part)) for part in parts
-        )
-
     def saved(self, parts: Sequence[torch.Tensor | None]) -> float:
         """Share of the inputs that need not be computed in these parts."""
-        return 1.0 - self.words(parts) / (self.rows * sum(self.full))
+        cost = sum(
+            (self.rows if part is None else len(part)) * sum(self.cut(part)) for part in parts
+        )
+        return 1.0 - cost / (self.rows * sum(self.full))
 
     def parts(self) -> list[torch.Tensor | None]:
         """Rows of about the same length if they cost clearly less than all together, on the CPU.
@@ -88,68 +82,38 @@ class Lengths:
         order = self.longest[0].argsort()
         for count in PARTS:
             chunks = list(order.tensor_split(count))
-            words = self.words(chunks)
-            if len(chunks[-1]) < FEWEST_ROWS or words < FEWEST_WORDS * count:
+            if len(chunks[-1]) < FEWEST_ROWS:
                 break
-            if words <= WORTH * self.words(best):
+            if 1.0 - self.saved(chunks) <= WORTH * (1.0 - self.saved(best)):
                 best = [*chunks]
         return best
 
 
-def lengths(
-    args: Sequence[Any], kwargs: dict[str, Any], length_first: bool | None = None
-) -> Lengths | None:
-    """The lengths of these inputs, or None if it is not clear which dimensions have one.
-
-    length_first: words are [length, rows]; None if that is to be seen from these inputs.
-    """
+def lengths(args: Sequence[Any], kwargs: dict[str, Any]) -> Lengths | None:
+    """The lengths of these inputs, or None if it is not clear which dimensions have one."""
     import torch
 
     tensors = list(nests.tensors((args, kwargs)))
     words = [t for t in tensors if t.dim() == 2 and t.dtype in (torch.int64, torch.int32)]
     if not words or any(type(tensor) is not torch.Tensor for tensor in tensors):
         return None
-    if length_first is None:
-        length_first = shows_length_first(tensors, words)
-    if length_first:
-        words = [tensor.t() for tensor in words]
     rows = len(words[0])
-    if length_first and any(len(w) != rows or w.shape[1] == rows for w in words):
-        return None
     masks = [id(value) for name, value in kwargs.items() if name.endswith(MASK)]
     numbers = [value for value in (*args, *kwargs.values()) if isinstance(value, int)]
     found: dict[int, torch.Tensor] = {}
     for full in dict.fromkeys(tensor.shape[1] for tensor in words if len(tensor) == rows):
         if rows < 2 or full < SHORTEST or full == rows or full in numbers:
             continue  # by a number, the program says how long it is
-        if any(_dimensions(tensor, rows, full, length_first) is None for tensor in tensors):
+        if any(_dimensions(tensor, rows, full) is None for tensor in tensors):
             continue
         filled = torch.zeros(rows, full, dtype=torch.bool, device=words[0].device)
         for tensor in tensors:
-            if length_first and tensor.shape == (full, rows):
-                filled |= _used(tensor.t()).to(filled.device)
-            elif tensor.shape == (rows, full):
+            if tensor.shape == (rows, full):
                 used = tensor != 0 if id(tensor) in masks else _used(tensor)
                 filled |= used.to(filled.device)
         columns = torch.arange(1, full + 1, device=filled.device)
         found[full] = (filled * columns).amax(1)
-    if not found:
-        return None
-    return Lengths(rows, tuple(found), tuple(found.values()), length_first)
-
-
-def shows_length_first(tensors: Sequence[torch.Tensor], words: Sequence[torch.Tensor]) -> bool:
-    """Whether inputs of words are [length, rows]: their first dimensions differ where the second
-    ones agree, or a mask has the two the other way round.
-    """
-    firsts = {len(tensor) for tensor in words if len(tensor) > 1}
-    if len({tensor.shape[1] for tensor in words}) > 1:
-        return False
-    return len(firsts) > 1 or any(
-        tensor.shape == (words[0].shape[1], first) and tensor.shape[0] != first
-        for tensor in tensors
-        for first in firsts
-    )
+    return Lengths(rows, tuple(found), tuple(found.values())) if found else None
 
 
 def padded(args: Sequence[Any], kwargs: dict[str, Any]) -> float:
@@ -167,28 +131,17 @@ def _used(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor != tensor[:, -1].mode().values) & ~alike
 
 
-def _dimensions(
-    tensor: torch.Tensor, rows: int, full: int, length_first: bool
-) -> tuple[int, ...] | None:
+def _dimensions(tensor: torch.Tensor, rows: int, full: int) -> tuple[int, ...] | None:
     """The dimensions of an input that are this length, or None if that is not clear."""
     shape = tuple(tensor.shape)
     along = tuple(at for at, size in enumerate(shape) if size == full)
     if not along or (along == (1,) and shape[0] in (1, rows)):
-        return along
-    if length_first and along == (0,) and shape[1:2] in ((1,), (rows,)):
         return along
     last = len(shape) - 1
     of_mask = (last - 1, last), (last,)
     if along in of_mask and shape[0] in (1, rows, full) and (last > 1 or shape[0] == full):
         return along
     return None
-
-
-def _rows_at(shape: tuple[int, ...], rows: int, length_first: bool) -> int | None:
-    """The dimension of an input or output that has the rows, or None if none has."""
-    if length_first and shape[1:2] == (rows,):
-        return 1
-    return 0 if shape[:1] == (rows,) else None
 
 
 def _rounded_up(longest: int, full: int) -> int:
@@ -199,9 +152,8 @@ def _rounded_up(longest: int, full: int) -> int:
 Kind = tuple[int | str, ...]
 """Of calls that give outputs of one form: the number of lengths and of arguments, and their
 names."""
-Form = list[tuple[int, dict[int, tuple[int, int]]]]
-"""For each output, the dimension of its rows, and dimension -> which of the lengths it is, and its
-size when it was learnt."""
+Form = list[dict[int, tuple[int, int]]]
+"""For each output, dimension -> which of the lengths it is, and its size when it was learnt."""
 
 
 class WithoutPadding:
@@ -216,8 +168,6 @@ class WithoutPadding:
         """Calls that were made with less than all inputs."""
         self.refused = ""
         """Why the model cannot be called with less."""
-        self._length_first: bool | None = None
-        """Once inputs have shown that: those of a batch as long as it has rows show nothing."""
         self._whole = _normalizes_batches(model)
         """The model cannot be called for some of the rows."""
         self._forms: dict[Kind, Form] = {}
@@ -234,13 +184,12 @@ class WithoutPadding:
             return call(*args, **kwargs)
         self.calls += 1
         try:
-            found = lengths(args, kwargs, self._length_first)
+            found = lengths(args, kwargs)
         except Exception as error:  # inputs of an unusual kind
             self.refused = f"its inputs cannot be looked at: {error!r}"
             found = None
         if found is None:
             return call(*args, **kwargs)
-        self._length_first = found.length_first or None
         kind = (len(found.full), len(args), *kwargs)
         whole = self._whole or self._weights.get(kind, ()) is None
         parts = [None] if whole else found.parts()
@@ -324,9 +273,8 @@ def _weights(
     weights = []
     for leaf, of_all in zip(whole, zip(*leaves, strict=True), strict=True):
         if leaf.dim():
-            at = _rows_at(tuple(leaf.shape), found.rows, found.length_first)
             rows = [len(part) for part in parts if part is not None]
-            if at is None or [some.shape[at] for some in of_all] != rows:
+            if len(leaf) != found.rows or [some.shape[:1].numel() for some in of_all] != rows:
                 return None
             continue
         if not leaf.is_floating_point():
@@ -360,7 +308,7 @@ def _together(
     rules = iter(weights)
     result: dict[int, torch.Tensor] = {}
     leaves = zip(*(list(nests.tensors(output)) for output in outputs), strict=True)
-    for of_all, (at, dimensions) in zip(leaves, form, strict=True):
+    for of_all, dimensions in zip(leaves, form, strict=True):
         if back is not None and not of_all[0].dim():
             shares = _shares(next(rules), kwargs, found, parts)
             terms = [s * leaf for s, leaf in zip(shares, of_all, strict=True) if s]
@@ -368,7 +316,7 @@ def _together(
         else:
             pairs = zip(of_all, cuts, strict=True)
             long = [_padded(leaf, dimensions, cut, found.full) for leaf, cut in pairs]
-            whole = long[0] if back is None else torch.cat(long, at).index_select(at, back)
+            whole = long[0] if back is None else torch.cat(long).index_select(0, back)
         result[id(of_all[0])] = whole
     return nests.change(outputs[0], lambda leaf: result[id(leaf)])
 
@@ -379,11 +327,10 @@ def _some(nest: Any, found: Lengths, part: torch.Tensor | None) -> Any:
     def some(tensor: torch.Tensor) -> torch.Tensor:
         shorter = tensor
         for full, cut in zip(found.full, found.cut(part), strict=True):
-            for along in _dimensions(tensor, found.rows, full, found.length_first) or ():
+            for along in _dimensions(tensor, found.rows, full) or ():
                 shorter = shorter.narrow(along, 0, cut)
-        at = _rows_at(tuple(tensor.shape), found.rows, found.length_first)
-        if part is not None and at is not None:
-            return shorter.index_select(at, part)
+        if part is not None and tensor.dim() and len(tensor) == found.rows:
+            return shorter.index_select(0, part)
         # The model may use .view().
         return tensor if shorter is tensor else shorter.contiguous()
 
@@ -405,16 +352,15 @@ def _form(
     form = []
     for leaf, shape in zip(nests.tensors(output), shapes, strict=True):
         dimensions = {}
-        rows_at = _rows_at(shape, found.rows, found.length_first)
         for at, (size, here) in enumerate(zip(shape, leaf.shape, strict=True)):
-            if at == rows_at:
+            if at == 0 and size == found.rows:
                 if here != rows:
                     raise ValueError(f"an output {shape} became {tuple(leaf.shape)}")
             elif size in found.full and here == cut[found.full.index(size)]:
                 dimensions[at] = found.full.index(size), size
             elif here != size:
                 raise ValueError(f"an output {shape} became {tuple(leaf.shape)}")
-        form.append((rows_at or 0, dimensions))
+        form.append(dimensions)
     return form
 
 

@@ -60,6 +60,14 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         (loaders(BATCHES, batch_size=None), "batch sampler of the script's own", {"factor": 2}),
         (loaders(BATCHES, batches=7), "only 7 batches: an epoch would have 4 steps", {"factor": 2}),
     ]),
+    "frozen-bf16": (replace(CPU, bf16=True, models=(MODEL,), frozen=(MODEL,)), [
+        ({}, None),
+        ({"bf16": False}, "emulated"),
+        ({"frozen": ()}, "without being trained"),
+        ({"frozen": (BARE,)}, "without being trained"),
+        ({"frozen": (replace(MODEL, dtype="bfloat16"),)}, "without being trained"),
+        ({"frozen": (replace(MODEL, compiled=True),)}, "without being trained"),
+    ]),
     "bf16-autocast": (replace(CPU, bf16=True, **models(MODEL)), [
         ({}, None),
         ({"bf16": None}, None),

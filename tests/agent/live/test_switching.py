@@ -29,6 +29,7 @@ from flatout_agent.boosts import (
     bf16_autocast,
     cpu_threads,
     device_prefetch,
+    frozen_bf16,
     fused_loss,
     indexed_rows,
     loader_workers,
@@ -58,7 +59,7 @@ REORDERS = (
     "cpu-threads",
     "trim-padding",
 )
-CHANGES = ("bf16-autocast", "bf16-residual", "fast-dropout")
+CHANGES = ("bf16-autocast", "bf16-residual", "fast-dropout", "frozen-bf16")
 APART = ("loader-workers", "device-prefetch", "compile")
 """Each has a test of its own here."""
 NOT_HERE = {
@@ -90,7 +91,8 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()  # what conftest has frozen may go at any time, and `path` counts it
     monkeypatch.setattr(loader_workers, "usable_cores", lambda: 2)
     monkeypatch.setattr(cpu_threads, "usable_cores", lambda: 2)
-    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda device: Bf16Support(True, "here"))
+    for boost in (bf16_autocast, frozen_bf16):
+        monkeypatch.setattr(boost, "native_bf16", lambda device: Bf16Support(True, "here"))
     monkeypatch.setattr(fused_loss, "SMALLEST", 1)
     monkeypatch.setattr(indexed_rows, "SMALLEST", 1)
     monkeypatch.setattr(sparse_matmul, "SMALLEST", 1)
@@ -303,13 +305,20 @@ class Adversaries(Program):
 
 
 class Growing(Program):
-    """A group of parameters is added later, and the optimizer is loaded in the middle."""
+    """A teacher; a group of parameters is added later, and the optimizer is loaded in the
+    middle.
+    """
 
     def build(self) -> None:
         model = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 3))
-        self.models = [model]
+        self.models, self.teacher = [model], nn.Linear(6, 3)
         self.optimizers = [torch.optim.SGD(model[2].parameters(), lr=0.05, momentum=0.9)]
         self.scaler = torch.amp.GradScaler("cpu", enabled=False)
+
+    def loss(self, x: Any, y: Any) -> Any:
+        with torch.no_grad():
+            wanted = self.teacher(x)
+        return super().loss(x, y) + nn.functional.mse_loss(self.models[0](x), wanted)
 
     def step(self) -> None:
         optimizer = self.optimizers[0]
