@@ -174,6 +174,7 @@ def test_a_cell_is_profiled_with_the_variables_of_others(told: dict[str, list[An
 
 def test_a_cell_is_tuned_and_what_it_trained_is_put_back(told: dict[str, list[Any]]) -> None:
     assert set(kernel.kinds(told["tune"])) == {"display_data"}, told["tune"]
+    assert "this run" not in str(told["tune"]), "it has saved nothing: it is put back"
     equal, rest = kernel.printed(told["as before"]).splitlines()
     assert equal == "True True"
     _, step, _ = rest.split()

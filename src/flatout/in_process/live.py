@@ -170,6 +170,7 @@ class RunHere:
         there = asked.plan is not None or path.exists()
         self._plan, self._path = plan_file.read(path, warn) if there else Plan(boosts=()), path
         self._tuning: LiveTuning | None = None
+        self._thrown_away = asked.leave_loop is not None  # what it trains is put back: no time won
         cell = cells.output()
         self._shown = cell or report.LiveLines(quiet=_is_another_rank())
         live_orders = None
@@ -178,8 +179,9 @@ class RunHere:
             decided = self._shown.decision
             self._tuning = LiveTuning(self._plan, asked.selection, None, decided, say)
             self._boosts = self._tuning.boosts
-            stop, budget_s = asked.leave_loop is not None, asked.budget_s
-            live_orders = dataclasses.replace(self._tuning.orders, stop=stop, budget_s=budget_s)
+            live_orders = dataclasses.replace(
+                self._tuning.orders, stop=self._thrown_away, budget_s=asked.budget_s
+            )
         else:
             self._boosts = chosen_boosts.choose(self._plan.boosts, *asked.selection[1:])
         self._command, self._pid = command(), os.getpid()
@@ -251,6 +253,8 @@ class RunHere:
         here = Path.cwd()
         path = self._path.relative_to(here) if self._path.is_relative_to(here) else self._path
         tuned = self._tuning.write_plan(self._command, path)
+        if tuned is not None and self._thrown_away:
+            tuned = dataclasses.replace(tuned, saved_s=None)
         return report.close(tuned, self._folder / "report.html", quiet=True) if tuned else None
 
     def _only_at_start(self) -> Iterator[str]:
