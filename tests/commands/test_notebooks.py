@@ -151,6 +151,7 @@ def test_an_interrupt_is_the_cells_own_and_leaves_nothing(told: dict[str, list[A
     assert "flatout: it ran with gc-pause" in card["data"]["text/plain"], (
         "the plan of the cell before"
     )
+    assert "flatout: interrupted after " in card["data"]["text/plain"]
     assert kernel.kinds(told["off"]) == [], told["off"]
 
 

@@ -232,6 +232,7 @@ class RunHere:
     def _close(self, interrupted: bool) -> None:
         records = tuple(Tail(self._folder / "records").new())
         ended = summary.run_end(records, [boost.id for boost in self._boosts])
+        ended = dataclasses.replace(ended, interrupted=interrupted)
         if not ended.steps:
             shutil.rmtree(self._folder, ignore_errors=True)
             return

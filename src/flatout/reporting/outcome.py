@@ -103,7 +103,7 @@ def is_untouched(trial: Trial) -> bool:
 def why_nothing(tuned: Tuned) -> str:
     """Why there is no plan."""
     if tuned.interrupted:
-        return "stopped before anything faster was found"
+        return "interrupted before anything faster was found"
     if not tuned.tried:
         if tuned.live and tuned.trials:
             return "no boost could be fully tried before the program ended"
@@ -162,6 +162,8 @@ def learning_words(guard: Guard | None, every_figure: bool = True) -> str:
     if verdict is Learning.SAME:
         return f"the same ({numbers})"
     if verdict is Learning.STATISTICAL:
+        if figures and not every_figure:
+            return f"the same, judging by the losses ({numbers})"
         explanation = reason or numbers
         return f"the same, judging by the losses; gradients not comparable ({explanation})"
     return f"NOT the same: {reason or numbers}"
