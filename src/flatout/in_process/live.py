@@ -175,7 +175,7 @@ class RunHere:
         self._shown = cell or report.LiveLines(quiet=_is_another_rank())
         live_orders = None
         if asked.plan is None:
-            say = terminal.say if cell is None else lambda line: None  # a cell has one line
+            say = terminal.say if cell is None else cell.say
             decided = self._shown.decision
             self._tuning = LiveTuning(self._plan, asked.selection, None, decided, say)
             self._boosts = self._tuning.boosts

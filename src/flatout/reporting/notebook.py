@@ -35,8 +35,12 @@ class CellOutput:
             else:
                 self._on.pop(boost, None)
         if live.is_shown(trial):
-            on = f"on: {', '.join(self._on)}; " if self._on else ""
-            self._show({"text/plain": f"flatout: {on}last: {live.decision_words(trial)}"})
+            self.say(f"last: {live.decision_words(trial)}")
+
+    def say(self, line: str) -> None:
+        """Show what is on, and this line in place of the one before."""
+        on = f"on: {', '.join(self._on)}; " if self._on else ""
+        self._show({"text/plain": f"flatout: {on}{line}"})
 
     def ended(self, end: RunEnd, tuned: Tuned | None, lines: Sequence[str]) -> None:
         """Show the result; tuned: where it was tuned. lines: what else there is to say."""
