@@ -262,7 +262,7 @@ class RunHere:
         """What was not tried, as it cannot be switched now, and the lines that would do it."""
         waiting = self._tuning.only_at_start() if self._tuning is not None else {}
         for boost, lines in waiting.items():
-            yield f"{boost} was not tried: it must be set before Python starts; to add it:"
+            yield f"{boost} was not tried: only the start of a program can set it; to add it:"
             yield from (f"  {line}" for line in lines.splitlines())
 
 
