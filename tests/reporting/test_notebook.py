@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 from collections.abc import Callable
@@ -59,6 +60,9 @@ def test_a_card_tells_the_gain_the_boosts_and_what_the_guard_compared() -> None:
     assert f"{tuned.baseline.step_ms / tuned.best.step_ms:.2f}× faster" in text
     assert all(boost.id in text for boost in tuned.plan.boosts)
     assert "gradient error" in text
+    assert f"{tuned.best.step_ms:.0f} ms a step" in text
+    lasting = dataclasses.replace(tuned, saved_s=12.0)
+    assert "this run took about 12 s less" in Reader(notebook.card(END, lasting)).text
 
 
 def test_one_output_changes_in_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,9 @@ class LiveHere:
         """The request, or None if there was none or it has ended."""
         return self._asked if self._run is not None else None
 
+    def __repr__(self) -> str:
+        return f"<flatout.live: {'off' if self.asked is None else 'on'}>"
+
     def __enter__(self) -> LiveHere:
         return self
 

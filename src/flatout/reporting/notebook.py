@@ -68,14 +68,18 @@ def card(end: RunEnd, tuned: Tuned | None, lines: Sequence[str] = ()) -> str:
     """The card, as a piece of HTML; tuned: None where nothing was measured."""
     faster = tuned is not None and tuned.best is not None
     head = outcome.headline(tuned) if tuned is not None else None
-    said = live.closing_lines(tuned)[0][0] if tuned is not None else terminal.run_words(end)
+    if tuned is None:
+        said = terminal.run_words(end)
+    else:
+        said = live.saved(tuned) if faster else live.closing_lines(tuned)[0][0]
     report = tuned.report_path if tuned is not None else None
     return (
         html.templates(times=html.times)
         .get_template("card.html.j2")
         .render(
             speedup=_speedup(tuned),
-            said=plain.one_line(said.partition(": ")[2] if faster else said),
+            said=plain.one_line(said),
+            unit=live.unit(tuned) if tuned is not None else "",
             bars=html.before_and_after(head, tuned)[:1] if faster and head and tuned else [],
             on=[plain.named(boost.id, boost.params) for boost in _kept(tuned)] or end.engaged,
             guard=outcome.learning_words(outcome.guard_of_plan(tuned)) if faster and tuned else "",
