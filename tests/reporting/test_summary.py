@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from rich.console import Console
 
-from flatout.nouns.trial import Verdict
+from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Tuned
+from flatout.reporting import outcome
 from flatout.reporting.summary import summary
 from reporting import tuned_examples
 from reporting.strategies import TUNED
@@ -75,6 +76,14 @@ def test_what_is_left_out_is_counted_and_with_why_explained() -> None:
     why = flat(printed(tuned, why=True))
     assert "failed: compile mode=max-autotune: torch.OutOfMemoryError: CUDA" in why
     assert "left out" not in why
+
+
+def test_a_wide_interval_is_called_neither_slower_nor_faster() -> None:
+    """Beside an interval like 0.06-146 "2.97x slower" would say what nobody knows."""
+    trial = Trial(("tf32",), "tf32", verdict=Verdict.SLOWER, gain=0.34)
+    assert outcome.why_dropped(trial, 0.02) == "slower here: 0.34x"
+    wide = dataclasses.replace(trial, interval=(0.06, 146.0))
+    assert outcome.why_dropped(wide, 0.02) == "no clear answer: 0.34x"
 
 
 def test_nothing_faster_says_so_and_proposes_no_run() -> None:

@@ -236,7 +236,8 @@ def why_dropped(trial: Trial, noise: float) -> str:
     if trial.verdict is Verdict.KEPT:
         return f"{units.ratio(trial.gain)} in its trial, not kept beside the others"
     if trial.gain < 1 - noise:
-        return f"slower here: {units.ratio(trial.gain)}"
+        what = "slower here" if is_slower(trial) else "no clear answer"
+        return f"{what}: {units.ratio(trial.gain)}"
     if trial.gain > 1 + noise:
         return f"{units.ratio(trial.gain)}, not kept{f': {reason}' if reason else ''}"
     return f"no gain beyond the noise: {units.ratio(trial.gain)}"
