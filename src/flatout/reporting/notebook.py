@@ -82,7 +82,7 @@ def card(end: RunEnd, tuned: Tuned | None, lines: Sequence[str] = ()) -> str:
             unit=live.unit(tuned) if tuned is not None else "",
             bars=html.before_and_after(head, tuned)[:1] if faster and head and tuned else [],
             on=[plain.named(boost.id, boost.params) for boost in _kept(tuned)] or end.engaged,
-            guard=outcome.learning_words(outcome.guard_of_plan(tuned)) if faster and tuned else "",
+            guard=_learns(tuned) if faster and tuned else "",
             ran=terminal.run_words(end) if tuned is not None else "",
             notes=[plain.one_line(note) for note in tuned.notes] if tuned is not None else [],
             lines=lines,
@@ -97,6 +97,10 @@ def _speedup(tuned: Tuned | None) -> float | None:
     if tuned is None or tuned.best is None:
         return None
     return outcome.quotient(tuned.baseline.step_ms, tuned.best.step_ms)
+
+
+def _learns(tuned: Tuned) -> str:
+    return outcome.learning_words(outcome.guard_of_plan(tuned), every_figure=False)
 
 
 def _kept(tuned: Tuned | None) -> Sequence[Any]:
