@@ -28,7 +28,7 @@ STYLES = {
     r"may change:": "bold",
     r"kept:": "green",
     r"tried and dropped:": "bold",
-    r"not tried:": "bold",
+    r"left out:": "bold",
 }
 """What a line begins with -> its style; of a label alone where it ends in a colon."""
 BACKGROUND, TEXT = "171e26", "d0d7de"

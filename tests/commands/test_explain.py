@@ -118,7 +118,9 @@ def test_wrong_arguments(flat: Flatout, arguments: list[str], code: int, told: s
 
 
 def test_an_empty_pipe_and_an_empty_folder(flat: Flatout, tmp_path: Path) -> None:
-    assert "no text" in flat("explain").stdout
+    nothing = flat("explain").stdout
+    assert "no text" in nothing
+    assert "2>&1 | flatout explain" in nothing, "how to give it one"
     empty = flat("explain", str(tmp_path))
     assert empty.returncode == 2
     assert "holds no logs" in empty.stderr

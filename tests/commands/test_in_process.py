@@ -106,6 +106,7 @@ print("trained on")
 """
     done = run(tmp_path, text)
     assert (done.returncode, done.stdout) == (0, "interrupted\ntrained on\n"), done.stderr
+    assert "flatout: interrupted after " in done.stderr
     assert "[boosts.gc-pause]" in (tmp_path / "flatout.toml").read_text()
 
 

@@ -109,6 +109,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         "tuned": loop("break", SETTLED),
         "put back": "print(gc.get_threshold() == before[10], 'flatout.toml' in os.listdir())",
         "collected": GONE,
+        "fails": "model(torch.randn(2, 63))",
         "interrupted": loop("raise KeyboardInterrupt", '"kind":"block"'),
         "off": f"flatout.live(False)\nassert state() == before\n{FEW}",
         "loaded": "%load_ext flatout",
@@ -119,7 +120,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         "tune": f"%%flatout tune 2s\n{LOOP}",
         "as before": AS_BEFORE,
         "wrong": "%%flatout tun\n1 + 1",
-        "fails": "model(torch.randn(2, 63))",
+        "fails again": "model(torch.randn(2, 63))",
         "explained": "flatout.explain()",
         "unloaded": "%unload_ext flatout",
     }
@@ -128,6 +129,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 
 def test_a_line_of_a_cell_becomes_its_card(told: dict[str, list[Any]]) -> None:
     assert kernel.kinds(told["model"]) == []
+    (shown,) = told["live"]
+    assert shown["data"]["text/plain"] == "<flatout.live: on>"
     assert kernel.kinds(told["other"]) == ["execute_result"]
     (card,) = told["tuned"]  # one output: what it said before was replaced
     assert card.output_type == "display_data"
@@ -145,12 +148,21 @@ def test_what_a_cell_has_trained_is_collected_when_the_program_lets_go(
     assert kernel.printed(told["collected"]) == "[True, True, True]\n", told["collected"]
 
 
+def test_an_error_is_shown_without_frames_of_flatout(told: dict[str, list[Any]]) -> None:
+    (error,) = told["fails"]
+    frames = "".join(error["traceback"])
+    assert "torch.randn" in frames, "the cell's own"
+    assert "linear.py" in frames
+    assert "flatout_agent" not in frames
+
+
 def test_an_interrupt_is_the_cells_own_and_leaves_nothing(told: dict[str, list[Any]]) -> None:
     assert "error" in kernel.kinds(told["interrupted"])
     card = next(part for part in told["interrupted"] if part.output_type == "display_data")
     assert "flatout: it ran with gc-pause" in card["data"]["text/plain"], (
         "the plan of the cell before"
     )
+    assert "flatout: interrupted after " in card["data"]["text/plain"]
     assert kernel.kinds(told["off"]) == [], told["off"]
 
 
@@ -166,7 +178,7 @@ def test_the_magic_is_for_its_cell_alone(told: dict[str, list[Any]]) -> None:
 
 def test_a_cell_is_profiled_with_the_variables_of_others(told: dict[str, list[Any]]) -> None:
     text = kernel.printed(told["profile"])
-    assert "In[12]:" in text, told["profile"]
+    assert "In[13]:" in text, told["profile"]
     assert "ipykernel" not in text
     assert "report.html" in text
     assert "inside flatout" not in text
@@ -174,6 +186,8 @@ def test_a_cell_is_profiled_with_the_variables_of_others(told: dict[str, list[An
 
 def test_a_cell_is_tuned_and_what_it_trained_is_put_back(told: dict[str, list[Any]]) -> None:
     assert set(kernel.kinds(told["tune"])) == {"display_data"}, told["tune"]
+    plain = told["tune"][0]["data"]["text/plain"]
+    assert "this run took" not in plain and "finding that cost" not in plain, "all is put back"
     equal, rest = kernel.printed(told["as before"]).splitlines()
     assert equal == "True True"
     _, step, _ = rest.split()
@@ -181,6 +195,6 @@ def test_a_cell_is_tuned_and_what_it_trained_is_put_back(told: dict[str, list[An
 
 
 def test_the_last_exception_is_explained(told: dict[str, list[Any]]) -> None:
-    assert kernel.kinds(told["fails"]) == ["error"]
+    assert kernel.kinds(told["fails again"]) == ["error"]
     assert "cure" in kernel.printed(told["explained"]), told["explained"]
     assert kernel.kinds(told["unloaded"]) == []

@@ -8,7 +8,10 @@ from flatout.commands import duration
 from flatout.nouns.errors import UserError
 
 
-@pytest.mark.parametrize(("text", "value"), [("60s", 60), ("2m", 120), ("0s", 0), ("1.5h", 5400)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("60s", 60), ("2m", 120), ("0s", 0), ("1.5h", 5400), ("1 min 27 s", 87), ("1m44s", 104)],
+)
 def test_times(text: str, value: float) -> None:
     assert duration("--skip", text, zero=True) == value
 

@@ -161,7 +161,7 @@ def test_its_guide_shows_what_it_prints(flat: Flatout, tmp_path: Path, root: Pat
         ([str(TRACES / "a100_train.json.gz"), "--jsn"], "No such option: --jsn"),
         (["--skip", "soon", "train.py"], "is not a time"),
         (["missing.py"], "no such script"),
-        ([], "nothing to profile"),
+        ([], "no script is named"),
     ],
 )
 def test_wrong_usage(flat: Flatout, tmp_path: Path, words: list[str], says: str) -> None:

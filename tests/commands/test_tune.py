@@ -88,7 +88,7 @@ def files(folder: Path) -> set[str]:
         (["none.py"], "no such script: none.py", "next: "),
         (["--only", "bf16-autocas", "train.py"], "no boost 'bf16-autocas'", "bf16-autocast"),
         (["--budget", "10x", "train.py"], "'10x' is not a time", "10m"),
-        ([], "nothing to tune", "flatout tune train.py"),
+        ([], "no script is named", "flatout tune train.py"),
         (["--skip", "tf-32", "train.py"], "no boost 'tf-32'", "tf32"),
         (["--allow", "batchsize", "train.py"], "no boost 'batchsize'", "batch-size"),
         (["--only", "tf32", "--skip", "tf32", "train.py"], "tf32 is named by", "once"),

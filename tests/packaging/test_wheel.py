@@ -156,6 +156,7 @@ def test_wheel_and_sdist_are_whole_and_work_where_there_is_no_torch(
     plan.write_text("version = 1\n[boosts.tf32]\n")
     ejected = run("eject", "--plan", str(plan), python=script)
     assert 'torch.set_float32_matmul_precision("high")' in ejected
+    assert "\nverdict " in run("doctor", python=script, codes=(0, 1))
     frame = json.loads(run("monitor", "--once", "--json", python=script))
     assert frame["machines"]
     assert "pip install" in run("env", "install", "--for", "gpu=a100,driver=550", python=script)

@@ -1,4 +1,5 @@
 import base64
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 
 from flatout.nouns.tuned import Tuned
 from flatout.reporting import charts, html
-from flatout.reporting.chart import BarChart
+from flatout.reporting.chart import BarChart, CurveChart
 from reporting import tuned_examples
 from reporting.strategies import TUNED
 
@@ -79,6 +80,25 @@ def test_hostile_text_is_text() -> None:
     assert "&amp;" in shown  # the program's own "&amp;" is not decoded
     assert not any(tag == "img" for tag, _ in page.tags)
     assert not set(page.scripts[0]) & set("<>&\u2028\u2029")
+
+
+@pytest.mark.parametrize("name", tuned_examples.ALL)
+def test_a_page_is_small_and_its_loss_curves_end_together(name: str, tmp_path: Path) -> None:
+    tuned = tuned_examples.ALL[name]()
+    html.write_report(tuned, tmp_path / "report.html")
+    assert (tmp_path / "report.html").stat().st_size < 1_000_000
+    losses = charts.charts(tuned).get("losses")
+    assert isinstance(losses, CurveChart | None)
+    assert len({curve.x[-1] for curve in losses.curves} if losses else ()) <= 1
+
+
+def test_a_rate_that_only_one_side_has_stands_beside_no_unknown(tmp_path: Path) -> None:
+    tuned = tuned_examples.good()
+    untouched = dataclasses.replace(tuned.baseline, samples_per_s=None)
+    tuned = dataclasses.replace(tuned, baseline=untouched, confirmation=None)
+    html.write_report(tuned, tmp_path / "report.html")
+    words = " ".join(Page((tmp_path / "report.html").read_text(encoding="utf-8")).words)
+    assert "unknown →" not in words and "→ unknown" not in words
 
 
 def test_the_waterfall_adds_up() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 from collections.abc import Callable
@@ -59,6 +60,9 @@ def test_a_card_tells_the_gain_the_boosts_and_what_the_guard_compared() -> None:
     assert f"{tuned.baseline.step_ms / tuned.best.step_ms:.2f}× faster" in text
     assert all(boost.id in text for boost in tuned.plan.boosts)
     assert "gradient error" in text
+    assert f"{tuned.best.step_ms:.0f} ms a step" in text
+    lasting = dataclasses.replace(tuned, saved_s=12.0)
+    assert "this run took about 12 s less" in Reader(notebook.card(END, lasting)).text
 
 
 def test_one_output_changes_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,12 +83,14 @@ def test_one_output_changes_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     output.decision(on)
     output.decision(Trial((), "bf16-autocast", verdict=Verdict.FAILED, reason="1747880836.py:4"))
     output.decision(Trial(("gc-pause",), "gc-pause", verdict=Verdict.SLOWER, reason="no more"))
+    output.say("step 129: still comparing, after 2 min 30 s")
     output.ended(END, None, ["a further line"])
-    assert [kind for kind, _ in shown] == ["new", "update", "update", "update"]
+    assert [kind for kind, _ in shown] == ["new", *["update"] * 4]
     lines = [bundle["text/plain"] for _, bundle in shown]
     assert lines[0] == f"flatout: on: gc-pause; last: {live.decision_words(on)}"
     assert lines[1] == "flatout: on: gc-pause; last: bf16-autocast off, failed, In[3]:4"
     assert lines[2] == "flatout: last: gc-pause off, no more"
-    assert lines[3].splitlines()[0] == "flatout: a further line"
-    assert lines[3].splitlines()[1].startswith("flatout: 1,200 steps")
-    assert "1,200 steps" in shown[3][1]["text/html"]
+    assert lines[3] == "flatout: step 129: still comparing, after 2 min 30 s"
+    assert lines[4].splitlines()[0] == "flatout: a further line"
+    assert lines[4].splitlines()[1].startswith("flatout: 1,200 steps")
+    assert "1,200 steps" in shown[4][1]["text/html"]

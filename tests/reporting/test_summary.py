@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from rich.console import Console
 
+from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Tuned
+from flatout.reporting import outcome
 from flatout.reporting.summary import summary
 from reporting import tuned_examples
 from reporting.strategies import TUNED
@@ -50,6 +52,40 @@ def test_a_good_case_answers_in_its_first_lines() -> None:
         "loss curve: the same (gradient error 0.9% of batch noise)",
         "may change: rounding (bf16-autocast)",
     ]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in tuned_examples.ALL if name not in ("hostile", "faulty")]
+)
+def test_the_screen_has_at_most_12_lines(name: str) -> None:
+    """But for warnings. What was not kept is one line each, without reasons."""
+    lines = printed(tuned_examples.ALL[name]()).splitlines()
+    assert len(lines) <= 12
+    assert sum(line.startswith("left out: ") for line in lines) <= 1
+
+
+def test_what_is_left_out_is_counted_and_with_why_explained() -> None:
+    tuned = tuned_examples.good()
+    late = [
+        dataclasses.replace(trial, why_untried="no_time")
+        if trial.verdict is Verdict.SKIPPED and trial.tried == "cuda-graphs"
+        else trial
+        for trial in tuned.trials
+    ]
+    tuned = dataclasses.replace(tuned, trials=tuple(late))
+    line = "left out: 1 failed, 1 had no time (a longer --budget), 3 do not apply (--why)"
+    assert line in printed(tuned).splitlines()
+    why = flat(printed(tuned, why=True))
+    assert "failed: compile mode=max-autotune: torch.OutOfMemoryError: CUDA" in why
+    assert "left out" not in why
+
+
+def test_a_wide_interval_is_called_neither_slower_nor_faster() -> None:
+    """Beside an interval like 0.06-146 "2.97x slower" would say what nobody knows."""
+    trial = Trial(("tf32",), "tf32", verdict=Verdict.SLOWER, gain=0.34)
+    assert outcome.why_dropped(trial, 0.02) == "slower here: 0.34x"
+    wide = dataclasses.replace(trial, interval=(0.06, 146.0))
+    assert outcome.why_dropped(wide, 0.02) == "no clear answer: 0.34x"
 
 
 def test_nothing_faster_says_so_and_proposes_no_run() -> None:

@@ -54,3 +54,12 @@ def test_when_all_is_decided_nothing_more_is_said(clock: Clock) -> None:
     clock.now_s += 10 * SILENT_S
     tuning.heard([])
     assert told == []
+
+
+def test_what_only_a_start_can_set_has_the_lines_that_do_it() -> None:
+    tuning = LiveTuning(Plan(()), (False, (), ()), None, lambda row: None, lambda line: None)
+    late = wire.Decided("cudnn-benchmark", "untried", "at the start", why_untried="needs_start")
+    tuning.heard([(7, late)])
+    assert tuning.only_at_start() == {}, "the program is not known yet"
+    tuning.heard([(7, wire.JobSeen(wire.JobFacts("2.13.0", "3.11.7", "linux", "cuda")))])
+    assert tuning.only_at_start() == {"cudnn-benchmark": "torch.backends.cudnn.benchmark = True\n"}

@@ -54,6 +54,14 @@ def test_a_program_that_takes_no_step(log: Path, changes: dict[str, Any], messag
     assert error.next_step == f"run it by itself first: it must train; its whole output: {log}"
 
 
+def test_a_program_that_asks_for_input_is_not_told_to_train(log: Path) -> None:
+    log.write_text("name? Traceback\nEOFError: EOF when reading a line\n")
+    error = unmeasurable.why(outcome(log, returncode=1))
+    assert error.next_step is not None
+    assert "input" in error.next_step
+    assert "must train" not in error.next_step
+
+
 def test_a_program_that_takes_too_few_steps_or_too_long(log: Path) -> None:
     few = unmeasurable.why(outcome(log, process=Process(1), error="2 steps: too few"))
     assert "cannot be measured: 2 steps: too few\n" in few.message

@@ -130,6 +130,9 @@ class LiveHere:
         """The request, or None if there was none or it has ended."""
         return self._asked if self._run is not None else None
 
+    def __repr__(self) -> str:
+        return f"<flatout.live: {'off' if self.asked is None else 'on'}>"
+
     def __enter__(self) -> LiveHere:
         return self
 
@@ -170,16 +173,18 @@ class RunHere:
         there = asked.plan is not None or path.exists()
         self._plan, self._path = plan_file.read(path, warn) if there else Plan(boosts=()), path
         self._tuning: LiveTuning | None = None
+        self._thrown_away = asked.leave_loop is not None  # what it trains is put back: no time won
         cell = cells.output()
         self._shown = cell or report.LiveLines(quiet=_is_another_rank())
         live_orders = None
         if asked.plan is None:
-            say = terminal.say if cell is None else lambda line: None  # a cell has one line
+            say = terminal.say if cell is None else cell.say
             decided = self._shown.decision
             self._tuning = LiveTuning(self._plan, asked.selection, None, decided, say)
             self._boosts = self._tuning.boosts
-            stop, budget_s = asked.leave_loop is not None, asked.budget_s
-            live_orders = dataclasses.replace(self._tuning.orders, stop=stop, budget_s=budget_s)
+            live_orders = dataclasses.replace(
+                self._tuning.orders, stop=self._thrown_away, budget_s=asked.budget_s
+            )
         else:
             self._boosts = chosen_boosts.choose(self._plan.boosts, *asked.selection[1:])
         self._command, self._pid = command(), os.getpid()
@@ -230,6 +235,7 @@ class RunHere:
     def _close(self, interrupted: bool) -> None:
         records = tuple(Tail(self._folder / "records").new())
         ended = summary.run_end(records, [boost.id for boost in self._boosts])
+        ended = dataclasses.replace(ended, interrupted=interrupted)
         if not ended.steps:
             shutil.rmtree(self._folder, ignore_errors=True)
             return
@@ -251,13 +257,15 @@ class RunHere:
         here = Path.cwd()
         path = self._path.relative_to(here) if self._path.is_relative_to(here) else self._path
         tuned = self._tuning.write_plan(self._command, path)
+        if tuned is not None and self._thrown_away:
+            tuned = dataclasses.replace(tuned, saved_s=None)
         return report.close(tuned, self._folder / "report.html", quiet=True) if tuned else None
 
     def _only_at_start(self) -> Iterator[str]:
         """What was not tried, as it cannot be switched now, and the lines that would do it."""
         waiting = self._tuning.only_at_start() if self._tuning is not None else {}
         for boost, lines in waiting.items():
-            yield f"{boost} was not tried: it must be set before Python starts; to add it:"
+            yield f"{boost} was not tried: only the start of a program can set it; to add it:"
             yield from (f"  {line}" for line in lines.splitlines())
 
 

@@ -68,6 +68,7 @@ UNKNOWN = Wording("not recognised", "未识别")
 UNKNOWN_TEXT = Wording("no signature matches this text.", "没有与这段文字匹配的特征。")
 TO_GET = Wording("To get a better log:", "可以这样得到更好的日志：")
 EMPTY = Wording("there is no text to explain", "没有可解释的文本")
+TO_GIVE = ("flatout explain train.log", "python train.py 2>&1 | flatout explain")
 
 
 def explained(answer: Explained, language: str, console: Console | None = None) -> None:
@@ -137,6 +138,7 @@ class _Page:
         why = self.text_of(UNKNOWN_TEXT if answer.bytes_read else EMPTY)
         self.line(f"{label}: {why}", "bold yellow", len(label))
         if not answer.bytes_read:
+            self._commands(TO_GIVE)
             return
         for match in answer.resembling:
             named = {"title": self.text_of(match.title).rstrip("."), "id": match.id}

@@ -102,10 +102,11 @@ def closing_lines(tuned: Tuned) -> list[tuple[str, str]]:
     before_ms, after_ms = tuned.baseline.step_ms, tuned.best.step_ms if tuned.best else None
     lines: list[tuple[str, str]] = []
     if after_ms is not None:
-        unit = "micro-step" if tuned.micro_steps else "step"
         before, after = units.milliseconds(before_ms), units.milliseconds(after_ms)
-        gain = f"{units.ratio(before_ms / after_ms)} faster: {before} a {unit} as written"
-        lines.append((f"{gain}, {after} now{_saved(tuned.saved_s)}", "bold green"))
+        gain = f"{units.ratio(before_ms / after_ms)} faster: {before} a {unit(tuned)} as written"
+        lines.append(
+            ("; ".join(filter(None, (f"{gain}, {after} now", saved(tuned)))), "bold green")
+        )
     elif tuned.unmeasured:
         names = ", ".join(tuned.unmeasured)
         lines.append((f"it ran with {names}; the program ended before that was measured", "yellow"))
@@ -122,12 +123,19 @@ def closing_lines(tuned: Tuned) -> list[tuple[str, str]]:
     return lines
 
 
-def _saved(seconds: float | None) -> str:
-    if seconds is None:
+def unit(tuned: Tuned) -> str:
+    """What its times are those of."""
+    return "micro-step" if tuned.micro_steps else "step"
+
+
+def saved(tuned: Tuned) -> str:
+    """What the whole run has gained, or "" if that is not known."""
+    if tuned.saved_s is None:
         return ""
-    if seconds > 0:
-        return f"; this run took about {units.duration(seconds)} less"
-    return f"; finding that cost about {units.duration(-seconds)} more than this run has gained"
+    time = units.duration(abs(tuned.saved_s))
+    if tuned.saved_s > 0:
+        return f"this run took about {time} less"
+    return f"finding that cost about {time} more than this run has gained"
 
 
 def _interval(trial: Trial) -> str:

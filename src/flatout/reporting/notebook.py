@@ -35,8 +35,12 @@ class CellOutput:
             else:
                 self._on.pop(boost, None)
         if live.is_shown(trial):
-            on = f"on: {', '.join(self._on)}; " if self._on else ""
-            self._show({"text/plain": f"flatout: {on}last: {live.decision_words(trial)}"})
+            self.say(f"last: {live.decision_words(trial)}")
+
+    def say(self, line: str) -> None:
+        """Show what is on, and this line in place of the one before."""
+        on = f"on: {', '.join(self._on)}; " if self._on else ""
+        self._show({"text/plain": f"flatout: {on}{line}"})
 
     def ended(self, end: RunEnd, tuned: Tuned | None, lines: Sequence[str]) -> None:
         """Show the result; tuned: where it was tuned. lines: what else there is to say."""
@@ -64,17 +68,21 @@ def card(end: RunEnd, tuned: Tuned | None, lines: Sequence[str] = ()) -> str:
     """The card, as a piece of HTML; tuned: None where nothing was measured."""
     faster = tuned is not None and tuned.best is not None
     head = outcome.headline(tuned) if tuned is not None else None
-    said = live.closing_lines(tuned)[0][0] if tuned is not None else terminal.run_words(end)
+    if tuned is None:
+        said = terminal.run_words(end)
+    else:
+        said = live.saved(tuned) if faster else live.closing_lines(tuned)[0][0]
     report = tuned.report_path if tuned is not None else None
     return (
         html.templates(times=html.times)
         .get_template("card.html.j2")
         .render(
             speedup=_speedup(tuned),
-            said=plain.one_line(said.partition(": ")[2] if faster else said),
+            said=plain.one_line(said),
+            unit=live.unit(tuned) if tuned is not None else "",
             bars=html.before_and_after(head, tuned)[:1] if faster and head and tuned else [],
             on=[plain.named(boost.id, boost.params) for boost in _kept(tuned)] or end.engaged,
-            guard=outcome.learning_words(outcome.guard_of_plan(tuned)) if faster and tuned else "",
+            guard=_learns(tuned) if faster and tuned else "",
             ran=terminal.run_words(end) if tuned is not None else "",
             notes=[plain.one_line(note) for note in tuned.notes] if tuned is not None else [],
             lines=lines,
@@ -89,6 +97,10 @@ def _speedup(tuned: Tuned | None) -> float | None:
     if tuned is None or tuned.best is None:
         return None
     return outcome.quotient(tuned.baseline.step_ms, tuned.best.step_ms)
+
+
+def _learns(tuned: Tuned) -> str:
+    return outcome.learning_words(outcome.guard_of_plan(tuned), every_figure=False)
 
 
 def _kept(tuned: Tuned | None) -> Sequence[Any]:

@@ -103,7 +103,7 @@ def is_untouched(trial: Trial) -> bool:
 def why_nothing(tuned: Tuned) -> str:
     """Why there is no plan."""
     if tuned.interrupted:
-        return "stopped before anything faster was found"
+        return "interrupted before anything faster was found"
     if not tuned.tried:
         if tuned.live and tuned.trials:
             return "no boost could be fully tried before the program ended"
@@ -162,6 +162,8 @@ def learning_words(guard: Guard | None, every_figure: bool = True) -> str:
     if verdict is Learning.SAME:
         return f"the same ({numbers})"
     if verdict is Learning.STATISTICAL:
+        if figures and not every_figure:
+            return f"the same, judging by the losses ({numbers})"
         explanation = reason or numbers
         return f"the same, judging by the losses; gradients not comparable ({explanation})"
     return f"NOT the same: {reason or numbers}"
@@ -234,7 +236,8 @@ def why_dropped(trial: Trial, noise: float) -> str:
     if trial.verdict is Verdict.KEPT:
         return f"{units.ratio(trial.gain)} in its trial, not kept beside the others"
     if trial.gain < 1 - noise:
-        return f"slower here: {units.ratio(trial.gain)}"
+        what = "slower here" if is_slower(trial) else "no clear answer"
+        return f"{what}: {units.ratio(trial.gain)}"
     if trial.gain > 1 + noise:
         return f"{units.ratio(trial.gain)}, not kept{f': {reason}' if reason else ''}"
     return f"no gain beyond the noise: {units.ratio(trial.gain)}"

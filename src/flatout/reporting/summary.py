@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flatout.nouns import units
-from flatout.nouns.trial import Verdict
+from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.reporting import outcome, plain
 from flatout.reporting.outcome import Headline, Learning, TuneOutcome
@@ -103,7 +103,6 @@ def _paragraphs(tuned: Tuned, head: Headline, why: bool) -> Iterator[Paragraph]:
             steps = units.count(tuned.plan.pays_after_steps, "step")
             cost = units.duration(tuned.plan.compile_s)
             yield "pays off:", f"after {steps}; compiling takes {cost} first", "bold"
-    yield from _failed(tuned)
     yield from _reasons(tuned) if why else _counts(tuned)
     yield from _troubles(tuned)
     yield from _next(tuned, head)
@@ -123,36 +122,36 @@ def _changes(plan: Plan, redrawn: tuple[str, ...]) -> str:
     return "; ".join(f"{what} ({names})" for what, names in inexact.items())
 
 
-def _failed(tuned: Tuned) -> Iterator[Paragraph]:
-    failed = [trial for trial in tuned.trials if trial.verdict is Verdict.FAILED]
-    for trial in failed[:AT_MOST]:
-        name = plain.named(trial.tried or _whole(trial.boosts), trial.params)
-        log = f" (log: {plain.one_line(trial.log)})" if trial.log else ""
-        yield "failed:", f"{name}: {plain.last_line(trial.reason)}{log}", "red"
-    if len(failed) > AT_MOST:
-        yield "failed:", f"{len(failed) - AT_MOST} more, in the report", "red"
+def _failed(tuned: Tuned) -> list[Trial]:
+    return [trial for trial in tuned.trials if trial.verdict is Verdict.FAILED]
 
 
 def _counts(tuned: Tuned) -> Iterator[Paragraph]:
-    """What is not in the plan, without the reasons."""
+    """What is not in the plan, without the reasons: they would fill the screen."""
     dropped = (
         f"{trial.tried}{' (learns differently)' if trial.verdict is Verdict.DIFFERENT else ''}"
         for trial in outcome.dropped(tuned)
     )
     if names := ", ".join(dropped):
         yield "tried and dropped:", names, "bold"
-    untried = outcome.untried(tuned)
-    late = [str(trial.tried) for trial in untried if trial.why_untried == "no_time"]
-    words = [f"{', '.join(late)} (a longer --budget)"] if late else []
-    if others := len(untried) - len(late):
-        count = f"{others} more" if late else units.count(others, "boost")
-        words.append(f"{count} {'does' if others == 1 else 'do'} not apply (--why)")
-    if words:
-        yield "not tried:", "; ".join(words), "bold"
+    failed, untried = _failed(tuned), outcome.untried(tuned)
+    late = sum(trial.why_untried == "no_time" for trial in untried)
+    others = len(untried) - late
+    words = [
+        f"{len(failed)} failed" if failed else "",
+        f"{late} had no time (a longer --budget)" if late else "",
+        f"{others} {'does' if others == 1 else 'do'} not apply" if others else "",
+    ]
+    if any(words):
+        yield "left out:", f"{', '.join(filter(None, words))} (--why)", "bold"
 
 
 def _reasons(tuned: Tuned) -> Iterator[Paragraph]:
     """What is not in the plan, each with its reason."""
+    for trial in _failed(tuned):
+        name = plain.named(trial.tried or _whole(trial.boosts), trial.params)
+        log = f" (log: {plain.one_line(trial.log)})" if trial.log else ""
+        yield "failed:", f"{name}: {plain.last_line(trial.reason)}{log}", "red"
     dropped = [
         f"{trial.tried} ({outcome.why_dropped(trial, tuned.noise)})"
         for trial in outcome.dropped(tuned)

@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from flatout_agent.attach.replacing import Undo, in_reverse, replaced
 
@@ -25,12 +26,14 @@ def install() -> Undo:
             clean(arguments.exc_value)
         thread_excepthook(arguments)
 
-    return in_reverse(
-        [
-            replaced(sys, "excepthook", _cleaning(sys.excepthook)),
-            replaced(threading, "excepthook", thread_hook),
-        ]
-    )
+    undos = [
+        replaced(sys, "excepthook", _cleaning(sys.excepthook)),
+        replaced(threading, "excepthook", thread_hook),
+    ]
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None:  # it prints the errors of cells by itself
+        undos.append(replaced(shell, "showtraceback", _showing(shell.showtraceback)))
+    return in_reverse(undos)
 
 
 def ending() -> BaseException | None:
@@ -60,6 +63,17 @@ def _cleaning(hook: Hook) -> Hook:
     ) -> object:
         clean(error)
         return hook(kind, error, error.__traceback__)
+
+    return clean_first
+
+
+def _showing(show: Callable[..., None]) -> Callable[..., None]:
+    def clean_first(exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
+        kind, error, trace = exc_tuple or sys.exc_info()
+        if isinstance(error, BaseException):
+            clean(error)
+            trace = error.__traceback__
+        show((kind, error, trace) if exc_tuple else None, *arguments, **options)
 
     return clean_first
 

@@ -36,7 +36,8 @@ class Rechecks:
     def __init__(self, job: Job, checks: Checks, agree: Agree, unsound: Unsound) -> None:
         self.job, self.checks = job, checks
         self._agree, self._unsound = agree, unsound
-        self.sound_step = 0
+        self.sound_step = self.undone = 0
+        """The last step that is known to be sound, and the number of steps that were undone."""
         self._kept: list[Candidate] = []
         self._ids: list[str] = []
         self._every = FIRST_RECHECK
@@ -97,6 +98,7 @@ class Rechecks:
         snapshot_step = self._snapshot.step if self._snapshot.whole else None
         if snapshot_step is not None:
             first = snapshot_step + 1
+            self.undone += last - snapshot_step
         end = "were trained under it"
         if snapshot_step is not None:
             end += f", so the weights and the optimizer are those of step {snapshot_step} again"

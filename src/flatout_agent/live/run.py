@@ -91,6 +91,8 @@ class LiveWatch(RunWatch):
         self._run_basis = ""
         self._raised = False
         self._settled_at: int | None = None
+        self._saved_settled_s = 0.0
+        """Seconds saved in the steps between decisions, up to the last one."""
         self._spent = Spent()
         self._unwatch_saving = watch_saving(self._dirty)
         self._report_at = NEVER  # a report lets go of the boosts that took hold
@@ -280,14 +282,14 @@ class LiveWatch(RunWatch):
     def _settled(self) -> None:
         """Every decision is made: from now on the guard only looks after the run."""
         self.story = None
-        if self._settled_at is not None:  # something was taken out since, and the rest measured
+        again, self._settled_at = self._settled_at is not None, self.job.steps
+        if again:  # something was taken out since, and the rest measured
             self.tell(self.summary())
             return
         self._finite = {}
         self._unwatch_saving()
         self.notes.close()
         self._forget(names())
-        self._settled_at = self.job.steps
         self._watch_less()
         self.tell(self.summary())
         if self.orders.stop:
@@ -496,6 +498,9 @@ class LiveWatch(RunWatch):
         If one of them is being tried, that one is to blame, not the kept ones.
         """
         state, self._raised = self.tuning.state, True
+        self._saved_settled_s += self._saved_since_settled()  # at the speed of until now
+        if self._settled_at is not None:
+            self._settled_at = self.job.steps
         tried = set(boosts) - set(state.kept_ids)
         for candidate in [kept for kept in state.kept if kept.id in boosts and not tried]:
             state.drop(candidate, None)
@@ -512,14 +517,14 @@ class LiveWatch(RunWatch):
         """The current state of the tuning. Step times are those of units."""
         self._catch_up()
         state = self.tuning.state
-        since = self.job.steps - self._settled_at if self._settled_at is not None else 0
         written_s, measured = state.written_s, math.isfinite(state.written_s)
-        now_s = state.now_s if state.pairs or not state.kept else math.nan
+        now_s = self._now_s()
         saved_s = 0.0
         if measured:
             saved_s = self._spent.units * written_s - self._spent.seconds
-            if math.isfinite(now_s):
-                saved_s += since * self.units_per_step() * (written_s - now_s)
+            saved_s += self._saved_settled_s + self._saved_since_settled()
+            # The steps that the Guard has undone took their time, and trained nothing.
+            saved_s -= self.rechecks.undone * self.units_per_step() * written_s
         verdict = state.verdict
         noise_floor = verdict.noise_floor if verdict is not None else None
         trained_s = self.ended - self.began if self.began is not None else 0.0
@@ -544,6 +549,18 @@ class LiveWatch(RunWatch):
             batch_noise=noise_floor.batch_noise if noise_floor is not None else None,
             compared=self.tuning.compared,
         )
+
+    def _now_s(self) -> float:
+        """Seconds of a unit with what is kept, or NaN if that was not measured."""
+        state = self.tuning.state
+        return state.now_s if state.pairs or not state.kept else math.nan
+
+    def _saved_since_settled(self) -> float:
+        """Seconds saved since the last decision; 0 while anything is being measured."""
+        gain_s = self.tuning.state.written_s - self._now_s()
+        if self.story is not None or self._settled_at is None or not math.isfinite(gain_s):
+            return 0.0
+        return (self.job.steps - self._settled_at) * self.units_per_step() * gain_s
 
 
 @dataclass

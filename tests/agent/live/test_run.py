@@ -84,6 +84,15 @@ def test_what_the_guard_takes_out_no_longer_counts(watch: LiveWatch) -> None:
     assert watch.summary().now_ms == pytest.approx(100.0)
 
 
+def test_steps_save_at_the_speed_that_they_had(watch: LiveWatch) -> None:
+    kept(watch, "gc-pause", "clip-grad")
+    watch.story, watch._settled_at, watch.job.steps = None, 10, 110
+    assert watch.summary().saved_s == pytest.approx(100 * (0.1 - 0.05))
+    watch._unsound(["gc-pause", "clip-grad"], "a call failed under them")
+    watch.job.steps = 510
+    assert watch.summary().saved_s == pytest.approx(100 * (0.1 - 0.05)), "as written from then on"
+
+
 def test_after_the_last_decision_the_rest_is_measured_again(watch: LiveWatch) -> None:
     kept(watch, "gc-pause", "clip-grad")
     watch.story, watch._settled_at, watch.job.steps = None, 10, 10

@@ -246,6 +246,23 @@ def test_what_is_kept_stays_on_and_is_looked_at(loop: Callable[..., Loop]) -> No
     assert len(early) <= 1, "the Guard has not looked for longer than it had to"
 
 
+def test_steps_that_are_undone_save_nothing(loop: Callable[..., Loop]) -> None:
+    job: list[Job] = []
+    run = loop(late=planted(late(job, rechecks.FIRST_RECHECK + 50)))
+    job.append(run.job)
+    run.settle("late")
+    run.watch.tuning.state.written_s = 10.0  # 5 with it
+    settled_at = run.watch._settled_at
+    assert settled_at is not None
+    while run.booster.applied:
+        run.epoch(steps=1)
+    undone = run.watch.rechecks.undone
+    assert undone > 50
+    trained = run.job.steps - settled_at - undone
+    assert run.watch.summary().saved_s == pytest.approx(5.0 * trained - 5.0 * undone)
+    assert run.watch.summary().now_ms == pytest.approx(10_000.0)
+
+
 def test_a_call_that_fails_under_a_boost_wakes_it(loop: Callable[..., Loop]) -> None:
     job: list[Job] = []
 

@@ -83,7 +83,7 @@ def _part(raw: dict[str, Any], step_ms: float) -> dict[str, Any]:
 
 
 def _host(profile: Profile) -> dict[str, Any] | None:
-    """The host's time in the sampled steps; times `scale` gives an undisturbed step."""
+    """The host's time in the sampled steps. Multiply by `scale` to get an undisturbed step."""
     host = profile.host
     if host is None:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -163,8 +162,8 @@ def _finding(finding: Finding, limit: float, width: int, short: bool) -> Iterato
     style = "bold yellow" if words.saved(finding) > limit else "bold cyan"
     place = f"{finding.where}: " if finding.where else ""
     yield from paragraph(label, f"{finding.code} {place}{finding.title}", width, style)
-    cure = textwrap.shorten(plain.one_line(finding.cure.text), width - LABEL, placeholder=" ...")
-    yield Line(f"{'  cure':<{LABEL}}{cure}", ((0, 6, "dim"),))
+    cure, more, _ = finding.cure.text.partition(". ")  # a whole sentence; all of them in the report
+    yield from paragraph("  cure", f"{cure}." if more else cure, width, "dim")
     change = _change(finding.cure.commands)
     if change and not short:
         yield Line(f"{'':{LABEL}}{change}", ((0, LABEL + len(change), "cyan"),))

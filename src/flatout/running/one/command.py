@@ -59,9 +59,7 @@ def resolve(
         argv = (interpreter, "-m", module, *words)
         return Command(argv, _module_file(module), interpreter, ("-m", module, *words))
     if not words:
-        raise UserError(
-            f"there is nothing to {verb}", f"name the training script: flatout {verb} train.py", 2
-        )
+        raise UserError("no script is named", f"flatout {verb} train.py", 2)
     if words[0].lower().endswith(SCRIPT_SUFFIXES):
         script = _script(words[0])
         return Command((interpreter, *words), script, interpreter, tuple(words))
