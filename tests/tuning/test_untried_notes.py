@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from flatout.knowledge import boosts as known
 from flatout.measuring.live import AS_WRITTEN
 from flatout.nouns.trial import Measurement, Trial, Verdict, WhyUntried
@@ -39,3 +41,9 @@ def test_figures_of_the_program_as_written_that_are_far_apart_are_named() -> Non
         " 4303 ms in A/B runs; "
     )
     assert drift_note(Found(FACTS, first, trials=(row,)), [800.0]) == []
+
+
+def test_a_step_of_several_micro_steps_takes_all_of_their_time() -> None:
+    search = Found(dataclasses.replace(FACTS, micro_steps=4.0), Measurement(250.0, None, (), ()))
+    assert search.step_s == 0.25
+    assert dataclasses.replace(search, micro_steps=True).step_s == 1.0

@@ -52,6 +52,11 @@ class Found:
     micro_steps: bool = False
 
     @property
+    def step_s(self) -> float:
+        """Seconds of an optimizer step as written."""
+        return _step_s(self.written.step_ms, self.micro_steps, self.facts)
+
+    @property
     def speedup(self) -> float | None:
         """Step time as written over step time with the kept boosts, from neighbouring blocks."""
         if not self.kept or not self.now_ms:
@@ -206,12 +211,20 @@ def _pairs(summary: wire.LiveSummary | None) -> int:
     return sum(len(pairs.ratios) for pairs in summary.compared) if summary is not None else 0
 
 
+def _step_s(unit_ms: float, micro_steps: bool, facts: wire.JobFacts | None) -> float:
+    """Seconds of an optimizer step. micro_steps: what was timed are its micro-steps."""
+    units = facts.micro_steps if micro_steps and facts is not None else 1.0
+    return units * unit_ms / 1000
+
+
 def _over(attempt: FinishedTuning, kept: bool, deadline: float, whole_s: float) -> bool:
     """Whether another process would gain nothing, or the time is up."""
     summary = attempt.run.summary
     if (summary is not None and summary.settled) or attempt.returncode:
         return True
-    step_s = attempt.wall_s if summary is None else (summary.written_ms or 0.0) / 1000
+    step_s = attempt.wall_s
+    if summary is not None:
+        step_s = _step_s(summary.written_ms or 0.0, summary.micro_steps, attempt.run.facts)
     start_s, steps = attempt.start_s, live.steps_of(attempt)
     needed_s = start_s
     if kept:

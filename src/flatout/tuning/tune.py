@@ -200,7 +200,7 @@ def _own_sigmas(bench: Bench, untouched: duel.Side, deadline: float) -> list[flo
 
 def _confirmation_s(search: Found) -> float:
     """The least seconds that the confirmation takes."""
-    return wire.confirmation_s(search.start_s, search.written.step_ms / 1000, search.run_steps)
+    return wire.confirmation_s(search.start_s, search.step_s, search.run_steps)
 
 
 def _last_guard(search: Found) -> Guard:
@@ -248,7 +248,7 @@ def _too_short(search: Found) -> bool:
     """Whether a whole run of the program is too short for the windows of a duel."""
     if search.run_steps is None:
         return False
-    return search.run_steps * search.written.step_ms / 1000 < wire.SHORT_S
+    return search.run_steps * search.step_s < wire.SHORT_S
 
 
 def _windows(bench: Bench, search: Found, settings: TuneSettings) -> Bench:
@@ -258,7 +258,7 @@ def _windows(bench: Bench, search: Found, settings: TuneSettings) -> Bench:
         return dataclasses.replace(
             bench, min_steps=steps, max_steps=steps, window_s=0.0, crowded=_crowded(search)
         )
-    return dataclasses.replace(bench.with_windows(search.written.step_ms), crowded=_crowded(search))
+    return dataclasses.replace(bench.with_windows(1000 * search.step_s), crowded=_crowded(search))
 
 
 def _crowded(search: Found) -> bool:

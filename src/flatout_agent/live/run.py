@@ -77,7 +77,7 @@ class LiveWatch(RunWatch):
         self.checks = checks.Checks(job, booster, self._unsound)
         self.rechecks = rechecks.Rechecks(job, self.checks, self.agree, self._unsound)
         self.recompiles = 0
-        self._by_call = False
+        self._by_micro_step = False
         self._last: float | None = None
         self._count_from_here()
         self._step_calls = StepCalls()
@@ -101,7 +101,7 @@ class LiveWatch(RunWatch):
     @property
     def quiet(self) -> bool:  # type: ignore[override]  # of a class that has a constant
         """Everything is decided, and the Guard does not look at the next step."""
-        return self.story is None and not self.rechecks.looking and not self._by_call
+        return self.story is None and not self.rechecks.looking and not self._by_micro_step
 
     @property
     def reads_steps(self) -> bool:  # type: ignore[override]  # of a class that has a constant
@@ -112,6 +112,8 @@ class LiveWatch(RunWatch):
         self._finite: dict[torch.device, torch.Tensor] = {}
         self._clean = True
         self._size = 0
+        self._went_back = False
+        """A backward pass has ended the micro-step, which may call models more than once."""
 
     # What discovery reports ---------------------------------------------------------------------
 
@@ -164,7 +166,7 @@ class LiveWatch(RunWatch):
 
     def _training_begins(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         first = next(tensors_in((args, kwargs)), None)
-        if self._by_call and number == 0 and self._last is not None:
+        if self._by_micro_step and self._went_back and self._last is not None:
             self._unit_ended()
         if first is not None:
             self.notes.inputs(number, tuple(first.shape))
@@ -186,6 +188,7 @@ class LiveWatch(RunWatch):
     def backward(self, loss: torch.Tensor) -> None:
         super().backward(loss)
         self.record.backward()
+        self._went_back = True
         if self.story is not None:  # one number a device: nothing waits, and none of them grows
             finite = loss.detach().isfinite().all()
             self._finite[finite.device] = finite & self._finite.get(finite.device, finite)
@@ -222,7 +225,7 @@ class LiveWatch(RunWatch):
         self._updates.step()
         if self.job.steps == JOB_STEPS:
             self._choose_unit()
-        if self._by_call:
+        if self._by_micro_step:
             self._clean = False  # the update itself belongs to no micro-step
         else:
             self._unit_ended()
@@ -244,8 +247,8 @@ class LiveWatch(RunWatch):
         """Long steps of several micro-steps are measured by micro-step."""
         now = time.perf_counter()
         step_s = now - self._last if self._last is not None else 0.0
-        self._by_call = self.last_step.micro_steps > 2 and step_s > MICRO_STEP_S
-        if self._by_call:
+        self._by_micro_step = self.last_step.micro_steps > 2 and step_s > MICRO_STEP_S
+        if self._by_micro_step:
             self._last = now
 
     def _unit_ended(self) -> None:
@@ -265,7 +268,7 @@ class LiveWatch(RunWatch):
             self._send(tick)
         elif self.story is not None:
             next(self.story)
-        self._clean, self._size, self.checks.own_s = True, 0, 0.0
+        self._clean, self._size, self._went_back, self.checks.own_s = True, 0, False, 0.0
         self._last = time.perf_counter()
 
     def _send(self, tick: Tick) -> None:
@@ -302,7 +305,7 @@ class LiveWatch(RunWatch):
         if not any(boost.switch is Switch.ITERATOR for boost in kept):
             self.job.handovers = None
         # The program's compiled code would be compiled again without the layers.
-        if not (self.checks.on or self._by_call or self.job.by_hand or compile.in_use()):
+        if not (self.checks.on or self._by_micro_step or self.job.by_hand or compile.in_use()):
             for model in [*self.job.models, *self.job.frozen]:
                 without(model, Depth.WATCH)
 
@@ -400,7 +403,7 @@ class LiveWatch(RunWatch):
 
     def units_per_step(self) -> float:
         """Units that make a step: its micro-steps, where those are measured."""
-        return self.record.mean_micro_steps() if self._by_call else 1.0
+        return self.record.mean_micro_steps() if self._by_micro_step else 1.0
 
     def on(self) -> list[wire.BoostOrder]:
         return self._on
@@ -542,7 +545,7 @@ class LiveWatch(RunWatch):
             run_steps=self.budget.steps,
             run_basis=self._run_basis,
             samples_per_s=self.samples / trained_s if trained_s and self.samples else None,
-            micro_steps=self._by_call,
+            micro_steps=self._by_micro_step,
             guard=verdict.summary if verdict is not None else "",
             guard_passed=verdict.passed if verdict is not None else None,
             gradient_error=verdict.error if verdict is not None else None,

@@ -65,6 +65,27 @@ def test_nor_what_a_loader_of_its_own_feeds(watch: LiveWatch) -> None:
     assert not any(clean_steps(watch, acting, epoch_each_step=True))
 
 
+def test_a_micro_step_may_call_its_model_twice(
+    watch: LiveWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As preference tuning does: the first call alone takes a fraction of the second's time."""
+    sizes: list[int] = []
+    ended = watch._unit_ended
+
+    def unit_ended() -> None:
+        sizes.append(watch._size)
+        ended()
+
+    monkeypatch.setattr(watch, "_unit_ended", unit_ended)
+    watch._by_micro_step, watch._last, watch.job.steps = True, 0.0, 3
+    model = torch.nn.Linear(2, 2)
+    call = watch._watched(model, 0, model.forward)
+    for rows in (1, 2, 3):
+        loss = call(torch.ones(rows, 2)).sum() + call(torch.ones(rows, 2)).sum()
+        watch.backward(loss)
+    assert sizes == [2 * 1 * 2, 2 * 2 * 2]
+
+
 def kept(watch: LiveWatch, *boosts: str) -> list[Candidate]:
     """Keep these in the watch's tuning, as if they were twice as fast together."""
     group = [Candidate(boost, {}, load(boost).BOOST, 1.1) for boost in boosts]
