@@ -7,8 +7,8 @@ Runs every call of the model, in training and in evaluation, inside
 computed as before. Weights, their gradients and the optimizer's state stay float32: autocast casts
 a copy for each matrix multiplication and convolution. On CPUs, `scaled_dot_product_attention` with
 dropout, which torch computes in float32, consists of products in bfloat16 as well. Without AMX it
-does so without dropout, too, up to 512 keys; beyond, it is computed in float32, as its backward
-pass by tiles in bfloat16 takes longer.
+does so without dropout, too, up to eight million weights; beyond, it is computed in float32, as its
+backward pass by tiles in bfloat16 takes longer.
 
 ## Why it is faster
 

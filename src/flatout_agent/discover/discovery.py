@@ -156,6 +156,8 @@ class Discovery:
 
     def _called_untrained(self, model: torch.nn.Module) -> None:
         """A model is called without being trained, as in an evaluation or in each step."""
+        if next(model.parameters(), None) is None:
+            return  # a loss, or a transformation of samples
         if not self.job.steps:
             if model not in self._untrained:
                 self._untrained.append(model)

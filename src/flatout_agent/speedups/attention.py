@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 Way = Callable[..., Any]
 """Called like the function itself; returns None for a call that it leaves alone."""
-LONGEST = 512
-"""Keys up to which the matrix of all weights is computed as a whole: with more of them, tiles in
-float32 are faster."""
+MOST_WEIGHTS = 1 << 23
+"""Without dropout, up to so many weights are computed as a whole: they are kept for the backward
+pass, which tiles do not need, and tiles of more than 512 keys are as fast."""
 
 
 class Attention:
@@ -74,7 +74,7 @@ def under_autocast(
 
     A way of `Attention`. Takes calls that have a gradient. torch computes those with dropout in
     float32, and those without by tiles, whose backward pass in bfloat16 takes up to three times as
-    long as in float32. With dropout, and up to `LONGEST` keys, a few operations on the matrix of
+    long as in float32. With dropout, and up to `MOST_WEIGHTS`, a few operations on the matrix of
     all weights in bfloat16 are faster than both; beyond, tiles in float32 are.
     """
     import torch
@@ -97,7 +97,8 @@ def under_autocast(
     if attn_mask is not None:
         simple = simple and not attn_mask.requires_grad and not is_causal
     with torch.autocast("cpu", enabled=False):
-        if simple and (dropout_p or key.shape[2] <= LONGEST):
+        weights = query.shape[:3].numel() * key.shape[-2]
+        if simple and (dropout_p or weights <= MOST_WEIGHTS):
             bias = _bias(query, key, attn_mask, is_causal)
             return _whole(query, key, value, bias, dropout_p, scale)
         if dropout_p:

@@ -73,8 +73,7 @@ class JobNotes:
 
     def frozen_model(self, model: torch.nn.Module) -> None:
         """A model that each step calls and does not train."""
-        if any(True for _ in model.parameters()):
-            self.frozen.append(model_facts(model))
+        self.frozen.append(model_facts(model))
 
     def first_call(self, number: int, call: Callable[[], Any]) -> Any:
         """Make one of the first calls of root model `number`, and record whether it draws random

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from flatout_agent import wire
 from flatout_agent.apply.booster import Booster
@@ -105,6 +104,7 @@ class Training:
         self.watch.leave = self.discovery.remove
         self.discovery.install()
         self.student, self.teacher, self.once = net(), net().eval(), net().eval()
+        self.loss = nn.MSELoss()
         self.optimizer = torch.optim.SGD(self.student.parameters(), 0.1)
 
     def evaluate(self, model: nn.Module) -> None:
@@ -116,7 +116,7 @@ class Training:
         x = torch.randn(8, 16)
         with torch.no_grad():
             wanted = self.teacher(x)
-        F.mse_loss(self.student(x), wanted).backward()
+        self.loss(self.student(x), wanted).backward()
         self.optimizer.step()
 
 

@@ -76,9 +76,9 @@ MASKS = [None, torch.randn(6, 6), causal(), blind(), lowest()]
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("longest", [attention_module.LONGEST, 4])
-def test_attention_is_what_autocast_computes_but_for_rounding(boosted, monkeypatch, longest, mask):
-    monkeypatch.setattr(attention_module, "LONGEST", longest)
+@pytest.mark.parametrize("most", [attention_module.MOST_WEIGHTS, 4])
+def test_attention_is_what_autocast_computes_but_for_rounding(boosted, monkeypatch, most, mask):
+    monkeypatch.setattr(attention_module, "MOST_WEIGHTS", most)
     torch.manual_seed(0)
     model, x = Net(), torch.randn(2, 6, 32)
 
@@ -96,7 +96,7 @@ def test_attention_is_what_autocast_computes_but_for_rounding(boosted, monkeypat
     dtype, grad_fn = model.seen[-1]
     assert dtype is torch.bfloat16
     tiles = computed_in(grad_fn, "Attention")
-    assert tiles is (torch.float32 if longest == 4 else None)
+    assert tiles is (torch.float32 if most == 4 else None)
     for one, autocast, exact in zip(found, low, full, strict=True):
         assert (one - exact).norm() <= max(1.5 * (autocast - exact).norm(), 0.01 * exact.norm())
     applied.undo()
