@@ -43,6 +43,7 @@ LOADER = {"loader-pin-memory": "pin_memory", "device-prefetch": "device_prefetch
 NOT_OURS = {
     "batch-fetch": "flatout.loader fetches whole batches itself where the data set supports it",
     "batch-size": "the batch size is the one passed to the loader",
+    "frozen-bf16": "call a model that is not trained in torch.autocast where its result is made",
     "image-cache": "flatout.image_loader caches decoded images itself: see its argument cache",
     "trim-padding": "pad each batch to its longest row where it is made",
     "sample-cache": "flatout.loader loads each sample anew: keep costly ones in the data set",
