@@ -43,14 +43,15 @@ itself was never changed: parameters, buffers, hooks and the state dict are alwa
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from flatout_agent.attach.chain import Depth
 from flatout_agent.attach.replacing import in_reverse
-from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.boosts import multiplies, speedup, speedup_of_work
-from flatout_agent.speedups.attention import attention, under_autocast, with_dropout
-from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
+from flatout_agent.speedups.attention import attention, under_autocast
+from flatout_agent.speedups.precision import bf16_call
 
 if TYPE_CHECKING:
     import torch
@@ -104,21 +105,11 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Put autocast around the model's call."""
-    import torch
-
-    reason = why_not_float32(target)
-    if reason is not None:
-        raise Declined(reason)
-    device = next(p.device.type for p in target.parameters())
-    bf16 = native_bf16(device)
-    if not bf16.native:
-        raise Declined(f"bfloat16: {bf16.detail}")
-    if not torch.amp.is_autocast_available(device):
-        raise Declined(f"torch has no autocast for devices of type {device}")
-    autocast = AutocastCall(device, torch.bfloat16)
+    autocast, bf16 = bf16_call(target)
     undo = job.wrap_call(target, Depth.PRECISION, autocast.layer)
     if bf16.instructions is not None:  # on a CPU
-        way = under_autocast if bf16.instructions == "AVX512_BF16" else with_dropout
+        slow_tiles = bf16.instructions == "AVX512_BF16"
+        way = functools.partial(under_autocast, without_dropout=slow_tiles)
         attention().add(way, first=True)
         undo = in_reverse([undo, lambda: attention().remove(way)])
     return Applied(undo, lambda: autocast.engaged(bf16.detail))

@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.attach.chain import Depth, is_compiled
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, whole_speedup
 from flatout_agent.speedups import nests
-from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
+from flatout_agent.speedups.precision import bf16_call
 
 if TYPE_CHECKING:
     import torch
@@ -91,16 +91,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
 
     if is_compiled(target):
         raise Declined("the model is compiled")
-    reason = why_not_float32(target)
-    if reason is not None:
-        raise Declined(reason)
-    device = next(p.device.type for p in target.parameters())
-    bf16 = native_bf16(device)
-    if not bf16.native:
-        raise Declined(f"bfloat16: {bf16.detail}")
-    if not torch.amp.is_autocast_available(device):
-        raise Declined(f"torch has no autocast for devices of type {device}")
-    autocast = AutocastCall(device, torch.bfloat16)
+    autocast, bf16 = bf16_call(target)
 
     def layer(call: Callable[..., Any]) -> Callable[..., Any]:
         in_autocast = autocast.layer(call)

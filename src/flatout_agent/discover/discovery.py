@@ -140,13 +140,12 @@ class Discovery:
     ) -> None:
         if self.job.inside_backward():  # activation checkpointing computes a part again
             return
-        if not (model.training and torch.is_grad_enabled()):
+        known = model in self.job.models
+        trains = known or any(parameter.requires_grad for parameter in model.parameters())
+        if not (model.training and torch.is_grad_enabled() and trains):
             self._called_untrained(model)
             return
-        if model not in self.job.models:
-            if not any(parameter.requires_grad for parameter in model.parameters()):
-                self._called_untrained(model)
-                return
+        if not known:
             self.job.models.append(model)
             self.watcher.model_found(model, args, kwargs)
             self.booster.at(Moment.MODEL, model)

@@ -13,6 +13,7 @@ import torch
 from flatout_agent.apply.booster import Booster
 from flatout_agent.live import guard, headroom
 from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.failed_calls import first_line
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.forward_state import SavedState, keep
@@ -84,11 +85,12 @@ class FrozenCalls:
         if self._on:
             self.booster.off(order.id)
             try:
-                written, rounded = again(), guard.of_rounded_weights(model, again)
+                written = again()
+                rounded = guard.of_rounded_weights(model, written, again)
             finally:
                 self.booster.on(order)
             return guard.outputs_verdict(written, outputs, rounded)
-        rounded = guard.of_rounded_weights(model, again)
+        rounded = guard.of_rounded_weights(model, outputs, again)
         note = self.booster.on(order)
         try:
             if note is not None:
@@ -96,7 +98,7 @@ class FrozenCalls:
             boosted = again()
             self.idle = self.booster.idle(order.id)
         except Exception as error:
-            return GuardVerdict(False, f"{type(error).__name__}: {error}", failed=True)
+            return GuardVerdict(False, first_line(error), failed=True)
         finally:
             self.booster.off(order.id)
         return guard.outputs_verdict(outputs, boosted, rounded)

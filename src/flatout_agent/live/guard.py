@@ -426,9 +426,10 @@ def verdict(
     return judge(comparison, noise_floor, risk, redraws)
 
 
-def of_rounded_weights(model: torch.nn.Module, again: Callable[[], list[torch.Tensor]]) -> float:
+def of_rounded_weights(
+    model: torch.nn.Module, written: list[torch.Tensor], again: Callable[[], list[torch.Tensor]]
+) -> float:
     """How far rounding its weights to bfloat16 moves the outputs of a repeated call."""
-    written = again()
     with _weights_off(model, HALF):
         return distance(again(), written)[0]
 

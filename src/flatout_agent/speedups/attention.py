@@ -69,13 +69,17 @@ def under_autocast(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    without_dropout: bool,
 ) -> Any:
-    """The attention that autocast computes in bfloat16 on a CPU without AMX, in a faster way.
+    """The attention that autocast computes in bfloat16 on a CPU, in a faster way.
 
     A way of `Attention`. Takes calls that have a gradient. torch computes those with dropout in
     float32, and those without by tiles, whose backward pass in bfloat16 takes up to three times as
     long as in float32. With dropout, and up to `MOST_WEIGHTS`, a few operations on the matrix of
     all weights in bfloat16 are faster than both; beyond, tiles in float32 are.
+
+    without_dropout: take calls without dropout, too. CPUs with AMX are fast at tiles in bfloat16.
     """
     import torch
 
@@ -89,6 +93,7 @@ def under_autocast(
         or any(tensor.device.type != "cpu" for tensor in tensors)
         or any(tensor.dtype.itemsize > 4 for tensor in tensors)
         or not query.numel()
+        or not (dropout_p or without_dropout)
     ):
         return None
     query, key, value = (tensor.to(torch.bfloat16) for tensor in tensors)
@@ -116,21 +121,6 @@ def under_autocast(
             enable_gqa=enable_gqa,
         )
     return attended.to(torch.bfloat16)
-
-
-def with_dropout(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    **options: Any,
-) -> Any:
-    """The same for calls with dropout alone: CPUs with AMX are fast at tiles in bfloat16."""
-    if not dropout_p:
-        return None
-    return under_autocast(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
 
 def _bias(

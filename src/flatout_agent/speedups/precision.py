@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from flatout_agent.boost import Declined
 from flatout_agent.speedups import nests
 
 if TYPE_CHECKING:
@@ -171,6 +172,25 @@ def ran_in(output: Any, dtype: torch.dtype) -> bool | None:
                 visited.add(following)
                 stack.append(following)
     return None if opaque or stack else False
+
+
+def bf16_call(model: torch.nn.Module) -> tuple[AutocastCall, Bf16Support]:
+    """A layer that runs this model's calls in bfloat16, and how that runs on its device.
+
+    Raises Declined if autocast must not wrap the model, or would be of no use.
+    """
+    import torch
+
+    reason = why_not_float32(model)
+    if reason is not None:
+        raise Declined(reason)
+    device = next(p.device.type for p in model.parameters())
+    bf16 = native_bf16(device)
+    if not bf16.native:
+        raise Declined(f"bfloat16: {bf16.detail}")
+    if not torch.amp.is_autocast_available(device):
+        raise Declined(f"torch has no autocast for devices of type {device}")
+    return AutocastCall(device, torch.bfloat16), bf16
 
 
 class AutocastCall:

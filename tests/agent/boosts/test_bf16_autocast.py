@@ -12,6 +12,7 @@ from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import bf16_autocast
 from flatout_agent.job import Job
+from flatout_agent.speedups import precision
 from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.wire import JobFacts, ModelFacts
 
@@ -23,9 +24,7 @@ FACTS = JobFacts(
 
 @pytest.fixture(autouse=True)
 def native(monkeypatch):
-    monkeypatch.setattr(
-        bf16_autocast, "native_bf16", lambda device: Bf16Support(True, "native (fake)")
-    )
+    monkeypatch.setattr(precision, "native_bf16", lambda device: Bf16Support(True, "native (fake)"))
 
 
 class Net(nn.Module):
@@ -137,7 +136,7 @@ def test_compile_sits_inside():
 
 def test_declined_where_it_would_be_emulated(monkeypatch):
     emulated = Bf16Support(False, "oneDNN would emulate it")
-    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda *_: emulated)
+    monkeypatch.setattr(precision, "native_bf16", lambda *_: emulated)
     with pytest.raises(Declined, match="emulate"):
         boosted(Net())
 

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import bf16_autocast, bf16_residual
 from flatout_agent.job import Job
+from flatout_agent.speedups import precision
 from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.watch.job_facts import model_facts
 from flatout_agent.wire import JobFacts, ModelFacts
@@ -155,7 +156,7 @@ def test_a_function_that_others_wrapped_since_passes_on(
 def test_beside_bf16_autocast_the_output_is_float32(
     model: GPT, applied: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda device: Bf16Support(True, "here"))
+    monkeypatch.setattr(precision, "native_bf16", lambda device: Bf16Support(True, "here"))
     autocast = bf16_autocast.apply(Job(), model, {})
     assert model(tokens()).dtype == torch.float32
     assert model.stream == [torch.bfloat16]

@@ -16,6 +16,7 @@ from flatout_agent.boost import Declined
 from flatout_agent.boosts import frozen_bf16 as boost
 from flatout_agent.discover.discovery import Discovery
 from flatout_agent.job import Job
+from flatout_agent.speedups import precision
 from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
@@ -24,7 +25,7 @@ from flatout_agent.watch import Watcher
 @pytest.fixture(autouse=True)
 def native(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's CPU may only emulate bfloat16."""
-    monkeypatch.setattr(boost, "native_bf16", lambda device: Bf16Support(True, "native"))
+    monkeypatch.setattr(precision, "native_bf16", lambda device: Bf16Support(True, "native"))
     torch.manual_seed(0)
 
 

@@ -26,10 +26,8 @@ from flatout_agent import boosts
 from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Switch
 from flatout_agent.boosts import (
-    bf16_autocast,
     cpu_threads,
     device_prefetch,
-    frozen_bf16,
     fused_loss,
     indexed_rows,
     loader_workers,
@@ -37,6 +35,7 @@ from flatout_agent.boosts import (
 )
 from flatout_agent.discover.discovery import Discovery
 from flatout_agent.job import Job
+from flatout_agent.speedups import precision
 from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
@@ -91,8 +90,7 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()  # what conftest has frozen may go at any time, and `path` counts it
     monkeypatch.setattr(loader_workers, "usable_cores", lambda: 2)
     monkeypatch.setattr(cpu_threads, "usable_cores", lambda: 2)
-    for boost in (bf16_autocast, frozen_bf16):
-        monkeypatch.setattr(boost, "native_bf16", lambda device: Bf16Support(True, "here"))
+    monkeypatch.setattr(precision, "native_bf16", lambda device: Bf16Support(True, "here"))
     monkeypatch.setattr(fused_loss, "SMALLEST", 1)
     monkeypatch.setattr(indexed_rows, "SMALLEST", 1)
     monkeypatch.setattr(sparse_matmul, "SMALLEST", 1)

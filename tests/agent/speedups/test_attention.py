@@ -10,6 +10,7 @@ from torch.nn import functional
 from flatout_agent.boosts import bf16_autocast, fast_dropout
 from flatout_agent.job import Job
 from flatout_agent.speedups import attention as attention_module
+from flatout_agent.speedups import precision
 from flatout_agent.speedups.attention import attention
 from flatout_agent.speedups.precision import Bf16Support
 
@@ -36,7 +37,7 @@ def boosted(monkeypatch):
 
     def apply(model, instructions="AVX512_BF16"):
         support = Bf16Support(True, "native (fake)", instructions)
-        monkeypatch.setattr(bf16_autocast, "native_bf16", lambda device: support)
+        monkeypatch.setattr(precision, "native_bf16", lambda device: support)
         job = Job()
         job.models.append(model)
         return bf16_autocast.apply(job, model, {})
