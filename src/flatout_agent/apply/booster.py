@@ -25,6 +25,8 @@ class Booster:
         self._reported: dict[str, list[Applied]] = {}
         self._took_hold: set[str] = set()
         """Boosts that took hold before they were switched off, with these parameters."""
+        self._idle: dict[str, str] = {}
+        """Why the others had not taken hold when they were switched off."""
         self._params = {order.id: dict(order.params) for order in boosts}
         self._notes: dict[str, wire.BoostNote] = {}
         for order in boosts:
@@ -69,6 +71,7 @@ class Booster:
         self.off(order.id)  # possibly with other parameters
         if order.params != self._params.get(order.id):
             self._took_hold.discard(order.id)
+            self._idle.pop(order.id, None)
             self._params[order.id] = dict(order.params)
         self._notes.pop(order.id, None)
         self.orders.append((order, module))
@@ -84,6 +87,9 @@ class Booster:
 
     def off(self, boost: str) -> None:
         """Switch a boost off again, wherever it is on."""
+        idle = self.idle(boost)
+        if idle is not None:
+            self._idle[boost] = idle
         applied = self.applied.pop(boost, [])
         if any(hold for hold, _ in self._answers(boost, applied)):
             self._took_hold.add(boost)
@@ -117,11 +123,14 @@ class Booster:
         return list(present[moment])
 
     def idle(self, boost: str) -> str | None:
-        """Why an active boost did not take hold, as far as known, or None if it did."""
-        answers = self._answers(boost, self.applied.get(boost, []))
-        if boost not in self.applied and any(order.id == boost for order, _ in self.orders):
-            return "nothing that it acts on was seen"
-        if boost in self._took_hold or not answers or any(hold for hold, _ in answers):
+        """Why a boost that is or was on did not take hold, as far as known, or None if it did."""
+        if boost in self._took_hold:
+            return None
+        if boost not in self.applied:
+            ordered = any(order.id == boost for order, _ in self.orders)
+            return "nothing that it acts on was seen" if ordered else self._idle.get(boost)
+        answers = self._answers(boost, self.applied[boost])
+        if not answers or any(hold for hold, _ in answers):
             return None
         return "; ".join(dict.fromkeys(text for _, text in answers if text))
 

@@ -32,6 +32,10 @@ steps that grow as the program learns (an agent's episodes) do not look like a g
 SURPRISING = 1.5
 """One pair is not enough either for a gain that exceeds the boosts' promise by this factor: the
 program's first steps, which serve as its first half, may have been disturbed."""
+TOO_SOON = "only "
+"""The beginning of a boost's reason when it has been on for too few steps to take hold."""
+SEEN_STEPS = 4
+"""A boost that has not taken hold in so many steps, half of them under it, does nothing here."""
 SURE_PAIRS = 3
 """Results from fewer pairs are looked at once more at the end."""
 
@@ -57,6 +61,8 @@ class Comparer:
         """All comparisons so far ..."""
         self._earlier = set(self._pairs)
         """... and those from earlier processes, each of which is continued once."""
+        self._began_step = 0
+        """The step at which the last comparison began."""
         self._written: deque[float] = deque(maxlen=8)
         """Seconds of the last units, if they ran as written and undisturbed."""
 
@@ -85,7 +91,8 @@ class Comparer:
         trial: Orders,
         harmless_is_enough: bool = False,
     ) -> Comparing:
-        """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up.
+        """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up, or
+        none of these boosts does anything.
 
         harmless_is_enough: these need not gain anything, as long as they do not seem to cost
         anything.
@@ -95,7 +102,8 @@ class Comparer:
         ratios = list(before.ratios) if before.kept == kept_ids else []
         before_s = before.spent_s if key in self._earlier and ratios else 0.0
         self._earlier.discard(key)
-        began, left_s = self.machinery.now(), self._left_s(group)
+        began, self._began_step = self.machinery.now(), self.machinery.steps()
+        left_s = self._left_s(group)
         loads = any(candidate.boost.switch is Switch.ITERATOR for candidate in group)
         promised = math.prod(candidate.promise for candidate in group)
         self.measure.begin()
@@ -121,6 +129,8 @@ class Comparer:
             spent_s = before_s + self.machinery.now() - began
             self._pairs[key] = wire.Compared(key, kept_ids, tuple(ratios), spent_s)
             self.so_far = answer = self._answer(ratios)
+            if not self.active(group):
+                return answer
             cheap = self.measure.pair_s(loads) < CHEAP_S
             first_of_two = len(ratios) == 1 and (cheap or answer.gain > SURPRISING * promised)
             if answer.verdict != "unclear" and not first_of_two:
@@ -130,6 +140,17 @@ class Comparer:
                 return answer
             if spent_s + self.measure.pair_s(loads) > self._most_s(group, answer, left_s):
                 return answer
+
+    def active(self, group: Sequence[Candidate]) -> list[Candidate]:
+        """Those that took hold in the last comparison, or may still do so."""
+        if self.machinery.steps() - self._began_step < SEEN_STEPS:
+            return list(group)
+        return [candidate for candidate in group if self.idle(candidate) is None]
+
+    def idle(self, candidate: Candidate) -> str | None:
+        """Why it has not taken hold, or None if it did, if it needs more steps, or if unknown."""
+        reason = self.machinery.idle(candidate.id)
+        return None if reason is None or reason.startswith(TOO_SOON) else reason
 
     def _left_s(self, group: Sequence[Candidate]) -> float | None:
         """Seconds left for these, or None if there is no limit."""

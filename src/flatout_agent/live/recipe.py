@@ -60,8 +60,6 @@ SURE = math.log(1.1)
 """A smaller gain, or one that rests on few pairs, is compared with the program as written once
 more."""
 STAYS = "neither clearly faster nor slower"
-TOO_SOON = "only "
-"""The beginning of a boost's reason when it has been on for too few steps to take hold."""
 BROKEN = "the loss is NaN or Inf under it, or a call failed"
 OWN = "the loss is NaN or Inf without it as well"
 IN_THE_PLAN = "in the plan, and one pair does not speak against it"
@@ -468,8 +466,7 @@ class Tuning:
             sound = [candidate for candidate in sound if candidate.id not in checked.idle]
         start_s = guard_s if group[0].boost.compiles else 0.0
         if sound:
-            idle = checked.idle.get(sound[0].id) if len(sound) == 1 else None
-            yield from self._compare(sound, checked.verdict, began, start_s, idle)
+            yield from self._compare(sound, checked.verdict, began, start_s)
         self.trying = []
         self.measure.switch(self.state.on)
 
@@ -479,10 +476,9 @@ class Tuning:
         verdict: GuardVerdict,
         began: float,
         start_s: float,
-        idle: str | None,
     ) -> Story:
         """Take pairs without and with these, all found sound; if they are slower, compare halves of
-        them.
+        those that take hold.
         """
         trial = [*self._base(group), *(candidate.order for candidate in group)]
         if len(group) == 1 and not (yield from self._ready(group[0], trial)):
@@ -493,6 +489,13 @@ class Tuning:
             # Halves of it would have to show less, with less time: none of them seems to hurt.
             answer = yield from self.comparer.compare(group, self.state.on, trial)
         self._compared = []
+        if answer.verdict not in ("faster", "broken", "nonfinite"):
+            active = self.comparer.active(group)
+            for candidate in [c for c in group if c not in active]:
+                self._tell_idle(candidate, began)
+            if not active:
+                return
+            group = active  # the answer is theirs: the others did nothing
         alone = group[0]
         if answer.verdict == "faster" and not self._pays(answer, start_s):
             reason = f"{answer.gain:.2f}x, but the run is too short to pay for its start-up"
@@ -507,7 +510,7 @@ class Tuning:
         elif self._believed(alone, answer):
             self._keep(group, answer, verdict, began, start_s)
         else:
-            self._drop(alone, answer, verdict, began, idle)
+            self._drop(alone, answer, verdict, began)
 
     def _compare_half(
         self, half: list[Candidate], verdict: GuardVerdict, began: float, whole: decide.Answer
@@ -519,7 +522,7 @@ class Tuning:
             for candidate in half:
                 self.tell(candidate, "untried", refusal.reason, why=refusal.why)
         elif whole.verdict != "same" or gain > 1 + LIKELY:
-            yield from self._compare(half, verdict, began, 0.0, None)
+            yield from self._compare(half, verdict, began, 0.0)
         else:
             for candidate in half:
                 self.tell(candidate, "same", decide.why_not(whole), whole)
@@ -661,10 +664,13 @@ class Tuning:
     def _drop_idle(self, kept: Sequence[Candidate]) -> None:
         """Drop those that never took hold beside the others: they have no place in a plan."""
         for candidate in list(kept):
-            idle = self.machinery.idle(candidate.id)
-            if idle is not None and not idle.startswith(TOO_SOON):
+            if self.comparer.idle(candidate) is not None:
                 self.state.drop(candidate, 1.0)
-                self.tell(candidate, "declined", f"did not engage: {idle}")
+                self._tell_idle(candidate)
+
+    def _tell_idle(self, candidate: Candidate, began: float | None = None) -> None:
+        reason = f"did not engage: {self.machinery.idle(candidate.id)}"
+        self.tell(candidate, "declined", reason, began=began)
 
     # Deciding -----------------------------------------------------------------------------------
 
@@ -710,15 +716,15 @@ class Tuning:
         answer: decide.Answer,
         verdict: GuardVerdict,
         began: float,
-        idle: str | None,
     ) -> None:
         kind: wire.LiveVerdict
         if answer.verdict == "broken":
             kind, reason = "different", BROKEN
         elif answer.verdict == "nonfinite":
             kind, reason = "declined", OWN
-        elif idle is not None:
-            kind, reason = "declined", f"did not engage: {idle}"
+        elif self.comparer.idle(candidate) is not None:
+            self._tell_idle(candidate, began)
+            return
         else:
             kind = "slower" if answer.verdict == "slower" else "same"
             reason = decide.why_not(answer)

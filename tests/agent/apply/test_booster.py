@@ -33,6 +33,7 @@ def test_what_took_hold_before_a_switch_is_not_idle_right_after_it(tmp_path: Pat
     booster.on(wire.BoostOrder("fast-dropout", {"other": 1}))
     assert booster.idle("fast-dropout") is not None, "with other parameters it is another"
     booster.off("fast-dropout")
+    assert booster.idle("fast-dropout") is not None, "it has not drawn a mask until now"
     recorder._file.close()
 
 

@@ -619,6 +619,28 @@ def test_a_boost_that_never_took_hold_is_not_in_the_plan() -> None:
     assert (row.verdict, row.reason) == ("declined", "did not engage: no clipping")
 
 
+def test_what_never_took_hold_gets_no_pairs_of_its_own() -> None:
+    """A recipe that is not faster is halved; the halves hold only what does something."""
+    program = Program({}, noise=0.05)
+    idle = {"clip-grad": "no clipping", "gc-pause": "only 3 steps: nothing was collected"}
+    program.idle = idle.get  # type: ignore[method-assign]
+    tuning = tune(program, "bf16-autocast", "clip-grad", "gc-pause", "fused-optimizer")
+    pairs = {row.boosts: len(row.ratios) for row in tuning.compared}
+    assert not any("clip-grad" in boosts for boosts in list(pairs)[1:])
+    decided = program.decided()
+    row = decided["clip-grad"]
+    assert (row.verdict, row.reason) == ("declined", "did not engage: no clipping")
+    assert decided["gc-pause"].verdict == "same", "it may still take hold"
+
+
+def test_one_that_never_takes_hold_is_let_go_after_a_few_steps() -> None:
+    program = Program({}, noise=0.05)
+    program.idle = lambda boost: "no clipping"  # type: ignore[method-assign]
+    tuning = tune(program, "clip-grad")
+    assert program.decided()["clip-grad"].verdict == "declined"
+    assert [len(row.ratios) for row in tuning.compared] == [1]
+
+
 def test_other_parameters_without_a_clear_answer_are_let_go_when_the_time_is_up() -> None:
     program = Program({})
     orders = wire.LiveOrders(allowed=(), budget_s=1.0, stop=True)
