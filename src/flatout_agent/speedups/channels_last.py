@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups import forward_state, nests
+from flatout_agent.speedups.stand_in import is_dense
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +42,7 @@ def is_channels_last(tensor: torch.Tensor) -> bool:
 
     return (
         tensor.dim() == 4
+        and is_dense(tensor)
         and not tensor.is_contiguous()
         and bool(tensor.is_contiguous(memory_format=torch.channels_last))
     )
@@ -85,16 +87,15 @@ class ChannelsLast:
         import torch
 
         memory_format = self.formats.get(tensor.dim())
-        if (
-            memory_format is None
-            or not tensor.is_floating_point()
-            or tensor.layout != torch.strided
-        ):
+        if memory_format is None or not tensor.is_floating_point() or not is_dense(tensor):
             return tensor
         # Tensor.to, not contiguous(): a single channel counts as contiguous in both formats, and
         # kernels go by the strides.
         changed = tensor.to(memory_format=memory_format)
         self.converted += changed is not tensor
+        if changed is not tensor and changed.requires_grad and tensor.is_contiguous():
+            # The program may take this gradient (a gradient penalty, an attack) and view() it.
+            changed.register_hook(torch.Tensor.contiguous)
         return changed
 
     def _back(self, tensor: torch.Tensor) -> Any:

@@ -86,6 +86,32 @@ def test_4d_outputs_come_back_in_the_usual_format():
     out.view(-1).sum().backward()
 
 
+def test_the_gradient_of_an_input_can_be_viewed_as_a_gradient_penalty_does():
+    torch.manual_seed(0)
+    model, data = Net(flatten=flatten).eval(), torch.randn(4, 3, 9, 9)
+
+    def penalty():
+        x = (2 * data).requires_grad_()
+        (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return (gradient.view(4, -1).norm(dim=1) - 1).square().mean()
+
+    expected = torch.autograd.grad(penalty(), list(model.parameters())[:2])
+    boosted(model)
+    torch.testing.assert_close(
+        torch.autograd.grad(penalty(), list(model.parameters())[:2]), expected
+    )
+    assert model.seen == [81, 1]
+
+
+def test_calls_under_transformations_are_left_alone():
+    model, data = Net(flatten=flatten).eval(), torch.randn(4, 3, 9, 9)
+    applied = boosted(model)
+    gradients = torch.func.vmap(torch.func.grad(lambda x: model(x[None]).sum()))(data)
+    assert gradients.shape == data.shape
+    assert model.seen == [81]
+    assert not applied.engaged()[0]
+
+
 def test_a_model_that_needs_the_usual_format_runs_as_if_nothing_had_been_tried():
     torch.manual_seed(0)
     plain, x = Net(flatten=view), torch.randn(4, 3, 9, 9)
