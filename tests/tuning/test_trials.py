@@ -41,7 +41,13 @@ def ended_first(boost: str) -> wire.Decided:
 
 @pytest.fixture
 def find(monkeypatch, tmp_path):
-    def run(*processes: Process, budget: float = 600.0, choice: Allowance | None = None):
+    def run(
+        *processes: Process,
+        budget: float = 600.0,
+        choice: Allowance | None = None,
+        returncode: int = 0,
+    ):
+        """returncode: of all processes but the last."""
         remaining = list(processes)
         orders_given: list[wire.LiveOrders] = []
 
@@ -53,7 +59,8 @@ def find(monkeypatch, tmp_path):
                 live_run.add(7, record)
                 on_record(record)
             error = None if live_run.facts is not None else "exit code 1"
-            return live.FinishedTuning(live_run, error, 0, str(tmp_path / "log"), 1.0)
+            code = returncode if remaining else 0
+            return live.FinishedTuning(live_run, error, code, str(tmp_path / "log"), 1.0)
 
         monkeypatch.setattr(live, "run", stand_in)
         (tmp_path / "log").write_text("it says why")
@@ -121,6 +128,51 @@ def test_a_short_program_goes_on_where_it_stood(find):
     rows = [row for row in search.trials if row.tried == "allocator"]
     assert [row.verdict for row in rows] == [Verdict.KEPT], "the row of before is replaced"
     assert search.run_steps == 80
+
+
+def test_a_program_that_fails_under_boosts_goes_on_without_the_one_at_fault(find):
+    def failed(boost: str, verdict: str, why: wire.WhyUntried | None) -> wire.Decided:
+        return wire.Decided(boost, verdict, "the program failed under it", why_untried=why)
+
+    def second(orders: wire.LiveOrders, on: tuple[str, ...]) -> list[wire.Record]:
+        assert orders.alone
+        assert orders.settled == ()
+        return [
+            decided("allocator", "kept", gain=1.5),
+            failed("bf16-autocast", "failed", None),
+            summary("allocator", settled=False),
+            ended(),
+        ]
+
+    def third(orders: wire.LiveOrders, on: tuple[str, ...]) -> list[wire.Record]:
+        assert not orders.alone
+        assert on == ("allocator",)
+        assert "bf16-autocast" in orders.settled
+        return [decided("allocator", "kept", "in the plan"), summary("allocator"), ended()]
+
+    first = [
+        wire.JobSeen(FACTS),
+        failed("bf16-autocast", "untried", "program_failed"),
+        failed("allocator", "untried", "program_failed"),
+        summary(settled=False),
+        ended(),
+    ]
+    search, _ = find(lambda orders, on: first, second, third, returncode=1)
+    assert [boost.id for boost in search.kept] == ["allocator"]
+    rows = {row.tried: row.verdict for row in search.trials}
+    assert rows["bf16-autocast"] is Verdict.FAILED
+
+
+def test_a_program_that_fails_by_itself_is_not_begun_again(find):
+    first = [
+        wire.JobSeen(FACTS),
+        decided("gc-pause", "same", "no difference that matters", gain=1.0),
+        ended_first("allocator"),
+        summary(settled=False),
+        ended(),
+    ]
+    _, orders_given = find(lambda orders, on: first, lambda orders, on: first, returncode=1)
+    assert len(orders_given) == 1
 
 
 def test_two_processes_that_decide_nothing_are_the_last(find):

@@ -105,7 +105,7 @@ def planned(run: LiveRun, before: Sequence[PlannedBoost] = ()) -> tuple[PlannedB
     """
     boosts = {boost.id: boost for boost in before}
     for decision in run.decisions:
-        if decision.verdict == "dropped":
+        if decision.verdict in ("dropped", "failed"):
             boosts.pop(decision.id, None)
         elif decision.verdict == "kept":
             earlier = boosts.pop(decision.id, None)
@@ -202,7 +202,7 @@ def rows(run: LiveRun, before: Sequence[str] = ()) -> list[Trial]:
         trials.append(trial(decision, on))
         if decision.verdict == "kept" and decision.id not in on:
             on.append(decision.id)
-        if decision.verdict == "dropped" and decision.id in on:
+        if decision.verdict in ("dropped", "failed") and decision.id in on:
             on.remove(decision.id)
     return trials
 

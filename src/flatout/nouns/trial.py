@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-WhyUntried = Literal["needs_start", "program_ended", "no_time", "not_worth_it"]
+WhyUntried = Literal["needs_start", "program_ended", "program_failed", "no_time", "not_worth_it"]
 """Why a boost is untried; needs_start: it can only be switched when the program starts."""
 
 

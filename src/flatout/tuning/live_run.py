@@ -121,7 +121,8 @@ class LiveTuning:
             return None
         rows = tuple(live.rows(run, [boost.id for boost in self.boosts]))
         now_ms = summary.now_ms if summary.kept else None
-        untried = [str(row.tried) for row in rows if row.left]
+        failed = [str(row.tried) for row in rows if row.why_untried == "program_failed"]
+        untried = [str(row.tried) for row in rows if row.left and str(row.tried) not in failed]
         plan = planning.of_run(command, run, machine, self.plan)
         return Tuned(
             command=command.display,
@@ -135,7 +136,7 @@ class LiveTuning:
             noise=summary.noise or 0.0,
             wall_s=time.monotonic() - self._began,
             faults=run.processes.faults,
-            notes=tuple(_notes(summary, untried)),
+            notes=tuple(_notes(summary, untried, failed)),
             blocks=tuple(run.blocks),
             live_guard=live.guard(run),
             live=True,
@@ -153,12 +154,17 @@ def _had_fair_try(row: Trial) -> bool:
     return bool(row.pairs) or row.verdict in FAIRLY
 
 
-def _notes(summary: wire.LiveSummary, untried: list[str]) -> list[str]:
+def _notes(summary: wire.LiveSummary, untried: list[str], failed: list[str]) -> list[str]:
     notes = []
     if summary.run_basis and summary.run_steps:
         steps = "optimizer steps" if summary.micro_steps else "steps"
         taken = f"{summary.run_steps:,} {steps}"
         notes.append(f"assumed length of the run: {taken} ({summary.run_basis})")
+    if failed:
+        notes.append(
+            f"being tried when the program failed: {', '.join(failed)}; if it does not fail without"
+            " them, `flatout tune` finds out which it is"
+        )
     if untried:
         notes.append(
             f"not tried, since this run was too short: {', '.join(untried)}; `flatout tune` tries"

@@ -113,7 +113,7 @@ def find(
             search.interrupted = True
             break
         before, pairs = pairs, _pairs(search.summary)
-        learned = any(map(_measured, attempt.run.decisions)) or pairs > before
+        learned = any(map(_measured, attempt.run.decisions)) or pairs > before or _blamed(attempt)
         idle = 0 if learned else idle + 1
         if idle >= IDLE_RUNS or _over(attempt, bool(search.kept), deadline, whole_s):
             break
@@ -172,6 +172,7 @@ def _orders(
     orders = wire.LiveOrders(
         allowed=allowed,
         settled=tuple(row.tried for row in search.rows if row.tried and not row.left),
+        alone=any(row.why_untried == "program_failed" for row in search.rows),
         steps=steps_left,
         ends_at=now + left_s - LAST_S,
         started_at=now,
@@ -206,6 +207,14 @@ def _measured(decision: wire.Decided) -> bool:
     return bool(decision.pairs) or decision.gradient_error is not None
 
 
+def _blamed(attempt: FinishedTuning) -> bool:
+    """Whether the program failed, possibly under a boost that the next process leaves off."""
+    return bool(attempt.returncode) and any(
+        decision.why_untried == "program_failed" or decision.verdict == "failed"
+        for decision in attempt.run.decisions
+    )
+
+
 def _pairs(summary: wire.LiveSummary | None) -> int:
     """The number of pairs in all comparisons so far."""
     return sum(len(pairs.ratios) for pairs in summary.compared) if summary is not None else 0
@@ -220,7 +229,9 @@ def _step_s(unit_ms: float, micro_steps: bool, facts: wire.JobFacts | None) -> f
 def _over(attempt: FinishedTuning, kept: bool, deadline: float, whole_s: float) -> bool:
     """Whether another process would gain nothing, or the time is up."""
     summary = attempt.run.summary
-    if (summary is not None and summary.settled) or attempt.returncode:
+    if summary is not None and summary.settled:
+        return True
+    if attempt.returncode and not _blamed(attempt):
         return True
     step_s = attempt.wall_s
     if summary is not None:
@@ -257,7 +268,7 @@ class _Relay:
             self.observer.finished(live.trial(record, self.on))
         if record.verdict == "kept" and record.id not in self.on:
             self.on.append(record.id)
-        elif record.verdict == "dropped" and record.id in self.on:
+        elif record.verdict in ("dropped", "failed") and record.id in self.on:
             self.on.remove(record.id)
 
 

@@ -30,7 +30,7 @@ def install() -> Undo:
         replaced(sys, "excepthook", _cleaning(sys.excepthook)),
         replaced(threading, "excepthook", thread_hook),
     ]
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    shell = _shell()
     if shell is not None:  # it prints the errors of cells by itself
         undos.append(replaced(shell, "showtraceback", _showing(shell.showtraceback)))
     return in_reverse(undos)
@@ -40,13 +40,20 @@ def ending() -> BaseException | None:
     """The exception that is ending this process, without our frames, or None if it ends normally.
 
     Python itself keeps it when printing it. This is called while the process ends, so nothing in
-    the program is hooked for it.
+    the program is hooked for it. A notebook's errors end a cell, not the process.
     """
+    if _shell() is not None:
+        return None
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if error is None or isinstance(error, KeyboardInterrupt):
         return None
     clean(error)
     return error if isinstance(error, BaseException) else None
+
+
+def _shell() -> Any:
+    """The interactive shell that runs a notebook's cells, or None outside a notebook."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
 def text(error: BaseException) -> str:

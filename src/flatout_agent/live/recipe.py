@@ -140,7 +140,8 @@ class Tuning:
         if loaders and (self.machinery.facts().wait_share or 0.0) > DATA_BOUND:
             # A cache shows its gain in the next epoch only: it has its turn later.
             yield from self._try([max(loaders, key=lambda c: (not c.boost.fills, c.promise))])
-        yield from self._try_recipe()
+        if not self.orders.alone:
+            yield from self._try_recipe()
         self._drop_idle([kept for kept in self.state.kept if kept.boost.outside_calls])
         yield from self._look_again()
         while (turn := self._next()) is not None:
@@ -162,6 +163,28 @@ class Tuning:
         if self.state.kept:
             block = yield from self.measure.block(self.state.on)
             self.state.gain, self.state.pairs = self.state.written_s / block.seconds, 1
+
+    def blame(self, error: str) -> None:
+        """The program failed outside the calls of its models: report the boosts that were on.
+
+        Several of them are tried alone in the next process of a tuning. A real run may fail for
+        many reasons: there only those being tried are suspected.
+        """
+        on = {order.id for order in self.machinery.on()}
+        kept = [candidate for candidate in self.state.kept if candidate.id in on]
+        suspects = [candidate for candidate in self.trying if candidate.id in on]
+        if not suspects and self.budget.throw_away:
+            suspects = kept
+        reason = f"the program failed under it: {error}"
+        for candidate in suspects:
+            if len(suspects) == 1:
+                self.tell(candidate, "failed", reason)
+            else:
+                kind: wire.LiveVerdict = "dropped" if candidate in kept else "untried"
+                self.tell(candidate, kind, reason, why="program_failed")
+            if candidate in kept:
+                self.state.drop(candidate, None)
+        self._compared = []
 
     def left_over(self, reason: str) -> None:
         """Report what was not tried when the program ends, with the reason."""

@@ -17,6 +17,7 @@ import torch
 
 from flatout_agent import wire
 from flatout_agent.apply.booster import Booster
+from flatout_agent.attach import tracebacks
 from flatout_agent.attach.chain import Depth, without
 from flatout_agent.boost import Switch
 from flatout_agent.boosts import names
@@ -27,7 +28,7 @@ from flatout_agent.live.budget import Budget
 from flatout_agent.live.calls import RecordedCall, again
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.checks import Checked
-from flatout_agent.live.failed_calls import CALLED
+from flatout_agent.live.failed_calls import CALLED, first_line
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.recipe import Tuning
 from flatout_agent.live.state import Story, Tick
@@ -312,6 +313,9 @@ class LiveWatch(RunWatch):
     def program_ends(self) -> None:
         self.background.end()
         if self.story is not None:
+            error = tracebacks.ending()
+            if error is not None:
+                self.tuning.blame(first_line(error))
             self.tuning.left_over("the program ended before it could be tried")
         if self.job.steps:
             self.tell(self.summary())

@@ -11,8 +11,9 @@ LiveVerdict = Literal[
 ]
 """same: no difference that matters; different: refused by the guard; declined: does not apply, or
 did not take hold; untried: no time, or not worth it; dropped: was kept, then taken out again."""
-WhyUntried = Literal["needs_start", "program_ended", "no_time", "not_worth_it"]
-"""needs_start: it can be switched only when the program starts."""
+WhyUntried = Literal["needs_start", "program_ended", "program_failed", "no_time", "not_worth_it"]
+"""needs_start: it can be switched only when the program starts. program_failed: it was on with
+others when the program failed."""
 
 
 SHORT_S = 10.0
@@ -70,6 +71,8 @@ class LiveOrders:
     """... the pairs on which this rests, ..."""
     measured: tuple[str, ...] = ()
     """... and those of them that were compared alone."""
+    alone: bool = False
+    """Try each boost alone: an earlier process failed with several on."""
     compared: tuple[Compared, ...] = ()
     stop: bool = False
     """End the program when everything is decided, as it was started only for the answer."""

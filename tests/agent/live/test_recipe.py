@@ -470,6 +470,46 @@ def test_what_was_decided_stays_decided_when_the_program_ends_while_others_are_t
     assert program.decided()["gc-pause"].why_untried == "program_ended"
 
 
+def fail_under(
+    boost: str, *allowed: str, speeds: Speeds | None = None, **orders: object
+) -> Program:
+    """A program that fails in its own code as soon as it has trained a step with this boost on."""
+    program = Program(speeds or {})
+    asked = wire.LiveOrders(allowed=allowed, **orders)  # type: ignore[arg-type]
+    tuning = Tuning(program, asked, Budget(asked, program.now))
+    story = tuning.run(())
+    next(story)
+    while boost not in program.ids:
+        story.send(program.tick())
+    tuning.blame("ValueError: wrong type")
+    tuning.left_over("the program ended before it could be tried")
+    return program
+
+
+def test_when_the_program_fails_all_that_were_being_tried_are_tried_alone_next() -> None:
+    boosts = ("bf16-autocast", "allocator", "fused-optimizer")
+    decided = fail_under("bf16-autocast", *boosts, stop=True).decided()
+    assert {decided[boost].why_untried for boost in boosts} == {"program_failed"}
+    assert decided["allocator"].reason == "the program failed under it: ValueError: wrong type"
+    program = fail_under("bf16-autocast", *boosts, stop=True, alone=True)
+    decided = program.decided()
+    assert (decided["bf16-autocast"].verdict, decided["bf16-autocast"].why_untried) == (
+        "failed",
+        None,
+    )
+    assert decided["allocator"].why_untried != "program_failed"
+
+
+def test_when_a_real_run_fails_what_is_kept_is_not_suspected() -> None:
+    """It may fail for any reason: its plan is not thrown away for that."""
+    for stop in (False, True):
+        program = Program({"bf16-autocast": 2.0})
+        tuning = tune(program, "bf16-autocast", stop=stop)
+        assert kept(tuning) == ["bf16-autocast"]
+        tuning.blame("ValueError: wrong type")
+        assert kept(tuning) == ([] if stop else ["bf16-autocast"])
+
+
 def test_pairs_of_a_comparison_that_the_end_of_the_program_cuts_off_are_told() -> None:
     program = Program({}, noise=0.05)
     tune(program, "gc-pause", "allocator", steps=70, budget_s=60.0)
