@@ -651,12 +651,14 @@ class Tuning:
             return
         self.comparer.forget(group)
         began = self.machinery.now()
-        answer = yield from self.comparer.compare(group, [], self.state.on)
+        answer = yield from self.comparer.compare(group, [], self.state.on, last=True)
         if answer.verdict == "broken":
             self._broken(group, answer, began)
             return
         least = 1 + (decide.MATTERS if enough else LIKELY)
-        if answer.verdict == "faster" or (answer.verdict == "unclear" and answer.gain > least):
+        unclear = answer.verdict == "unclear"
+        confirmed = self.budget.reserved_s > 0  # fresh processes have the last word
+        if answer.verdict == "faster" or (unclear and (confirmed or answer.gain > least)):
             self.state.measured(answer)
             return
         why = OWN if answer.verdict == "nonfinite" else decide.why_not(answer)

@@ -681,6 +681,25 @@ def test_one_that_never_takes_hold_is_let_go_after_a_few_steps() -> None:
     assert [len(row.ratios) for row in tuning.compared] == [1]
 
 
+@pytest.mark.parametrize("reserved_s", [0.0, 10.0])
+def test_a_doubtful_gain_is_left_to_the_confirmation_if_there_is_one(reserved_s: float) -> None:
+    program = Program({}, noise=0.2)
+    orders = wire.LiveOrders(budget_s=20.0, stop=True)
+    tuning = Tuning(program, orders, Budget(orders, program.now))
+    tuning.budget.begin()
+    tuning.budget.reserved_s, tuning.budget.found = reserved_s, True
+    tuning.state.written_s = STEP_S
+    tuning.state.keep([Candidate("gc-pause", {}, load("gc-pause").BOOST, 1.02)], 1.3, 1)
+    story = tuning._verify()
+    next(story)
+    with pytest.raises(StopIteration):
+        while True:
+            story.send(program.tick())
+    (compared,) = tuning.compared
+    assert len(compared.ratios) > 1, "the time that is left is not for anything else"
+    assert kept(tuning) == (["gc-pause"] if reserved_s else [])
+
+
 def test_other_parameters_without_a_clear_answer_are_let_go_when_the_time_is_up() -> None:
     program = Program({})
     orders = wire.LiveOrders(allowed=(), budget_s=1.0, stop=True)
