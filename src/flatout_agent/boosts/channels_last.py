@@ -47,6 +47,7 @@ from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup, speedup_of_work
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.channels_last import ChannelsLast, convolutions, is_channels_last
+from flatout_agent.speedups.kept_tensors import KeptTensors
 
 if TYPE_CHECKING:
     import torch
@@ -112,6 +113,7 @@ class Layout(ChannelsLast):
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(model, [4])
         self.calls = 0
+        self._kept = KeptTensors(model, self._usual)
         self.proven: set[bool] = set()
         """Modes (training or not) in which a call has succeeded."""
 
@@ -124,7 +126,7 @@ class Layout(ChannelsLast):
             self.calls += 1
             training = self.model.training
             output = self.call(
-                lambda: call(*self.to(args), **self.to(kwargs)),
+                lambda: self._kept.around(lambda: call(*self.to(args), **self.to(kwargs))),
                 lambda: call(*args, **kwargs),
                 keep=training not in self.proven,
             )

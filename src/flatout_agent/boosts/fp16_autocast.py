@@ -102,7 +102,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     scaler = _scalers.get(job)
     if scaler is None:
         scaler = _scalers[job] = Scaler()
-    autocast = AutocastCall(device, torch.float16)
+    autocast = AutocastCall(target, device, torch.float16)
 
     def layer(call: Callable[..., Any]) -> Callable[..., Any]:
         return scaler.watch(autocast.layer(call))

@@ -95,7 +95,7 @@ class ChannelsLast:
         self.converted += changed is not tensor
         if changed is not tensor and changed.requires_grad and tensor.is_contiguous():
             # The program may take this gradient (a gradient penalty, an attack) and view() it.
-            changed.register_hook(torch.Tensor.contiguous)
+            changed.register_hook(torch.Tensor.contiguous)  # type: ignore[no-untyped-call]
         return changed
 
     def _back(self, tensor: torch.Tensor) -> Any:

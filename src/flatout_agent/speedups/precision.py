@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from flatout_agent.boost import Declined
 from flatout_agent.speedups import nests
+from flatout_agent.speedups.kept_tensors import KeptTensors
 
 if TYPE_CHECKING:
     import torch
@@ -190,17 +191,20 @@ def bf16_call(model: torch.nn.Module) -> tuple[AutocastCall, Bf16Support]:
         raise Declined(f"bfloat16: {bf16.detail}")
     if not torch.amp.is_autocast_available(device):
         raise Declined(f"torch has no autocast for devices of type {device}")
-    return AutocastCall(device, torch.bfloat16), bf16
+    return AutocastCall(model, device, torch.bfloat16), bf16
 
 
 class AutocastCall:
-    """A layer that runs a model's call under autocast and returns float32."""
+    """A layer that runs a model's call under autocast; its results are float32, also those that
+    the model keeps in attributes.
+    """
 
     CHECKS = 3
     """Training calls whose graph is inspected before giving up on finding low precision."""
 
-    def __init__(self, device: str, dtype: torch.dtype) -> None:
+    def __init__(self, model: torch.nn.Module, device: str, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
+        self._kept = KeptTensors(model, self._float32)
         self.calls = 0
         self.left_alone = 0
         """Calls that the script itself runs under autocast."""
@@ -216,8 +220,7 @@ class AutocastCall:
             if torch.is_autocast_enabled(self.device):
                 self.left_alone += 1
                 return call(*args, **kwargs)
-            with torch.autocast(self.device, self.dtype):
-                output = call(*args, **kwargs)
+            output = self._kept.around(lambda: self._in_autocast(call, args, kwargs))
             self.calls += 1
             if not self.low and self.checks < self.CHECKS and torch.is_grad_enabled():
                 self.checks += 1
@@ -225,6 +228,12 @@ class AutocastCall:
             return nests.change(output, self._float32)
 
         return in_autocast
+
+    def _in_autocast(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        import torch
+
+        with torch.autocast(self.device, self.dtype):
+            return call(*args, **kwargs)
 
     def _float32(self, tensor: torch.Tensor) -> Any:
         return tensor.float() if tensor.dtype == self.dtype else tensor

@@ -1,0 +1,80 @@
+"""Tensors that a model's call leaves in attributes of its modules, for code outside it to read.
+
+A term of the loss (`self.kl`), the balance of experts, attention weights for a plot: the program
+finds them in the type and memory format that they have without the boost, so nothing fails that
+would not fail without it (bfloat16 has no NumPy type, `.view()` needs the usual format).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent.speedups.nests import is_tensor
+
+if TYPE_CHECKING:
+    import torch
+
+LOOKS = 3
+"""Calls after which the attributes are known, in training and in evaluation."""
+MOST_MEMBERS = 64
+"""Longer lists are not looked through: they hold data, not what a call computed."""
+
+
+class KeptTensors:
+    """Those of one model: tensors, and lists, tuples and dicts of them."""
+
+    def __init__(self, model: torch.nn.Module, usual: Callable[[torch.Tensor], Any]) -> None:
+        """usual: a tensor as it is without the boost; the same object if nothing differs."""
+        self._model, self._usual = model, usual
+        self._looks = {True: 0, False: 0}
+        self._places: dict[tuple[int, str], dict[str, Any]] = {}
+        """The `__dict__` of a module, by its id and the attribute's name."""
+
+    def around(self, call: Callable[[], Any]) -> Any:
+        """The call's result; its tensors in attributes are as usual afterwards."""
+        import torch
+
+        training = self._model.training
+        if torch.compiler.is_compiling():
+            return call()
+        if self._looks[training] >= LOOKS:
+            output = call()
+        else:
+            self._looks[training] += 1
+            before = {(id(owner), name): value for owner, name, value in self._attributes()}
+            output = call()
+            for owner, name, value in self._attributes():
+                # A tensor that the program itself has put there in another format stays.
+                own = is_tensor(value) and value is before.get((id(owner), name))
+                if not own and self._changed(value) is not value:
+                    self._places[id(owner), name] = owner
+        for (_, name), owner in self._places.items():
+            if name in owner:
+                owner[name] = self._changed(owner[name])
+        return output
+
+    def _attributes(self) -> Iterator[tuple[dict[str, Any], str, Any]]:
+        import torch
+
+        modules_own = vars(torch.nn.Module())
+        for module in self._model.modules():
+            owner = vars(module)
+            for name, value in owner.items():
+                several = type(value) in (list, tuple, dict) and len(value) <= MOST_MEMBERS
+                if name not in modules_own and (several or is_tensor(value)):
+                    yield owner, name, value
+
+    def _changed(self, value: Any) -> Any:
+        """The value with its tensors as usual, or the same object if all of them are."""
+        if is_tensor(value):
+            return self._usual(value)
+        if type(value) not in (list, tuple, dict):
+            return value
+        members = list(value.values() if type(value) is dict else value)
+        changed = [self._usual(member) if is_tensor(member) else member for member in members]
+        if all(new is old for new, old in zip(changed, members, strict=True)):
+            return value
+        return (
+            dict(zip(value, changed, strict=True)) if type(value) is dict else type(value)(changed)
+        )

@@ -1,0 +1,91 @@
+"""What models keep in attributes, under the boosts that compute in another type or format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flatout_agent.attach.chain import Depth
+from flatout_agent.boosts import channels_last
+from flatout_agent.job import Job
+from flatout_agent.speedups.precision import AutocastCall
+
+
+class Keeping(nn.Module):
+    """Keeps a term of the loss, activations, a constant of its own, and a buffer."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.head = nn.Linear(8, 8), nn.Linear(8, 2)
+        self.own = torch.ones(1, dtype=torch.bfloat16)
+        self.register_buffer("scale", torch.ones(1, dtype=torch.bfloat16))
+        self.hidden: Tensor | None = None
+        self.layers: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.fc(x)
+        if self.training:
+            self.hidden = hidden
+        self.layers = [hidden, torch.relu(hidden)]
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+class Convolution(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.map: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.map = self.conv(x)
+        return self.map.mean((1, 2, 3))
+
+
+def in_bf16(model: nn.Module) -> Any:
+    layer = AutocastCall(model, "cpu", torch.bfloat16)
+    return Job().wrap_call(model, Depth.PRECISION, layer.layer)
+
+
+def test_kept_activations_are_float32_and_still_have_their_gradient() -> None:
+    model = Keeping()
+    in_bf16(model)
+    for _ in range(5):
+        model(torch.randn(4, 8))
+        assert model.hidden is not None
+        assert [kept.dtype for kept in (model.hidden, *model.layers)] == 3 * [torch.float32]
+    model.hidden.sum().backward()
+    assert model.fc.weight.grad is not None
+
+
+def test_what_the_model_itself_has_in_bfloat16_stays() -> None:
+    model = Keeping()
+    in_bf16(model)
+    model(torch.randn(4, 8))
+    assert model.own.dtype is model.scale.dtype is torch.bfloat16
+
+
+def test_attributes_that_are_set_in_training_only_are_seen_after_evaluations() -> None:
+    model = Keeping().eval()
+    in_bf16(model)
+    for _ in range(5):
+        model(torch.randn(4, 8))
+    assert model.hidden is None
+    model.train()
+    model(torch.randn(4, 8))
+    assert model.hidden is not None
+    assert model.hidden.dtype is torch.float32
+
+
+def test_a_kept_feature_map_can_be_viewed_under_channels_last() -> None:
+    model = Convolution()
+    applied = channels_last.apply(Job(), model, {})
+    for _ in range(5):
+        model(torch.randn(4, 3, 8, 8))
+        assert model.map is not None
+        assert model.map.view(4, -1).shape == (4, 256)
+    assert applied.engaged() == (True, "")
