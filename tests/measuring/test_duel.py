@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,6 +16,8 @@ from flatout.measuring.duel import DuelFailedError, Side
 from flatout.measuring.trial import Bench
 from flatout.nouns.plan import PlannedBoost
 from flatout.probing import neighbours
+from flatout.running.one.trial_process import TrialProcess
+from flatout_agent import wire
 from measuring.programs import PAUSED, SLOW_UNLESS_PAUSED, at_each_step
 from measuring.test_trial import bench
 from processes import under_orders
@@ -31,6 +34,7 @@ def alone() -> Iterator[None]:
     """Tests run side by side: what others take of the cores is looked at where a test says so."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(neighbours.Stretch, "disturbed", lambda stretch: False)
+        patch.setattr(duel, "LATE", float("inf"))
         yield
 
 
@@ -99,6 +103,31 @@ def test_windows_in_turn(fought: Fought) -> None:
 
 
 @pytest.mark.thorough
+def player(step_s: float, **late_s: float) -> duel._Player:
+    """A program of ten warm-up steps and three windows of ten steps; late: the seconds of steps."""
+    made = duel._Player(cast(TrialProcess, None))
+    for index in range(40):
+        phase: wire.Phase = "warmup" if index < 10 else "window"
+        wall_s = late_s.get(f"step_{index}", step_s)
+        step = wire.StepTaken(index, phase, wall_s, 0.0, 0.0, 1, max(0, index // 10 - 1))
+        made.processes.add(7, step)
+    return made
+
+
+def test_a_step_that_is_late_in_both_programs_is_left_out_of_their_windows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(duel, "LATE", 3.0)
+    untouched = player(0.2, step_12=2.0, step_23=2.0)
+    planned = player(0.1, step_12=2.0, step_35=2.0)
+    before, after = duel._sides([untouched, planned], 3)
+    assert before.windows_ms == pytest.approx((200, 380, 200))
+    assert after.windows_ms == pytest.approx((100, 100, 290))
+    often = {f"step_{index}": 2.0 for index in range(0, 40, 5)}  # every fifth step trains more
+    before, after = duel._sides([player(0.2, **often), player(0.1, **often)], 3)
+    assert before.windows_ms == pytest.approx(3 * (560,))
+
+
 def test_on_a_crowded_device_only_one_of_them_is_there_at_a_time(tmp_path: Path) -> None:
     text = at_each_step("print('at', time.monotonic(), flush=True); time.sleep(0.02)")
     table = dataclasses.replace(bench(tmp_path, text), crowded=True)

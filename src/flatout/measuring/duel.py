@@ -29,6 +29,9 @@ WARM_S = 3.0
 """The most seconds a program warms up before its first window: pairs even out the rest."""
 MOST_DISTURBED = 5
 """After so many disturbed pairs, another would be disturbed too."""
+LATE, LATE_SHARE = 3.0, 0.1
+"""A step that takes this many times the usual in both programs holds something else, such as an
+evaluation of parts of the model, if at most this share of the steps does."""
 PairDone = Callable[[int, float | None], None]
 Unclear = Callable[[tuple[float, ...]], bool]
 
@@ -122,8 +125,17 @@ class _Player:
                 text.replace(gate)  # appears at once, content included
         self.reach(0, True, deadline)
 
-    def side(self, count: int | None = None) -> Side:
-        """The figures of its first `count` windows; None means all."""
+    def late_steps(self) -> set[int]:
+        """The indices of rare steps that take far longer than the others."""
+        steps = self.processes.leading.steps if self.processes.leading is not None else []
+        if not steps:
+            return set()
+        usual_s = statistics.median(step.wall_s - step.eval_s for step in steps)
+        late = {step.index for step in steps if step.wall_s - step.eval_s > LATE * usual_s}
+        return late if len(late) <= LATE_SHARE * len(steps) else set()
+
+    def side(self, without: set[int], count: int) -> Side:
+        """The figures of its first `count` windows, without these steps."""
         leading = self.processes.leading
         if leading is None:
             raise DuelFailedError("no step was taken")
@@ -131,10 +143,10 @@ class _Player:
         for step in leading.steps:
             if step.phase == "window":
                 windows.setdefault(step.window, []).append(step)
-        means = [
-            1000 * statistics.mean(step.wall_s - step.eval_s for step in steps)
-            for _, steps in sorted(windows.items())
-        ]
+        means = []
+        for _, steps in sorted(windows.items()):
+            usual = [step for step in steps if step.index not in without] or steps
+            means.append(1000 * statistics.mean(step.wall_s - step.eval_s for step in usual))
         disturbed = tuple(self.disturbed[:count])
         return Side(tuple(means[:count]), leading.losses, leading, disturbed)
 
@@ -179,7 +191,14 @@ def fight(
         except DuelFailedError as error:
             if not ratios or (isinstance(error, EndedEarlyError) and len(ratios) < pairs):
                 raise
-        return players[0].side(len(ratios)), players[1].side(len(ratios))
+        return _sides(players, len(ratios))
+
+
+def _sides(players: list[_Player], count: int) -> tuple[Side, Side]:
+    """The figures of the first `count` windows, without steps that are late in both programs."""
+    untouched, plan = players
+    late = untouched.late_steps() & plan.late_steps()
+    return untouched.side(late, count), plan.side(late, count)
 
 
 def _windows(
@@ -198,7 +217,7 @@ def _windows(
         on_pair(number + 1, None)
         for player in players:
             player.play(number, number == most - 1, deadline)
-        untouched, plan = (player.side().windows_ms[number] for player in players)
+        untouched, plan = (side.windows_ms[number] for side in _sides(players, number + 1))
         ratios.append(untouched / plan)
         if not any(player.disturbed[number] for player in players):
             undisturbed.append(ratios[-1])

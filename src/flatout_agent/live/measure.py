@@ -223,7 +223,7 @@ def _counts(tick: Tick, sizes: Sizes) -> bool:
 
 
 def _disturbed(seconds: list[float]) -> bool:
-    usual = statistics.median(seconds)
+    usual = statistics.median_low(seconds)  # of two, one may hold an evaluation
     late = sum(value - usual for value in seconds if value > DISTURBED * usual)
     return late > DISTURBED_SHARE * usual * len(seconds)
 
@@ -313,7 +313,8 @@ class Measure:
         repeat.
         """
         unit_s = self.state.written_s
-        if base or unit_s < NO_SKIP_S or self.accelerated or len(written) < 2:
+        too_few = len(written) < 2 or _disturbed(written)
+        if base or unit_s < NO_SKIP_S or self.accelerated or too_few:
             return (yield from self.pair(base, trial))
         self.broken_by_trial = False
         if not self.machinery.sound():

@@ -143,6 +143,11 @@ def test_a_few_very_late_steps_disturb_a_block(late, disturbed):
     assert block.disturbed is disturbed
 
 
+def test_of_two_long_steps_one_with_an_evaluation_disturbs_the_block():
+    block, _ = collect(2, [Tick(0.5, 32, True), Tick(2.8, 32, True)])
+    assert block.disturbed
+
+
 def test_of_a_program_that_saves_at_each_step_every_unit_counts():
     block, taken = collect(4, steady(1000, clean=False))
     assert taken == 3 * 4 + 8
