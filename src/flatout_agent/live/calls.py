@@ -18,7 +18,10 @@ import torch
 
 from flatout_agent.live.without_dropout import WithoutDropout
 from flatout_agent.speedups import forward_state, nests
+from flatout_agent.speedups.kept_tensors import attributes
 
+MOST_KEPT = 4
+"""Of more tensors than this that a call keeps, only those are compared that no result needs."""
 ACCELERATORS = ("cuda", "xpu", "mps")
 DEVICES = ("cpu", *ACCELERATORS)
 
@@ -46,6 +49,8 @@ class RecordedCall:
     repetition is not compared with them."""
     output_gradients: list[torch.Tensor | None] = field(default_factory=list)
     """The gradient that came back at each output, or None if none did."""
+    attributes: list[tuple[int, str, int]] = field(default_factory=list)
+    """Where the last of these outputs are kept: attributes of modules (see `_kept`)."""
     outer: bool = False
     """Contributions from other outputs of the same call were removed from `output_gradients`."""
     twice: bool = False
@@ -116,6 +121,42 @@ def differentiable(nest: Any) -> list[torch.Tensor]:
     return list(tensors.values())
 
 
+def _kept(model: torch.nn.Module) -> dict[tuple[int, str, int], torch.Tensor]:
+    """The computed tensors that require gradients in attributes of the model's modules.
+
+    A term of the loss may be kept there instead of being returned. By the id of the module's
+    `__dict__`, the attribute's name, and the place in a list, tuple or dict.
+    """
+    found = {}
+    for owner, name, value in attributes(model):
+        members = value.values() if isinstance(value, dict) else value
+        for position, member in enumerate([value] if nests.is_tensor(value) else members):
+            if nests.is_tensor(member) and member.requires_grad and not member.is_leaf:
+                found[id(owner), name, position] = member
+    return found
+
+
+def kept_beside(
+    model: torch.nn.Module, returned: list[torch.Tensor]
+) -> dict[tuple[int, str, int], torch.Tensor]:
+    """The tensors that a call keeps and does not return; of many, only those that no result needs.
+
+    To tell the gradient of an activation that is kept from that of the results behind it takes a
+    backward pass for each.
+    """
+    ids = {id(tensor) for tensor in returned}
+    kept = {place: tensor for place, tensor in _kept(model).items() if id(tensor) not in ids}
+    if len(kept) <= MOST_KEPT:
+        return kept
+    inside, stack = set(), [tensor.grad_fn for tensor in returned]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in inside:
+            inside.add(node)
+            stack += [following for following, _ in node.next_functions]
+    return {place: tensor for place, tensor in kept.items() if tensor.grad_fn not in inside}
+
+
 def _autocast() -> dict[str, torch.dtype]:
     return {
         device: torch.get_autocast_dtype(device)
@@ -144,9 +185,14 @@ def finish(recorded: RecordedCall, output: Any, values: bool = True) -> None:
     recorded.drew = len(now) != len(recorded.random) or not all(
         map(torch.equal, recorded.random, now)
     )
-    for position, tensor in enumerate(differentiable(output)):
+    returned = differentiable(output)
+    kept = kept_beside(recorded.model, returned)
+    recorded.attributes = list(kept)
+    for position, tensor in enumerate([*returned, *kept.values()]):
         if values:
-            recorded.outputs.append(tensor.detach().clone())  # the program may write into it
+            value = tensor.detach()
+            # The program may write into what was returned.
+            recorded.outputs.append(value.clone() if position < len(returned) else value)
         recorded.output_gradients.append(None)
         _note_gradient(tensor, recorded, position)
 
@@ -255,9 +301,18 @@ def _make(recorded: RecordedCall) -> RepeatedCall:
 
     args, kwargs = nests.change(recorded.args, leaf), nests.change(recorded.kwargs, leaf)
     outputs = differentiable(recorded.model(*args, **kwargs))
-    values = [output.detach().clone() for output in outputs]
-    if len(outputs) != len(recorded.output_gradients):
+    if len(outputs) + len(recorded.attributes) != len(recorded.output_gradients):
         raise OtherOutputsError("the call gives other outputs than before")
+    kept = _kept(recorded.model) if recorded.attributes else {}
+    for position, place in enumerate(recorded.attributes, len(outputs)):
+        if recorded.output_gradients[position] is None:  # the loss does not use it
+            kept[place] = torch.zeros(())
+            if recorded.outputs:
+                recorded.outputs[position] = kept[place]
+        if place not in kept:
+            raise OtherOutputsError(f"the call keeps no {place[1]} with a gradient")
+        outputs.append(kept[place])
+    values = [output.detach().clone() for output in outputs]
     if not recorded.outer:
         _leave_out_inner(recorded, outputs)
     named = [(name, p) for name, p in recorded.model.named_parameters() if p.requires_grad]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.live.calls import RecordedCall, differentiable
+from flatout_agent.live.calls import RecordedCall, differentiable, kept_beside
 from flatout_agent.speedups.memory_counters import unused_bytes
 
 TOO_LITTLE = "too little GPU memory to compare"
@@ -33,7 +33,9 @@ def lack_for_call(
     waiting: calls already kept that await their gradients.
     """
     waiting_outputs = [tensor for recorded in waiting for tensor in recorded.outputs]
-    return _lack([*model.parameters(), *differentiable(output), *waiting_outputs], OF_A_CALL)
+    returned = differentiable(output)
+    kept = kept_beside(model, returned).values()
+    return _lack([*model.parameters(), *returned, *kept, *waiting_outputs], OF_A_CALL)
 
 
 def lack_for_update(optimizer: torch.optim.Optimizer) -> str | None:

@@ -21,6 +21,19 @@ MOST_MEMBERS = 64
 """Longer lists are not looked through: they hold data, not what a call computed."""
 
 
+def attributes(model: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """(`__dict__` of a module, name, value) of the attributes that may hold such tensors."""
+    import torch
+
+    modules_own = vars(torch.nn.Module())
+    for module in model.modules():
+        owner = vars(module)
+        for name, value in owner.items():
+            several = type(value) in (list, tuple, dict) and len(value) <= MOST_MEMBERS
+            if name not in modules_own and (several or is_tensor(value)):
+                yield owner, name, value
+
+
 class KeptTensors:
     """Those of one model: tensors, and lists, tuples and dicts of them."""
 
@@ -42,9 +55,9 @@ class KeptTensors:
             output = call()
         else:
             self._looks[training] += 1
-            before = {(id(owner), name): value for owner, name, value in self._attributes()}
+            before = {(id(owner), name): value for owner, name, value in attributes(self._model)}
             output = call()
-            for owner, name, value in self._attributes():
+            for owner, name, value in attributes(self._model):
                 # A tensor that the program itself has put there in another format stays.
                 own = is_tensor(value) and value is before.get((id(owner), name))
                 if not own and self._changed(value) is not value:
@@ -53,17 +66,6 @@ class KeptTensors:
             if name in owner:
                 owner[name] = self._changed(owner[name])
         return output
-
-    def _attributes(self) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        import torch
-
-        modules_own = vars(torch.nn.Module())
-        for module in self._model.modules():
-            owner = vars(module)
-            for name, value in owner.items():
-                several = type(value) in (list, tuple, dict) and len(value) <= MOST_MEMBERS
-                if name not in modules_own and (several or is_tensor(value)):
-                    yield owner, name, value
 
     def _changed(self, value: Any) -> Any:
         """The value with its tensors as usual, or the same object if all of them are."""

@@ -74,6 +74,30 @@ def test_outputs_are_compared_where_the_loss_uses_them(program, monkeypatch):
     assert not run.check("trim-padding").passed
 
 
+@pytest.mark.parametrize("activations", [0, 9])
+@pytest.mark.parametrize("used", [True, False])
+def test_a_loss_that_the_model_keeps_is_compared_if_the_program_uses_it(program, used, activations):
+    class Balanced(Pooled):
+        """Keeps a second loss, as mixtures of experts do; here padding counts in it."""
+
+        def forward(self, x: Any) -> Any:
+            self.extra = self.embed(x).square().mean()
+            self.seen = [self.embed.weight[1:] * 2 for _ in range(activations)]
+            return super().forward(x) + sum(seen.sum() for seen in self.seen)
+
+    run: Program = program(Balanced(True, 0.0), words)
+    run.boosts["trim-padding"] = boost
+
+    def step() -> None:
+        x, y = words()
+        loss = nn.functional.cross_entropy(run.model(x), y)
+        run.backward(loss + run.model.extra if used else loss)
+        run.update()
+
+    verdict = run.check("trim-padding", step)
+    assert verdict.passed is not used, verdict.reason
+
+
 def test_what_the_guard_cannot_compare_is_not_kept(program):
     run: Program = program(Pooled(True, 0.0), words)
     run.boosts["trim-padding"] = boost
