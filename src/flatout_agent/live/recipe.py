@@ -655,10 +655,9 @@ class Tuning:
         if answer.verdict == "broken":
             self._broken(group, answer, began)
             return
-        least = 1 + (decide.MATTERS if enough else LIKELY)
-        unclear = answer.verdict == "unclear"
         confirmed = self.budget.reserved_s > 0  # fresh processes have the last word
-        if answer.verdict == "faster" or (unclear and (confirmed or answer.gain > least)):
+        least = 1.0 if confirmed else 1 + (decide.MATTERS if enough else LIKELY)
+        if answer.verdict == "faster" or (answer.verdict == "unclear" and answer.gain > least):
             self.state.measured(answer)
             return
         why = OWN if answer.verdict == "nonfinite" else decide.why_not(answer)
@@ -771,9 +770,11 @@ class Tuning:
     def _believed(self, candidate: Candidate, answer: decide.Answer) -> bool:
         """Whether it goes into the plan although the time for its pairs is used up.
 
-        An interval half as wide would exclude 1. After a throw-away run the plan is confirmed as a
-        whole; a boost that compiles must be beyond doubt.
+        After a throw-away run the plan is confirmed as a whole: an interval half as wide would
+        exclude 1, or one two thirds as wide if there is no time for that. A boost that compiles
+        must be beyond doubt.
         """
+        share = 0.5 if self.budget.reserved_s else 2 / 3
         loads = candidate.boost.switch is Switch.ITERATOR  # its blocks are long
         pairs = 2 if loads and answer.gain > QUICK_GAIN else decide.FEWEST
         return (
@@ -782,7 +783,7 @@ class Tuning:
             and answer.verdict == "unclear"
             and answer.pairs >= pairs
             and answer.gain > 1 + LIKELY
-            and answer.low > 1 / answer.gain
+            and math.log(answer.low) > math.log(answer.gain) * (1 - 1 / share)
         )
 
     def _pays(self, answer: decide.Answer, start_s: float) -> bool:

@@ -683,7 +683,7 @@ def test_one_that_never_takes_hold_is_let_go_after_a_few_steps() -> None:
 
 @pytest.mark.parametrize("reserved_s", [0.0, 10.0])
 def test_a_doubtful_gain_is_left_to_the_confirmation_if_there_is_one(reserved_s: float) -> None:
-    program = Program({}, noise=0.2)
+    program = Program({"gc-pause": 1.03}, noise=0.2)
     orders = wire.LiveOrders(budget_s=20.0, stop=True)
     tuning = Tuning(program, orders, Budget(orders, program.now))
     tuning.budget.begin()
