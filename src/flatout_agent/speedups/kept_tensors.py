@@ -64,8 +64,18 @@ class KeptTensors:
                     self._places[id(owner), name] = owner
         for (_, name), owner in self._places.items():
             if name in owner:
-                owner[name] = self._changed(owner[name])
+                self._put_back(owner, name)
         return output
+
+    def _put_back(self, owner: dict[str, Any], name: str) -> None:
+        """Replace the tensors of an attribute; a list or dict stays the same object."""
+        value = owner[name]
+        if type(value) is list:
+            value[:] = self._changed(value)
+        elif type(value) is dict:
+            value.update(self._changed(value))
+        else:
+            owner[name] = self._changed(value)
 
     def _changed(self, value: Any) -> Any:
         """The value with its tensors as usual, or the same object if all of them are."""

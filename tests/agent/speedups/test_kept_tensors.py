@@ -62,6 +62,26 @@ def test_kept_activations_are_float32_and_still_have_their_gradient() -> None:
     assert model.fc.weight.grad is not None
 
 
+def test_a_list_that_two_modules_share_stays_shared() -> None:
+    class Sharing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.seen = nn.Linear(8, 8), seen
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen.clear()
+            self.seen.append(self.fc(x))
+            return self.seen[0]
+
+    seen: list[Tensor] = []
+    model = Sharing()
+    in_bf16(model)
+    for _ in range(5):
+        model(torch.randn(4, 8))
+        assert model.seen is seen
+        assert seen[0].dtype is torch.float32
+
+
 def test_what_the_model_itself_has_in_bfloat16_stays() -> None:
     model = Keeping()
     in_bf16(model)
