@@ -21,7 +21,7 @@ from flatout_agent.speedups import forward_state, nests
 from flatout_agent.speedups.kept_tensors import attributes
 
 MOST_KEPT = 4
-"""Of more tensors than this that a call keeps, only those are compared that no result needs."""
+"""If a call keeps more tensors than this, only those that no result needs are compared."""
 ACCELERATORS = ("cuda", "xpu", "mps")
 DEVICES = ("cpu", *ACCELERATORS)
 
@@ -139,7 +139,7 @@ def _kept(model: torch.nn.Module) -> dict[tuple[int, str, int], torch.Tensor]:
 def kept_beside(
     model: torch.nn.Module, returned: list[torch.Tensor]
 ) -> dict[tuple[int, str, int], torch.Tensor]:
-    """The tensors that a call keeps and does not return; of many, only those that no result needs.
+    """The tensors that a call keeps and does not return (see `MOST_KEPT`).
 
     To tell the gradient of an activation that is kept from that of the results behind it takes a
     backward pass for each.
