@@ -130,8 +130,8 @@ class _Player:
         steps = self.processes.leading.steps if self.processes.leading is not None else []
         if not steps:
             return set()
-        usual_s = statistics.median(step.wall_s - step.eval_s for step in steps)
-        late = {step.index for step in steps if step.wall_s - step.eval_s > LATE * usual_s}
+        usual_s = statistics.median(step.train_s for step in steps)
+        late = {step.index for step in steps if step.train_s > LATE * usual_s}
         return late if len(late) <= LATE_SHARE * len(steps) else set()
 
     def side(self, without: set[int], count: int) -> Side:
@@ -146,7 +146,7 @@ class _Player:
         means = []
         for _, steps in sorted(windows.items()):
             usual = [step for step in steps if step.index not in without] or steps
-            means.append(1000 * statistics.mean(step.wall_s - step.eval_s for step in usual))
+            means.append(1000 * statistics.mean(step.train_s for step in usual))
         disturbed = tuple(self.disturbed[:count])
         return Side(tuple(means[:count]), leading.losses, leading, disturbed)
 

@@ -25,6 +25,8 @@ TOO_WIDE = 2.0
 """Where the ends of an interval around 1 are so many times apart, its middle says nothing."""
 AS_WRITTEN = "as written"
 """Names the row of the program without boosts."""
+TAKEN_OUT = ("dropped", "failed")
+"""Verdicts after which a boost that was kept is kept no longer."""
 VERDICTS = {
     "kept": Verdict.KEPT,
     "slower": Verdict.SLOWER,
@@ -105,7 +107,7 @@ def planned(run: LiveRun, before: Sequence[PlannedBoost] = ()) -> tuple[PlannedB
     """
     boosts = {boost.id: boost for boost in before}
     for decision in run.decisions:
-        if decision.verdict in ("dropped", "failed"):
+        if decision.verdict in TAKEN_OUT:
             boosts.pop(decision.id, None)
         elif decision.verdict == "kept":
             earlier = boosts.pop(decision.id, None)
@@ -200,11 +202,16 @@ def rows(run: LiveRun, before: Sequence[str] = ()) -> list[Trial]:
             trials.append(whole(decision, on))
         group = decision.together
         trials.append(trial(decision, on))
-        if decision.verdict == "kept" and decision.id not in on:
-            on.append(decision.id)
-        if decision.verdict in ("dropped", "failed") and decision.id in on:
-            on.remove(decision.id)
+        follow(on, decision)
     return trials
+
+
+def follow(on: list[str], decision: wire.Decided) -> None:
+    """Bring the ids of the kept boosts up to date with a decision."""
+    if decision.verdict == "kept" and decision.id not in on:
+        on.append(decision.id)
+    if decision.verdict in TAKEN_OUT and decision.id in on:
+        on.remove(decision.id)
 
 
 def last_word(trials: Sequence[Trial]) -> list[Trial]:

@@ -49,7 +49,7 @@ def measured(process: Process, peak_bytes: int | None, world: int = 1) -> Measur
     window = [step for step in process.steps if step.phase == "window"]
     if len(window) < LEAST_STEPS:
         return None
-    times = [step.wall_s - step.eval_s for step in window]
+    times = [step.train_s for step in window]
     total = sum(times)
     evaluations = [step.eval_s for step in window if step.eval_s]
     samples = sum(step.samples for step in window) * world
@@ -70,5 +70,5 @@ def measured(process: Process, peak_bytes: int | None, world: int = 1) -> Measur
 
 def _start_up_s(steps: list[wire.StepTaken], steady_s: float) -> float:
     """Time of the first steps beyond that of as many steady steps: mostly compilation."""
-    early = [step.wall_s - step.eval_s for step in steps if step.phase != "window"]
+    early = [step.train_s for step in steps if step.phase != "window"]
     return sum(time - steady_s for time in early if time > 2 * steady_s)

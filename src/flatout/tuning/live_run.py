@@ -121,8 +121,9 @@ class LiveTuning:
             return None
         rows = tuple(live.rows(run, [boost.id for boost in self.boosts]))
         now_ms = summary.now_ms if summary.kept else None
-        failed = [str(row.tried) for row in rows if row.why_untried == "program_failed"]
-        untried = [str(row.tried) for row in rows if row.left and str(row.tried) not in failed]
+        left = [row for row in rows if row.left]
+        failed = [str(row.tried) for row in left if row.why_untried == "program_failed"]
+        untried = [str(row.tried) for row in left if row.why_untried != "program_failed"]
         plan = planning.of_run(command, run, machine, self.plan)
         return Tuned(
             command=command.display,

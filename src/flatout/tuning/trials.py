@@ -229,9 +229,8 @@ def _step_s(unit_ms: float, micro_steps: bool, facts: wire.JobFacts | None) -> f
 def _over(attempt: FinishedTuning, kept: bool, deadline: float, whole_s: float) -> bool:
     """Whether another process would gain nothing, or the time is up."""
     summary = attempt.run.summary
-    if summary is not None and summary.settled:
-        return True
-    if attempt.returncode and not _blamed(attempt):
+    settled = summary is not None and summary.settled
+    if settled or (attempt.returncode and not _blamed(attempt)):
         return True
     step_s = attempt.wall_s
     if summary is not None:
@@ -266,10 +265,7 @@ class _Relay:
             self.observer.finished(live.whole(record, self.on))
         elif not record.together:
             self.observer.finished(live.trial(record, self.on))
-        if record.verdict == "kept" and record.id not in self.on:
-            self.on.append(record.id)
-        elif record.verdict in ("dropped", "failed") and record.id in self.on:
-            self.on.remove(record.id)
+        live.follow(self.on, record)
 
 
 def _row_as_written(run: LiveRun) -> tuple[Trial, ...]:

@@ -91,7 +91,8 @@ class Booster:
         if idle is not None:
             self._idle[boost] = idle
         applied = self.applied.pop(boost, [])
-        if any(hold for hold, _ in self._answers(boost, applied)):
+        unknown = idle is None and boost not in self._took_hold
+        if unknown and any(hold for hold, _ in self._answers(boost, applied)):
             self._took_hold.add(boost)
         for part in reversed(applied):
             self.recorder.safely(f"undo {boost}", part.undo)

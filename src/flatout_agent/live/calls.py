@@ -20,6 +20,9 @@ from flatout_agent.live.without_dropout import WithoutDropout
 from flatout_agent.speedups import forward_state, nests
 from flatout_agent.speedups.kept_tensors import attributes
 
+Place = tuple[int, str, Any]
+"""A tensor that a model keeps: the id of a module's `__dict__`, the attribute's name, and the key
+in a list, tuple or dict."""
 MOST_KEPT = 4
 """If a call keeps more tensors than this, only those that no result needs are compared."""
 ACCELERATORS = ("cuda", "xpu", "mps")
@@ -49,7 +52,7 @@ class RecordedCall:
     repetition is not compared with them."""
     output_gradients: list[torch.Tensor | None] = field(default_factory=list)
     """The gradient that came back at each output, or None if none did."""
-    attributes: list[tuple[int, str, int]] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     """Where the last of these outputs are kept: attributes of modules (see `_kept`)."""
     outer: bool = False
     """Contributions from other outputs of the same call were removed from `output_gradients`."""
@@ -121,24 +124,21 @@ def differentiable(nest: Any) -> list[torch.Tensor]:
     return list(tensors.values())
 
 
-def _kept(model: torch.nn.Module) -> dict[tuple[int, str, int], torch.Tensor]:
+def _kept(model: torch.nn.Module) -> dict[Place, torch.Tensor]:
     """The computed tensors that require gradients in attributes of the model's modules.
 
-    A term of the loss may be kept there instead of being returned. By the id of the module's
-    `__dict__`, the attribute's name, and the place in a list, tuple or dict.
+    A term of the loss may be kept there instead of being returned.
     """
     found = {}
     for owner, name, value in attributes(model):
-        members = value.values() if isinstance(value, dict) else value
-        for position, member in enumerate([value] if nests.is_tensor(value) else members):
+        members = nests.members(value)
+        for key, member in [(None, value)] if members is None else members:
             if nests.is_tensor(member) and member.requires_grad and not member.is_leaf:
-                found[id(owner), name, position] = member
+                found[id(owner), name, key] = member
     return found
 
 
-def kept_beside(
-    model: torch.nn.Module, returned: list[torch.Tensor]
-) -> dict[tuple[int, str, int], torch.Tensor]:
+def kept_beside(model: torch.nn.Module, returned: list[torch.Tensor]) -> dict[Place, torch.Tensor]:
     """The tensors that a call keeps and does not return (see `MOST_KEPT`).
 
     To tell the gradient of an activation that is kept from that of the results behind it takes a
@@ -148,12 +148,7 @@ def kept_beside(
     kept = {place: tensor for place, tensor in _kept(model).items() if id(tensor) not in ids}
     if len(kept) <= MOST_KEPT:
         return kept
-    inside, stack = set(), [tensor.grad_fn for tensor in returned]
-    while stack:
-        node = stack.pop()
-        if node is not None and node not in inside:
-            inside.add(node)
-            stack += [following for following, _ in node.next_functions]
+    inside = _graph(returned)
     return {place: tensor for place, tensor in kept.items() if tensor.grad_fn not in inside}
 
 
@@ -187,7 +182,7 @@ def finish(recorded: RecordedCall, output: Any, values: bool = True) -> None:
     )
     returned = differentiable(output)
     kept = kept_beside(recorded.model, returned)
-    recorded.attributes = list(kept)
+    recorded.places = list(kept)
     for position, tensor in enumerate([*returned, *kept.values()]):
         if values:
             value = tensor.detach()
@@ -301,10 +296,10 @@ def _make(recorded: RecordedCall) -> RepeatedCall:
 
     args, kwargs = nests.change(recorded.args, leaf), nests.change(recorded.kwargs, leaf)
     outputs = differentiable(recorded.model(*args, **kwargs))
-    if len(outputs) + len(recorded.attributes) != len(recorded.output_gradients):
+    if len(outputs) + len(recorded.places) != len(recorded.output_gradients):
         raise OtherOutputsError("the call gives other outputs than before")
-    kept = _kept(recorded.model) if recorded.attributes else {}
-    for position, place in enumerate(recorded.attributes, len(outputs)):
+    kept = _kept(recorded.model) if recorded.places else {}
+    for position, place in enumerate(recorded.places, len(outputs)):
         if recorded.output_gradients[position] is None:  # the loss does not use it
             kept[place] = torch.zeros(())
             if recorded.outputs:
@@ -377,7 +372,11 @@ def _leave_out_inner(recorded: RecordedCall, outputs: list[torch.Tensor]) -> Non
     """
     recorded.outer = True
     used = [n for n, gradient in enumerate(recorded.output_gradients) if gradient is not None]
-    later = {n: [m for m in used if m != n and _behind(outputs[m], outputs[n])] for n in used}
+    graphs = {n: _graph([outputs[n]]) for n in used}
+    nodes = {n: outputs[n].grad_fn for n in used}
+    later = {
+        n: [m for m in used if nodes[m] is not nodes[n] and nodes[n] in graphs[m]] for n in used
+    }
     for position in sorted(used, key=lambda n: len(later[n])):
         behind = [n for n in later[position] if recorded.output_gradients[n] is not None]
         if not behind:
@@ -402,16 +401,12 @@ LOW_SAME = 3e-2
 """The share of a gradient that rounding alone can leave over; the second in 16 bits."""
 
 
-def _behind(output: torch.Tensor, earlier: torch.Tensor) -> bool:
-    """Whether `output` was computed from `earlier`."""
-    target, stack, visited = earlier.grad_fn, [output.grad_fn], set()
-    if target is stack[0]:
-        return False
+def _graph(tensors: Iterable[torch.Tensor]) -> set[Any]:
+    """All nodes of the autograd graph that these were computed by."""
+    nodes, stack = set(), [tensor.grad_fn for tensor in tensors]
     while stack:
         node = stack.pop()
-        if node is target:
-            return True
-        if node is not None and node not in visited:
-            visited.add(node)
+        if node is not None and node not in nodes:
+            nodes.add(node)
             stack += [following for following, _ in node.next_functions]
-    return False
+    return nodes

@@ -130,7 +130,7 @@ class Comparer:
             spent_s = before_s + self.machinery.now() - began
             self._pairs[key] = wire.Compared(key, kept_ids, tuple(ratios), spent_s)
             self.so_far = answer = self._answer(ratios)
-            if not self.active(group):
+            if len(self.idle(group)) == len(group):
                 return answer
             cheap = self.measure.pair_s(loads) < CHEAP_S
             first_of_two = len(ratios) == 1 and (cheap or answer.gain > SURPRISING * promised)
@@ -145,16 +145,21 @@ class Comparer:
             if spent_s + self.measure.pair_s(loads) > most_s:
                 return answer
 
-    def active(self, group: Sequence[Candidate]) -> list[Candidate]:
-        """Those that took hold in the last comparison, or may still do so."""
-        if self.machinery.steps() - self._began_step < SEEN_STEPS:
-            return list(group)
-        return [candidate for candidate in group if self.idle(candidate) is None]
+    def idle(self, group: Sequence[Candidate]) -> dict[str, str]:
+        """Why boosts did not take hold in the last comparison; those that may still do so are left
+        out.
+        """
+        seen = self.machinery.steps() - self._began_step >= SEEN_STEPS
+        return self.never_held(group) if seen else {}
 
-    def idle(self, candidate: Candidate) -> str | None:
-        """Why it has not taken hold, or None if it did, if it needs more steps, or if unknown."""
-        reason = self.machinery.idle(candidate.id)
-        return None if reason is None or reason.startswith(TOO_SOON) else reason
+    def never_held(self, group: Sequence[Candidate]) -> dict[str, str]:
+        """The same of boosts that have been on for some time."""
+        reasons = {candidate.id: self.machinery.idle(candidate.id) for candidate in group}
+        return {
+            boost: reason
+            for boost, reason in reasons.items()
+            if reason is not None and not reason.startswith(TOO_SOON)
+        }
 
     def _left_s(self, group: Sequence[Candidate]) -> float | None:
         """Seconds left for these, or None if there is no limit."""

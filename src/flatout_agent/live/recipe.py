@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flatout_agent import wire
@@ -483,10 +483,7 @@ class Tuning:
                 self._refused(candidate, checked.refused[candidate.id], began)
         sound = checked.sound
         if len(sound) > 1:
-            for candidate in [c for c in sound if c.id in checked.idle]:
-                reason = f"did not engage: {checked.idle[candidate.id]}"
-                self.tell(candidate, "declined", reason, began=began)
-            sound = [candidate for candidate in sound if candidate.id not in checked.idle]
+            sound = self._without(sound, checked.idle, began)
         start_s = guard_s if group[0].boost.compiles else 0.0
         if sound:
             yield from self._compare(sound, checked.verdict, began, start_s)
@@ -513,12 +510,10 @@ class Tuning:
             answer = yield from self.comparer.compare(group, self.state.on, trial)
         self._compared = []
         if answer.verdict not in ("faster", "broken", "nonfinite"):
-            active = self.comparer.active(group)
-            for candidate in [c for c in group if c not in active]:
-                self._tell_idle(candidate, began)
-            if not active:
+            # The answer is that of the rest: these did nothing.
+            group = self._without(group, self.comparer.idle(group), began)
+            if not group:
                 return
-            group = active  # the answer is theirs: the others did nothing
         alone = group[0]
         if answer.verdict == "faster" and not self._pays(answer, start_s):
             reason = f"{answer.gain:.2f}x, but the run is too short to pay for its start-up"
@@ -687,14 +682,19 @@ class Tuning:
 
     def _drop_idle(self, kept: Sequence[Candidate]) -> None:
         """Drop those that never took hold beside the others: they have no place in a plan."""
-        for candidate in list(kept):
-            if self.comparer.idle(candidate) is not None:
-                self.state.drop(candidate, 1.0)
-                self._tell_idle(candidate)
+        idle = self.comparer.never_held(kept)
+        for candidate in [c for c in kept if c.id in idle]:
+            self.state.drop(candidate, 1.0)
+        self._without(kept, idle)
 
-    def _tell_idle(self, candidate: Candidate, began: float | None = None) -> None:
-        reason = f"did not engage: {self.machinery.idle(candidate.id)}"
-        self.tell(candidate, "declined", reason, began=began)
+    def _without(
+        self, group: Sequence[Candidate], idle: Mapping[str, str], began: float | None = None
+    ) -> list[Candidate]:
+        """The group without the boosts that did not take hold, which are told."""
+        for candidate in [c for c in group if c.id in idle]:
+            reason = f"did not engage: {idle[candidate.id]}"
+            self.tell(candidate, "declined", reason, began=began)
+        return [candidate for candidate in group if candidate.id not in idle]
 
     # Deciding -----------------------------------------------------------------------------------
 
@@ -746,8 +746,7 @@ class Tuning:
             kind, reason = "different", BROKEN
         elif answer.verdict == "nonfinite":
             kind, reason = "declined", OWN
-        elif self.comparer.idle(candidate) is not None:
-            self._tell_idle(candidate, began)
+        elif not self._without([candidate], self.comparer.never_held([candidate]), began):
             return
         else:
             kind = "slower" if answer.verdict == "slower" else "same"
@@ -783,7 +782,7 @@ class Tuning:
             and answer.verdict == "unclear"
             and answer.pairs >= pairs
             and answer.gain > 1 + LIKELY
-            and math.log(answer.low) > math.log(answer.gain) * (1 - 1 / share)
+            and answer.low > answer.gain ** (1 - 1 / share)
         )
 
     def _pays(self, answer: decide.Answer, start_s: float) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups.nests import is_tensor
+from flatout_agent.speedups.nests import change, is_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -78,15 +78,12 @@ class KeptTensors:
             owner[name] = self._changed(value)
 
     def _changed(self, value: Any) -> Any:
-        """The value with its tensors as usual, or the same object if all of them are."""
-        if is_tensor(value):
-            return self._usual(value)
-        if type(value) not in (list, tuple, dict):
-            return value
-        members = list(value.values() if type(value) is dict else value)
-        changed = [self._usual(member) if is_tensor(member) else member for member in members]
-        if all(new is old for new, old in zip(changed, members, strict=True)):
-            return value
-        return (
-            dict(zip(value, changed, strict=True)) if type(value) is dict else type(value)(changed)
-        )
+        """The value with its tensors as usual, or the same object if all of them are.
+
+        Nests in it are left alone: they may hold each other.
+        """
+
+        def usual(leaf: Any) -> Any:
+            return self._usual(leaf) if is_tensor(leaf) else leaf
+
+        return change(value, usual, lambda leaf: is_tensor(leaf) or leaf is not value)

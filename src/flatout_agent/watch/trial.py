@@ -187,7 +187,7 @@ class TrialWatch(Watcher):
         self.booster.report()
         self.recorder.write(wire.LossesSeen(tuple(map(_mean, self.losses))))
         measured = [step for step in self._steps if step.phase == "window"] or self._steps[1:]
-        train_s = sum(step.wall_s - step.eval_s for step in measured)
+        train_s = sum(step.train_s for step in measured)
         wait_s = sum(step.wait_s for step in measured)
         self.notes.by_hand = self.job.by_hand
         self.notes.eval_with_grad = self.record.eval_with_grad

@@ -89,7 +89,7 @@ class TrialWindow:
             self._recompiles = recompiles
             self._warmup, self._warmup_s = [], 0.0
             return False
-        self._warmup.append(step.wall_s - step.eval_s)
+        self._warmup.append(step.train_s)
         self._warmup_s += step.wall_s
         if step.index + 1 < LEAST_WARMUP + buffered:
             return False

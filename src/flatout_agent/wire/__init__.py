@@ -316,6 +316,11 @@ class StepTaken:
     window: int = 0
     kind: str = "step"
 
+    @property
+    def train_s(self) -> float:
+        """Seconds without those of evaluations."""
+        return self.wall_s - self.eval_s
+
 
 @dataclass(frozen=True)
 class AtGate:
