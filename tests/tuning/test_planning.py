@@ -94,3 +94,49 @@ def test_a_run_that_ends_before_its_plan_is_measured_leaves_the_plans_own_speed(
     plan = planning.of_run(COMMAND, run, MACHINE, changed)
     assert plan is not None
     assert plan.speedup is None
+
+
+MANY = (
+    PlannedBoost("fused-optimizer", {}, 1.1, "exact"),
+    PlannedBoost("loader-workers", {}, 1.4, "exact"),
+    PlannedBoost("bf16-autocast", {}, 1.5, "rounding"),
+)
+
+
+@pytest.mark.parametrize(
+    ("against", "rest", "gain"),
+    [
+        pytest.param(
+            confirmed(0.90, 0.95, 1.00), ["fused-optimizer", "bf16-autocast"], 1.65, id="slower"
+        ),
+        pytest.param(
+            confirmed(1.40, 1.50, 1.60, passed=False), ["fused-optimizer"], 1.1, id="losses differ"
+        ),
+    ],
+)
+def test_what_may_be_to_blame_is_left_out_of_a_refused_plan(
+    against: Confirmation, rest: list[str], gain: float
+) -> None:
+    rows = tuple(Trial((b.id,), b.id, verdict=Verdict.KEPT, gain=b.gain) for b in MANY)
+    search = dataclasses.replace(FOUND, kept=MANY, trials=rows, now_ms=10.0 / (1.1 * 1.4 * 1.5))
+    second = planning.second_choice(search, against)
+    assert second is not None
+    assert [boost.id for boost in second.kept] == rest
+    assert second.speedup == pytest.approx(gain)
+    verdicts = {row.tried: row.verdict for row in second.trials}
+    assert {name for name in verdicts if verdicts[name] is Verdict.KEPT} == set(rest)
+
+
+@pytest.mark.parametrize(
+    ("kept", "against"),
+    [
+        pytest.param(MANY, confirmed(1.90, 2.00, 2.30), id="the plan holds"),
+        pytest.param(MANY[:1], confirmed(0.90, 0.95, 1.00), id="nothing changes loading"),
+        pytest.param(MANY[1:2], confirmed(0.90, 0.95, 1.00), id="nothing is left"),
+    ],
+)
+def test_there_is_no_second_choice_where_none_would_help(
+    kept: tuple[PlannedBoost, ...], against: Confirmation
+) -> None:
+    search = dataclasses.replace(FOUND, kept=kept, now_ms=5.0)
+    assert planning.second_choice(search, against) is None

@@ -239,6 +239,7 @@ def whole_runs(
     on_pair: PairDone = lambda pair, ratio: None,
     most: int | None = None,
     unclear: Unclear = lambda ratios: False,
+    name: str = "whole",
 ) -> tuple[Side, Side]:
     """For programs too short for windows: whole runs in turn, as many pairs as fit in `limit_s`.
 
@@ -247,7 +248,7 @@ def whole_runs(
     """
     plans = (), boosts
     return _one_after_another(
-        bench, "whole", plans, facts, pairs, limit_s, on_pair, WHOLE, most, unclear
+        bench, name, plans, facts, pairs, limit_s, on_pair, WHOLE, most, unclear
     )
 
 

@@ -16,10 +16,13 @@ from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Confirmation
 from flatout.running.one.command import Command, script_sha256
 from flatout.tuning.trials import Found
+from flatout_agent.boost import Moment
 
 ONE_PAIR = 1.25
 """A single pair may be off by this factor: on shared machines two runs of one program differ by up
 to 30 %."""
+WORTH = 1.03
+"""What remains of a refused plan is confirmed only if it promises this much."""
 
 
 def plan(
@@ -34,13 +37,9 @@ def plan(
     If the confirmation is inconclusive or missing (the program is too short for one, or was
     interrupted), the plan states the gain of the pairs.
     """
-    if not search.kept:
-        return None
-    if confirmation is not None and not confirmation.guard.passed:
+    if not search.kept or (confirmation is not None and not holds(search, confirmation)):
         return None
     proof = confirmation if confirmation is not None and confirmation.faster else None
-    if confirmation is not None and proof is None and not agrees(confirmation, search.speedup):
-        return None
     pays_after, compile_s = _pays_after(
         search.trials, search.kept, search.written.step_ms, search.now_ms
     )
@@ -61,25 +60,55 @@ def plan(
 
 def paying(search: Found, steps: int | None) -> Found:
     """Without compiled boosts if compiling costs more than a run of `steps` steps saves."""
-    written_ms, now_ms = search.written.step_ms, search.now_ms
-    pays_after, compile_s = _pays_after(search.trials, search.kept, written_ms, now_ms)
+    pays_after, compile_s = _pays_after(
+        search.trials, search.kept, search.written.step_ms, search.now_ms
+    )
     if steps is None or pays_after is None or pays_after <= steps:
         return search
-    compiled_gains = {
-        boost.id: boost.gain or 1.0 for boost in search.kept if known.get(boost.id).compiles
-    }
+    compiled = {boost.id for boost in search.kept if known.get(boost.id).compiles}
     reason = f"compiling takes {compile_s:.0f} s, more than a run of {steps:,} steps saves"
+    return _without(search, compiled, Verdict.SLOWER, reason)
+
+
+def holds(search: Found, confirmation: Confirmation) -> bool:
+    """Whether the plan learns the same in fresh processes, and these do not deny its gain."""
+    faster = confirmation.faster or agrees(confirmation, search.speedup)
+    return confirmation.guard.passed and faster
+
+
+def second_choice(search: Found, confirmation: Confirmation) -> Found | None:
+    """The search without the boosts that may have caused the confirmation to refuse its plan.
+
+    If the losses differ, these are the boosts that change numbers. If the plan is not faster, they
+    are those that change loading: batches that were ready before a block make it look fast. None
+    if the plan is not refused, or if what remains promises nothing.
+    """
+    if holds(search, confirmation):
+        return None
+    verdict, reason = Verdict.SLOWER, f"the plan was {confirmation.speedup:.2f}x in A/B runs"
+    if confirmation.guard.passed:
+        suspects = {b.id for b in search.kept if known.get(b.id).moment is Moment.LOADER}
+    else:
+        suspects = {b.id for b in search.kept if b.risk != "exact" or known.get(b.id).redraws}
+        verdict, reason = Verdict.DIFFERENT, f"in A/B runs: {confirmation.guard.reason}"
+    rest = _without(search, suspects, verdict, reason)
+    return rest if suspects and rest.kept and (rest.speedup or 0.0) >= WORTH else None
+
+
+def _without(search: Found, ids: set[str], verdict: Verdict, reason: str) -> Found:
+    """The search as if it had not kept these boosts, each with this verdict."""
     rows = tuple(
-        dataclasses.replace(row, verdict=Verdict.SLOWER, reason=reason)
-        if row.tried in compiled_gains and row.verdict is Verdict.KEPT
+        dataclasses.replace(row, verdict=verdict, reason=reason)
+        if row.tried in ids and row.verdict is Verdict.KEPT
         else row
         for row in search.trials
     )
+    gains = [boost.gain or 1.0 for boost in search.kept if boost.id in ids]
     return dataclasses.replace(
         search,
         trials=rows,
-        kept=tuple(boost for boost in search.kept if boost.id not in compiled_gains),
-        now_ms=now_ms * math.prod(compiled_gains.values()) if now_ms is not None else None,
+        kept=tuple(boost for boost in search.kept if boost.id not in ids),
+        now_ms=search.now_ms * math.prod(gains) if search.now_ms is not None else None,
     )
 
 

@@ -134,7 +134,16 @@ def _finish(
         search = dataclasses.replace(search, trials=(*others, *rows), kept=boosts, now_ms=now_ms)
         if not boosts:
             return search, None, None
-        return search, *_confirm(bench, search, settings, observer, deadline, notes)
+        confirmed, measured = _confirm(bench, search, settings, observer, deadline, notes)
+        second = planning.second_choice(search, confirmed) if confirmed is not None else None
+        if second is None or deadline - time.monotonic() < _confirmation_s(second):
+            return search, confirmed, measured
+        again, best = _confirm(bench, second, settings, observer, deadline, notes, "second")
+        if again is None or not planning.holds(second, again):
+            return search, confirmed, measured
+        left_out = ", ".join(boost.id for boost in search.kept if boost not in second.kept)
+        notes.append(f"A/B runs refused the plan with {left_out}, and confirmed the rest")
+        return second, again, best
     except KeyboardInterrupt:
         end_all(bench.folder)
         notes.append("interrupted: the best result so far was not confirmed")
@@ -155,8 +164,12 @@ def _confirm(
     observer: Observer,
     deadline: float,
     notes: list[str],
+    name: str = "duel",
 ) -> tuple[Confirmation | None, Measurement | None]:
-    """A duel, or whole runs of a program too short for one; failing both, the pairs' own gains."""
+    """A duel, or whole runs of a program too short for one; failing both, the pairs' own gains.
+
+    name: begins the names of its processes.
+    """
     best = Measurement(search.now_ms, None, (), ()) if search.now_ms else None
     if deadline - time.monotonic() < ENOUGH_S * _confirmation_s(search):
         notes.append("the budget left no time for A/B runs: the gain is that between steps")
@@ -168,19 +181,19 @@ def _confirm(
         observer.confirming(pair, max(pair, settings.pairs), ratio)
 
     try:
-        untouched, planned = _duel(bench, search, settings, deadline, on_pair, notes)
+        untouched, planned = _duel(bench, search, settings, deadline, on_pair, notes, name)
     except duel.DuelFailedError as error:
         notes.append(f"measured between steps, not confirmed in fresh processes: {error}")
         return None, best
     guard = search.guard or _last_guard(search)
     result = confirmation(untouched, planned, guard, highest_risk(plan) == "semantics")
     if may_be_redrawn(result.guard, plan, search.facts):
-        own = _own_sigmas(bench, untouched, deadline)
+        own = _own_sigmas(bench, untouched, deadline, name)
         result = dataclasses.replace(result, guard=as_redrawn(result.guard, own))
     return result, (None if result.disturbed else measured(planned.process, None)) or best
 
 
-def _own_sigmas(bench: Bench, untouched: duel.Side, deadline: float) -> list[float]:
+def _own_sigmas(bench: Bench, untouched: duel.Side, deadline: float, name: str) -> list[float]:
     """How far other random numbers alone move the losses: in the duel's runs, or in others."""
     redrawn = list(untouched.redrawn)
     steps, took_s = min(len(untouched.losses), MOST_LOSSES), 0.0
@@ -190,7 +203,8 @@ def _own_sigmas(bench: Bench, untouched: duel.Side, deadline: float) -> list[flo
         if left_s < took_s:
             break
         orders: dict[str, Any] = {"min_steps": steps, "max_steps": steps, "window_s": 0.0}
-        outcome = trial.run(bench, f"redrawn-{number}", (), None, left_s, reseed=number, **orders)
+        folder = f"{name}-redrawn-{number}"
+        outcome = trial.run(bench, folder, (), None, left_s, reseed=number, **orders)
         took_s = time.monotonic() - began
         if outcome.process is not None:
             redrawn.append(outcome.process.losses)
@@ -220,6 +234,7 @@ def _duel(
     deadline: float,
     on_pair: duel.PairDone,
     notes: list[str],
+    name: str,
 ) -> tuple[duel.Side, duel.Side]:
     """Windows in turn, or whole runs in turn if the program is too short for them."""
     most = max(MOST_PAIRS, settings.pairs)
@@ -234,13 +249,21 @@ def _duel(
                 on_pair,
                 most=most,
                 unclear=unclear,
+                name=name,
             )
         except duel.EndedEarlyError:
             pass
     notes.append("the program is short: whole runs were compared")
-    left_s = deadline - time.monotonic()
     return duel.whole_runs(
-        bench, search.kept, search.facts, settings.pairs, left_s, on_pair, most, unclear_runs
+        bench,
+        search.kept,
+        search.facts,
+        settings.pairs,
+        deadline - time.monotonic(),
+        on_pair,
+        most,
+        unclear_runs,
+        f"{name}-whole",
     )
 
 

@@ -1,0 +1,78 @@
+"""What becomes of a plan that fresh processes refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flatout.measuring.duel import Side
+from flatout.nouns.observer import Silent
+from flatout.nouns.plan import PlannedBoost
+from flatout.nouns.trial import Measurement
+from flatout.running.one.command import Command
+from flatout.running.one.records import Process
+from flatout.tuning import tune as tuning
+from flatout.tuning.candidates import Allowance
+from flatout.tuning.trials import Found
+from flatout.tuning.tune import TuneSettings
+from flatout_agent import wire
+
+FOUND = Found(
+    wire.JobFacts("2.13.0", "3.11", "linux", "cpu"),
+    Measurement(100.0, None, (), ()),
+    kept=(
+        PlannedBoost("bf16-autocast", {}, 1.5, "rounding"),
+        PlannedBoost("loader-workers", {}, 1.4, "exact"),
+    ),
+    now_ms=100.0 / (1.5 * 1.4),
+)
+
+
+@pytest.fixture
+def speedups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[frozenset[str], float]:
+    """True speed-ups of sets of boosts, which fresh processes show."""
+    true: dict[frozenset[str], float] = {}
+    names: list[str] = []
+
+    def fight(bench: Any, boosts: tuple[PlannedBoost, ...], *_: Any, **named: Any) -> Any:
+        names.append(named["name"])
+        assert len(set(names)) == len(names), "each duel has folders of its own"
+        gain = true[frozenset(boost.id for boost in boosts)]
+        plan = tuple(window / gain for window in (100.0, 101.0, 99.0, 100.0, 100.0))
+        untouched = Side((100.0,) * 5, (), Process())
+        return untouched, dataclasses.replace(untouched, windows_ms=plan)
+
+    monkeypatch.setattr("flatout.measuring.duel.fight", fight)
+    monkeypatch.setattr("flatout.tuning.trials.find", lambda *_: FOUND)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import torch\n")
+    return true
+
+
+def tuned() -> Any:
+    command = Command(("python", "train.py"), None, "python", ("train.py",))
+    return tuning.tune(command, Allowance(), TuneSettings(budget_s=60.0), Path("run"), Silent())
+
+
+def test_it_is_confirmed_again_without_what_may_be_to_blame(
+    speedups: dict[frozenset[str], float],
+) -> None:
+    speedups[frozenset({"bf16-autocast", "loader-workers"})] = 0.95
+    speedups[frozenset({"bf16-autocast"})] = 1.5
+    result = tuned()
+    assert [boost.id for boost in result.plan.boosts] == ["bf16-autocast"]
+    assert result.plan.speedup == pytest.approx(1.5)
+    assert "A/B runs refused the plan with loader-workers, and confirmed the rest" in result.notes
+
+
+def test_a_rest_that_is_refused_too_leaves_no_plan(
+    speedups: dict[frozenset[str], float],
+) -> None:
+    speedups[frozenset({"bf16-autocast", "loader-workers"})] = 0.95
+    speedups[frozenset({"bf16-autocast"})] = 0.97
+    result = tuned()
+    assert result.plan is None
+    assert result.confirmation.speedup == pytest.approx(0.95)
