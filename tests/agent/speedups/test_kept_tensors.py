@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -109,3 +110,54 @@ def test_a_kept_feature_map_can_be_viewed_under_channels_last() -> None:
         assert model.map is not None
         assert model.map.view(4, -1).shape == (4, 256)
     assert applied.engaged() == (True, "")
+
+
+def captured(model: nn.Module, layer: nn.Module, **how: bool) -> list[Any]:
+    """What hooks of this layer see in five calls, in training and in evaluation."""
+    seen: list[Any] = []
+    hooks = [
+        layer.register_forward_hook(lambda *values: seen.append(values[-1]), **how),
+        layer.register_forward_pre_hook(lambda *values: seen.append(values[1][0])),
+    ]
+    before = [dict(layer._forward_hooks), dict(layer._forward_pre_hooks)]
+    for training in (True, False):
+        model.train(training)
+        for _ in range(5):
+            model(torch.randn(4, 3, 8, 8))
+            assert [layer._forward_hooks, layer._forward_pre_hooks] == before
+    for hook in hooks:
+        hook.remove()
+    model(torch.randn(4, 3, 8, 8))
+    assert len(seen) == 20
+    return seen
+
+
+@pytest.mark.parametrize("with_kwargs", [False, True])
+def test_hooks_get_tensors_as_without_the_boost(with_kwargs: bool) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3))
+    channels_last.apply(Job(), model, {})
+    in_bf16(model)
+    for tensor in captured(model, model[1], with_kwargs=with_kwargs):
+        assert tensor.dtype is torch.float32
+        assert tensor.is_contiguous()
+
+
+def test_a_loss_of_features_from_a_hook_trains_the_layers_before_it() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    features: list[Tensor] = []
+    model[0].register_forward_hook(lambda _, __, output: features.append(output))
+    in_bf16(model)
+    model(torch.randn(4, 8))
+    features[0].square().sum().backward()
+    assert model[0].weight.grad is not None
+
+
+def test_what_a_hook_writes_to_an_output_holds() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+
+    def forget(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        output.zero_()
+
+    model[0].register_forward_hook(forget)
+    in_bf16(model)
+    torch.testing.assert_close(model(torch.randn(4, 8))[0], model[1].bias, atol=1e-2, rtol=0)
