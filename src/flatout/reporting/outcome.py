@@ -118,7 +118,7 @@ def why_nothing(tuned: Tuned) -> str:
             return f"the fastest candidate learns differently (A/B runs: {result})"
         return f"no gain held up in A/B runs ({result})"
     if any(trial.verdict is Verdict.KEPT and not is_untouched(trial) for trial in tuned.trials):
-        return "what looked faster in its trial could not be confirmed in A/B runs"
+        return "what looked faster at first was not, when it was measured again"
     return f"nothing was faster beyond the noise ({units.share(tuned.noise)})"
 
 

@@ -117,11 +117,10 @@ class PackedLayers:
         self.hold, self.let_go = self._stand_ins.hold, self._stand_ins.let_go
 
     def _packed(self, cell: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        import torch
-
         def layers(*args: Any) -> Any:
-            # A padded sequence has its states in the second place.
-            if len(args) == 9 and isinstance(args[1], torch.Tensor) and self._stand_ins.holders:
+            # In calls for a padded sequence the weights come one place earlier.
+            packed = len(args) == 9 and isinstance(args[3], (list, tuple))
+            if packed and self._stand_ins.holders:
                 call = packed_sequences.PackedCall(*args)
                 if self._takes(cell, call):
                     self.taken += 1

@@ -125,17 +125,18 @@ def test_what_is_left_alone(rnn, lengths):
 
 
 class Tagger(nn.Module):
-    def __init__(self):
+    def __init__(self, kind):
         super().__init__()
-        self.rnn = nn.LSTM(10, 16)
+        self.rnn = kind(10, 16)
 
     def forward(self, x):
         return self.rnn(x)[0]
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
-def test_padded_calls_and_scripted_layers_pass_through():
-    model, x = Tagger(), torch.randn(5, 3, 10)
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_padded_calls_and_scripted_layers_pass_through(kind):
+    model, x = Tagger(kind), torch.randn(5, 3, 10)
     expected = model(x)
     job = Job()
     job.models.append(model)
