@@ -76,6 +76,19 @@ def test_what_a_whole_run_does_not_win_back_is_not_kept(steps: int | None, kept:
         assert left.trials[0].reason == ("compiling takes 10 s, more than a run of 900 steps saves")
 
 
+def test_a_gain_that_was_not_seen_again_needs_a_clear_confirmation() -> None:
+    search = dataclasses.replace(FOUND, now_ms=FOUND.written.step_ms)
+    unclear = confirmed(0.97, 1.02, 1.09)
+    assert planning.plan(COMMAND, search, unclear, MACHINE) is None
+    assert (
+        planning.plan(COMMAND, search, dataclasses.replace(unclear, disturbed=True), MACHINE)
+        is None
+    )
+    plan = planning.plan(COMMAND, search, confirmed(1.40, 1.50, 1.60), MACHINE)
+    assert plan is not None
+    assert plan.speedup == 1.5
+
+
 def test_without_any_gain_of_pairs_only_the_confirmation_counts() -> None:
     boosts = (PlannedBoost("fused-optimizer", {}, None, "exact"),)
     search = dataclasses.replace(FOUND, kept=boosts, now_ms=None)

@@ -117,10 +117,12 @@ def agrees(confirmation: Confirmation, gain: float | None) -> bool:
 
     Two processes differ by more than neighbouring blocks of one process, and between blocks each
     kept boost was clearly faster. Disturbed pairs contradict nothing, and neither does a larger
-    gain: the smaller one is told.
+    gain: the smaller one is told. gain: 1 if no gain was seen when all were compared once more.
     """
-    if gain is None or confirmation.disturbed:
-        return gain is not None
+    if gain is None or gain <= 1.0:
+        return False
+    if confirmation.disturbed:
+        return True
     _, high = confirmation.interval or (0.0, confirmation.speedup * ONE_PAIR)
     return gain <= high and confirmation.speedup >= 1.0
 

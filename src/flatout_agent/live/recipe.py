@@ -650,10 +650,13 @@ class Tuning:
         if answer.verdict == "broken":
             self._broken(group, answer, began)
             return
-        confirmed = self.budget.reserved_s > 0  # fresh processes have the last word
-        least = 1.0 if confirmed else 1 + (decide.MATTERS if enough else LIKELY)
-        if answer.verdict == "faster" or (answer.verdict == "unclear" and answer.gain > least):
-            self.state.measured(answer)
+        if self.budget.reserved_s:  # fresh processes have the last word on what is possible
+            likely = answer.gain > 1.0 or answer.high >= self.state.gain
+        else:
+            likely = answer.gain > 1 + (decide.MATTERS if enough else LIKELY)
+        if answer.verdict == "faster" or (answer.verdict == "unclear" and likely):
+            # A gain that these pairs do not show is only told if fresh processes show one.
+            self.state.measured(answer if answer.gain > 1.0 else replace(answer, gain=1.0))
             return
         why = OWN if answer.verdict == "nonfinite" else decide.why_not(answer)
         for candidate in group:

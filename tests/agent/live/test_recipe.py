@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import pytest
 
@@ -698,6 +699,33 @@ def test_a_doubtful_gain_is_left_to_the_confirmation_if_there_is_one(reserved_s:
     (compared,) = tuning.compared
     assert len(compared.ratios) > 1, "the time that is left is not for anything else"
     assert kept(tuning) == (["gc-pause"] if reserved_s else [])
+
+
+def test_a_gain_that_a_busy_machine_hides_at_the_end_is_left_to_the_confirmation() -> None:
+    program = Program({"bf16-autocast": 2.0})
+    orders = wire.LiveOrders(budget_s=20.0, stop=True)
+    tuning = Tuning(program, orders, Budget(orders, program.now))
+    tuning.budget.begin()
+    tuning.budget.reserved_s, tuning.budget.found = 10.0, True
+    tuning.state.written_s = STEP_S
+    bf16 = Candidate("bf16-autocast", {}, load("bf16-autocast").BOOST, 1.5)
+    tuning.state.keep([bf16], 2.1, 1)
+    unclear = decide.Answer("unclear", 0.9, 0.3, 2.7, 2)
+    nothing: list[Any] = []
+    tuning.comparer.compare = lambda *_, **__: answered(unclear)  # type: ignore[method-assign]
+    nothing.extend(tuning._verify())
+    assert kept(tuning) == ["bf16-autocast"]
+    assert tuning.state.gain == 1.0, "no gain is told that was not seen again"
+    unlikely = decide.Answer("unclear", 0.97, 0.9, 1.05, 8)
+    tuning.state.gain = 1.1
+    tuning.comparer.compare = lambda *_, **__: answered(unlikely)  # type: ignore[method-assign]
+    nothing.extend(tuning._verify())
+    assert kept(tuning) == []
+
+
+def answered(answer: decide.Answer) -> Generator[None, Any, decide.Answer]:
+    yield from ()
+    return answer
 
 
 def test_other_parameters_without_a_clear_answer_are_let_go_when_the_time_is_up() -> None:
