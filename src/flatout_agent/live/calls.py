@@ -58,6 +58,8 @@ class RecordedCall:
     """Contributions from other outputs of the same call were removed from `output_gradients`."""
     twice: bool = False
     """The backward pass created a graph: the loss uses gradients of gradients."""
+    passes: list[int] = field(default_factory=list)
+    """Such passes that have come to each input that requires gradients."""
     random: list[torch.Tensor] = field(default_factory=list)
     """States of the generators before the call."""
     drew: bool = False
@@ -79,6 +81,14 @@ class RecordedCall:
         """Whether the backward pass came and the inputs have not been written to since."""
         now = _versions(nests.tensors((self.args, self.kwargs)))
         return self.fault is None and self.used and self.inputs == now
+
+    @property
+    def third(self) -> bool:
+        """Whether third derivatives may be used, which the repetition does not give.
+
+        A second pass that creates a graph comes to an input that a first one has come to.
+        """
+        return self.twice and max(self.passes, default=MANY) > 1
 
     @property
     def refusal(self) -> str | None:
@@ -167,7 +177,23 @@ def begin(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     recorded = RecordedCall(model, args, kwargs, before, _autocast(), inputs, weights)
     recorded.autocast_cache = torch.is_autocast_cache_enabled()
     recorded.random = _generator_states(model)
+    for tensor in nests.tensors((args, kwargs)):
+        if tensor.requires_grad:
+            _count_passes(tensor, recorded)
     return recorded
+
+
+def _count_passes(tensor: torch.Tensor, recorded: RecordedCall) -> None:
+    reference, position = weakref.ref(recorded), len(recorded.passes)
+    recorded.passes.append(0)
+
+    def hook(gradient: torch.Tensor) -> None:
+        record = reference()
+        if record is not None and torch.is_grad_enabled():
+            record.passes[position] += 1
+
+    handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # torch's own
+    weakref.finalize(recorded, handle.remove)  # the program may use the tensor in each step
 
 
 def finish(recorded: RecordedCall, output: Any, values: bool = True) -> None:
@@ -396,6 +422,7 @@ def _leave_out_inner(recorded: RecordedCall, outputs: list[torch.Tensor]) -> Non
         recorded.output_gradients[position] = None if nothing else outer
 
 
+MANY = 1 << 30
 SAME = 1e-4
 LOW_SAME = 3e-2
 """The share of a gradient that rounding alone can leave over; the second in 16 bits."""

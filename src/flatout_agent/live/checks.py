@@ -422,8 +422,8 @@ class Checks:
         worst: GuardVerdict | None = None
         for recorded in calls:
             rounding = [c for c in self._group if c.boost.risk is not Risk.EXACT]
-            if recorded.twice and rounding:
-                reason = f"{NOT_COMPARED}the loss takes gradients of gradients"
+            if recorded.third and rounding:
+                reason = f"{NOT_COMPARED}the loss may take third derivatives"
                 if self._calls_boosted:  # they are on, and nothing can be said of them
                     return GuardVerdict(False, reason)
                 self._refuse(rounding, GuardVerdict(False, reason))

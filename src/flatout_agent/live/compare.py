@@ -32,6 +32,8 @@ steps that grow as the program learns (an agent's episodes) do not look like a g
 SURPRISING = 1.5
 """One pair is not enough either for a gain that exceeds the boosts' promise by this factor: the
 program's first steps, which serve as its first half, may have been disturbed."""
+UNLIKELY = 0.5
+"""Nor is one enough for a loss as large as this: something else held the program up."""
 TOO_SOON = "only "
 """The beginning of a boost's reason when it has been on for too few steps to take hold."""
 SEEN_STEPS = 4
@@ -133,7 +135,8 @@ class Comparer:
             if len(self.idle(group)) == len(group):
                 return answer
             cheap = self.measure.pair_s(loads) < CHEAP_S
-            first_of_two = len(ratios) == 1 and (cheap or answer.gain > SURPRISING * promised)
+            surprising = answer.gain > SURPRISING * promised or answer.gain < UNLIKELY
+            first_of_two = len(ratios) == 1 and (cheap or surprising)
             if answer.verdict != "unclear" and not first_of_two:
                 return answer
             harmless = answer.pairs >= decide.FEWEST and answer.gain > 1 - decide.MATTERS
