@@ -65,6 +65,8 @@ class Boost:
     """Boosts that leave nothing for this one to gain; it is not tried beside them."""
     redraws: bool = False
     """Whether the program draws other random numbers under it (augmentation, dropout)."""
+    needs: str = ""
+    """A boost, or the script's own autocast, without which it does nothing."""
     compiles: bool = False
     """Whether its first steps are slow because something is compiled or captured."""
     records: bool = False

@@ -58,6 +58,7 @@ BOOST = Boost(
     risk=Risk.ROUNDING,
     moment=Moment.MODEL,
     conflicts=("fp16-autocast", "cpu-bf16"),
+    needs="bf16-autocast",
 )
 LEAST_PROMISE = 1.02
 DEVICES = ("cpu", "cuda", "mps", "xpu")

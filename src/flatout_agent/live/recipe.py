@@ -686,6 +686,9 @@ class Tuning:
     def _drop_idle(self, kept: Sequence[Candidate]) -> None:
         """Drop those that never took hold beside the others: they have no place in a plan."""
         idle = self.comparer.never_held(kept)
+        if self.machinery.facts().autocast is None:
+            lost = [c for c in kept if c.boost.needs and c.boost.needs not in self.state.kept_ids]
+            idle |= {c.id: f"it does nothing without {c.boost.needs}" for c in lost}
         for candidate in [c for c in kept if c.id in idle]:
             self.state.drop(candidate, 1.0)
         self._without(kept, idle)

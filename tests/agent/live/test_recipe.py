@@ -660,6 +660,17 @@ def test_a_boost_that_never_took_hold_is_not_in_the_plan() -> None:
     assert (row.verdict, row.reason) == ("declined", "did not engage: no clipping")
 
 
+@pytest.mark.parametrize("needed", [["bf16-autocast"], []])
+def test_a_boost_goes_with_the_one_that_it_needs(needed: list[str]) -> None:
+    """It took hold before that one was dropped."""
+    program = Program({})
+    tuning = Tuning(program, wire.LiveOrders(), Budget(wire.LiveOrders(), program.now))
+    group = [Candidate(name, {}, load(name).BOOST, 1.1) for name in [*needed, "bf16-residual"]]
+    tuning.state.keep(group, 1.2, 4)
+    tuning._drop_idle(tuning.state.kept)
+    assert kept(tuning) == (["bf16-autocast", "bf16-residual"] if needed else [])
+
+
 def test_what_never_took_hold_gets_no_pairs_of_its_own() -> None:
     """A recipe that is not faster is halved; the halves hold only what does something."""
     program = Program({}, noise=0.05)
