@@ -8,7 +8,8 @@ computed as before. Weights, their gradients and the optimizer's state stay floa
 a copy for each matrix multiplication and convolution. On CPUs, `scaled_dot_product_attention` with
 dropout, which torch computes in float32, consists of products in bfloat16 as well. Without AMX it
 does so without dropout, too, up to eight million weights; beyond, it is computed in float32, as its
-backward pass by tiles in bfloat16 takes longer.
+backward pass by tiles in bfloat16 takes longer. Depthwise convolutions with a stride, or with large
+kernels in channels-last, are computed in float32 on x86 CPUs for the same reason.
 
 ## Why it is faster
 
@@ -31,8 +32,9 @@ the Guard checks. bfloat16 has the range of float32, so no loss scaling is neede
 
 ## How it is undone
 
-The layer around the model's call is removed, and torch's attention function is put back. The model
-itself was never changed: parameters, buffers, hooks and the state dict are always the script's own.
+The layer around the model's call is removed, and torch's own functions for attention and
+convolutions are put back. The model itself was never changed: parameters, buffers, hooks and the
+state dict are always the script's own.
 
 ## References
 
@@ -51,6 +53,7 @@ from flatout_agent.attach.replacing import in_reverse
 from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.boosts import multiplies, speedup, speedup_of_work
 from flatout_agent.speedups.attention import attention, under_autocast
+from flatout_agent.speedups.depthwise import depthwise
 from flatout_agent.speedups.precision import bf16_call
 
 if TYPE_CHECKING:
@@ -112,6 +115,9 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
         way = functools.partial(under_autocast, without_dropout=slow_tiles)
         attention().add(way, first=True)
         undo = in_reverse([undo, lambda: attention().remove(way)])
+    if bf16.instructions in ("AMX", "AVX512_BF16"):
+        depthwise().hold()
+        undo = in_reverse([undo, depthwise().let_go])
     return Applied(undo, lambda: autocast.engaged(bf16.detail))
 
 
