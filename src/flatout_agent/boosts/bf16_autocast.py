@@ -8,8 +8,8 @@ computed as before. Weights, their gradients and the optimizer's state stay floa
 a copy for each matrix multiplication and convolution. On CPUs, `scaled_dot_product_attention` with
 dropout, which torch computes in float32, consists of products in bfloat16 as well. Without AMX it
 does so without dropout, too, up to eight million weights; beyond, it is computed in float32, as its
-backward pass by tiles in bfloat16 takes longer. Depthwise convolutions with a stride, or with large
-kernels in channels-last, are computed in float32 on x86 CPUs for the same reason.
+backward pass by tiles in bfloat16 takes longer. Depthwise convolutions with a stride, and some in
+channels-last, are computed in float32 on x86 CPUs for the same reason.
 
 ## Why it is faster
 

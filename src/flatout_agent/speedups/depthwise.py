@@ -1,8 +1,8 @@
 """Depthwise convolutions in float32 where bfloat16 autocast would slow them down on a CPU.
 
-oneDNN has no fast backward pass for some of them in bfloat16. Those with a stride take 5 to 20
-times as long as in float32, and those with large kernels in channels-last twice as long; the casts
-cost little beside that.
+oneDNN has no fast backward pass for some of them in bfloat16. With one or two channels in a group
+and a stride they take 2 to 20 times as long as in float32; in channels-last some without a stride
+take twice as long. The casts cost little beside that.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from flatout_agent.speedups.stand_in import StandIns, is_plain
 if TYPE_CHECKING:
     import torch
 
+MOST_CHANNELS = 2
+"""Convolutions with more channels in each group are fast in bfloat16."""
 FAST_KERNEL = 3
-"""Kernels of at most this size are fast in bfloat16 if there is no stride."""
+"""In channels-last, kernels of at most this size are fast in bfloat16."""
 
 
 class DepthwiseConvolutions:
@@ -35,7 +37,7 @@ class DepthwiseConvolutions:
 
         def convolution(*args: Any, **kwargs: Any) -> Any:
             groups = args[6] if len(args) > 6 else kwargs.get("groups", 1)
-            if groups == 1 or not self._stand_ins.holders or not _is_slow(groups, *args, **kwargs):
+            if groups == 1 or not self._stand_ins.holders or not _is_slow(*args, **kwargs):
                 return original(*args, **kwargs)
             with torch.autocast("cpu", enabled=False):
                 values = [_float32(value) for value in args]
@@ -46,15 +48,15 @@ class DepthwiseConvolutions:
 
 
 def _is_slow(
-    count: int,
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     stride: int | tuple[int, ...] = 1,
-    *_: Any,
-    **__: Any,
+    padding: int | tuple[int, ...] | str = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
 ) -> bool:
-    """Whether autocast would compute this convolution of `count` groups in bfloat16, slowly."""
+    """Whether autocast would compute this convolution in bfloat16, slowly."""
     import torch
 
     if (
@@ -65,15 +67,19 @@ def _is_slow(
         or not (input.requires_grad or weight.requires_grad)
         or input.device.type != "cpu"
         or input.dtype.itemsize > 4
-        or weight.shape[1] != 1
-        or weight.shape[0] != count
+        or weight.shape[1] > MOST_CHANNELS
     ):
         return False
-    strides = (stride,) if isinstance(stride, int) else stride
-    if max(strides) > 1:
+    if _largest(stride) > 1:
         return True
+    plain = weight.shape[:2] == (groups, 1) and _largest(dilation) == 1
+    fast = plain and max(weight.shape[2:]) <= FAST_KERNEL
     channels_last = input.dim() == 4 and input.is_contiguous(memory_format=torch.channels_last)
-    return channels_last and max(weight.shape[2:]) > FAST_KERNEL
+    return channels_last and not fast
+
+
+def _largest(numbers: int | tuple[int, ...]) -> int:
+    return numbers if isinstance(numbers, int) else max(numbers)
 
 
 def _float32(value: Any) -> Any:

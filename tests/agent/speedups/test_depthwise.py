@@ -79,7 +79,9 @@ LAST = X.to(memory_format=torch.channels_last)
         pytest.param(nn.Conv1d(8, 8, 5, 2, groups=8), X[:, :, 0], torch.float32, id="1-d"),
         pytest.param(conv(5), X, torch.bfloat16, id="large kernel"),
         pytest.param(conv(3), LAST, torch.bfloat16, id="small kernel"),
-        pytest.param(conv(3, 2, groups=4), X, torch.bfloat16, id="groups of two"),
+        pytest.param(conv(3, 2, groups=4), X, torch.float32, id="groups of two"),
+        pytest.param(conv(3, 2, groups=2), X, torch.bfloat16, id="groups of four"),
+        pytest.param(conv(3, dilation=2), LAST, torch.float32, id="dilation in channels-last"),
         pytest.param(conv(3, 2, groups=1), X, torch.bfloat16, id="dense"),
     ],
 )
