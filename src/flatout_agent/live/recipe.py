@@ -857,7 +857,7 @@ def _halves(group: list[Candidate]) -> list[list[Candidate]]:
     exact = [candidate for candidate in group if candidate.boost.risk is Risk.EXACT]
     others = [candidate for candidate in group if candidate.boost.risk is not Risk.EXACT]
     if exact and others:
-        return [others, exact]
+        return [exact, others]
     return [group[: len(group) // 2], group[len(group) // 2 :]]
 
 
