@@ -58,8 +58,10 @@ class RecordedCall:
     """Contributions from other outputs of the same call were removed from `output_gradients`."""
     twice: bool = False
     """The backward pass created a graph: the loss uses gradients of gradients."""
-    passes: list[int] = field(default_factory=list)
-    """Such passes that have come to each input that requires gradients."""
+    passes: set[int] = field(default_factory=set)
+    """torch's numbers of such passes ..."""
+    inner: bool = False
+    """... of which one has come to an input."""
     random: list[torch.Tensor] = field(default_factory=list)
     """States of the generators before the call."""
     drew: bool = False
@@ -86,9 +88,10 @@ class RecordedCall:
     def third(self) -> bool:
         """Whether third derivatives may be used, which the repetition does not give.
 
-        A second pass that creates a graph comes to an input that a first one has come to.
+        One pass that creates a graph, from an output to an input, makes second ones. A further
+        pass may begin at the gradient of the first.
         """
-        return self.twice and max(self.passes, default=MANY) > 1
+        return self.twice and not (self.inner and len(self.passes) == 1)
 
     @property
     def refusal(self) -> str | None:
@@ -184,16 +187,17 @@ def begin(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _count_passes(tensor: torch.Tensor, recorded: RecordedCall) -> None:
-    reference, position = weakref.ref(recorded), len(recorded.passes)
-    recorded.passes.append(0)
+    reference = weakref.ref(recorded)
 
     def hook(gradient: torch.Tensor) -> None:
         record = reference()
         if record is not None and torch.is_grad_enabled():
-            record.passes[position] += 1
+            record.inner = True
+            record.passes.add(torch._C._current_graph_task_id())
 
     handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # torch's own
-    weakref.finalize(recorded, handle.remove)  # the program may use the tensor in each step
+    # The program may use the tensor in each step.
+    weakref.finalize(recorded, handle.remove).atexit = False
 
 
 def finish(recorded: RecordedCall, output: Any, values: bool = True) -> None:
@@ -256,7 +260,9 @@ def _note_gradient(tensor: torch.Tensor, recorded: RecordedCall, position: int) 
         record = reference()
         if record is None or record.fault is not None:
             return
-        record.twice = record.twice or torch.is_grad_enabled()
+        if torch.is_grad_enabled():
+            record.twice = True
+            record.passes.add(torch._C._current_graph_task_id())
         total, fresh = record.output_gradients[position], gradient.detach()
         try:
             record.output_gradients[position] = fresh.clone() if total is None else total + fresh
@@ -422,7 +428,6 @@ def _leave_out_inner(recorded: RecordedCall, outputs: list[torch.Tensor]) -> Non
         recorded.output_gradients[position] = None if nothing else outer
 
 
-MANY = 1 << 30
 SAME = 1e-4
 LOW_SAME = 3e-2
 """The share of a gradient that rounding alone can leave over; the second in 16 bits."""

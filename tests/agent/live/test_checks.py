@@ -254,6 +254,32 @@ def test_gradients_of_gradients_are_compared(program):
     assert not run.check("once", step).passed, "it gives no second derivative"
 
 
+def mixed(run: Any) -> Callable[[], None]:
+    """A step whose loss uses the derivative by one input of that by another."""
+
+    def step() -> None:
+        x, t = (torch.randn(8, 1, requires_grad=True) for _ in range(2))
+        (by_x,) = torch.autograd.grad(run.model(x, t).sum(), x, create_graph=True)
+        (by_x_and_t,) = torch.autograd.grad(by_x.sum(), t, create_graph=True)
+        run.backward(by_x_and_t.square().mean())
+        run.update()
+
+    return step
+
+
+def test_rounding_is_refused_where_a_derivative_is_by_several_inputs(program):
+    class Plane(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = surface()
+
+        def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            return self.layers(torch.cat([x, t], 1))
+
+    run = program(Plane(), rounds=planted(times(1.0), Risk.ROUNDING))
+    assert not run.check("rounds", mixed(run)).passed
+
+
 @pytest.mark.parametrize(("order", "parameters"), [(2, False), (1, True)])
 def test_rounding_is_refused_where_third_derivatives_may_be_used(program, order, parameters):
     """The loss's own gradient is one derivative more. By parameters nobody can tell the order."""
