@@ -72,6 +72,8 @@ class Job:
         """
         self.hand_weights: Callable[[], list[torch.Tensor]] = list
         """The weights that it changes, as far as known."""
+        self.graph_created = False
+        """Whether the last call of `backward` created a graph, so that another may follow it."""
         self.backwards = 0
         """Backward passes so far, counted until an optimizer steps."""
         self.step_callbacks: list[Callable[[], None]] = []

@@ -79,6 +79,7 @@ def test_what_a_whole_run_does_not_win_back_is_not_kept(steps: int | None, kept:
 def test_a_gain_that_was_not_seen_again_needs_a_clear_confirmation() -> None:
     search = dataclasses.replace(FOUND, now_ms=FOUND.written.step_ms)
     unclear = confirmed(0.97, 1.02, 1.09)
+    assert planning.plan(COMMAND, search, None, MACHINE) is None
     assert planning.plan(COMMAND, search, unclear, MACHINE) is None
     assert (
         planning.plan(COMMAND, search, dataclasses.replace(unclear, disturbed=True), MACHINE)
@@ -138,6 +139,18 @@ def test_what_may_be_to_blame_is_left_out_of_a_refused_plan(
     assert second.speedup == pytest.approx(gain)
     verdicts = {row.tried: row.verdict for row in second.trials}
     assert {name for name in verdicts if verdicts[name] is Verdict.KEPT} == set(rest)
+
+
+def test_the_rest_of_boosts_that_were_measured_together_promises_nothing() -> None:
+    together = tuple(dataclasses.replace(boost, gain=None) for boost in MANY)
+    search = dataclasses.replace(FOUND, kept=together, now_ms=5.0, guard=Guard(True, "of all"))
+    second = planning.second_choice(search, confirmed(1.4, 1.5, 1.6, passed=False))
+    assert second is not None
+    assert [boost.id for boost in second.kept] == ["fused-optimizer"]
+    assert second.speedup is None
+    assert second.guard is None, "it was that of all"
+    assert not planning.holds(second, confirmed(0.99, 1.02, 1.05))
+    assert planning.holds(second, confirmed(1.01, 1.03, 1.05))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flatout.measuring.duel import Side
+from flatout.measuring.duel import DuelFailedError, Side
 from flatout.nouns.observer import Silent
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Measurement
@@ -32,15 +32,17 @@ FOUND = Found(
 
 
 @pytest.fixture
-def speedups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[frozenset[str], float]:
-    """True speed-ups of sets of boosts, which fresh processes show."""
-    true: dict[frozenset[str], float] = {}
+def speedups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[frozenset[str], Any]:
+    """True speed-ups of sets of boosts, which fresh processes show, or what ends these."""
+    true: dict[frozenset[str], Any] = {}
     names: list[str] = []
 
     def fight(bench: Any, boosts: tuple[PlannedBoost, ...], *_: Any, **named: Any) -> Any:
         names.append(named["name"])
         assert len(set(names)) == len(names), "each duel has folders of its own"
         gain = true[frozenset(boost.id for boost in boosts)]
+        if isinstance(gain, BaseException):
+            raise gain
         plan = tuple(window / gain for window in (100.0, 101.0, 99.0, 100.0, 100.0))
         untouched = Side((100.0,) * 5, (), Process())
         return untouched, dataclasses.replace(untouched, windows_ms=plan)
@@ -58,21 +60,36 @@ def tuned() -> Any:
 
 
 def test_it_is_confirmed_again_without_what_may_be_to_blame(
-    speedups: dict[frozenset[str], float],
+    speedups: dict[frozenset[str], Any],
 ) -> None:
     speedups[frozenset({"bf16-autocast", "loader-workers"})] = 0.95
     speedups[frozenset({"bf16-autocast"})] = 1.5
     result = tuned()
     assert [boost.id for boost in result.plan.boosts] == ["bf16-autocast"]
     assert result.plan.speedup == pytest.approx(1.5)
-    assert "A/B runs refused the plan with loader-workers, and confirmed the rest" in result.notes
+    assert "A/B runs refused the plan with loader-workers; the plan is the rest" in result.notes
 
 
 def test_a_rest_that_is_refused_too_leaves_no_plan(
-    speedups: dict[frozenset[str], float],
+    speedups: dict[frozenset[str], Any],
 ) -> None:
     speedups[frozenset({"bf16-autocast", "loader-workers"})] = 0.95
     speedups[frozenset({"bf16-autocast"})] = 0.97
     result = tuned()
     assert result.plan is None
     assert result.confirmation.speedup == pytest.approx(0.95)
+
+
+@pytest.mark.parametrize(
+    "end", [KeyboardInterrupt(), DuelFailedError("the time limit was reached")]
+)
+def test_what_was_refused_stays_refused_if_the_second_try_does_not_end(
+    end: BaseException, speedups: dict[frozenset[str], Any]
+) -> None:
+    speedups[frozenset({"bf16-autocast", "loader-workers"})] = 0.95
+    speedups[frozenset({"bf16-autocast"})] = end
+    result = tuned()
+    assert result.plan is None
+    assert result.confirmation.speedup == pytest.approx(0.95)
+    assert result.interrupted is isinstance(end, KeyboardInterrupt)
+    assert not any("not confirmed" in note for note in result.notes)

@@ -21,7 +21,7 @@ from flatout_agent.boost import Moment
 ONE_PAIR = 1.25
 """A single pair may be off by this factor: on shared machines two runs of one program differ by up
 to 30 %."""
-WORTH = 1.03
+SECOND_WORTH = 1.03
 """What remains of a refused plan is confirmed only if it promises this much."""
 
 
@@ -37,7 +37,11 @@ def plan(
     If the confirmation is inconclusive or missing (the program is too short for one, or was
     interrupted), the plan states the gain of the pairs.
     """
-    if not search.kept or (confirmation is not None and not holds(search, confirmation)):
+    if not search.kept:
+        return None
+    if confirmation is None and search.speedup is not None and search.speedup <= 1.0:
+        return None  # no gain was seen when all were compared once more
+    if confirmation is not None and not holds(search, confirmation):
         return None
     proof = confirmation if confirmation is not None and confirmation.faster else None
     pays_after, compile_s = _pays_after(
@@ -85,14 +89,15 @@ def second_choice(search: Found, confirmation: Confirmation) -> Found | None:
     """
     if holds(search, confirmation):
         return None
-    verdict, reason = Verdict.SLOWER, f"the plan was {confirmation.speedup:.2f}x in A/B runs"
     if confirmation.guard.passed:
         suspects = {b.id for b in search.kept if known.get(b.id).moment is Moment.LOADER}
+        verdict, reason = Verdict.SLOWER, "A/B runs did not show the gain of a plan with it"
     else:
         suspects = {b.id for b in search.kept if b.risk != "exact" or known.get(b.id).redraws}
         verdict, reason = Verdict.DIFFERENT, f"in A/B runs: {confirmation.guard.reason}"
-    rest = _without(search, suspects, verdict, reason)
-    return rest if suspects and rest.kept and (rest.speedup or 0.0) >= WORTH else None
+    rest = dataclasses.replace(_without(search, suspects, verdict, reason), guard=None)
+    worth = rest.speedup is None or rest.speedup >= SECOND_WORTH
+    return rest if suspects and rest.kept and worth else None
 
 
 def _without(search: Found, ids: set[str], verdict: Verdict, reason: str) -> Found:
@@ -103,12 +108,15 @@ def _without(search: Found, ids: set[str], verdict: Verdict, reason: str) -> Fou
         else row
         for row in search.trials
     )
-    gains = [boost.gain or 1.0 for boost in search.kept if boost.id in ids]
+    gains = [boost.gain for boost in search.kept if boost.id in ids]
+    known_gains = [gain for gain in gains if gain is not None]
+    # The gain of boosts that were measured with the others only cannot be told from theirs.
+    now_ms = search.now_ms if len(known_gains) == len(gains) else None
     return dataclasses.replace(
         search,
         trials=rows,
         kept=tuple(boost for boost in search.kept if boost.id not in ids),
-        now_ms=search.now_ms * math.prod(gains) if search.now_ms is not None else None,
+        now_ms=now_ms * math.prod(known_gains) if now_ms is not None else None,
     )
 
 

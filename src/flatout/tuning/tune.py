@@ -118,6 +118,7 @@ def _finish(
 ) -> tuple[Found, Confirmation | None, Measurement | None]:
     """The part that needs fresh processes: start boosts and confirmation. Ctrl-C ends them."""
     best = Measurement(search.now_ms, None, (), ()) if search.kept and search.now_ms else None
+    confirmed: Confirmation | None = None
     if search.interrupted:
         end_all(bench.folder)
         notes.append("interrupted: the best result so far was not confirmed")
@@ -134,20 +135,24 @@ def _finish(
         search = dataclasses.replace(search, trials=(*others, *rows), kept=boosts, now_ms=now_ms)
         if not boosts:
             return search, None, None
-        confirmed, measured = _confirm(bench, search, settings, observer, deadline, notes)
+        confirmed, fastest = _confirm(bench, search, settings, observer, deadline, notes)
         second = planning.second_choice(search, confirmed) if confirmed is not None else None
         if second is None or deadline - time.monotonic() < _confirmation_s(second):
-            return search, confirmed, measured
-        again, best = _confirm(bench, second, settings, observer, deadline, notes, "second")
+            return search, confirmed, fastest
+        told: list[str] = []
+        again, measured_again = _confirm(
+            bench, second, settings, observer, deadline, told, "second"
+        )
         if again is None or not planning.holds(second, again):
-            return search, confirmed, measured
+            return search, confirmed, fastest
         left_out = ", ".join(boost.id for boost in search.kept if boost not in second.kept)
-        notes.append(f"A/B runs refused the plan with {left_out}, and confirmed the rest")
-        return second, again, best
+        notes.append(f"A/B runs refused the plan with {left_out}; the plan is the rest")
+        return second, again, measured_again
     except KeyboardInterrupt:
         end_all(bench.folder)
-        notes.append("interrupted: the best result so far was not confirmed")
-        return dataclasses.replace(search, interrupted=True), None, best
+        if confirmed is None:
+            notes.append("interrupted: the best result so far was not confirmed")
+        return dataclasses.replace(search, interrupted=True), confirmed, best
 
 
 def _bench(command: Command, settings: TuneSettings, folder: Path) -> Bench:

@@ -62,6 +62,8 @@ class RecordedCall:
     """torch's numbers of such passes ..."""
     inner: bool = False
     """... of which one has come to an input."""
+    goes_on: bool = False
+    """The last of them was the program's call of `backward`, which others may follow."""
     random: list[torch.Tensor] = field(default_factory=list)
     """States of the generators before the call."""
     drew: bool = False
@@ -91,7 +93,8 @@ class RecordedCall:
         One pass that creates a graph, from an output to an input, makes second ones. A further
         pass may begin at the gradient of the first.
         """
-        return self.twice and not (self.inner and len(self.passes) == 1)
+        second = self.inner and len(self.passes) == 1 and not self.goes_on
+        return self.twice and not second
 
     @property
     def refusal(self) -> str | None:
@@ -182,22 +185,32 @@ def begin(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     recorded.random = _generator_states(model)
     for tensor in nests.tensors((args, kwargs)):
         if tensor.requires_grad:
-            _count_passes(tensor, recorded)
+            _note_pass(tensor, recorded, is_input=True)
     return recorded
 
 
-def _count_passes(tensor: torch.Tensor, recorded: RecordedCall) -> None:
+def _note_pass(tensor: torch.Tensor, recorded: RecordedCall, is_input: bool) -> None:
+    """Note which passes that create a graph come to this tensor."""
     reference = weakref.ref(recorded)
 
     def hook(gradient: torch.Tensor) -> None:
         record = reference()
         if record is not None and torch.is_grad_enabled():
-            record.inner = True
-            record.passes.add(torch._C._current_graph_task_id())
+            record.inner = record.inner or is_input
+            _note_graph(record)
 
     handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # torch's own
     # The program may use the tensor in each step.
     weakref.finalize(recorded, handle.remove).atexit = False
+
+
+def _note_graph(recorded: RecordedCall) -> None:
+    """A pass that creates a graph is under way. Others may end at the weights alone."""
+    if not recorded.passes:
+        for parameter in recorded.model.parameters():
+            if parameter.requires_grad:
+                _note_pass(parameter, recorded, is_input=False)
+    recorded.passes.add(torch._C._current_graph_task_id())
 
 
 def finish(recorded: RecordedCall, output: Any, values: bool = True) -> None:
@@ -262,7 +275,7 @@ def _note_gradient(tensor: torch.Tensor, recorded: RecordedCall, position: int) 
             return
         if torch.is_grad_enabled():
             record.twice = True
-            record.passes.add(torch._C._current_graph_task_id())
+            _note_graph(record)
         total, fresh = record.output_gradients[position], gradient.detach()
         try:
             record.output_gradients[position] = fresh.clone() if total is None else total + fresh

@@ -396,6 +396,8 @@ class Checks:
             return
         finished = [recorded for recorded in self._calls if recorded.used]
         self._calls = [recorded for recorded in self._calls if not recorded.used]
+        for recorded in finished:
+            recorded.goes_on = self.job.graph_created
         ready = [call for call in finished if not self._refused_call(call.model, call.refusal)]
         if self._recording == GIVE:
             self._give(ready)
@@ -423,7 +425,7 @@ class Checks:
         for recorded in calls:
             rounding = [c for c in self._group if c.boost.risk is not Risk.EXACT]
             if recorded.third and rounding:
-                reason = f"{NOT_COMPARED}the loss may take third derivatives"
+                reason = f"{NOT_COMPARED}the loss may use third derivatives"
                 if self._calls_boosted:  # they are on, and nothing can be said of them
                     return GuardVerdict(False, reason)
                 self._refuse(rounding, GuardVerdict(False, reason))

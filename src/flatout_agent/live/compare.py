@@ -33,7 +33,7 @@ SURPRISING = 1.5
 """One pair is not enough either for a gain that exceeds the boosts' promise by this factor: the
 program's first steps, which serve as its first half, may have been disturbed."""
 UNLIKELY = 0.5
-"""Nor is one enough for a loss as large as this: something else held the program up."""
+"""Nor is one enough to show a boost this slow: something else may have held the program up."""
 TOO_SOON = "only "
 """The beginning of a boost's reason when it has been on for too few steps to take hold."""
 SEEN_STEPS = 4

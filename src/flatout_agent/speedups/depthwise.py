@@ -37,7 +37,13 @@ class DepthwiseConvolutions:
 
         def convolution(*args: Any, **kwargs: Any) -> Any:
             groups = args[6] if len(args) > 6 else kwargs.get("groups", 1)
-            if groups == 1 or not self._stand_ins.holders or not _is_slow(*args, **kwargs):
+            if groups == 1 or not self._stand_ins.holders:
+                return original(*args, **kwargs)
+            try:
+                slow = _is_slow(*args, **kwargs)
+            except Exception:  # torch says what is wrong with the call
+                slow = False
+            if not slow:
                 return original(*args, **kwargs)
             with torch.autocast("cpu", enabled=False):
                 values = [_float32(value) for value in args]
@@ -59,6 +65,7 @@ def _is_slow(
     """Whether autocast would compute this convolution in bfloat16, slowly."""
     import torch
 
+    rounded = torch.float32, torch.bfloat16, torch.float16
     if (
         not torch.is_autocast_enabled("cpu")
         or torch.get_autocast_dtype("cpu") is not torch.bfloat16
@@ -66,7 +73,8 @@ def _is_slow(
         or not is_plain(input, weight)
         or not (input.requires_grad or weight.requires_grad)
         or input.device.type != "cpu"
-        or input.dtype.itemsize > 4
+        or input.dtype not in rounded
+        or weight.dtype not in rounded
         or weight.shape[1] > MOST_CHANNELS
     ):
         return False

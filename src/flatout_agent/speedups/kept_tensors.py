@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.speedups.channels_last import is_channels_last
 from flatout_agent.speedups.nests import change, is_tensor
 
 if TYPE_CHECKING:
@@ -45,8 +46,12 @@ class KeptTensors:
         self._looks = {True: 0, False: 0}
         self._places: dict[tuple[int, str], dict[str, Any]] = {}
         """The `__dict__` of a module, by its id and the attribute's name."""
-        self._hooks: dict[int, tuple[dict[int, Any], Any, Any]] = {}
-        """(hooks of a module, the program's own hook, ours around it), by torch's number of it."""
+        self._hooks: list[tuple[dict[int, Any], bool]] = []
+        """(hooks of a module by torch's numbers, whether they come before its call) ..."""
+        self._hooks_until = -1
+        """... and torch's next number when they were looked for."""
+        self._ours: dict[tuple[int, int], tuple[Any, Any]] = {}
+        """(a hook, ours around it), by the id of its module's hooks and torch's number of it."""
 
     def around(self, call: Callable[[], Any]) -> Any:
         """The call's result. Hooks within it, and attributes after it, have tensors as usual."""
@@ -59,7 +64,6 @@ class KeptTensors:
             output = self._with_hooks(call)
         else:
             self._looks[training] += 1
-            self._find_hooks()
             before = {(id(owner), name): value for owner, name, value in attributes(self._model)}
             output = self._with_hooks(call)
             for owner, name, value in attributes(self._model):
@@ -72,34 +76,70 @@ class KeptTensors:
                 self._put_back(owner, name)
         return output
 
-    def _find_hooks(self) -> None:
-        for module in self._model.modules():
-            for hooks in (module._forward_pre_hooks, module._forward_hooks):
-                for number, hook in hooks.items():
-                    if number not in self._hooks:
-                        self._hooks[number] = hooks, hook, self._hook(hook)
+    def _with_hooks(self, call: Callable[[], Any]) -> Any:
+        """The call's result, with our hooks around those that the modules have now."""
+        self._find_hooks()
+        if not self._hooks:
+            return call()
+        with contextlib.ExitStack() as stack:
+            for hooks, before in self._hooks:
+                for number, hook in list(hooks.items()):
+                    if getattr(hook, "kept_by", None) is self:
+                        continue  # the model calls itself
+                    key = id(hooks), number
+                    if key not in self._ours or self._ours[key][0] is not hook:
+                        self._ours[key] = hook, self._hook(hook, before)
+                    ours = hooks[number] = self._ours[key][1]
+                    stack.callback(_put_back_hook, hooks, number, hook, ours)
+            return call()
 
-    def _hook(self, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """The program's hook with tensors as usual; what it writes to an output holds."""
+    def _find_hooks(self) -> None:
+        """Look through the modules again if a hook was registered anywhere since."""
+        from torch.utils.hooks import RemovableHandle
+
+        if RemovableHandle.next_id != self._hooks_until:
+            self._hooks_until = RemovableHandle.next_id
+            self._ours = {}
+            self._hooks = [
+                (hooks, before)
+                for module in self._model.modules()
+                for hooks, before in (
+                    (module._forward_pre_hooks, True),
+                    (module._forward_hooks, False),
+                )
+                if hooks
+            ]
+
+    def _hook(self, hook: Callable[..., Any], before: bool) -> Callable[..., Any]:
+        """The program's hook, which gets tensors as usual.
+
+        Where it returns nothing, the call goes on with what it got: it may have written there, or
+        have asked for a gradient.
+        """
 
         def as_usual(module: torch.nn.Module, *values: Any) -> Any:
-            usual = [change(value, self._usual) for value in values]
-            output = usual[-1]
-            copied = is_tensor(output) and output is not values[-1]
-            version = output._version if copied else 0
-            result = hook(module, *usual)
-            return output if result is None and copied and output._version > version else result
+            changed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
+            def usual(tensor: torch.Tensor) -> Any:
+                found = self._usual(tensor)
+                if found is not tensor:
+                    changed[id(found)] = found, tensor
+                return found
+
+            def as_it_was(tensor: torch.Tensor) -> Any:
+                return _like(changed[id(tensor)][1], tensor) if id(tensor) in changed else tensor
+
+            given = [change(value, usual) for value in values]
+            result = hook(module, *given)
+            if result is not None or not changed:
+                return result
+            if not before:
+                return change(given[-1], as_it_was)
+            arguments = [change(value, as_it_was) for value in given]
+            return arguments[0] if len(arguments) == 1 else tuple(arguments)
+
+        vars(as_usual)["kept_by"] = self
         return as_usual
-
-    def _with_hooks(self, call: Callable[[], Any]) -> Any:
-        """The call's result, with our hooks in place of the program's; those may be removed."""
-        with contextlib.ExitStack() as stack:
-            for number, (hooks, own, ours) in self._hooks.items():
-                if hooks.get(number) is own:
-                    hooks[number] = ours
-                    stack.callback(_put_back_hook, hooks, number, own, ours)
-            return call()
 
     def _put_back(self, owner: dict[str, Any], name: str) -> None:
         """Replace the tensors of an attribute; a list or dict stays the same object."""
@@ -121,6 +161,15 @@ class KeptTensors:
             return self._usual(leaf) if is_tensor(leaf) else leaf
 
         return change(value, usual, lambda leaf: is_tensor(leaf) or leaf is not value)
+
+
+def _like(model: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in the type and format of another."""
+    import torch
+
+    tensor = tensor.to(model.dtype)
+    last = torch.channels_last
+    return tensor.contiguous(memory_format=last) if is_channels_last(model) else tensor
 
 
 def _put_back_hook(hooks: dict[int, Any], number: int, own: Any, ours: Any) -> None:

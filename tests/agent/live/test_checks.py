@@ -280,6 +280,34 @@ def test_rounding_is_refused_where_a_derivative_is_by_several_inputs(program):
     assert not run.check("rounds", mixed(run)).passed
 
 
+def test_rounding_is_refused_where_weights_are_trained_by_a_derivative_of_a_derivative(program):
+    run = program(surface(), rounds=planted(times(1.0), Risk.ROUNDING))
+
+    def step() -> None:
+        x = torch.randn(8, 2, requires_grad=True)
+        (slope,) = torch.autograd.grad(run.model(x).sum(), x, create_graph=True)
+        weights = list(run.model.parameters())[:1]
+        inner = torch.autograd.grad(slope.square().mean(), weights, create_graph=True)
+        run.backward(inner[0].square().sum())
+        run.update()
+
+    assert not run.check("rounds", step).passed
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+def test_rounding_is_refused_where_backward_creates_a_graph(program):
+    run = program(surface(), rounds=planted(times(1.0), Risk.ROUNDING))
+
+    def step() -> None:
+        x = torch.randn(8, 2, requires_grad=True)
+        run.job.graph_created = True  # as discovery notes
+        run.model(x).square().mean().backward(create_graph=True)
+        run.checks.backward_ended()
+        run.update()
+
+    assert not run.check("rounds", step).passed
+
+
 @pytest.mark.parametrize(("order", "parameters"), [(2, False), (1, True)])
 def test_rounding_is_refused_where_third_derivatives_may_be_used(program, order, parameters):
     """The loss's own gradient is one derivative more. By parameters nobody can tell the order."""
@@ -290,7 +318,7 @@ def test_rounding_is_refused_where_third_derivatives_may_be_used(program, order,
     run.keep("rounds")
     together = run.ask(run.checks.check_together(run.kept), step)
     assert not together.passed, "what is on cannot be compared either"
-    assert together.reason == f"{checks.NOT_COMPARED}the loss may take third derivatives"
+    assert together.reason == f"{checks.NOT_COMPARED}the loss may use third derivatives"
 
 
 @pytest.mark.filterwarnings("ignore:.*use_reentrant")

@@ -322,3 +322,13 @@ def test_an_optimizer_that_is_made_again_goes_on_counting(loop: Callable[..., Lo
     run.other_optimizer()
     run.epoch()
     assert run.job.steps == steps + EPOCH
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+def test_a_backward_pass_that_creates_a_graph_is_noted(loop: Callable[..., Loop]) -> None:
+    run = loop()
+    run.epoch(steps=3)
+    inputs = run.loader.dataset.tensors[0][:4]
+    for how in ({"create_graph": True}, {}, {"retain_graph": True}):
+        run.model(inputs).sum().backward(**how)
+        assert run.job.graph_created is how.get("create_graph", False)

@@ -115,8 +115,11 @@ def test_without_a_gradient_and_outside_autocast_torchs_own_is_called(
     expected = ORIGINALS[1](X[:, :1].expand(4, 8, 16, 16), layer.weight, layer.bias, 2, 1, 1, 8)
     assert torch.equal(layer(X[:, :1].expand(4, 8, 16, 16)), expected)
     with torch.no_grad():
-        model(X)
-    assert model.node is None
+        found = model(X)
+        with torch.autocast("cpu", torch.bfloat16):
+            mixed = model.mix(X)
+            given = ORIGINALS[1](mixed, layer.weight, layer.bias, 2, 1, 1, 8)
+    assert torch.equal(found, given.flatten(1).mean(1).float())
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
@@ -124,6 +127,17 @@ def test_compiled_code_calls_torchs_own(boosted: Callable[..., Any]) -> None:
     boosted(Net(conv(3, 2)))
     layer = conv(3, 2)
     x = torch.randn(2, 8, 16, 16)
-    compiled = torch.compile(layer, backend="eager", fullgraph=True)
-    assert torch.equal(compiled(x), layer(x))
-    assert torch.equal(torch.jit.script(layer)(x), layer(x))
+    for compiled in (
+        torch.compile(layer, backend="eager", fullgraph=True),
+        torch.jit.script(layer),
+    ):
+        with torch.autocast("cpu", torch.bfloat16):
+            expected = ORIGINALS[1](x, layer.weight, layer.bias, 2, 1, 1, 8)
+            assert torch.equal(compiled(x), expected)
+            assert not torch.equal(layer(x), expected), "computed in float32, then rounded"
+
+
+def test_a_wrong_call_gets_torchs_own_message(boosted: Callable[..., Any]) -> None:
+    boosted(Net(conv(3, 2)))
+    with pytest.raises(TypeError, match="conv2d"):
+        functional.conv2d(X, conv(3).weight, groups=8, strides=2)

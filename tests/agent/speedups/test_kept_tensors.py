@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -152,12 +153,86 @@ def test_a_loss_of_features_from_a_hook_trains_the_layers_before_it() -> None:
     assert model[0].weight.grad is not None
 
 
-def test_what_a_hook_writes_to_an_output_holds() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+def masks_output(module: nn.Module, inputs: Any, output: Tensor) -> None:
+    output[:, :4] = 0.0
 
-    def forget(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        output.zero_()
 
-    model[0].register_forward_hook(forget)
+def masks_input(module: nn.Module, inputs: Any) -> None:
+    inputs[0][:, :4] = 0.0
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("boost", ["bf16", "channels-last"])
+def test_what_a_hook_writes_holds(boost: str, before: bool) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    if before:
+        model[1].register_forward_pre_hook(masks_input)
+    else:
+        model[0].register_forward_hook(masks_output)
+    x = torch.randn(2, 3, 8, 8)
+    written = model(x)
+    on(boost, model)
+    torch.testing.assert_close(model(x), written, atol=0.03, rtol=0)
+
+
+def on(boost: str, model: nn.Module) -> Any:
+    return in_bf16(model) if boost == "bf16" else channels_last.apply(Job(), model, {})
+
+
+@pytest.mark.parametrize("boost", ["bf16", "channels-last"])
+def test_a_gradient_asked_for_in_a_hook_comes(boost: str) -> None:
+    kept: list[Tensor] = []
+    scaled: list[bool] = []
+
+    def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        output.retain_grad()
+        output.register_hook(lambda gradient: scaled.append(True))
+        kept.append(output)
+
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    model[0].register_forward_hook(keep)
+    on(boost, model)
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    assert kept[0].grad is not None
+    assert scaled
+
+
+def test_under_inference_mode() -> None:
+    seen: list[Tensor] = []
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)).eval()
+    model[0].register_forward_hook(lambda *values: seen.append(values[-1]))
     in_bf16(model)
-    torch.testing.assert_close(model(torch.randn(4, 8))[0], model[1].bias, atol=1e-2, rtol=0)
+    with torch.inference_mode():
+        model(torch.randn(2, 3, 8, 8))
+    assert seen[0].dtype is torch.float32
+
+
+@pytest.mark.parametrize("first", ["bf16", "channels-last"])
+def test_boosts_that_come_and_go_at_different_times(first: str) -> None:
+    seen: list[Tensor] = []
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    model[0].register_forward_hook(lambda *values: seen.append(values[-1]))
+    second = "channels-last" if first == "bf16" else "bf16"
+    x = torch.randn(2, 3, 8, 8)
+    undo = on(first, model)
+    model(x)
+    on(second, model)
+    model(x)
+    (undo if first == "bf16" else undo.undo)()
+    model(x)
+    assert [(t.dtype, t.is_contiguous()) for t in seen] == 3 * [(torch.float32, True)]
+
+
+def test_hooks_that_come_late_and_those_of_copies_are_found() -> None:
+    layer = nn.Linear(8, 8)
+    seen: list[Tensor] = []
+    layer.register_forward_hook(lambda *values: seen.append(values[-1]))
+    model = nn.Sequential(layer, copy.deepcopy(layer))
+    in_bf16(model)
+    for _ in range(8):
+        model(torch.randn(2, 8))
+    model[0].register_forward_pre_hook(lambda *values: seen.append(values[1][0]))
+    model[1].register_forward_pre_hook(lambda *values: seen.append(values[1][0]))
+    model(torch.randn(2, 8))
+    assert len(seen) == 16 + 4
+    assert {tensor.dtype for tensor in seen} == {torch.float32}
