@@ -655,8 +655,11 @@ class Tuning:
         else:
             likely = answer.gain > 1 + (decide.MATTERS if enough else LIKELY)
         if answer.verdict == "faster" or (answer.verdict == "unclear" and likely):
-            # A gain that these pairs do not show is only told if fresh processes show one.
-            self.state.measured(answer if answer.gain > 1.0 else replace(answer, gain=1.0))
+            # Few pairs may be disturbed: the smaller gain is told, and none that was not seen again
+            # unless fresh processes show one.
+            few = answer.pairs < decide.FEWEST
+            gain = min(answer.gain, self.state.gain) if few else answer.gain
+            self.state.measured(replace(answer, gain=max(gain, 1.0)))
             return
         why = OWN if answer.verdict == "nonfinite" else decide.why_not(answer)
         for candidate in group:

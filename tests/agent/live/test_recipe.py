@@ -712,7 +712,20 @@ def test_a_doubtful_gain_is_left_to_the_confirmation_if_there_is_one(reserved_s:
     assert kept(tuning) == (["gc-pause"] if reserved_s else [])
 
 
-def test_a_gain_that_a_busy_machine_hides_at_the_end_is_left_to_the_confirmation() -> None:
+@pytest.mark.parametrize(
+    ("first", "answer", "told"),
+    [
+        pytest.param(2.1, ("unclear", 0.9, 0.3, 2.7, 2), 1.0, id="hidden by a busy machine"),
+        pytest.param(1.1, ("unclear", 0.97, 0.9, 1.05, 8), None, id="out of reach"),
+        pytest.param(3.2, ("faster", 10.8, 4.0, 30.0, 1), 3.2, id="one disturbed pair"),
+        pytest.param(3.2, ("faster", 2.9, 2.5, 3.3, 2), 2.9, id="less than at first"),
+        pytest.param(2.0, ("faster", 2.4, 2.2, 2.6, 4), 2.4, id="enough pairs"),
+    ],
+)
+def test_what_the_last_look_tells(
+    first: float, answer: tuple[Any, ...], told: float | None
+) -> None:
+    """Of a gain that fresh processes can confirm; None: it is not kept."""
     program = Program({"bf16-autocast": 2.0})
     orders = wire.LiveOrders(budget_s=20.0, stop=True)
     tuning = Tuning(program, orders, Budget(orders, program.now))
@@ -720,18 +733,11 @@ def test_a_gain_that_a_busy_machine_hides_at_the_end_is_left_to_the_confirmation
     tuning.budget.reserved_s, tuning.budget.found = 10.0, True
     tuning.state.written_s = STEP_S
     bf16 = Candidate("bf16-autocast", {}, load("bf16-autocast").BOOST, 1.5)
-    tuning.state.keep([bf16], 2.1, 1)
-    unclear = decide.Answer("unclear", 0.9, 0.3, 2.7, 2)
-    nothing: list[Any] = []
-    tuning.comparer.compare = lambda *_, **__: answered(unclear)  # type: ignore[method-assign]
-    nothing.extend(tuning._verify())
-    assert kept(tuning) == ["bf16-autocast"]
-    assert tuning.state.gain == 1.0, "no gain is told that was not seen again"
-    unlikely = decide.Answer("unclear", 0.97, 0.9, 1.05, 8)
-    tuning.state.gain = 1.1
-    tuning.comparer.compare = lambda *_, **__: answered(unlikely)  # type: ignore[method-assign]
-    nothing.extend(tuning._verify())
-    assert kept(tuning) == []
+    tuning.state.keep([bf16], first, 1)
+    tuning.comparer.compare = lambda *_, **__: answered(decide.Answer(*answer))  # type: ignore[method-assign]
+    assert not list(tuning._verify())
+    assert kept(tuning) == ([] if told is None else ["bf16-autocast"])
+    assert told is None or tuning.state.gain == pytest.approx(told)
 
 
 def answered(answer: decide.Answer) -> Generator[None, Any, decide.Answer]:
