@@ -93,3 +93,22 @@ def test_what_was_refused_stays_refused_if_the_second_try_does_not_end(
     assert result.confirmation.speedup == pytest.approx(0.95)
     assert result.interrupted is isinstance(end, KeyboardInterrupt)
     assert not any("not confirmed" in note for note in result.notes)
+
+
+def test_losses_that_differ_are_not_forgiven_if_the_runs_that_might_do_it_are_interrupted(
+    speedups: dict[frozenset[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fight(bench: Any, *_: Any, **named: Any) -> Any:
+        falling = tuple(1.0 - 0.01 * step for step in range(30))
+        apart = tuple(loss + 1.0 for loss in falling)
+        return tuple(Side(5 * (100.0,), losses, Process()) for losses in (falling, apart))
+
+    def interrupted(*_: Any, **named: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flatout.measuring.duel.fight", fight)
+    monkeypatch.setattr("flatout.measuring.trial.run", interrupted)
+    result = tuned()
+    assert result.plan is None
+    assert result.interrupted
+    assert not result.confirmation.guard.passed

@@ -135,14 +135,16 @@ def _finish(
         search = dataclasses.replace(search, trials=(*others, *rows), kept=boosts, now_ms=now_ms)
         if not boosts:
             return search, None, None
-        confirmed, fastest = _confirm(bench, search, settings, observer, deadline, notes)
+        confirmed, fastest, written = _confirm(bench, search, settings, observer, deadline, notes)
+        confirmed = _with_own_noise(bench, search, confirmed, written, deadline)
         second = planning.second_choice(search, confirmed) if confirmed is not None else None
         if second is None or deadline - time.monotonic() < _confirmation_s(second):
             return search, confirmed, fastest
         told: list[str] = []
-        again, measured_again = _confirm(
+        again, measured_again, written = _confirm(
             bench, second, settings, observer, deadline, told, "second"
         )
+        again = _with_own_noise(bench, second, again, written, deadline, "second")
         if again is None or not planning.holds(second, again):
             return search, confirmed, fastest
         left_out = ", ".join(boost.id for boost in search.kept if boost not in second.kept)
@@ -170,15 +172,15 @@ def _confirm(
     deadline: float,
     notes: list[str],
     name: str = "duel",
-) -> tuple[Confirmation | None, Measurement | None]:
+) -> tuple[Confirmation | None, Measurement | None, duel.Side | None]:
     """A duel, or whole runs of a program too short for one; failing both, the pairs' own gains.
 
-    name: begins the names of its processes.
+    Also returns the program as written in it. name: begins the names of its processes.
     """
     best = Measurement(search.now_ms, None, (), ()) if search.now_ms else None
     if deadline - time.monotonic() < ENOUGH_S * _confirmation_s(search):
         notes.append("the budget left no time for A/B runs: the gain is that between steps")
-        return None, best
+        return None, best, None
     observer.phase("confirming: runs as written and with the plan, in turn")
     plan = search.kept
 
@@ -189,13 +191,28 @@ def _confirm(
         untouched, planned = _duel(bench, search, settings, deadline, on_pair, notes, name)
     except duel.DuelFailedError as error:
         notes.append(f"measured between steps, not confirmed in fresh processes: {error}")
-        return None, best
+        return None, best, None
     guard = search.guard or _last_guard(search)
     result = confirmation(untouched, planned, guard, highest_risk(plan) == "semantics")
-    if may_be_redrawn(result.guard, plan, search.facts):
-        own = _own_sigmas(bench, untouched, deadline, name)
-        result = dataclasses.replace(result, guard=as_redrawn(result.guard, own))
-    return result, (None if result.disturbed else measured(planned.process, None)) or best
+    fastest = (None if result.disturbed else measured(planned.process, None)) or best
+    return result, fastest, untouched
+
+
+def _with_own_noise(
+    bench: Bench,
+    search: Found,
+    confirmed: Confirmation | None,
+    untouched: duel.Side | None,
+    deadline: float,
+    name: str = "duel",
+) -> Confirmation | None:
+    """The confirmation; losses that differ pass if other random numbers alone do as much."""
+    if confirmed is None or untouched is None:
+        return confirmed
+    if not may_be_redrawn(confirmed.guard, search.kept, search.facts):
+        return confirmed
+    own = _own_sigmas(bench, untouched, deadline, name)
+    return dataclasses.replace(confirmed, guard=as_redrawn(confirmed.guard, own))
 
 
 def _own_sigmas(bench: Bench, untouched: duel.Side, deadline: float, name: str) -> list[float]:
