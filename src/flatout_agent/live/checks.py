@@ -427,6 +427,7 @@ class Checks:
             if recorded.third and rounding:
                 reason = f"{NOT_COMPARED}the loss may use third derivatives"
                 if self._calls_boosted:  # they are on, and nothing can be said of them
+                    self._wrong = [candidate.id for candidate in rounding], reason
                     return GuardVerdict(False, reason)
                 self._refuse(rounding, GuardVerdict(False, reason))
             try:

@@ -20,6 +20,7 @@ from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import load as load_real
 from flatout_agent.job import Job
 from flatout_agent.live import checks
+from flatout_agent.live.rechecks import FIRST_RECHECK
 from guarded import conv, cross_entropy, differences, everything, images, mlp, vectors
 from planted import Layer, Program, assert_unharmed, planted, times
 
@@ -292,6 +293,15 @@ def test_rounding_is_refused_where_weights_are_trained_by_a_derivative_of_a_deri
         run.update()
 
     assert not run.check("rounds", step).passed
+
+
+def test_rounding_is_taken_out_where_third_derivatives_come_later(program):
+    run = program(surface(), right=planted(times(1.0)), rounds=planted(times(1.0), Risk.ROUNDING))
+    run.keep("right", "rounds")
+    later = slopes(run, 2)
+    for _ in range(2 * FIRST_RECHECK):
+        later()
+    assert [item.id for item in run.kept] == ["right"]
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
