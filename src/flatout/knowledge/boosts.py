@@ -66,6 +66,11 @@ class KnownBoost:
         return "\n\n".join([f"# {self.id}", f"{self.title}.", "\n".join(facts), self.body]) + "\n"
 
     @property
+    def loads(self) -> bool:
+        """Whether it changes how batches are loaded."""
+        return self.moment is Moment.LOADER
+
+    @property
     def defaults(self) -> Params:
         """The first value of each parameter."""
         return {name: values[0] for name, values in self.params.items()}

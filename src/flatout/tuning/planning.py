@@ -16,7 +16,6 @@ from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Confirmation
 from flatout.running.one.command import Command, script_sha256
 from flatout.tuning.trials import Found
-from flatout_agent.boost import Moment
 
 ONE_PAIR = 1.25
 """A single pair may be off by this factor: on shared machines two runs of one program differ by up
@@ -90,7 +89,7 @@ def second_choice(search: Found, confirmation: Confirmation) -> Found | None:
     if holds(search, confirmation):
         return None
     if confirmation.guard.passed:
-        suspects = {b.id for b in search.kept if known.get(b.id).moment is Moment.LOADER}
+        suspects = {b.id for b in search.kept if known.get(b.id).loads}
         verdict, reason = Verdict.SLOWER, "A/B runs did not show the gain of a plan with it"
     else:
         suspects = {b.id for b in search.kept if b.risk != "exact" or known.get(b.id).redraws}
