@@ -140,16 +140,15 @@ def _finish(
         second = planning.second_choice(search, confirmed) if confirmed is not None else None
         if second is None or deadline - time.monotonic() < _confirmation_s(second):
             return search, confirmed, fastest
-        told: list[str] = []
-        again, measured_again, written = _confirm(
-            bench, second, settings, observer, deadline, told, "second"
+        again, fastest_again, written = _confirm(
+            bench, second, settings, observer, deadline, [], "second"
         )
         again = _with_own_noise(bench, second, again, written, deadline, "second")
         if again is None or not planning.holds(second, again):
             return search, confirmed, fastest
         left_out = ", ".join(boost.id for boost in search.kept if boost not in second.kept)
         notes.append(f"A/B runs refused the plan with {left_out}; the plan is the rest")
-        return second, again, measured_again
+        return second, again, fastest_again
     except KeyboardInterrupt:
         end_all(bench.folder)
         if confirmed is None:
@@ -260,33 +259,17 @@ def _duel(
 ) -> tuple[duel.Side, duel.Side]:
     """Windows in turn, or whole runs in turn if the program is too short for them."""
     most = max(MOST_PAIRS, settings.pairs)
+    what = bench, search.kept, search.facts, settings.pairs
     if not _too_short(search):
+        left_s = deadline - time.monotonic()
         try:
-            return duel.fight(
-                bench,
-                search.kept,
-                search.facts,
-                settings.pairs,
-                deadline - time.monotonic(),
-                on_pair,
-                most=most,
-                unclear=unclear,
-                name=name,
-            )
+            return duel.fight(*what, left_s, on_pair, most=most, unclear=unclear, name=name)
         except duel.EndedEarlyError:
             pass
     notes.append("the program is short: whole runs were compared")
-    return duel.whole_runs(
-        bench,
-        search.kept,
-        search.facts,
-        settings.pairs,
-        deadline - time.monotonic(),
-        on_pair,
-        most,
-        unclear_runs,
-        f"{name}-whole",
-    )
+    left_s = deadline - time.monotonic()
+    name = f"{name}-whole"
+    return duel.whole_runs(*what, left_s, on_pair, most=most, unclear=unclear_runs, name=name)
 
 
 def _too_short(search: Found) -> bool:

@@ -251,7 +251,7 @@ class Discovery:
             if quiet and loss_seen is not None and isinstance(tensors, torch.Tensor):
                 loss_seen(tensors)
                 return original(tensors, *args, **kwargs)
-            # By its place it comes third after the tensors.
+            # It may be given by its place, the third after the tensors.
             self.job.graph_created = bool(kwargs.get("create_graph", args[2:3] == (True,)))
             self.recorder.safely("backward", self._backward, tensors)
             result = original(tensors, *args, **kwargs)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups.stand_in import StandIns, is_plain
+from flatout_agent.speedups.stand_in import StandIns, rounded_in_training
 
 if TYPE_CHECKING:
     import torch
@@ -85,12 +85,7 @@ def under_autocast(
 
     tensors = query, key, value
     if (
-        not torch.is_autocast_enabled("cpu")
-        or torch.get_autocast_dtype("cpu") is not torch.bfloat16
-        or not torch.is_grad_enabled()
-        or not is_plain(*tensors)
-        or not any(tensor.requires_grad for tensor in tensors)
-        or any(tensor.device.type != "cpu" for tensor in tensors)
+        not rounded_in_training(*tensors)
         or any(tensor.dtype.itemsize > 4 for tensor in tensors)
         or not query.numel()
         or not (dropout_p or without_dropout)

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups.stand_in import StandIns, is_plain
+from flatout_agent.speedups.stand_in import StandIns, rounded_in_training
 
 if TYPE_CHECKING:
     import torch
@@ -67,12 +67,7 @@ def _is_slow(
 
     rounded = torch.float32, torch.bfloat16, torch.float16
     if (
-        not torch.is_autocast_enabled("cpu")
-        or torch.get_autocast_dtype("cpu") is not torch.bfloat16
-        or not torch.is_grad_enabled()
-        or not is_plain(input, weight)
-        or not (input.requires_grad or weight.requires_grad)
-        or input.device.type != "cpu"
+        not rounded_in_training(input, weight)
         or input.dtype not in rounded
         or weight.dtype not in rounded
         or weight.shape[1] > MOST_CHANNELS

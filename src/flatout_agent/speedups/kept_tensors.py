@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 LOOKS = 3
-"""Calls after which attributes and hooks are known, in training and in evaluation."""
+"""Calls after which the attributes are known, in training and in evaluation."""
 MOST_MEMBERS = 64
 """Longer lists are not looked through: they hold data, not what a call computed."""
 
@@ -163,13 +163,13 @@ class KeptTensors:
         return change(value, usual, lambda leaf: is_tensor(leaf) or leaf is not value)
 
 
-def _like(model: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+def _like(other: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in the type and format of another."""
     import torch
 
-    tensor = tensor.to(model.dtype)
+    tensor = tensor.to(other.dtype)
     last = torch.channels_last
-    return tensor.contiguous(memory_format=last) if is_channels_last(model) else tensor
+    return tensor.contiguous(memory_format=last) if is_channels_last(other) else tensor
 
 
 def _put_back_hook(hooks: dict[int, Any], number: int, own: Any, ours: Any) -> None:

@@ -100,6 +100,22 @@ def is_plain(*tensors: Any) -> bool:
     )
 
 
+def rounded_in_training(*tensors: Any) -> bool:
+    """Whether autocast to bfloat16 is on for CPUs, and these are arguments of an ordinary call on a
+    CPU that has a gradient.
+    """
+    import torch
+
+    return (
+        torch.is_autocast_enabled("cpu")
+        and torch.get_autocast_dtype("cpu") is torch.bfloat16
+        and torch.is_grad_enabled()
+        and is_plain(*tensors)
+        and any(tensor.requires_grad for tensor in tensors)
+        and all(tensor.device.type == "cpu" for tensor in tensors)
+    )
+
+
 def is_dense(tensor: torch.Tensor) -> bool:
     """Neither sparse nor nested, nor wrapped by a transformation (vmap, grad)."""
     import torch
