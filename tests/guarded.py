@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from flatout_agent.live import calls
+from flatout_agent.speedups import own_hooks
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -88,7 +89,8 @@ def cross_entropy(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def record(model: nn.Module, loss: Loss, *args: Any, **kwargs: Any) -> calls.RecordedCall:
     """One call of the program with its backward pass; the gradients are in `.grad`."""
     recorded = calls.begin(model, args, kwargs)
-    output = model(*args, **kwargs)
+    with own_hooks.watch(model, called=True) as recorded.shown:
+        output = model(*args, **kwargs)
     calls.finish(recorded, output)
     loss(output).backward()
     return recorded

@@ -130,6 +130,25 @@ def times(factor: float) -> Layer:
     return lambda call: lambda *args, **kwargs: call(*args, **kwargs) * factor
 
 
+class Shift(nn.Module):
+    """A module that gives what it is given, and more under the boost `layer`."""
+
+    factor = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.factor * x
+
+    def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            self.factor = 1.5
+            try:
+                return call(*args)
+            finally:
+                self.factor = 1.0
+
+        return run
+
+
 def plain(steps: int) -> tuple[list[float], list[torch.Tensor]]:
     """The same program without the guard."""
     torch.manual_seed(0)

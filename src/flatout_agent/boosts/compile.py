@@ -29,6 +29,8 @@ longer launches each operation. With CUDA graphs, a whole pass is one launch.
 
 - There is no C++ compiler (CPU), no Triton (GPU), or Python's C headers are missing.
 - The script compiles the model or a part of it itself.
+- The script has hooks on the model or its parameters: what is compiled while the Guard repeats a
+  call would be without them.
 - The model is a ScriptModule, quantized, DataParallel or sharded (FSDP wants its blocks compiled
   one by one).
 - `blocks` if the model does not mostly consist of like blocks: of one class, with weights of the
@@ -68,6 +70,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup, speedup_of_launches, speedup_of_work
+from flatout_agent.speedups import own_hooks
 from flatout_agent.speedups.compiled_calls import SEVERAL, CompiledCalls
 from flatout_agent.speedups.compiling import GRAPH_MODES, cannot, missing
 from flatout_agent.speedups.repeated_blocks import shared_blocks
@@ -178,6 +181,8 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     reason = cannot(target) or missing(device)
     if reason is not None:
         raise Declined(reason)
+    if own_hooks.any_on(target):
+        raise Declined("compiled code may not call the hooks that the program has on the model")
     if device == "cuda" and mode in GRAPH_MODES and len(job.models) > 1:
         raise Declined(SEVERAL)
     blocks = _blocks(target) if scope == "blocks" else []

@@ -16,15 +16,21 @@ from typing import Any
 
 import torch
 
+from flatout_agent.attach.chain import is_compiled
 from flatout_agent.live.without_dropout import WithoutDropout
-from flatout_agent.speedups import forward_state, nests
+from flatout_agent.speedups import forward_state, nests, own_hooks
 from flatout_agent.speedups.kept_tensors import attributes
 
 Place = tuple[int, str, Any]
-"""A tensor that a model keeps: the id of a module's `__dict__`, the attribute's name, and the key
-in a list, tuple or dict."""
-MOST_KEPT = 4
-"""If a call keeps more tensors than this, only those that no result needs are compared."""
+"""A tensor that leaves a call in another way than as its result. Kept by the model: the id of a
+module's `__dict__`, the attribute's name, and the key in a list, tuple or dict. Given to a hook of
+the program: `(SHOWN, "input" or "output", its number)`."""
+SHOWN = -1
+MOST_KEPT = 8
+"""Of more such tensors than this, only those that no result needs are compared. The others must
+have no gradient but that of the results behind them."""
+SAMPLES = 1024
+"""Entries of a gradient by which that is seen."""
 ACCELERATORS = ("cuda", "xpu", "mps")
 DEVICES = ("cpu", *ACCELERATORS)
 
@@ -53,7 +59,11 @@ class RecordedCall:
     output_gradients: list[torch.Tensor | None] = field(default_factory=list)
     """The gradient that came back at each output, or None if none did."""
     places: list[Place] = field(default_factory=list)
-    """Where the last of these outputs are kept: attributes of modules (see `_kept`)."""
+    """Where the last of these outputs are kept (see `Place`)."""
+    shown: own_hooks.Shown = field(default_factory=own_hooks.Shown)
+    """What the program's hooks were given, until the call has ended."""
+    sampled: dict[Place, torch.Tensor] = field(default_factory=dict)
+    """Some entries of the gradients at the tensors that are not compared."""
     outer: bool = False
     """Contributions from other outputs of the same call were removed from `output_gradients`."""
     twice: bool = False
@@ -140,32 +150,43 @@ def differentiable(nest: Any) -> list[torch.Tensor]:
     return list(tensors.values())
 
 
-def _kept(model: torch.nn.Module) -> dict[Place, torch.Tensor]:
-    """The computed tensors that require gradients in attributes of the model's modules.
+def _kept(model: torch.nn.Module, shown: own_hooks.Shown) -> dict[Place, torch.Tensor]:
+    """The computed tensors that require gradients in attributes of the model's modules, and those
+    that were shown to the program's hooks.
 
     A term of the loss may be kept there instead of being returned.
     """
-    found = {}
+    found: dict[Place, torch.Tensor] = {}
     for owner, name, value in attributes(model):
         members = nests.members(value)
         for key, member in [(None, value)] if members is None else members:
-            if nests.is_tensor(member) and member.requires_grad and not member.is_leaf:
+            if nests.is_tensor(member):
                 found[id(owner), name, key] = member
-    return found
+    for name, tensors in (("output", shown.outputs), ("input", shown.inputs)):
+        found.update({(SHOWN, name, number): tensor for number, tensor in enumerate(tensors)})
+    return {place: t for place, t in found.items() if t.requires_grad and not t.is_leaf}
 
 
-def kept_beside(model: torch.nn.Module, returned: list[torch.Tensor]) -> dict[Place, torch.Tensor]:
-    """The tensors that a call keeps and does not return (see `MOST_KEPT`).
+def kept_beside(
+    model: torch.nn.Module, returned: list[torch.Tensor], shown: own_hooks.Shown
+) -> tuple[dict[Place, torch.Tensor], dict[Place, torch.Tensor]]:
+    """The tensors that a call keeps or shows and does not return: those to compare, and the others.
 
     To tell the gradient of an activation that is kept from that of the results behind it takes a
-    backward pass for each.
+    backward pass for each. So of many only those are compared that no result is computed from. A
+    hook is rather interested in outputs than in inputs.
     """
-    ids = {id(tensor) for tensor in returned}
-    kept = {place: tensor for place, tensor in _kept(model).items() if id(tensor) not in ids}
-    if len(kept) <= MOST_KEPT:
-        return kept
+    seen, kept = {id(tensor) for tensor in returned}, {}
+    for place, tensor in _kept(model, shown).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            kept[place] = tensor
     inside = _graph(returned)
-    return {place: tensor for place, tensor in kept.items() if tensor.grad_fn not in inside}
+    compared = {place: t for place, t in kept.items() if t.grad_fn not in inside}
+    more = {place: t for place, t in kept.items() if place[:2] != (SHOWN, "input")}
+    if len(compared | more) <= MOST_KEPT:
+        compared |= more
+    return compared, {place: t for place, t in kept.items() if place not in compared}
 
 
 def _autocast() -> dict[str, torch.dtype]:
@@ -224,7 +245,8 @@ def finish(recorded: RecordedCall, output: Any, values: bool = True) -> None:
         map(torch.equal, recorded.random, now)
     )
     returned = differentiable(output)
-    kept = kept_beside(recorded.model, returned)
+    kept, others = kept_beside(recorded.model, returned, recorded.shown)
+    recorded.shown = own_hooks.Shown()
     recorded.places = list(kept)
     for position, tensor in enumerate([*returned, *kept.values()]):
         if values:
@@ -233,6 +255,8 @@ def finish(recorded: RecordedCall, output: Any, values: bool = True) -> None:
             recorded.outputs.append(value.clone() if position < len(returned) else value)
         recorded.output_gradients.append(None)
         _note_gradient(tensor, recorded, position)
+    for place, tensor in others.items():
+        _note_sample(tensor, recorded, place)
 
 
 def _generator_states(model: torch.nn.Module) -> list[torch.Tensor]:
@@ -247,23 +271,11 @@ def _generator_states(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def not_repeatable(model: torch.nn.Module) -> str | None:
-    """Why this model's calls are not repeated: the program's hooks would be called again."""
-    everywhere = torch.nn.modules.module
-    hooks = [*everywhere._global_forward_hooks.values()]
-    hooks += [*everywhere._global_forward_pre_hooks.values()]
-    for module in model.modules():
-        for name in HOOKS:
-            hooks += getattr(module, name).values()
-    for parameter in model.parameters():
-        hooks += (parameter._backward_hooks or {}).values()
-    for hook in hooks:
-        owner = getattr(hook, "__module__", None) or type(hook).__module__
-        if not str(owner).startswith(("torch.", "flatout")):
-            return "the model has hooks of the program's own"
+    """Why this model's calls are not repeated, or None if they may be."""
+    compiled = isinstance(model, torch.jit.ScriptModule) or any(map(is_compiled, model.modules()))
+    if compiled and own_hooks.any_on(model):
+        return "compiled code would call the program's own hooks again"
     return None
-
-
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def _note_gradient(tensor: torch.Tensor, recorded: RecordedCall, position: int) -> None:
@@ -286,6 +298,24 @@ def _note_gradient(tensor: torch.Tensor, recorded: RecordedCall, position: int) 
     tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # torch's own
 
 
+def _note_sample(tensor: torch.Tensor, recorded: RecordedCall, place: Place) -> None:
+    reference = weakref.ref(recorded)
+
+    def hook(gradient: torch.Tensor) -> None:
+        record = reference()
+        if record is not None:
+            fresh, total = _sample(gradient), record.sampled.get(place)
+            record.sampled[place] = fresh if total is None else total + fresh
+
+    tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # torch's own
+
+
+def _sample(gradient: torch.Tensor) -> torch.Tensor:
+    """Some entries, in any memory format the same ones."""
+    entries = gradient.detach().reshape(-1)
+    return entries[:: max(1, len(entries) // SAMPLES)].clone()
+
+
 def again(recorded: RecordedCall, reseed: int | None = None, still: bool = False) -> RepeatedCall:
     """Repeat the call as the model runs now, and leave the model unchanged.
 
@@ -302,11 +332,12 @@ def again(recorded: RecordedCall, reseed: int | None = None, still: bool = False
             stack.enter_context(torch.enable_grad())
             if still:
                 stack.enter_context(WithoutDropout())
+            shown = stack.enter_context(own_hooks.watch(model, called=False))
             _as_then(recorded, stack)
             no_sync: Any = getattr(model, "no_sync", None)
             if no_sync is not None:  # DistributedDataParallel: no other rank takes part
                 stack.enter_context(no_sync())
-            return _make(recorded)
+            return _make(recorded, shown)
     finally:
         restore()
 
@@ -329,7 +360,7 @@ def _as_then(recorded: RecordedCall, stack: ExitStack) -> None:
         stack.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=cache))
 
 
-def _make(recorded: RecordedCall) -> RepeatedCall:
+def _make(recorded: RecordedCall, shown: own_hooks.Shown) -> RepeatedCall:
     inputs: list[torch.Tensor] = []
 
     def leaf(tensor: torch.Tensor) -> torch.Tensor:
@@ -343,18 +374,22 @@ def _make(recorded: RecordedCall) -> RepeatedCall:
     outputs = differentiable(recorded.model(*args, **kwargs))
     if len(outputs) + len(recorded.places) != len(recorded.output_gradients):
         raise OtherOutputsError("the call gives other outputs than before")
-    kept = _kept(recorded.model) if recorded.places else {}
-    for position, place in enumerate(recorded.places, len(outputs)):
-        if recorded.output_gradients[position] is None:  # the loss does not use it
-            kept[place] = torch.zeros(())
-            if recorded.outputs:
-                recorded.outputs[position] = kept[place]
-        if place not in kept:
-            raise OtherOutputsError(f"the call keeps no {place[1]} with a gradient")
-        outputs.append(kept[place])
-    values = [output.detach().clone() for output in outputs]
+    looks = recorded.places or recorded.sampled
+    kept = _kept(recorded.model, shown) if looks else {}
+    nothing, returned = torch.zeros(()), len(outputs)
+    for position, place in enumerate(recorded.places, returned):
+        if place not in kept and recorded.output_gradients[position] is not None:
+            raise OtherOutputsError("the call keeps other tensors than before")
+        outputs.append(kept.get(place, nothing))
     if not recorded.outer:
         _leave_out_inner(recorded, outputs)
+        _only_from_results(recorded, outputs, kept)
+    for position in range(returned, len(outputs)):
+        if recorded.output_gradients[position] is None:  # the loss does not use it
+            outputs[position] = nothing
+            if recorded.outputs:
+                recorded.outputs[position] = nothing
+    values = [output.detach().clone() for output in outputs]
     named = [(name, p) for name, p in recorded.model.named_parameters() if p.requires_grad]
     names = [name for name, _ in named] + [f"input {number + 1}" for number in range(len(inputs))]
     targets = [*(parameter for _, parameter in named), *inputs]
@@ -439,6 +474,23 @@ def _leave_out_inner(recorded: RecordedCall, outputs: list[torch.Tensor]) -> Non
         small = SAME if total.dtype.itemsize >= 4 else LOW_SAME
         nothing = float(outer.float().norm()) <= small * float(total.float().norm())
         recorded.output_gradients[position] = None if nothing else outer
+
+
+def _only_from_results(
+    recorded: RecordedCall, outputs: list[torch.Tensor], kept: dict[Place, torch.Tensor]
+) -> None:
+    """Raise an error if the loss uses a tensor that is kept and not compared."""
+    if not recorded.sampled.keys() <= kept.keys():
+        raise OtherOutputsError("the call keeps other tensors than before")
+    tensors = [kept[place] for place in recorded.sampled]
+    gradients = _gradients(outputs, recorded.output_gradients, tensors, retain=True)
+    for (place, sample), gradient in zip(recorded.sampled.items(), gradients, strict=True):
+        found = torch.zeros_like(sample) if gradient is None else _sample(gradient)
+        small = SAME if sample.dtype.itemsize >= 4 else LOW_SAME
+        if float((found - sample).float().norm()) > small * float(sample.float().norm()):
+            if place[0] == SHOWN:
+                raise OtherOutputsError("the results or the loss need the program's own hooks")
+            raise OtherOutputsError("the loss uses one of many tensors that the model keeps")
 
 
 SAME = 1e-4

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from flatout_agent.live.noise_floors import NoiseFloorPurpose, NoiseFloors, purp
 from flatout_agent.live.state import Tick
 from flatout_agent.live.updates import WeightsBefore
 from flatout_agent.live.without_dropout import can_run_without_dropout
-from flatout_agent.speedups.forward_state import keep
+from flatout_agent.speedups import own_hooks
 
 WAIT_UNITS = 12
 """Units for which a check waits for calls that it can compare."""
@@ -143,8 +143,12 @@ class Checks:
         if calls:
             self._delivered = True
             with self._repeating():
-                self.booster.recorder.safely("give calls", self._use, calls)
+                self.booster.recorder.safely("give calls", self._use_repeated, calls)
             self._earlier.update({id(recorded.model): recorded for recorded in calls})
+
+    def _use_repeated(self, calls: list[RecordedCall]) -> None:
+        with suppress(replays.OtherOutputsError):  # these calls show nothing
+            self._use(calls)
 
     # Before the first real step under boosts ----------------------------------------------------
 
@@ -327,13 +331,12 @@ class Checks:
         self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """A call of a model that is not trained, compared on demand."""
-        before = keep([model]) if self._frozen.wants(model) else None
-        output = (
-            self._failed_calls.call(model, call, args, kwargs) if self.on else call(*args, **kwargs)
-        )
-        if before is not None:
+        with ExitStack() as hooked:
+            begun = self.booster.recorder.safely("guard", self._frozen.begin, model, hooked)
+            output = self._called(model, call, args, kwargs)
+        if begun is not None:
             with self._repeating():
-                given = before, model, args, kwargs, output
+                given = begun, model, args, kwargs, output
                 self.booster.recorder.safely("guard", self._frozen.compare, *given)
         return output
 
@@ -342,14 +345,20 @@ class Checks:
     def call(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A root model's call in training, recorded on demand."""
         recorded = None
-        if self._recording and not self._passes_over(args, kwargs):
-            recorded = self._record(model, args, kwargs)
-        output = (
-            self._failed_calls.call(model, call, args, kwargs) if self.on else call(*args, **kwargs)
-        )
+        with ExitStack() as hooked:
+            if self._recording and not self._passes_over(args, kwargs):
+                recorded = self._record(model, args, kwargs, hooked)
+            output = self._called(model, call, args, kwargs)
         if recorded is not None:
             self.booster.recorder.safely("guard", self._finish, recorded, output)
         return output
+
+    def _called(
+        self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        if self.on:
+            return self._failed_calls.call(model, call, args, kwargs)
+        return call(*args, **kwargs)
 
     def _passes_over(self, args: Any, kwargs: Any) -> bool:
         """Whether a boost in question does nothing in this call, so the next one may show more."""
@@ -364,12 +373,16 @@ class Checks:
         self._passed_over += passes
         return passes
 
-    def _record(self, model: torch.nn.Module, args: Any, kwargs: Any) -> RecordedCall | None:
+    def _record(
+        self, model: torch.nn.Module, args: Any, kwargs: Any, hooked: ExitStack
+    ) -> RecordedCall | None:
         try:
             reason = replays.not_repeatable(model)
             reason = reason or headroom.lack_for_call(model)
             if not self._refused_call(model, reason):
-                return begin(model, args, kwargs)
+                recorded = begin(model, args, kwargs)
+                recorded.shown = hooked.enter_context(own_hooks.watch(model, called=True))
+                return recorded
         except Exception as error:
             self.booster.recorder.fault("guard", error)
             self._refused_call(model, first_line(error))
@@ -377,7 +390,7 @@ class Checks:
 
     def _finish(self, recorded: RecordedCall, output: Any) -> None:
         """Keep the call for its backward pass, if there is room for it."""
-        reason = headroom.lack_for_call(recorded.model, output, self._calls)
+        reason = headroom.lack_for_call(recorded.model, output, self._calls, recorded.shown)
         if not self._refused_call(recorded.model, reason):
             finish(recorded, output, values=self._recording == COMPARE)
             self._calls = [*self._calls[-MOST_WAITING:], recorded]

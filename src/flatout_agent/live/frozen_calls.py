@@ -6,6 +6,7 @@ bounds are those of the outputs of trained models, without their gradients' nois
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -15,9 +16,11 @@ from flatout_agent.live import guard, headroom
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.failed_calls import first_line
 from flatout_agent.live.guard import GuardVerdict
-from flatout_agent.speedups import nests
+from flatout_agent.speedups import nests, own_hooks
 from flatout_agent.speedups.forward_state import SavedState, keep
 
+Begun = tuple[SavedState, own_hooks.Shown]
+"""The state before a call, and what the program's hooks may be given in it."""
 NONE_SEEN = "no call of a model that is not trained was seen"
 
 
@@ -38,9 +41,14 @@ class FrozenCalls:
         """Compare the next call of each model under this boost. on: the program runs under it."""
         self.asked, self._on, self._verdicts, self.idle = candidate, on, {}, None
 
-    def wants(self, model: torch.nn.Module) -> bool:
-        """Whether the next call of this model is to be compared."""
-        return self.asked is not None and id(model) not in self._verdicts
+    def begin(self, model: torch.nn.Module, hooked: ExitStack) -> Begun | None:
+        """What is needed to repeat the model's next call, or None if it is not to be compared.
+
+        hooked: to be left after that call.
+        """
+        if self.asked is None or id(model) in self._verdicts:
+            return None
+        return keep([model]), hooked.enter_context(own_hooks.watch(model, called=True))
 
     @property
     def seen(self) -> bool:
@@ -56,12 +64,10 @@ class FrozenCalls:
         return failed or worst or GuardVerdict(False, NONE_SEEN)
 
     def compare(
-        self, before: SavedState, model: torch.nn.Module, args: Any, kwargs: Any, output: Any
+        self, begun: Begun, model: torch.nn.Module, args: Any, kwargs: Any, output: Any
     ) -> None:
-        """Repeat a call the other way.
-
-        before: the state before the call, whose output is given.
-        """
+        """Repeat a call, whose output is given, the other way."""
+        before, shown = begun
         lack = headroom.lack_for_call(model, output)
         if lack is not None:
             self._verdicts[id(model)] = GuardVerdict(False, lack)
@@ -70,10 +76,13 @@ class FrozenCalls:
 
         def again() -> list[torch.Tensor]:
             before()
-            return _outputs(model(*args, **kwargs))
+            with own_hooks.watch(model, called=False) as found:
+                return _outputs((model(*args, **kwargs), found.outputs))
 
         try:
-            self._verdicts[id(model)] = self._compared(model, _outputs(output), again)
+            self._verdicts[id(model)] = self._compared(
+                model, _outputs((output, shown.outputs)), again
+            )
         finally:
             after()
 
@@ -90,6 +99,8 @@ class FrozenCalls:
             finally:
                 self.booster.on(order)
             return guard.outputs_verdict(written, outputs, rounded)
+        if not guard.same_again(again(), outputs):
+            return GuardVerdict(False, "the same call of the model gave two different results")
         rounded = guard.of_rounded_weights(model, outputs, again)
         note = self.booster.on(order)
         try:

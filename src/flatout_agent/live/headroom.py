@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from flatout_agent.live.calls import RecordedCall, differentiable, kept_beside
+from flatout_agent.speedups import own_hooks
 from flatout_agent.speedups.memory_counters import unused_bytes
 
 TOO_LITTLE = "too little GPU memory to compare"
@@ -26,16 +27,20 @@ OF_AN_UPDATE = 7
 
 
 def lack_for_call(
-    model: torch.nn.Module, output: Any = None, waiting: Iterable[RecordedCall] = ()
+    model: torch.nn.Module,
+    output: Any = None,
+    waiting: Iterable[RecordedCall] = (),
+    shown: own_hooks.Shown | None = None,
 ) -> str | None:
     """Why a call of this model with this output is not kept, or None if there is room.
 
-    waiting: calls already kept that await their gradients.
+    waiting: calls already kept that await their gradients. shown: what the program's hooks were
+    given.
     """
     waiting_outputs = [tensor for recorded in waiting for tensor in recorded.outputs]
     returned = differentiable(output)
-    kept = kept_beside(model, returned).values()
-    return _lack([*model.parameters(), *returned, *kept, *waiting_outputs], OF_A_CALL)
+    kept, _ = kept_beside(model, returned, shown or own_hooks.Shown())
+    return _lack([*model.parameters(), *returned, *kept.values(), *waiting_outputs], OF_A_CALL)
 
 
 def lack_for_update(optimizer: torch.optim.Optimizer) -> str | None:

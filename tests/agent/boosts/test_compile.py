@@ -230,9 +230,15 @@ def in_place(model):
     return model
 
 
+def hooked(model):
+    model.register_forward_hook(lambda *args: None)
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "word"),
     [
+        (lambda: hooked(Net()), "hooks"),
         (lambda: torch.compile(Net(), backend="eager"), "itself"),
         (lambda: nn.Sequential(torch.compile(Net(), backend="eager")), "itself"),
         (lambda: in_place(Net()), "itself"),
@@ -270,7 +276,7 @@ def test_undo_gives_the_scripts_own_compiled_call_back_after_declining():
 
 class OnCuda(Net):
     def parameters(self, recurse=True):
-        yield SimpleNamespace(device=torch.device("cuda"))
+        yield SimpleNamespace(device=torch.device("cuda"), _backward_hooks=None)
 
 
 @pytest.mark.parametrize("mode", GRAPH_MODES)

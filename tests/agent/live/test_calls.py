@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from flatout_agent.live import calls, guard
 from flatout_agent.live.calls import RepeatedCall
-from flatout_agent.speedups import forward_state
+from flatout_agent.speedups import forward_state, own_hooks
 from guarded import (
     Attending,
     Tagger,
@@ -617,17 +617,96 @@ def test_weights_in_channels_last_are_put_back_bit_for_bit():
     assert own.rounded is not None
 
 
-@pytest.mark.parametrize("how", ["forward", "pre", "backward", "parameter"])
+@pytest.mark.parametrize("how", ["forward", "pre", "backward", "parameter", "everywhere"])
 def test_hooks_of_the_program_are_not_called_again(how):
-    model = mlp()
-    assert calls.not_repeatable(model) is None
+    (x, y), model, seen = vectors(), mlp(), []
+
+    def hook(*args: Any) -> None:
+        seen.append(args)
+
     if how == "parameter":
-        model[0].weight.register_hook(lambda gradient: gradient)
+        handle = model[0].weight.register_hook(hook)
+    elif how == "everywhere":
+        handle = nn.modules.module.register_module_forward_hook(hook)
     else:
         name = {"forward": "register_forward_hook", "pre": "register_forward_pre_hook",
                 "backward": "register_full_backward_hook"}[how]  # fmt: skip
-        getattr(model[0], name)(lambda *args: None)
-    assert calls.not_repeatable(model) == "the model has hooks of the program's own"
+        handle = getattr(model[2], name)(hook)
+    try:
+        assert calls.not_repeatable(model) is None
+        recorded = record(model, labels_loss(y), x)
+        count = len(seen)
+        assert count == (6 if how == "everywhere" else 1)
+        assert_repeats(model, recorded)
+        assert len(seen) == count
+        cross_entropy(model(x), y).backward()
+        assert len(seen) == 2 * count  # they are there again
+    finally:
+        handle.remove()
+    assert not own_hooks.any_on(model)
+
+
+def test_a_hook_that_changes_what_comes_out_makes_a_call_another():
+    (x, y), model = vectors(), mlp()
+    model[2].register_forward_hook(lambda module, args, output: output * 1.5)
+    assert guard.reference(record(model, labels_loss(y), x)) is None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of its own
+def test_compiled_code_would_call_hooks_again():
+    model = nn.Sequential(torch.compile(nn.Linear(20, 20)), nn.Linear(20, 10))
+    assert calls.not_repeatable(model) is None
+    model[1].register_forward_hook(lambda *args: None)
+    assert calls.not_repeatable(model) == "compiled code would call the program's own hooks again"
+
+
+def hooked_features(layers: int, watched: int) -> tuple[nn.Module, list[torch.Tensor]]:
+    """A network, and what a hook of the program's gathers from its first layers in each call."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(20, 20), nn.Tanh()) for _ in range(layers)))
+    found: list[torch.Tensor] = []
+    for layer in list(model)[:watched]:
+        layer.register_forward_hook(lambda module, args, output: found.append(output))
+    return model, found
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_features_that_a_hook_gathers_are_compared(used):
+    (x, _), (model, found) = vectors(), hooked_features(3, 2)
+    recorded = record(model, lambda o: o.sum() + used * sum(f.square().sum() for f in found), x)
+    made = assert_repeats(model, recorded)
+    assert len(made.outputs) == 3
+    assert (recorded.output_gradients[1] is not None) is used
+
+
+def test_many_features_are_not_compared_but_must_not_be_used():
+    (x, _), (model, found) = vectors(), hooked_features(12, 11)
+    recorded = record(model, lambda output: output.sum(), x)
+    assert len(assert_repeats(model, recorded).outputs) == 1
+    found.clear()
+    recorded = record(model, lambda output: output.sum() + found[3].square().sum(), x)
+    with pytest.raises(calls.OtherOutputsError, match="need the program's own hooks"):
+        calls.again(recorded)
+
+
+def test_many_kept_activations_must_not_be_used_either():
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(20, 20) for _ in range(10))
+            self.kept: list[torch.Tensor] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.kept = []
+            for layer in self.layers:
+                x = layer(x).tanh()
+                self.kept.append(x)
+            return x * 2
+
+    (x, _), model = vectors(), Keeps()
+    assert_repeats(model, record(model, lambda output: output.sum(), x))
+    recorded = record(model, lambda output: output.sum() + model.kept[1].square().sum(), x)
+    with pytest.raises(calls.OtherOutputsError, match="the loss uses one of many tensors"):
+        calls.again(recorded)
 
 
 def test_torchs_own_hooks_are_no_hindrance():

@@ -22,7 +22,7 @@ from flatout_agent.job import Job
 from flatout_agent.live import checks
 from flatout_agent.live.rechecks import FIRST_RECHECK
 from guarded import conv, cross_entropy, differences, everything, images, mlp, vectors
-from planted import Layer, Program, assert_unharmed, planted, times
+from planted import Layer, Program, Shift, assert_unharmed, planted, times
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -90,10 +90,32 @@ def test_one_that_declines_is_told_as_it_says(program):
 @pytest.mark.parametrize(("risk", "passes"), [(Risk.EXACT, True), (Risk.ROUNDING, False)])
 def test_what_cannot_be_compared_must_be_exact(program, risk, passes):
     run = program(boost=planted(times(1.0), risk))
-    run.model[0].register_forward_hook(lambda *args: None)
+    run.model[0].register_forward_hook(lambda module, args, output: output * 1.5)
     verdict = run.check("boost")
     assert verdict.passed is passes
-    assert verdict.reason == f"{checks.NOT_COMPARED}the model has hooks of the program's own"
+    same = "the same call of the model gave two different results"
+    assert verdict.reason == f"{checks.NOT_COMPARED}{same}"
+
+
+def test_what_a_hook_gathers_for_the_loss_is_compared(program):
+    """Here the boost changes only the features, not what the model returns."""
+
+    shift, found = Shift(), []
+    body = nn.Sequential(nn.Linear(20, 64), shift, nn.Tanh(), nn.LayerNorm(64), nn.Linear(64, 10))
+    shift.register_forward_hook(lambda module, args, output: found.append(output))
+
+    run = program(body, wrong=planted(shift.layer, Risk.ROUNDING))
+
+    def step() -> None:
+        x, y = vectors()
+        found.clear()
+        output = run.model(x)
+        run.backward(cross_entropy(output, y) + found[-1].square().mean())
+        run.update()
+
+    verdict = run.check("wrong", step)
+    assert not verdict.passed
+    assert len(found) == 1
 
 
 CALL_PARTS = [
@@ -157,7 +179,7 @@ def test_a_second_model_that_cannot_be_compared_is_not_passed_over(program):
     run = program(boost=planted(times(1.0), Risk.ROUNDING))
     other = mlp()
     run.watch(other)
-    other[0].register_forward_hook(lambda *args: None)
+    other[0].register_forward_hook(lambda module, args, output: output * 1.5)
 
     def step() -> None:
         x, y = vectors()

@@ -14,7 +14,7 @@ from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Moment, Risk
 from flatout_agent.live import frozen_calls, rechecks
 from guarded import cross_entropy, mlp
-from planted import Layer, Program, late, planted, times
+from planted import Layer, Program, Shift, late, planted, times
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,6 +99,24 @@ def test_outputs_are_compared_and_training_stays_as_it_was(distilling, layer, re
     buffers = zip(job.teacher.buffers(), plain.teacher.buffers(), strict=True)
     assert all(torch.equal(*pair) for pair in buffers)
     assert not job.run.booster.applied
+
+
+def test_what_a_hook_gathers_is_compared_and_it_is_not_called_again(distilling):
+    shift, found = Shift(), []
+    job = distilling(wrong=beside(shift.layer), right=beside(times(1.0)))
+    job.teacher.insert(1, nn.Sequential(shift, nn.LayerNorm(10)))
+    shift.register_forward_hook(lambda module, args, output: found.append(output))
+    assert job.run.check("right", job.step).passed
+    verdict = job.run.check("wrong", job.step)
+    assert not verdict.passed
+    assert len(found) == len(job.run.losses)
+
+
+def test_a_hook_that_changes_the_output_is_not_compared(distilling):
+    job = distilling(right=beside(times(1.0)))
+    job.teacher[0].register_forward_hook(lambda module, args, output: output.square())
+    verdict = job.run.check("right", job.step)
+    assert verdict.reason == "the same call of the model gave two different results"
 
 
 def test_without_a_call_it_is_not_kept(distilling):

@@ -92,7 +92,7 @@ def test_looks_become_rarer_up_to_a_limit(program, monkeypatch):
 def test_a_look_that_finds_nothing_to_compare_ends(program):
     run = program(right=planted(times(1.0)))
     run.keep("right")
-    run.model[0].register_forward_hook(lambda *args: None)
+    run.model[0].register_forward_hook(lambda module, args, output: output * 1.5)
     for _ in range(130):
         run.step()
     assert not run.checks._recording
