@@ -43,12 +43,25 @@ def test_a_log_gets_one_plain_line_per_trial() -> None:
     assert "bf16-autocast: kept, 1.92x, 786 ms/step" in lines
     assert "as written: 1514 ms/step" in lines
     assert "as written, again: its own noise: 1509 ms/step" in lines
-    assert "skipped: cuda-graphs, batch-size, cpu-bf16, cpu-threads" in lines
+    assert "skipped: 4 boosts that do not apply" in lines
     assert "A/B pair 5 of 5: 3.70x" in lines
     failed = [line for line in lines if line.startswith("compile mode=max-autotune: failed - ")]
     assert failed and "CUDA out of memory" in failed[0]
     assert len(lines) == 1 + 11 + 1 + 5  # phase, trials, skipped together, pairs
     assert "\x1b" not in file.getvalue()
+
+
+def test_what_a_longer_run_may_try_is_named_with_its_reason() -> None:
+    file = io.StringIO()
+    with TuneView(Console(file=file)) as view:
+        view.finished(Trial((), "tf32", reason="TF32 needs an NVIDIA GPU"))
+        late = Trial((), "compile", reason="no time left", why_untried="no_time")
+        view.finished(late)
+        view.finished(late)  # the next process of the tuning says so again
+    assert file.getvalue().splitlines() == [
+        "skipped: 1 boost that does not apply",
+        "compile: not tried - no time left",
+    ]
 
 
 def test_why_a_trial_failed_is_not_cut() -> None:

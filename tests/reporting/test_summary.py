@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from rich.console import Console
 
-from flatout.nouns.trial import Trial, Verdict
+from flatout.nouns.trial import Guard, Trial, Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.reporting import outcome
 from flatout.reporting.summary import summary
@@ -64,6 +64,14 @@ def test_the_screen_has_at_most_12_lines(name: str) -> None:
     assert sum(line.startswith("left out: ") for line in lines) <= 1
 
 
+def test_a_large_error_stands_beside_what_other_random_numbers_do() -> None:
+    guard = Guard(True, "", gradient_error=0.9, batch_noise=1.0, own_noise=1.1)
+    told = "the same (gradient error 90% of batch noise, 110% between two runs as written)"
+    assert outcome.learning_words(guard) == told
+    small = dataclasses.replace(guard, gradient_error=0.1)
+    assert outcome.learning_words(small) == "the same (gradient error 10% of batch noise)"
+
+
 def test_what_is_left_out_is_counted_and_with_why_explained() -> None:
     tuned = tuned_examples.good()
     late = [
@@ -73,8 +81,8 @@ def test_what_is_left_out_is_counted_and_with_why_explained() -> None:
         for trial in tuned.trials
     ]
     tuned = dataclasses.replace(tuned, trials=tuple(late))
-    line = "left out: 1 failed, 1 had no time (a longer --budget), 3 do not apply (--why)"
-    assert line in printed(tuned).splitlines()
+    line = "left out: 1 failed, no time for cuda-graphs (a longer --budget), 3 do not apply (--why)"
+    assert line in flat(printed(tuned))
     why = flat(printed(tuned, why=True))
     assert "failed: compile mode=max-autotune: torch.OutOfMemoryError: CUDA" in why
     assert "left out" not in why

@@ -89,7 +89,7 @@ def test_they_are_excused_by_runs_that_are_off_about_as_far() -> None:
     assert excused.passed
     assert excused.redrawn_sigma == 2.5
     assert learning_words(excused) == (
-        "the same (gradient error 90% of batch noise;"
+        "the same (gradient error 90% of batch noise, 110% between two runs as written;"
         " loss off by 4.5 sigma, and by 2.5 with other random numbers alone)"
     )
     for own in ([], [0.0], [1.0, -1.0, 1.2]):

@@ -59,6 +59,16 @@ def tuned() -> Any:
     return tuning.tune(command, Allowance(), TuneSettings(budget_s=60.0), Path("run"), Silent())
 
 
+def test_a_program_that_spends_its_time_between_the_steps_is_told_so():
+    written = Side((2.0, 2.0), (), Process(), whole_ms=6.0)
+    planned = Side((1.0, 1.0), (), Process(), whole_ms=5.0)
+    (note,) = tuning.between_steps_note(written, planned)
+    assert note.startswith("67% of the program's time as written is not in training steps")
+    assert note.endswith("about 1.20x faster")
+    assert not tuning.between_steps_note(dataclasses.replace(written, whole_ms=2.2), planned)
+    assert not tuning.between_steps_note(dataclasses.replace(written, whole_ms=None), planned)
+
+
 def test_it_is_confirmed_again_without_what_may_be_to_blame(
     speedups: dict[frozenset[str], Any],
 ) -> None:

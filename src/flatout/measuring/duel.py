@@ -1,7 +1,8 @@
 """The untouched program and the plan, run in turn on the same machine at the same time of day.
 
-Both start at once and pause at a gate between two steps. Then A runs a window while B is suspended,
-and the other way round. Drifts (clocks, neighbours, temperature) affect both.
+Both start at once and pause at a gate between two steps. Then A warms up while B is suspended, and
+the other way round, and so on with each window. Drifts (clocks, neighbours, temperature) affect
+both.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Side:
     """Whether other programs took cores from it in each window; empty if that was not looked at."""
     redrawn: tuple[tuple[float | None, ...], ...] = ()
     """Losses of further runs as written, each with other random numbers from its second step on."""
+    whole_ms: float | None = None
+    """Time from step to step on average, evaluation and all, or None if no step was measured."""
 
 
 class _Player:
@@ -101,15 +104,19 @@ class _Player:
     def play(self, number: int, last: bool, deadline: float) -> None:
         """Run window `number` while the other is suspended."""
         stretch = neighbours.Stretch(self._ours_s)
+        self.go_on(number, last, deadline)
+        # A program that has ended no longer tells what it used.
+        self.disturbed.append(self.program.alive and stretch.disturbed())
+        if not last:
+            self.program.suspend()
+
+    def go_on(self, number: int, last: bool, deadline: float) -> None:
+        """Let it through gate `number`, up to the next one."""
         self.program.resume()
         for process in self.processes.training:
             if process.gate is not None:
                 Path(process.gate.path).touch()
         self.reach(number + 1, last, deadline)
-        # A program that has ended no longer tells what it used.
-        self.disturbed.append(self.program.alive and stretch.disturbed())
-        if not last:
-            self.program.suspend()
 
     def _ours_s(self) -> float:
         return self.program.cpu_s() + time.process_time()
@@ -148,7 +155,8 @@ class _Player:
             usual = [step for step in steps if step.index not in without] or steps
             means.append(1000 * statistics.mean(step.train_s for step in usual))
         disturbed = tuple(self.disturbed[:count])
-        return Side(tuple(means[:count]), leading.losses, leading, disturbed)
+        losses, whole_ms = leading.losses, _whole_ms(leading)
+        return Side(tuple(means[:count]), losses, leading, disturbed, whole_ms=whole_ms)
 
 
 def fight(
@@ -184,7 +192,10 @@ def fight(
             program = bench.program(folder, plan, facts, None, gates=most, warmup_max_s=warm_s)
             players.append(_Player(stack.enter_context(program)))
         for player in players:  # both start at once: most of a start is single-threaded
-            player.reach(0, False, deadline)
+            player.reach(wire.FIRST_GATE, False, deadline)
+            player.program.suspend()
+        for player in players:  # steps of both at once would take several times as long
+            player.go_on(wire.FIRST_GATE, False, deadline)
             player.program.suspend()
         try:
             _windows(players, ratios, pairs, most, deadline, on_pair, unclear)
@@ -319,4 +330,9 @@ def _combined(outcomes: list[Outcome], disturbed: list[bool]) -> Side:
     process = outcomes[0].process
     assert process is not None
     windows_ms, redrawn = tuple(map(_step_ms, outcomes)), tuple(losses[1:])
-    return Side(windows_ms, losses[0], process, tuple(disturbed), redrawn)
+    return Side(windows_ms, losses[0], process, tuple(disturbed), redrawn, _whole_ms(process))
+
+
+def _whole_ms(process: Process) -> float | None:
+    times = [step.wall_s for step in process.steps if step.phase == "window"]
+    return 1000 * statistics.mean(times) if times else None

@@ -234,6 +234,7 @@ def guard(run: LiveRun) -> Guard | None:
         summary.guard,
         gradient_error=summary.gradient_error,
         batch_noise=summary.batch_noise,
+        own_noise=summary.own_noise,
         gradient_compared=summary.gradient_error is not None,
     )
 

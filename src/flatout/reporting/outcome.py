@@ -17,6 +17,9 @@ from flatout.nouns.trial import Guard, Measurement, Trial, Verdict
 from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.reporting import plain
 
+LARGE = 0.5
+"""A share of the batch noise from which on the program's own noise is told beside it."""
+
 
 class TuneOutcome(enum.StrEnum):
     """The result of a tuning."""
@@ -176,7 +179,10 @@ def guard_numbers(guard: Guard) -> list[str]:
         numbers.append("NaN or Inf in the loss")
     relative = quotient(guard.gradient_error, guard.batch_noise)
     if guard.gradient_compared and relative is not None:
-        numbers.append(f"gradient error {units.share(relative)} of batch noise")
+        own = quotient(guard.own_noise, guard.batch_noise)
+        large = own is not None and relative > LARGE
+        beside = f", {units.share(own)} between two runs as written" if large else ""
+        numbers.append(f"gradient error {units.share(relative)} of batch noise{beside}")
     elif guard.gradient_compared and guard.gradient_error is not None:
         numbers.append(f"gradient error {units.share(guard.gradient_error)}")
     if guard.loss_sigma is not None and abs(guard.loss_sigma) < 1e9:

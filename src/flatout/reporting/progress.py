@@ -56,7 +56,7 @@ class TuneView:
         self._running: Running | None = None
         self._text = ""
         self._ratios: list[float] = []
-        self._skipped: list[str] = []
+        self._skipped: list[Trial] = []
         self._told: set[str] = set()
         """All boosts that were reported as skipped."""
         self._header = False
@@ -115,7 +115,7 @@ class TuneView:
             name = plain.named(trial.tried, trial.params)
             if name not in self._told:
                 self._told.add(name)
-                self._skipped.append(name)
+                self._skipped.append(trial)
             return
         self._tell_skipped()
         self._running = None
@@ -140,8 +140,15 @@ class TuneView:
             self._print(f"A/B pair {pair} of {pairs}: {units.ratio(ratio)}")
 
     def _tell_skipped(self) -> None:
-        if self._skipped:
-            line, self._skipped = f"skipped: {', '.join(self._skipped)}", []
+        """Count them; only those that might help elsewhere or in more time are named."""
+        skipped, self._skipped = self._skipped, []
+        named = [trial for trial in skipped if trial.left]
+        others = len(skipped) - len(named)
+        if others:
+            boosts = "1 boost that does" if others == 1 else f"{others} boosts that do"
+            self._print(f"skipped: {boosts} not apply", "dim")
+        for trial in named:
+            line = f"{plain.named(str(trial.tried), trial.params)}: not tried - {_reason(trial)}"
             self._print(plain.cut(line, self.console.width) if self.animated else line, "dim")
 
     def _give_back(self) -> None:

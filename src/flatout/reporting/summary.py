@@ -24,6 +24,8 @@ COPIED = ("plan:", "report:", "next:")
 GLUE = "\xa0"
 AT_MOST = 5
 """The most lines of one kind of problem; the rest are in the report."""
+NAMED = 3
+"""The most boosts without time that are named."""
 LEAST_GAIN = 1.005
 """The least that is not printed as 1.00x."""
 STYLES = {
@@ -135,11 +137,12 @@ def _counts(tuned: Tuned) -> Iterator[Paragraph]:
     if names := ", ".join(dropped):
         yield "tried and dropped:", names, "bold"
     failed, untried = _failed(tuned), outcome.untried(tuned)
-    late = sum(trial.why_untried == "no_time" for trial in untried)
-    others = len(untried) - late
+    late = [str(trial.tried) for trial in untried if trial.why_untried == "no_time"]
+    others = len(untried) - len(late)
+    named = ", ".join(late) if len(late) <= NAMED else f"{len(late)} boosts"
     words = [
         f"{len(failed)} failed" if failed else "",
-        f"{late} had no time (a longer --budget)" if late else "",
+        f"no time for {named} (a longer --budget)" if late else "",
         f"{others} {'does' if others == 1 else 'do'} not apply" if others else "",
     ]
     if any(words):

@@ -148,6 +148,11 @@ class Comparer:
             if spent_s + self.measure.pair_s(loads) > most_s:
                 return answer
 
+    def affords(self, candidate: Candidate) -> float:
+        """How many pairs of this one its share of the time allows."""
+        most_s = self._most_s([candidate], self._answer([]), self._left_s([candidate]))
+        return most_s / self.measure.pair_s()
+
     def idle(self, group: Sequence[Candidate]) -> dict[str, str]:
         """Why boosts did not take hold in the last comparison; those that may still do so are left
         out.

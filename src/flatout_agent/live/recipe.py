@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flatout_agent import wire
@@ -48,6 +48,8 @@ NEAR_AGAIN_STEPS = 30
 amplifies errors in its first steps, and soon much less."""
 SMALL = 0.01
 """A boost expected to bring or cost less than this is not worth pairs of its own."""
+HARMLESS = 0.02
+"""A boost expected to cost less than this takes some pairs to be shown harmful."""
 CHANGED = 1.2
 """After a speed-up this large the program is analysed again."""
 RISKY = 0.05
@@ -98,6 +100,10 @@ class Tuning:
         """The boosts of these that have passed the Guard and are being compared."""
         self._measured: set[str] = set(orders.measured)
         """Kept boosts that were compared alone."""
+        self._guard_s = 0.0
+        """What the Guard took for the last boosts that were tried."""
+        self._harmless: set[str] = set()
+        """Those of the others that seem to do no harm, after a few pairs."""
         self._looked_at = 1.0
         """The speed-up when the program was last analysed."""
         self._decided: set[str] = set()
@@ -349,9 +355,8 @@ class Tuning:
     def _next(self) -> NextTry | None:
         """The candidate worth most for its time, or None if everything possible was tried."""
         near = [c for c, step in self.near if step <= self.machinery.steps()]
-        turns = [self._addition(candidate, 1.0) for candidate in near]
-        turns += [self._addition(candidate, 1.0) for candidate in self._first_tries()]
-        turns += self._removals()
+        turns = [self._addition(candidate, 1.0) for candidate in [*near, *self._first_tries()]]
+        turns += self._removals(self._harmless if turns else ())
         if not turns:
             turns += [self._addition(c, AGAIN) for c, _ in self.open.values() if not c.again]
             turns += [self._addition(candidate, AGAIN) for candidate in self._variants()]
@@ -386,15 +391,23 @@ class Tuning:
             return False
         return candidate.boost.compiles or candidate.id not in self._measured
 
-    def _removals(self) -> list[NextTry]:
+    def _removals(self, later: Collection[str]) -> list[NextTry]:
         """Kept boosts that were not compared alone; those that matter little come together."""
         members = [c for c in self.state.kept if c.id not in self._measured]
+        members = [c for c in members if c.id not in later and not self._stays(c)]
         if len(self.state.kept) < 2 or not members:
             return []
         small = [c for c in members if c.likely_harm < SMALL and c.promise < 1 + 3 * SMALL]
         large = [c for c in members if c not in small]
         groups = [[c] for c in large] + ([small] if len(small) > 1 else [[c] for c in small])
         return [self._removal(group) for group in groups if len(group) < len(self.state.kept)]
+
+    def _stays(self, candidate: Candidate) -> bool:
+        """Whether it stays unmeasured: it is exact, and the few pairs that there is time for would
+        not show so little harm.
+        """
+        small = candidate.boost.risk is Risk.EXACT and candidate.likely_harm < HARMLESS
+        return small and self.comparer.affords(candidate) < decide.FEWEST
 
     def _addition(self, candidate: Candidate, part: float) -> NextTry:
         again = candidate.id in self.open or any(near is candidate for near, _ in self.near)
@@ -476,6 +489,8 @@ class Tuning:
             yield from self.machinery.compile_aside(group[0])
         checked = yield from self.machinery.check(group)
         guard_s = self.machinery.now() - began
+        if not group[0].boost.compiles:
+            self._guard_s = guard_s
         trained_s = (self.machinery.steps() - steps) * self.comparer.step_s()
         self.budget.lose(max(0.0, guard_s - trained_s))
         for candidate in group:
@@ -582,12 +597,17 @@ class Tuning:
         ids = {member.id for member in group}
         others = [order for order in self.state.on if order.id not in ids]
         exact = highest_risk(group) == "exact"
-        answer = yield from self.comparer.compare(group, others, self.state.on, exact)
+        # Whether rounding that does no harm is worth keeping can wait until all else was tried.
+        waits = not exact and not ids & self._harmless and bool(self._first_tries())
+        answer = yield from self.comparer.compare(group, others, self.state.on, exact or waits)
         self.measure.switch(self.state.on)
         if answer.verdict in ("broken", "nonfinite"):
             self._broken(group, answer, began)
             return
         hurts = answer.verdict == "slower" or _leans_to_slower(answer)
+        if waits and answer.verdict == "unclear" and not hurts:
+            self._harmless |= ids
+            return
         if len(group) > 1:
             if hurts:
                 for member in group:
@@ -638,10 +658,12 @@ class Tuning:
 
     def _verify(self) -> Story:
         """Compare doubtful gains with the program as written once more."""
-        group = list(self.state.kept)
+        group, left_s = list(self.state.kept), self.budget.left_s
+        enough = self.state.pairs >= SURE_PAIRS
         if not group or self.budget.over:
             return
-        enough = self.state.pairs >= SURE_PAIRS
+        if enough and left_s is not None and left_s < self.measure.pair_s():
+            return
         if enough and math.log(self.state.gain) >= max(SURE, 3 * self.state.noise.deviation):
             return
         self.comparer.forget(group)
@@ -673,8 +695,10 @@ class Tuning:
         """
         state = self.state
         while state.kept:
+            left_s = self.budget.left_s
+            late = left_s is not None and left_s <= self._guard_s
             # A verdict that refused those that have since been dropped says nothing of the rest.
-            if state.verdict is not None and state.verdict.passed and self.budget.over:
+            if state.verdict is not None and state.verdict.passed and late:
                 return
             self.measure.switch(state.on)
             verdict = yield from self.machinery.check_together(state.kept)

@@ -554,6 +554,7 @@ class LiveWatch(RunWatch):
             guard_passed=verdict.passed if verdict is not None else None,
             gradient_error=verdict.error if verdict is not None else None,
             batch_noise=noise_floor.batch_noise if noise_floor is not None else None,
+            own_noise=noise_floor.redrawn if noise_floor is not None else None,
             compared=self.tuning.compared,
         )
 

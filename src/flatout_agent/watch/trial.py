@@ -125,6 +125,9 @@ class TrialWatch(Watcher):
             self._steps[-1], closing, buffered, compile_counters()[0], filling
         ):
             self._window_begins()
+        elif index == 0 and self.orders.gates:
+            self._wait_at_gate(wire.FIRST_GATE)
+            self.record.goes_on()
         if self.window.complete:
             self._finish("window")
 

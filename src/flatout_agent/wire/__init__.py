@@ -82,6 +82,8 @@ VERSION = 1
 ORDERS_ENV = "FLATOUT_ORDERS"
 """Environment variable that holds the path of the orders file."""
 
+FIRST_GATE = -1
+"""The number of the gate after the first step; the rest of the warm-up follows it."""
 LAST_GATE = "last"
 
 BoostState = Literal["applied", "declined", "failed", "engaged", "idle"]
@@ -324,7 +326,8 @@ class StepTaken:
 
 @dataclass(frozen=True)
 class AtGate:
-    """The program waits before window `number` until the host creates `gate-<number>`.
+    """The program waits before window `number`, or at the `FIRST_GATE`, until the host creates the
+    file `path`.
 
     If that file contains `LAST_GATE`, no more windows are wanted.
     """

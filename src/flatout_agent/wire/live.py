@@ -185,5 +185,7 @@ class LiveSummary:
     guard_passed: bool | None = None
     gradient_error: float | None = None
     batch_noise: float | None = None
+    own_noise: float | None = None
+    """Distance of the gradients of two runs as written that draw different random numbers."""
     compared: tuple[Compared, ...] = ()
     kind: str = "live"

@@ -17,6 +17,7 @@ from flatout_agent.live import decide
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.checks import Checked
+from flatout_agent.live.compare import Comparer
 from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.recipe import BROKEN, IN_THE_PLAN, STAYS, Tuning
 from flatout_agent.live.state import Tick
@@ -757,3 +758,51 @@ def test_other_parameters_without_a_clear_answer_are_let_go_when_the_time_is_up(
     assert tuning._next() is None
     assert tuning.open == {}
     assert program.decided()["cpu-threads"].verdict == "same"
+
+
+def test_whether_harmless_rounding_is_worth_keeping_waits_for_all_else() -> None:
+    speeds: Speeds = {"bf16-autocast": 1.04, "fused-optimizer": 1.03}
+    program = Program(speeds, noise=0.03)
+    tune(program, "bf16-autocast", "fused-optimizer", "gc-pause", "cpu-threads", budget_s=60.0)
+    ends = [record.id for record in program.records if isinstance(record, wire.Decided)]
+    assert ends[-1] == "bf16-autocast", "it was compared to the end"
+    assert "beside all others" in program.decided()["bf16-autocast"].reason
+
+
+@pytest.mark.parametrize(("affords", "compared"), [(2.0, False), (9.0, True)])
+def test_an_exact_boost_is_taken_out_only_if_some_pairs_can_show_harm(
+    monkeypatch: pytest.MonkeyPatch, affords: float, compared: bool
+) -> None:
+    monkeypatch.setattr(Comparer, "affords", lambda *_: affords)
+    program = Program({"bf16-autocast": 1.8})
+    tuning = tune(program, "bf16-autocast", "gc-pause", budget_s=60.0)
+    assert set(kept(tuning)) == {"bf16-autocast", "gc-pause"}
+    assert ("beside" in program.decided()["gc-pause"].reason) is compared
+
+
+@pytest.mark.parametrize(("budget_s", "looks"), [(30.0, 0), (200.0, 1)])
+def test_the_last_look_does_not_take_the_time_of_the_confirmation(
+    budget_s: float, looks: int
+) -> None:
+    """The Guard takes 15 s here. It has seen all of them together before."""
+
+    class Slow(Program):
+        looked = 0
+
+        def check(self, group: Sequence[Candidate]):
+            self.clock += 15.0
+            return super().check(group)
+
+        def check_together(self, kept: Sequence[Candidate]):
+            self.looked += 1
+            return super().check_together(kept)
+
+    program = Slow({"bf16-autocast": 1.8})
+    started = {
+        "started_at": program.clock,
+        "whole_s": budget_s,
+        "ends_at": program.clock + budget_s,
+    }
+    tuning = tune(program, "bf16-autocast", "fused-optimizer", **started)
+    assert "bf16-autocast" in kept(tuning)
+    assert program.looked == looks
