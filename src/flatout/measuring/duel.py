@@ -26,7 +26,7 @@ from flatout.running.one.records import Process, Processes
 from flatout.running.one.trial_process import TrialProcess
 from flatout_agent import wire
 
-WARM_S = 3.0
+WARM_S = 1.5
 """The most seconds a program warms up before its first window: pairs even out the rest."""
 MOST_DISTURBED = 5
 """After so many disturbed pairs, another would be disturbed too."""

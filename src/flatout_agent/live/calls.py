@@ -303,9 +303,13 @@ def _note_sample(tensor: torch.Tensor, recorded: RecordedCall, place: Place) -> 
 
     def hook(gradient: torch.Tensor) -> None:
         record = reference()
-        if record is not None:
+        if record is None or record.fault is not None:
+            return
+        try:
             fresh, total = _sample(gradient), record.sampled.get(place)
             record.sampled[place] = fresh if total is None else total + fresh
+        except RuntimeError as error:  # out of memory: the program's own backward pass goes on
+            record.fault = f"its gradients cannot be kept: {type(error).__name__}"
 
     tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # torch's own
 

@@ -13,6 +13,7 @@ import torch
 
 from flatout_agent.apply.booster import Booster
 from flatout_agent.live import guard, headroom
+from flatout_agent.live.calls import not_repeatable
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.failed_calls import first_line
 from flatout_agent.live.guard import GuardVerdict
@@ -47,6 +48,10 @@ class FrozenCalls:
         hooked: to be left after that call.
         """
         if self.asked is None or id(model) in self._verdicts:
+            return None
+        reason = not_repeatable(model)
+        if reason is not None:
+            self._verdicts[id(model)] = GuardVerdict(False, reason)
             return None
         return keep([model]), hooked.enter_context(own_hooks.watch(model, called=True))
 

@@ -750,6 +750,7 @@ class Tuning:
     ) -> None:
         if not self.state.kept:
             self.state.verdict = verdict
+            self.budget.reserved_s = self._reserved_s()  # the first unit may have been a slow one
         self.budget.found = True
         replaced = self.state.keep(group, answer.gain, answer.pairs)
         self.measure.switch(self.state.on)

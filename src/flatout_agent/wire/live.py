@@ -18,7 +18,7 @@ others when the program failed."""
 
 SHORT_S = 10.0
 """A run that trains for less than this is too short for windows: whole runs are compared."""
-CONFIRM_SHARE = 0.4
+CONFIRM_SHARE = 0.5
 """The share of the user's time that a confirmation may take."""
 
 

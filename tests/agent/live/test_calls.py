@@ -688,6 +688,17 @@ def test_many_features_are_not_compared_but_must_not_be_used():
         calls.again(recorded)
 
 
+def test_an_error_of_ours_in_the_backward_pass_is_not_the_programs(monkeypatch):
+    def fails(gradient: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(calls, "_sample", fails)
+    (x, _), (model, _) = vectors(), hooked_features(12, 11)
+    recorded = record(model, lambda output: output.sum(), x)
+    assert recorded.refusal == "its gradients cannot be kept: OutOfMemoryError"
+    assert model[0][0].weight.grad is not None
+
+
 def test_many_kept_activations_must_not_be_used_either():
     class Keeps(nn.Module):
         def __init__(self) -> None:

@@ -119,6 +119,12 @@ def test_a_hook_that_changes_the_output_is_not_compared(distilling):
     assert verdict.reason == "the same call of the model gave two different results"
 
 
+def test_one_whose_calls_cannot_be_repeated_is_refused(distilling, monkeypatch):
+    monkeypatch.setattr(frozen_calls, "not_repeatable", lambda model: "compiled, with hooks")
+    job = distilling(right=beside(times(1.0)))
+    assert job.run.check("right", job.step).reason == "compiled, with hooks"
+
+
 def test_without_a_call_it_is_not_kept(distilling):
     job = distilling(beside=beside(times(1.0)))
     checked = job.run.check_all("beside")

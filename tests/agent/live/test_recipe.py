@@ -806,3 +806,17 @@ def test_the_last_look_does_not_take_the_time_of_the_confirmation(
     tuning = tune(program, "bf16-autocast", "fused-optimizer", **started)
     assert "bf16-autocast" in kept(tuning)
     assert program.looked == looks
+
+
+def test_a_slow_first_step_does_not_cost_the_confirmation() -> None:
+    """By that step alone, the confirmation would take longer than it may."""
+
+    class SlowStart(Program):
+        def step_s(self, ids: frozenset[str]) -> float:
+            return (48.0 if self.taken == 0 else 12.0) * super().step_s(ids)
+
+    program = SlowStart({"bf16-autocast": 1.8})
+    orders = {"started_at": program.clock, "whole_s": 60.0, "ends_at": program.clock + 60.0}
+    tuning = tune(program, "bf16-autocast", **orders)
+    assert kept(tuning) == ["bf16-autocast"]
+    assert 0 < tuning.budget.reserved_s < 20
