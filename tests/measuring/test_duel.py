@@ -86,6 +86,12 @@ def test_windows_in_turn(fought: Fought) -> None:
     shared = min(len(untouched.losses), len(plan.losses))
     assert shared >= 15, "each tells its losses at its end"
     assert untouched.losses[:shared] == plan.losses[:shared]
+    # both measure the same steps
+    measured = [
+        [(step.window, step.index) for step in side.process.steps if step.phase == "window"]
+        for side in (untouched, plan)
+    ]
+    assert measured[0] == measured[1]
     # while one runs the other stands still
     times = {
         side: [

@@ -2,7 +2,7 @@
 
 Both start at once and pause at a gate between two steps. Then A warms up while B is suspended, and
 the other way round, and so on with each window. Drifts (clocks, neighbours, temperature) affect
-both.
+both. They measure the same steps, whose batches may differ in size.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from flatout_agent import wire
 
 WARM_S = 1.5
 """The most seconds a program warms up before its first window: pairs even out the rest."""
+FEW_STEPS = 20
+"""The program as written warms up for as many steps as the plan if these are few or took no longer
+than `WARM_S`: a cache that fills takes an epoch."""
 MOST_DISTURBED = 5
 """After so many disturbed pairs, another would be disturbed too."""
 LATE, LATE_SHARE = 3.0, 0.1
@@ -101,22 +104,29 @@ class _Player:
                 raise EndedEarlyError(f"the program ended early{': ' if tail else ''}{tail}")
             time.sleep(POLL_S)
 
-    def play(self, number: int, last: bool, deadline: float) -> None:
-        """Run window `number` while the other is suspended."""
+    def play(self, number: int, last: bool, deadline: float, steps: int | None = None) -> None:
+        """Run window `number`, of so many steps if given, while the other is suspended."""
         stretch = neighbours.Stretch(self._ours_s)
-        self.go_on(number, last, deadline)
+        self.go_on(number, last, deadline, steps)
         # A program that has ended no longer tells what it used.
         self.disturbed.append(self.program.alive and stretch.disturbed())
         if not last:
             self.program.suspend()
 
-    def go_on(self, number: int, last: bool, deadline: float) -> None:
-        """Let it through gate `number`, up to the next one."""
+    def go_on(self, number: int, last: bool, deadline: float, told: int | None = None) -> None:
+        """Let it through gate `number`, up to the next one; told: the number in the gate."""
         self.program.resume()
+        self._open("" if told is None else str(told))
+        self.reach(number + 1, last, deadline)
+
+    def _open(self, text: str) -> None:
+        """Open the gates at which it waits."""
         for process in self.processes.training:
             if process.gate is not None:
-                Path(process.gate.path).touch()
-        self.reach(number + 1, last, deadline)
+                gate = Path(process.gate.path)
+                written = gate.with_suffix(".text")
+                written.write_text(text, encoding="utf-8")
+                written.replace(gate)  # appears at once, content included
 
     def _ours_s(self) -> float:
         return self.program.cpu_s() + time.process_time()
@@ -124,22 +134,25 @@ class _Player:
     def end(self, deadline: float) -> None:
         """Let it end at its gate: no more windows are needed."""
         self.program.resume()
-        for process in self.processes.training:
-            if process.gate is not None:
-                gate = Path(process.gate.path)
-                text = gate.with_suffix(".text")
-                text.write_text(wire.LAST_GATE, encoding="utf-8")
-                text.replace(gate)  # appears at once, content included
+        self._open(wire.LAST_GATE)
         self.reach(0, True, deadline)
+
+    @property
+    def steps(self) -> list[wire.StepTaken]:
+        """The steps of its leading process so far."""
+        return self.processes.leading.steps if self.processes.leading is not None else []
+
+    def window_steps(self, number: int) -> int | None:
+        """How many steps window `number` had, or None if it had none."""
+        return sum(s.phase == "window" and s.window == number for s in self.steps) or None
 
     def late_steps(self) -> set[int]:
         """The indices of rare steps that take far longer than the others."""
-        steps = self.processes.leading.steps if self.processes.leading is not None else []
-        if not steps:
+        if not self.steps:
             return set()
-        usual_s = statistics.median(step.train_s for step in steps)
-        late = {step.index for step in steps if step.train_s > LATE * usual_s}
-        return late if len(late) <= LATE_SHARE * len(steps) else set()
+        usual_s = statistics.median(step.train_s for step in self.steps)
+        late = {step.index for step in self.steps if step.train_s > LATE * usual_s}
+        return late if len(late) <= LATE_SHARE * len(self.steps) else set()
 
     def side(self, without: set[int], count: int) -> Side:
         """The figures of its first `count` windows, without these steps."""
@@ -194,15 +207,28 @@ def fight(
         for player in players:  # both start at once: most of a start is single-threaded
             player.reach(wire.FIRST_GATE, False, deadline)
             player.program.suspend()
-        for player in players:  # steps of both at once would take several times as long
-            player.go_on(wire.FIRST_GATE, False, deadline)
-            player.program.suspend()
+        _warm_up(players, deadline)
         try:
             _windows(players, ratios, pairs, most, deadline, on_pair, unclear)
         except DuelFailedError as error:
             if not ratios or (isinstance(error, EndedEarlyError) and len(ratios) < pairs):
                 raise
         return _sides(players, len(ratios))
+
+
+def _warm_up(players: list[_Player], deadline: float) -> None:
+    """In turn: steps of both at once would take several times as long.
+
+    The program as written warms up for as many steps as the plan, if that is no long wait.
+    """
+    untouched, plan = players
+    plan.go_on(wire.FIRST_GATE, False, deadline)
+    plan.program.suspend()
+    last = plan.steps[-1].index if plan.steps else 0
+    warm_s = sum(step.wall_s for step in plan.steps[1:])
+    told = last if last <= FEW_STEPS or warm_s <= WARM_S else None
+    untouched.go_on(wire.FIRST_GATE, False, deadline, told)
+    untouched.program.suspend()
 
 
 def _sides(players: list[_Player], count: int) -> tuple[Side, Side]:
@@ -226,8 +252,10 @@ def _windows(
     for number in range(most):
         began = time.monotonic()
         on_pair(number + 1, None)
+        steps: int | None = None
         for player in players:
-            player.play(number, number == most - 1, deadline)
+            player.play(number, number == most - 1, deadline, steps)
+            steps = player.window_steps(number)
         untouched, plan = (side.windows_ms[number] for side in _sides(players, number + 1))
         ratios.append(untouched / plan)
         if not any(player.disturbed[number] for player in players):

@@ -126,7 +126,7 @@ class TrialWatch(Watcher):
         ):
             self._window_begins()
         elif index == 0 and self.orders.gates:
-            self._wait_at_gate(wire.FIRST_GATE)
+            self.window.warm_until = self._wait_at_gate(wire.FIRST_GATE)
             self.record.goes_on()
         if self.window.complete:
             self._finish("window")
@@ -157,12 +157,12 @@ class TrialWatch(Watcher):
 
     def _window_begins(self) -> None:
         synchronize(self.job)
-        if self.orders.gates:
-            self._wait_at_gate(self.window.number)
+        steps = self._wait_at_gate(self.window.number) if self.orders.gates else None
         self.record.goes_on()
-        self.window.begins(time.perf_counter())
+        self.window.begins(time.perf_counter(), steps)
 
-    def _wait_at_gate(self, number: int) -> None:
+    def _wait_at_gate(self, number: int) -> int | None:
+        """Returns the number that the host has written into the gate, or None if there is none."""
         path = os.path.join(self.recorder.folder, f"gate-{number}")  # noqa: PTH118
         parent = os.getppid()
         self.recorder.write(wire.AtGate(number, path))
@@ -171,8 +171,10 @@ class TrialWatch(Watcher):
             if os.getppid() != parent:  # the host is gone
                 os._exit(1)
         with open(path) as gate:  # noqa: PTH123
-            if gate.read() == wire.LAST_GATE:
-                self._finish("window")
+            text = gate.read()
+        if text == wire.LAST_GATE:
+            self._finish("window")
+        return int(text) if text.isdigit() else None
 
     # The end ------------------------------------------------------------------------------------
 

@@ -38,14 +38,21 @@ class TrialWindow:
         self._began = 0.0
         self._steps = 0
         self._skip = 0
+        self.warm_until: int | None = None
+        """The index of the warm-up's last step, or None to go by the times of steps."""
+        self._asked: int | None = None
 
     def phase(self) -> Literal["warmup", "window"]:
         """The phase of the step that has just ended: warmup or window."""
         return "window" if self._measuring and not self._skip else "warmup"
 
-    def begins(self, now: float) -> None:
-        """The window starts with the next step."""
+    def begins(self, now: float, steps: int | None = None) -> None:
+        """The window starts with the next step.
+
+        steps: how many it has, or None to go by their times.
+        """
         self._measuring = True
+        self._asked = steps
         self._began = now
         self._steps = 0
         self._skip = STEPS_AFTER_GATE if self.orders.gates else 0
@@ -53,6 +60,8 @@ class TrialWindow:
     def closes(self, now: float) -> bool:
         """Whether the step that has just ended is the window's last."""
         steps = self._steps + 1
+        if self._asked is not None:
+            return steps >= self._asked
         if self.lockstep:
             return steps >= max(self.orders.min_steps, LOCKSTEP_STEPS)
         long_enough = now - self._began >= self.orders.window_s
@@ -83,6 +92,8 @@ class TrialWindow:
         return not self.complete
 
     def _warm(self, step: wire.StepTaken, buffered: int, recompiles: int) -> bool:
+        if self.warm_until is not None:
+            return step.index >= self.warm_until
         if self.lockstep:
             return step.index + 1 >= LOCKSTEP_STEPS + buffered
         if recompiles != self._recompiles:

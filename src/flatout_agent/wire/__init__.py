@@ -329,7 +329,8 @@ class AtGate:
     """The program waits before window `number`, or at the `FIRST_GATE`, until the host creates the
     file `path`.
 
-    If that file contains `LAST_GATE`, no more windows are wanted.
+    A number in that file is how many steps the window has, or at the first gate the index of the
+    warm-up's last step. `LAST_GATE`: no more windows are wanted.
     """
 
     number: int

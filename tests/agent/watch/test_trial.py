@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flatout_agent import wire
-from flatout_agent.watch.window import TrialWindow, stable
+from flatout_agent.watch.window import STEPS_AFTER_GATE, TrialWindow, stable
 
 pytestmark = pytest.mark.slow
 
@@ -74,11 +74,11 @@ def test_few_steps_end_with_the_program(run_agent):
 
 
 def test_it_waits_at_each_gate(run_agent, tmp_path):
-    waited: list[str] = []
+    waited: list[int] = []
 
     def open_gates() -> None:
         folder = tmp_path / "gated"
-        for number in range(3):
+        for number, text in ((wire.FIRST_GATE, "6"), (0, ""), (1, "7"), (2, "")):
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
                 told = [p.read_text() for p in folder.glob("*.jsonl")] if folder.exists() else []
@@ -86,18 +86,25 @@ def test_it_waits_at_each_gate(run_agent, tmp_path):
                     break
                 time.sleep(0.05)
             time.sleep(PAUSE_S)
-            waited.append(str(number))
-            (folder / f"gate-{number}").touch()
+            waited.append(number)
+            written = folder / f"gate-{number}.text"
+            written.write_text(text)
+            written.replace(folder / f"gate-{number}")
 
     opener = threading.Thread(target=open_gates)
     opener.start()
     run = run_agent(job("plain"), trial=trial(gates=3), name="gated", light=True)
     opener.join()
-    windows = [step for step in run.of(wire.StepTaken) if step.phase == "window"]
-    assert waited == ["0", "1", "2"]
+    steps = run.of(wire.StepTaken)
+    windows = [step for step in steps if step.phase == "window"]
+    assert waited == [-1, 0, 1, 2]
     assert {step.window for step in windows} == {0, 1, 2}
     firsts = [next(step.wall_s for step in windows if step.window == n) for n in range(3)]
+    firsts.append(steps[1].wall_s)
     assert statistics.median(firsts) < PAUSE_S, "the pause is not part of a step"
+    # the host's numbers: the index of the warm-up's last step, and the steps of a window
+    assert windows[0].index == 6 + STEPS_AFTER_GATE + 1
+    assert sum(step.window == 1 for step in windows) == 7
 
 
 def test_stable():
