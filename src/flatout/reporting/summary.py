@@ -24,8 +24,8 @@ COPIED = ("plan:", "report:", "next:")
 GLUE = "\xa0"
 AT_MOST = 5
 """The most lines of one kind of problem; the rest are in the report."""
-NAMED = 3
-"""The most boosts without time that are named."""
+WIDTH = 80
+"""Columns of the usual terminal."""
 LEAST_GAIN = 1.005
 """The least that is not printed as 1.00x."""
 STYLES = {
@@ -139,14 +139,17 @@ def _counts(tuned: Tuned) -> Iterator[Paragraph]:
     failed, untried = _failed(tuned), outcome.untried(tuned)
     late = [str(trial.tried) for trial in untried if trial.why_untried == "no_time"]
     others = len(untried) - len(late)
-    named = ", ".join(late) if len(late) <= NAMED else f"{len(late)} boosts"
-    words = [
-        f"{len(failed)} failed" if failed else "",
-        f"no time for {named} (a longer --budget)" if late else "",
-        f"{others} {'does' if others == 1 else 'do'} not apply" if others else "",
-    ]
+    for no_time in (f"no time for {', '.join(late)}", f"{len(late)} had no time"):
+        words = [
+            f"{len(failed)} failed" if failed else "",
+            f"{no_time} (a longer --budget)" if late else "",
+            f"{others} {'does' if others == 1 else 'do'} not apply" if others else "",
+        ]
+        text = f"{', '.join(filter(None, words))} (--why)"
+        if len(f"left out: {text}") <= WIDTH:  # on one line, they are named
+            break
     if any(words):
-        yield "left out:", f"{', '.join(filter(None, words))} (--why)", "bold"
+        yield "left out:", text, "bold"
 
 
 def _reasons(tuned: Tuned) -> Iterator[Paragraph]:
