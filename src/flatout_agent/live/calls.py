@@ -181,6 +181,8 @@ def kept_beside(
         if id(tensor) not in seen:
             seen.add(id(tensor))
             kept[place] = tensor
+    if not kept:
+        return {}, {}
     inside = _graph(returned)
     compared = {place: t for place, t in kept.items() if t.grad_fn not in inside}
     more = {place: t for place, t in kept.items() if place[:2] != (SHOWN, "input")}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups.channels_last import is_channels_last
 from flatout_agent.speedups.nests import change, is_tensor
+from flatout_agent.speedups.own_hooks import put_back
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +91,7 @@ class KeptTensors:
                     if key not in self._ours or self._ours[key][0] is not hook:
                         self._ours[key] = hook, self._hook(hook, before)
                     ours = hooks[number] = self._ours[key][1]
-                    stack.callback(_put_back_hook, hooks, number, hook, ours)
+                    stack.callback(put_back, hooks, number, hook, ours)
             return call()
 
     def _find_hooks(self) -> None:
@@ -170,8 +171,3 @@ def _like(other: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.to(other.dtype)
     last = torch.channels_last
     return tensor.contiguous(memory_format=last) if is_channels_last(other) else tensor
-
-
-def _put_back_hook(hooks: dict[int, Any], number: int, own: Any, ours: Any) -> None:
-    if hooks.get(number) is ours:
-        hooks[number] = own

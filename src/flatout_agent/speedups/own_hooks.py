@@ -26,9 +26,9 @@ class Shown:
     """The tensors that forward hooks of the program's are given, in order."""
 
     inputs: list[torch.Tensor] = field(default_factory=list)
-    """Of modules."""
+    """What the hooked modules take."""
     outputs: list[torch.Tensor] = field(default_factory=list)
-    """Of modules."""
+    """What they give."""
 
 
 def any_on(model: torch.nn.Module) -> bool:
@@ -44,17 +44,21 @@ def watch(model: torch.nn.Module, called: bool) -> Iterator[Shown]:
     """
     shown, replaced = Shown(), []
     for kind, hooks, number in list(_own_hooks(model)):
-        hook = hooks[number]
-        ours = _noting(shown, kind, hook if called else _nothing)
         if kind in (OUTPUTS, INPUTS) or not called:
-            hooks[number] = ours
-            replaced.append((hooks, number, hook, ours))
+            own = hooks[number]
+            ours = hooks[number] = _noting(shown, kind, own if called else _nothing)
+            replaced.append((hooks, number, own, ours))
     try:
         yield shown
     finally:
-        for hooks, number, hook, ours in replaced:
-            if hooks.get(number) is ours:  # the program has not removed it
-                hooks[number] = hook
+        for hook in replaced:
+            put_back(*hook)
+
+
+def put_back(hooks: dict[int, Any], number: int, own: Any, ours: Any) -> None:
+    """Replace our hook by the program's, unless the program has removed it meanwhile."""
+    if hooks.get(number) is ours:
+        hooks[number] = own
 
 
 def _noting(shown: Shown, kind: str, hook: Callable[..., Any]) -> Callable[..., Any]:
