@@ -223,6 +223,7 @@ class Checks:
         self._calls, self._verdicts, self._updates, self._not_compared = [], {}, {}, {}
         self._refused, self._idle, self._declined = {}, {}, ""
         self._looking, self._wrong = False, ([], "")
+        self._noise_floors.reused = False
         self._frozen.ask(None, False)
         self._faults_before = self._faults()
 
@@ -528,6 +529,8 @@ class Checks:
         under: the boosts under which `written` was made.
         """
         group = self._that_apply(group)
+        if highest_risk([*base, *group]) == "exact":  # their rule has refused these already
+            group = [candidate for candidate in group if candidate.id not in self._refused]
         if not group:
             return [], None
         verdict = self._compared(recorded, [*base, *group], written, None, group, under)
@@ -538,8 +541,11 @@ class Checks:
             return [], None
         passed: list[Candidate] = []
         worst: GuardVerdict | None = None
-        for half in (group[: len(group) // 2], group[len(group) // 2 :]):
-            more, told = self._passing(recorded, [*base, *passed], half, written, under)
+        # Those that did nothing in this call are not what makes it differ: they stay together.
+        acting = [c for c in group if c.id not in self._idle] or group
+        bystanders = [c for c in group if c not in acting]
+        for some in (acting[: len(acting) // 2], acting[len(acting) // 2 :], bystanders):
+            more, told = self._passing(recorded, [*base, *passed], some, written, under)
             passed += more
             worst = told or worst
         return passed, worst
@@ -577,30 +583,44 @@ class Checks:
                 sure = guard.surely(written, boosted, risk)
                 if sure is not None:
                     return sure
-        noise_floor = self._noise_floor(recorded, written, purpose)
         if isinstance(boosted, GuardVerdict):
             return boosted
-        written, boosted = _where_used(recorded, candidates, written, boosted)
-        verdict = guard.verdict(written, boosted, noise_floor, risk, purpose.redraws)
+        compared = _where_used(recorded, candidates, written, boosted)
+        noise_floor = self._noise_floor(recorded, written, purpose, compared)
+        verdict = guard.verdict(*compared, noise_floor, risk, purpose.redraws)
         exact = risk == "exact" and not any(c.boost.cuts_outputs for c in judged)
         if exact or not recorded.drew or verdict.passed is not purpose.redraws:
             return verdict
-        still = self._without_dropout(recorded, candidates, under, noise_floor)
+        still = self._without_dropout(recorded, written, candidates, under, purpose)
         if still is None or purpose.redraws or not still.passed:
             return still or verdict
         return still if guard.as_redrawn(recorded, written, verdict) else verdict
 
     def _noise_floor(
-        self, recorded: RecordedCall, written: RepeatedCall, purpose: NoiseFloorPurpose
+        self,
+        recorded: RecordedCall,
+        written: RepeatedCall,
+        purpose: NoiseFloorPurpose,
+        compared: tuple[RepeatedCall, RepeatedCall],
     ) -> NoiseFloor:
-        """The noise floor for this purpose, measured now if it is not known."""
+        """The noise floor for this purpose, measured now if it is not known.
+
+        compared: the call as written and under a boost, which are judged by it. What rounding does,
+        the dearest part, is left out if the boost fails anyway.
+        """
         model, steps = recorded.model, self.job.steps
         noise_floor = self._noise_floors.get(model, purpose, steps)
-        if noise_floor is None:
-            other_batch = self._earlier.get(id(model))
-            known = self._noise_floors.known(model, purpose, steps)
-            noise_floor = guard.noise_floor(recorded, written, other_batch, *purpose, known=known)
-            self._noise_floors.add(model, purpose, steps, noise_floor)
+        if noise_floor is not None:
+            return noise_floor
+        if purpose.rounds and not purpose.redraws:
+            unrounded = purpose._replace(rounds=False)
+            noise_floor = self._noise_floor(recorded, written, unrounded, compared)
+            if guard.too_far(*compared, noise_floor):
+                return noise_floor
+        other_batch = self._earlier.get(id(model))
+        known = self._noise_floors.known(model, purpose, steps)
+        noise_floor = guard.noise_floor(recorded, written, other_batch, *purpose, known=known)
+        self._noise_floors.add(model, purpose, steps, noise_floor)
         return noise_floor
 
     def _refuse_cuts(self, recorded: RecordedCall, written: RepeatedCall) -> None:
@@ -610,8 +630,7 @@ class Checks:
         """
         for candidate in [c for c in self._group if c.boost.cuts_outputs]:
             purpose = self._purpose([candidate])._replace(redraws=False)
-            noise_floor = self._noise_floor(recorded, written, purpose)
-            verdict = self._without_dropout(recorded, [candidate], (), noise_floor)
+            verdict = self._without_dropout(recorded, written, [candidate], (), purpose)
             if verdict is None:
                 reason = f"{NOT_COMPARED}the model cannot be called without dropout"
                 verdict = GuardVerdict(False, reason)
@@ -621,11 +640,12 @@ class Checks:
     def _without_dropout(
         self,
         recorded: RecordedCall,
+        as_written: RepeatedCall,
         candidates: Sequence[Candidate],
         under: Sequence[Candidate],
-        noise_floor: NoiseFloor,
+        purpose: NoiseFloorPurpose,
     ) -> GuardVerdict | None:
-        """The verdict on these boosts without dropout.
+        """The verdict on these boosts without dropout, by the noise floor with it.
 
         None if compiled or recorded code would have to be made again for it.
         """
@@ -636,9 +656,9 @@ class Checks:
         boosted = self._boosted(recorded, candidates, still=True)
         if isinstance(written, GuardVerdict) or isinstance(boosted, GuardVerdict):
             return None
-        written, boosted = _where_used(recorded, candidates, written, boosted)
-        risk = highest_risk(candidates)
-        told = guard.verdict(written, boosted, noise_floor, risk, redraws=False)
+        compared = _where_used(recorded, candidates, written, boosted)
+        noise_floor = self._noise_floor(recorded, as_written, purpose, compared)
+        told = guard.verdict(*compared, noise_floor, highest_risk(candidates), redraws=False)
         return replace(told, reason=f"{told.reason}, without dropout")
 
     def _purpose(self, candidates: Sequence[Candidate]) -> NoiseFloorPurpose:
@@ -667,8 +687,11 @@ class Checks:
                 for c in candidates
                 if c.boost.moment is Moment.MODEL and not c.boost.outside_calls
             ]
-            idle = {c.id: self.booster.idle(c.id) for c in called}
-            self._idle = {name: why for name, why in idle.items() if why is not None}
+            for name in [candidate.id for candidate in called]:
+                self._idle.pop(name, None)
+                idle = self.booster.idle(name)
+                if idle is not None:
+                    self._idle[name] = idle
             return boosted
         except Exception as error:
             return GuardVerdict(False, first_line(error), failed=True)
@@ -776,14 +799,17 @@ def _called(group: Sequence[Candidate]) -> tuple[list[Candidate], Candidate | No
 
 
 def _where_used(
-    recorded: RecordedCall, candidates: Sequence[Candidate], *repeated: RepeatedCall
-) -> Sequence[RepeatedCall]:
-    """The repeated calls as they are compared: outputs that the loss does not use may differ under
+    recorded: RecordedCall,
+    candidates: Sequence[Candidate],
+    written: RepeatedCall,
+    boosted: RepeatedCall,
+) -> tuple[RepeatedCall, RepeatedCall]:
+    """Both repeated calls as they are compared: outputs that the loss does not use may differ under
     some boosts.
     """
     if not any(candidate.boost.cuts_outputs for candidate in candidates):
-        return repeated
-    return [replays.where_used(recorded, call) for call in repeated]
+        return written, boosted
+    return replays.where_used(recorded, written), replays.where_used(recorded, boosted)
 
 
 def _tiers(group: Sequence[Candidate]) -> list[list[Candidate]]:

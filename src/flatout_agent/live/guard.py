@@ -418,6 +418,16 @@ def surely(written: RepeatedCall, boosted: RepeatedCall, risk: str) -> GuardVerd
     return GuardVerdict(True, f"gradient error {percent(comparison.error)}", comparison.error)
 
 
+def too_far(written: RepeatedCall, boosted: RepeatedCall, noise_floor: NoiseFloor) -> bool:
+    """Whether a rounding boost fails whatever rounding the weights does.
+
+    noise_floor: that of boosts that do not round. What rounding does then need not be measured: it
+    can only lower the limit.
+    """
+    error, *_ = distance(boosted.gradients, written.gradients)
+    return not error <= _rounding_limit(noise_floor)
+
+
 def verdict(
     written: RepeatedCall,
     boosted: RepeatedCall,
@@ -499,13 +509,17 @@ def _exact(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
     return GuardVerdict(True, summary, error, noise_floor)
 
 
-def _rounded(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
-    error = comparison.error
-    noise = max(noise_floor.batch_noise or 0.0, LEAST_BATCH_NOISE)
-    limit = ROUNDING * noise
+def _rounding_limit(noise_floor: NoiseFloor) -> float:
+    """The largest error of a rounding boost."""
+    limit = ROUNDING * max(noise_floor.batch_noise or 0.0, LEAST_BATCH_NOISE)
     if noise_floor.rounded is not None:
         limit = min(limit, max(LEAST_ROUNDED, ROUNDED * noise_floor.rounded))
-    limit = max(limit, OWN * REORDERED * noise_floor.reordered)
+    return max(limit, OWN * REORDERED * noise_floor.reordered)
+
+
+def _rounded(comparison: Comparison, noise_floor: NoiseFloor) -> GuardVerdict:
+    error, limit = comparison.error, _rounding_limit(noise_floor)
+    noise = max(noise_floor.batch_noise or 0.0, LEAST_BATCH_NOISE)
     summary = f"gradient error {percent(error / noise)} of batch noise"
     if not error <= limit:
         reason = f"{summary}: more than {percent(limit / noise)}"

@@ -51,21 +51,21 @@ class NoiseFloors:
             torch.nn.Module, dict[NoiseFloorPurpose, tuple[int, NoiseFloor]]
         ] = weakref.WeakKeyDictionary()
         self.reused = False
-        """The last check used a noise floor that was measured before."""
+        """Since this was last set, a noise floor that was measured in an earlier step was used."""
 
     def add(
         self, model: torch.nn.Module, purpose: NoiseFloorPurpose, step: int, noise_floor: NoiseFloor
     ) -> None:
         """Store what was measured after this many steps."""
         self._noise_floors.setdefault(model, {})[purpose] = (step, noise_floor)
-        self.reused = False
 
     def get(
         self, model: torch.nn.Module, purpose: NoiseFloorPurpose, step: int
     ) -> NoiseFloor | None:
         """The valid noise floor of this model, or None if it must be measured."""
         noise_floor = self._good(model, purpose, step)
-        self.reused = self.reused or noise_floor is not None
+        if noise_floor is not None and self._noise_floors[model][purpose][0] < step:
+            self.reused = True
         return noise_floor
 
     def known(

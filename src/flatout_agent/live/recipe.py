@@ -43,9 +43,13 @@ A throw-away run allows `FILLING_S`, and so does the confirmation."""
 LIKELY = 0.05
 """A gain that looks this large gets a second turn even without a time limit, and is believed if
 there is no more time to look."""
+PROMISED = 1.25
+"""A boost may well bring this many times what it promises."""
 NEAR_AGAIN_STEPS = 30
 """Steps until a boost that the Guard refused near its limit gets a second look: a deep network
 amplifies errors in its first steps, and soon much less."""
+NEAR_AGAIN_S, NEAR_AGAIN_LEAST_STEPS = 8.0, 10
+"""A throw-away run waits no longer than this, but at least for so many steps."""
 SMALL = 0.01
 """A boost expected to bring or cost less than this is not worth pairs of its own."""
 HARMLESS = 0.02
@@ -333,11 +337,16 @@ class Tuning:
                 continue
             if candidate.likely_harm > max(RISKY, candidate.likely_gain):
                 continue  # it is tried alone
-            beside = [*self.state.kept, *chosen]
-            if any(c.excludes(candidate) or c.id in boost.covered_by for c in beside):
-                continue
-            chosen.append(candidate)
+            if self._fits(candidate, chosen):
+                chosen.append(candidate)
         return chosen
+
+    def _fits(self, candidate: Candidate, group: Sequence[Candidate]) -> bool:
+        """Whether it can be on, and has something to do, beside the kept boosts and these."""
+        return not any(
+            other.excludes(candidate) or other.id in candidate.boost.covered_by
+            for other in [*self.state.kept, *group]
+        )
 
     def _try_recipe(self) -> Story:
         group = self._recipe()
@@ -354,8 +363,8 @@ class Tuning:
 
     def _next(self) -> NextTry | None:
         """The candidate worth most for its time, or None if everything possible was tried."""
-        near = [c for c, step in self.near if step <= self.machinery.steps()]
-        turns = [self._addition(candidate, 1.0) for candidate in [*near, *self._first_tries()]]
+        turns = [self._addition(candidate, 1.0) for candidate in self._first_tries()]
+        turns += self._second_looks()
         turns += self._removals(self._harmless if turns else ())
         if not turns:
             turns += [self._addition(c, AGAIN) for c, _ in self.open.values() if not c.again]
@@ -372,15 +381,39 @@ class Tuning:
             return self._next()  # these were told; others may be left
         return max(possible, key=lambda turn: turn.worth, default=None)
 
+    def _second_looks(self) -> list[NextTry]:
+        """Boosts refused near the Guard's limit that are due: together where they fit."""
+        due = [candidate for candidate, step in self.near if step <= self.machinery.steps()]
+        group: list[Candidate] = []
+        for candidate in due:
+            if not candidate.boost.compiles and self._fits(candidate, group):
+                group.append(candidate)
+        if len(group) < 2:
+            return [self._addition(candidate, 1.0) for candidate in due]
+        cost_s, gain = self._cost_s(group), math.prod(c.promise for c in group)
+        worth = sum(candidate.likely_gain for candidate in group) / cost_s
+        tried = [replace(candidate, again=True) for candidate in group]
+        return [NextTry(worth, cost_s, 0.0, gain, group[0], lambda: self._try(tried))]
+
     def _first_tries(self) -> list[Candidate]:
         found = []
         for candidate in [c for c in self.untried if not c.variant]:
             cover = next((c for c in self.state.kept if c.id in candidate.boost.covered_by), None)
-            if cover is None:
-                found.append(candidate)
-            else:
+            better = next((c for c in self.state.kept if self._rounds_better(c, candidate)), None)
+            if cover is not None:
                 self._not_now(candidate, Refusal(f"{cover.id} is on and leaves it nothing to do"))
+            elif better is not None:
+                reason = f"it would take the place of {better.id}, which brings more"
+                self._not_now(candidate, Refusal(reason))
+            else:
+                found.append(candidate)
         return found
+
+    def _rounds_better(self, kept: Candidate, other: Candidate) -> bool:
+        """Whether the other boost rounds in place of this one, and promises less than is there."""
+        instead = other.excludes(kept) and bool(kept.boost.rounds_by and other.boost.rounds_by)
+        less = other.promise <= kept.promise and PROMISED * other.promise <= self.state.gain
+        return instead and less
 
     def _variants(self) -> list[Candidate]:
         """Other parameters of boosts that run, or of kept boosts if they compile."""
@@ -642,9 +675,7 @@ class Tuning:
         """Switch on exact boosts with small gains together: their sum may be beyond doubt."""
         group: list[Candidate] = []
         for candidate in self._small:
-            beside = [*self.state.kept, *group]
-            covered = any(other.id in candidate.boost.covered_by for other in beside)
-            if not covered and not any(candidate.excludes(other) for other in beside):
+            if self._fits(candidate, group):
                 group.append(candidate)
         if len(group) < 2 or self._refusal(2 * self.measure.pair_s(), 1.01, 0.0) is not None:
             return
@@ -733,12 +764,18 @@ class Tuning:
 
     def _refused(self, candidate: Candidate, verdict: GuardVerdict, began: float) -> None:
         if verdict.near and not candidate.again:
-            self.near.append((candidate, self.machinery.steps() + NEAR_AGAIN_STEPS))
+            self.near.append((candidate, self.machinery.steps() + self._near_again_steps()))
             return
         kind: wire.LiveVerdict = "different" if verdict.error is not None else "declined"
         if verdict.failed:
             kind = "failed"
         self.tell(candidate, kind, verdict.reason, began=began, guarded=verdict)
+
+    def _near_again_steps(self) -> int:
+        if not self.budget.throw_away:
+            return NEAR_AGAIN_STEPS
+        affordable = int(NEAR_AGAIN_S / self.comparer.step_s())
+        return min(NEAR_AGAIN_STEPS, max(NEAR_AGAIN_LEAST_STEPS, affordable))
 
     def _keep(
         self,

@@ -483,6 +483,45 @@ def test_what_passes_by_any_noise_floor_needs_none(program, monkeypatch):
     assert measured
 
 
+def test_what_fails_by_any_noise_floor_is_compared_once(program, monkeypatch):
+    """What rounding the weights does is not measured for it, and there is no second look."""
+    run = program(wrong=planted(times(3.0), Risk.ROUNDING), right=planted(times(1.0)))
+    rounded, looks = [], []
+    real, judge = checks.guard._of_rounding, run.checks._judge
+    monkeypatch.setattr(checks.guard, "_of_rounding", lambda *a: rounded.append(a) or real(*a))
+    monkeypatch.setattr(run.checks, "_judge", lambda calls: looks.append(calls) or judge(calls))
+    checked = run.check_all("wrong", "right")
+    assert list(checked.refused) == ["wrong"]
+    assert rounded == []
+    assert len(looks) == 1
+
+
+def test_one_that_does_nothing_beside_another_is_compared_without_it(program):
+    """`hidden` is wrong, and finds nothing to do while `wrong` is on."""
+    on: set[str] = set()
+
+    def boost(name: str) -> Any:
+        module = planted(times(1.0))
+
+        def apply(job: Job, target: Any, params: Any) -> Applied:
+            on.add(name)
+            acts = name == "wrong" or "wrong" not in on
+            applied = planted(times(1.05 if acts else 1.0)).apply(job, target, params)
+
+            def undo() -> None:
+                on.discard(name)
+                applied.undo()
+
+            return Applied(undo, lambda: (acts, "" if acts else "nothing to do"))
+
+        module.apply = apply
+        return module
+
+    run = program(wrong=boost("wrong"), hidden=boost("hidden"), right=planted(times(1.0)))
+    checked = run.check_all("wrong", "hidden", "right")
+    assert set(checked.refused) == {"wrong", "hidden"}
+
+
 # Later checks ----------------------------------------------------------------------------------
 
 

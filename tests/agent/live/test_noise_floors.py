@@ -45,7 +45,8 @@ def test_what_it_is_for() -> None:
 def test_it_is_known_for_the_same_model_and_question() -> None:
     model, other, known = nn.Linear(2, 2), nn.Linear(2, 2), NoiseFloors()
     known.add(model, EXACT, 20, OWN)
-    assert not known.reused
+    assert known.get(model, EXACT, 20) is OWN
+    assert not known.reused, "it was measured in this step"
     assert known.get(model, EXACT, 25) is OWN
     assert known.reused
     assert known.get(model, ROUNDS, 25) is None

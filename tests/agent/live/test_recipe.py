@@ -180,6 +180,28 @@ def test_what_is_near_its_limit_gets_a_second_look_some_steps_later(others: tupl
     assert second - first >= 30
 
 
+def test_the_second_look_comes_sooner_where_steps_are_long_and_at_all_of_them_together() -> None:
+    near = GuardVerdict(False, "gradient error 80 % of batch noise", 0.8, near=True)
+    program = Program(
+        {"bf16-autocast": 1.5, "channels-last": 1.3}, bf16_autocast=near, channels_last=near
+    )
+    program.step_s = lambda ids: 16 * Program.step_s(program, ids)  # type: ignore[method-assign]
+    tuning = tune(program, "bf16-autocast", "channels-last", budget_s=60.0)
+    assert set(kept(tuning)) == {"bf16-autocast", "channels-last"}
+    first, second = sorted({step for _, step in program.checked})
+    assert 10 <= second - first <= 16
+
+
+def test_of_two_ways_to_round_the_lesser_is_not_tried_once_the_other_brings_more() -> None:
+    facts = dataclasses.replace(FACTS, bf16_inside_float32=True)
+    for gain, tried in ((2.5, False), (1.1, True)):
+        program = Program({"bf16-autocast": gain, "cpu-bf16": 1.2})
+        program.facts = lambda: facts  # type: ignore[method-assign]
+        tune(program, "bf16-autocast", "cpu-bf16")
+        assert ("cpu-bf16" in dict(program.checked)) is tried
+    assert program.decided()["cpu-bf16"].verdict in ("kept", "faster")
+
+
 def test_an_error_under_a_boost_drops_it_alone() -> None:
     program = Program({"bf16-autocast": 2.0, "channels-last": 1.5})
     program.unsound = "bf16-autocast"
