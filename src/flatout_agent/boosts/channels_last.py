@@ -10,6 +10,9 @@ Weights keep their format: they are small compared with the activations, and eac
 reorders its own. So checkpoints (safetensors refuses other formats) and the optimizer's state are
 the same as without flatout.
 
+On a CPU, random numbers for such images (dropout, noise by `randn_like`) are drawn in the order of
+the usual format, so each element gets the number that it gets without flatout.
+
 ## Why it is faster
 
 Tensor Cores and oneDNN compute in blocks of channels. In the usual format each convolution reorders
@@ -48,6 +51,7 @@ from flatout_agent.boosts import speedup, speedup_of_work
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.channels_last import ChannelsLast, convolutions, is_channels_last
 from flatout_agent.speedups.kept_tensors import KeptTensors
+from flatout_agent.speedups.usual_draws import usual_draws
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +100,14 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     if all(module.weight.dtype == torch.float64 for module in layers):
         raise Declined("float64 convolutions have no channels-last kernels")
     layout = Layout(target)
-    return Applied(job.wrap_call(target, Depth.LAYOUT, layout.layer), layout.engaged)
+    unwrap = job.wrap_call(target, Depth.LAYOUT, layout.layer)
+    usual_draws().hold()
+
+    def undo() -> None:
+        usual_draws().let_go()
+        unwrap()
+
+    return Applied(undo, layout.engaged)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -125,8 +136,13 @@ class Layout(ChannelsLast):
                 return call(*args, **kwargs)
             self.calls += 1
             training = self.model.training
+
+            def converted() -> Any:
+                with usual_draws().inside():
+                    return call(*self.to(args), **self.to(kwargs))
+
             output = self.call(
-                lambda: self._kept.around(lambda: call(*self.to(args), **self.to(kwargs))),
+                lambda: self._kept.around(converted),
                 lambda: call(*args, **kwargs),
                 keep=training not in self.proven,
             )

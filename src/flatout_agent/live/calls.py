@@ -78,6 +78,8 @@ class RecordedCall:
     """States of the generators before the call."""
     drew: bool = False
     """The call drew random numbers."""
+    has_dropout: bool | None = None
+    """Whether a repetition without dropout met any, or None if there was none yet."""
     autocast_cache: bool = True
     """The autocast regions cached the weights that they had cast."""
     fault: str | None = None
@@ -336,14 +338,16 @@ def again(recorded: RecordedCall, reseed: int | None = None, still: bool = False
             forward_state.reseed(model, reseed)
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            if still:
-                stack.enter_context(WithoutDropout())
+            without_dropout = stack.enter_context(WithoutDropout()) if still else None
             shown = stack.enter_context(own_hooks.watch(model, called=False))
             _as_then(recorded, stack)
             no_sync: Any = getattr(model, "no_sync", None)
             if no_sync is not None:  # DistributedDataParallel: no other rank takes part
                 stack.enter_context(no_sync())
-            return _make(recorded, shown)
+            made = _make(recorded, shown)
+            if without_dropout is not None:
+                recorded.has_dropout = bool(recorded.has_dropout) or without_dropout.met
+            return made
     finally:
         restore()
 

@@ -2,8 +2,8 @@
 
 The calls of one unit of work give the noise between batches. The calls of the next unit are
 repeated: each as soon as its gradients are available, while the weights are still those of the
-call. Boosts are checked together. If the Guard refuses them, halves of them are repeated on the
-same call until the refused ones are known, so none waits for another unit.
+call. Boosts are checked together. If the Guard refuses them, the same call is repeated without the
+likeliest ones until the wrong ones are known, so none waits for another unit.
 """
 
 from __future__ import annotations
@@ -539,16 +539,22 @@ class Checks:
         if len(group) == 1:
             self._refuse(group, verdict)
             return [], None
-        passed: list[Candidate] = []
-        worst: GuardVerdict | None = None
-        # Those that did nothing in this call are not what makes it differ: they stay together.
-        acting = [c for c in group if c.id not in self._idle] or group
-        bystanders = [c for c in group if c not in acting]
-        for some in (acting[: len(acting) // 2], acting[len(acting) // 2 :], bystanders):
-            more, told = self._passing(recorded, [*base, *passed], some, written, under)
-            passed += more
-            worst = told or worst
-        return passed, worst
+        # One wrong boost is the usual case, and the likeliest one is known: without it the others
+        # pass at once.
+        suspect = max(group, key=self._suspicion)
+        others = [candidate for candidate in group if candidate is not suspect]
+        passed, told = self._passing(recorded, base, others, written, under)
+        if len(passed) == len(others):
+            if suspect.id not in self._refused:
+                self._refuse([suspect], verdict)
+            return passed, told
+        more, of_suspect = self._passing(recorded, [*base, *passed], [suspect], written, under)
+        return [*passed, *more], of_suspect or told
+
+    def _suspicion(self, candidate: Candidate) -> tuple[bool, bool, float]:
+        """How likely it is that this one makes a call differ: for comparison with others."""
+        idle = candidate.id in self._idle
+        return candidate.id in self._refused, not idle, candidate.promise
 
     def _that_apply(self, group: list[Candidate]) -> list[Candidate]:
         """The boosts that can be switched on here; the others are refused with their
@@ -591,6 +597,8 @@ class Checks:
         exact = risk == "exact" and not any(c.boost.cuts_outputs for c in judged)
         if exact or not recorded.drew or verdict.passed is not purpose.redraws:
             return verdict
+        if recorded.has_dropout is False and not purpose.redraws:
+            return verdict  # it would be the same comparison
         still = self._without_dropout(recorded, written, candidates, under, purpose)
         if still is None or purpose.redraws or not still.passed:
             return still or verdict

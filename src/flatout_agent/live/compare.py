@@ -153,6 +153,11 @@ class Comparer:
         most_s = self._most_s([candidate], self._answer([]), self._left_s([candidate]))
         return most_s / self.measure.pair_s()
 
+    def affordable_pairs(self) -> float:
+        """How many pairs there is time for in all."""
+        left_s = self.budget.left_s
+        return math.inf if left_s is None else left_s / self.measure.pair_s()
+
     def idle(self, group: Sequence[Candidate]) -> dict[str, str]:
         """Why boosts did not take hold in the last comparison; those that may still do so are left
         out.

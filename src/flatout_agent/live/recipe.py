@@ -60,6 +60,11 @@ RISKY = 0.05
 """A boost expected to cost more than this, and more than it brings, is left out of the recipe."""
 PAIRS_ON_AVERAGE = 6
 """Pairs needed until a difference of some percent is clear."""
+FEW_PAIRS = 8
+"""If there is time for fewer pairs, a recipe that seems faster gets them: none is left for parts
+of it."""
+LONG_PAIR_S = 4.0
+"""Blocks of such pairs are long enough to outlast most disturbances."""
 QUICK_GAIN = 1.3
 """A boost that gains more than this takes a pair or two."""
 SURE = math.log(1.1)
@@ -262,16 +267,21 @@ class Tuning:
         machinery.report()
 
     def _warm(self) -> Generator[None, Tick, float]:
-        """Wait until units take about the same time; returns how long one takes."""
+        """Wait until units take about the same time; returns how long one takes.
+
+        Of long units two are enough. The first ones are often the slowest: memory is new, kernels
+        are chosen, and some programs evaluate after their first step.
+        """
         ticks: list[Tick] = []
         began = self.machinery.now()
         while True:
             ticks.append((yield))
             last = [tick.seconds for tick in ticks[-WARM_UNITS:]]
-            unit_s = self.machinery.agree(statistics.median(last), "max")
             long = min(last) >= measure.NO_SKIP_S and not self.measure.accelerated
+            usual = min(last[-2:]) if long else statistics.median(last)
+            unit_s = self.machinery.agree(usual, "max")
             steady = len(ticks) > WARM_UNITS and max(last) <= 1.5 * statistics.median(last)
-            enough = self.machinery.agree(float(steady or long), "min")
+            enough = self.machinery.agree(float(steady or (long and len(ticks) > 1)), "min")
             if enough or self.machinery.now() - began > WARM_MOST_S:
                 break
         self.measure.sizes.never_clean = len(ticks) > WARM_UNITS and not any(
@@ -497,7 +507,7 @@ class Tuning:
             self.untried.remove(candidate)
         if candidate.id in self.open:
             _, answer = self.open.pop(candidate.id)
-            if refusal.why == "no_time" and self._believed(candidate, answer):
+            if refusal.why == "no_time" and self._believed([candidate], answer):
                 self._keep([candidate], answer, None, self.machinery.now(), 0.0)
             else:
                 self.tell(candidate, "same", decide.why_not(answer), answer)
@@ -553,9 +563,11 @@ class Tuning:
             return
         self._compared = group
         answer = yield from self.comparer.compare(group, self.state.on, trial)
-        if len(group) > 1 and highest_risk(group) == "exact" and _leads(answer):
+        if len(group) > 1 and _leads(answer):
             # Halves of it would have to show less, with less time: none of them seems to hurt.
-            answer = yield from self.comparer.compare(group, self.state.on, trial)
+            short = self.comparer.affordable_pairs() < FEW_PAIRS
+            if short or highest_risk(group) == "exact":
+                answer = yield from self.comparer.compare(group, self.state.on, trial, last=short)
         self._compared = []
         if answer.verdict not in ("faster", "broken", "nonfinite"):
             # The answer is that of the rest: these did nothing.
@@ -568,13 +580,13 @@ class Tuning:
             self.tell(alone, "untried", reason, answer, began, verdict)
         elif answer.verdict == "faster":
             self._keep(group, answer, verdict, began, start_s)
+        elif len(group) == 1 and self._stays_open(alone, answer):
+            self.open[alone.id] = alone, answer
+        elif self._believed(group, answer):
+            self._keep(group, answer, verdict, began, start_s)
         elif len(group) > 1:
             for half in _halves(group):
                 yield from self._compare_half(half, verdict, began, answer)
-        elif self._stays_open(alone, answer):
-            self.open[alone.id] = alone, answer
-        elif self._believed(alone, answer):
-            self._keep(group, answer, verdict, began, start_s)
         else:
             self._drop(alone, answer, verdict, began)
 
@@ -837,19 +849,22 @@ class Tuning:
             and (self.budget.left_s is not None or answer.gain > 1 + LIKELY)
         )
 
-    def _believed(self, candidate: Candidate, answer: decide.Answer) -> bool:
-        """Whether it goes into the plan although the time for its pairs is used up.
+    def _believed(self, group: Sequence[Candidate], answer: decide.Answer) -> bool:
+        """Whether these go into the plan although the time for their pairs is used up.
 
         After a throw-away run the plan is confirmed as a whole: an interval half as wide would
         exclude 1, or one two thirds as wide if there is no time for that. A boost that compiles
         must be beyond doubt.
         """
         share = 0.5 if self.budget.reserved_s else 2 / 3
-        loads = candidate.boost.switch is Switch.ITERATOR  # its blocks are long
-        pairs = 2 if loads and answer.gain > QUICK_GAIN else decide.FEWEST
+        loads = group[0].boost.switch is Switch.ITERATOR  # its blocks are long
+        late = self.comparer.affordable_pairs() < 2
+        long = late and self.measure.pair_s() > LONG_PAIR_S
+        pairs = 2 if long or (loads and answer.gain > QUICK_GAIN) else decide.FEWEST
         return (
             self.budget.throw_away
-            and not candidate.boost.compiles
+            and (late or len(group) == 1)
+            and not any(candidate.boost.compiles for candidate in group)
             and answer.verdict == "unclear"
             and answer.pairs >= pairs
             and answer.gain > 1 + LIKELY

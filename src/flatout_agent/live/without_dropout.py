@@ -37,6 +37,11 @@ RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 class WithoutDropout(TorchFunctionMode):
     """Makes every dropout of torch keep everything."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.met = False
+        """There was a dropout that would have dropped something."""
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -45,10 +50,14 @@ class WithoutDropout(TorchFunctionMode):
         if name in RATES:
             rate, position = RATES[name]
             if len(args) > position:
+                self.met = self.met or args[position] != 0.0
                 args = (*args[:position], 0.0, *args[position + 1 :])
             else:
+                usual = 0.0 if rate == "dropout_p" else 0.5
+                self.met = self.met or kwargs.get(rate, usual) != 0.0
                 kwargs[rate] = 0.0
         elif name in RECURRENT:
+            self.met = self.met or any(type(value) is float and value != 0.0 for value in args)
             args = tuple(0.0 if type(value) is float else value for value in args)
         return func(*args, **kwargs)
 

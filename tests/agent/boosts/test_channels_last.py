@@ -3,10 +3,12 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from flatout_agent.boost import Declined
-from flatout_agent.boosts import channels_last
+from flatout_agent.boosts import channels_last, fast_dropout
 from flatout_agent.job import Job
+from flatout_agent.speedups.usual_draws import usual_draws
 from flatout_agent.wire import JobFacts, ModelFacts
 
 FACTS = JobFacts(
@@ -151,3 +153,67 @@ def test_promise_and_by_hand():
     exec(channels_last.by_hand(FACTS, {}), scope)
     scope["model"](scope["images"])
     assert scope["model"].seen == [1]
+
+
+class Noisy(nn.Module):
+    """Draws for images inside: noise as a diffusion model, and masks between convolutions."""
+
+    def __init__(self, inplace=False, checkpointed=False):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 3, 3, padding=1)
+        self.drop = nn.Dropout(0.3, inplace)
+        self.checkpointed = checkpointed
+
+    def middle(self, x):
+        return self.second(self.drop(self.first(x) * 1.0))
+
+    def forward(self, x):
+        noisy = x + torch.randn_like(x) * torch.rand_like(x)
+        if self.checkpointed:
+            return checkpoint(self.middle, noisy, use_reentrant=False)
+        return self.middle(noisy)
+
+
+@pytest.mark.parametrize("form", [{}, {"inplace": True}, {"checkpointed": True}])
+def test_random_numbers_are_those_of_the_usual_format(form):
+    model, x = Noisy(**form), torch.randn(4, 3, 9, 9)
+
+    def step():
+        torch.manual_seed(1)
+        model.zero_grad()
+        output = model(x)
+        output.square().mean().backward()
+        gradients = [parameter.grad.clone() for parameter in model.parameters()]
+        return [output, *gradients], torch.rand(1)
+
+    before, next_before = step()
+    holders = usual_draws()._stand_ins.holders
+    applied = boosted(model)
+    after, next_after = step()
+    for new, old in zip(after, before, strict=True):
+        torch.testing.assert_close(new, old, rtol=1e-4, atol=1e-6)
+    assert torch.equal(next_before, next_after), "as many numbers were drawn"
+    applied.undo()
+    assert usual_draws()._stand_ins.holders == holders
+
+
+def test_images_that_the_program_itself_has_in_channels_last_are_drawn_for_as_before():
+    image = torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last)
+
+    def drawn():
+        torch.manual_seed(3)
+        return torch.randn_like(image), nn.functional.dropout(image, 0.5)
+
+    before = drawn()
+    applied = boosted(Noisy())
+    assert all(map(torch.equal, before, drawn())), "outside the model's call"
+    applied.undo()
+
+
+def test_fast_dropout_beside_it_takes_its_masks():
+    model, x = Noisy(), torch.randn(8, 3, 32, 32)
+    applied, fast = boosted(model), fast_dropout.apply(Job(), model, {})
+    model(x).mean().backward()
+    assert fast.engaged()[0]
+    fast.undo()
+    applied.undo()

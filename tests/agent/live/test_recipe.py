@@ -163,6 +163,19 @@ def test_of_long_steps_the_first_verdict_is_there_after_eight() -> None:
     assert first.step <= 8
 
 
+@pytest.mark.parametrize(("gain", "stays"), [(1.25, True), (1.0, False)])
+def test_long_steps_leave_their_time_to_the_recipe_that_leads(gain: float, stays: bool) -> None:
+    for seed in range(20):
+        program = Program({"bf16-autocast": gain}, noise=0.03)
+        program._random.seed(seed)
+        program.step_s = lambda ids, program=program: (  # type: ignore[method-assign]
+            32 * Program.step_s(program, ids)
+        )
+        tuning = tune(program, "bf16-autocast", "fused-optimizer", "allocator", budget_s=40.0)
+        assert ("bf16-autocast" in kept(tuning)) is stays, seed
+        assert program.clock - 1_000.0 <= 40.0 + 3 * 32 * STEP_S
+
+
 def test_a_boost_that_learns_otherwise_is_never_switched_on() -> None:
     refused = GuardVerdict(False, "gradient error 90 % of batch noise", 0.9)
     program = Program({"bf16-autocast": 2.0, "channels-last": 1.5}, bf16_autocast=refused)
