@@ -21,8 +21,9 @@ LEAST_S, SHORTEST_S = 0.15, 0.03
 """The least seconds of a block; the second value applies if the run ends soon, ..."""
 RUN_SHARE = 1 / 30
 """... that is, if a block may take only this share of the time left."""
-LONG_STEP_S = 0.15
-"""If steps are this long, two make a block: one alone outlasts most disturbances."""
+LONG_STEP_S, LONGEST_STEP_S = 0.15, 1.2
+"""If steps are this long, two make a block, as one alone outlasts most disturbances; if they are as
+long as the second value, one does."""
 SKIP, NO_SKIP_S = 1, 0.4
 """Units not counted after a switch, as caches are cold. In units of this many seconds that hardly
 matters."""
@@ -120,7 +121,7 @@ class Sizes:
 
 def length(unit_s: float, floor_s: float = LEAST_S) -> int:
     """The number of units in a block, if one takes this many seconds."""
-    least = 2 if unit_s >= LONG_STEP_S else LEAST_STEPS
+    least = LEAST_STEPS if unit_s < LONG_STEP_S else 2 if unit_s < LONGEST_STEP_S else 1
     return min(AT_MOST_STEPS, max(least, math.ceil(floor_s / max(unit_s, 1e-6))))
 
 

@@ -63,7 +63,7 @@ PAIRS_ON_AVERAGE = 6
 FEW_PAIRS = 8
 """If there is time for fewer pairs, a recipe that seems faster gets them: none is left for parts
 of it."""
-LONG_PAIR_S = 4.0
+LONG_PAIR_S = 2.0
 """Blocks of such pairs are long enough to outlast most disturbances."""
 QUICK_GAIN = 1.3
 """A boost that gains more than this takes a pair or two."""
@@ -373,8 +373,8 @@ class Tuning:
 
     def _next(self) -> NextTry | None:
         """The candidate worth most for its time, or None if everything possible was tried."""
-        turns = [self._addition(candidate, 1.0) for candidate in self._first_tries()]
-        turns += self._second_looks()
+        near = [c for c, step in self.near if step <= self.machinery.steps()]
+        turns = [self._addition(candidate, 1.0) for candidate in [*near, *self._first_tries()]]
         turns += self._removals(self._harmless if turns else ())
         if not turns:
             turns += [self._addition(c, AGAIN) for c, _ in self.open.values() if not c.again]
@@ -390,20 +390,6 @@ class Tuning:
         if turns and not possible:
             return self._next()  # these were told; others may be left
         return max(possible, key=lambda turn: turn.worth, default=None)
-
-    def _second_looks(self) -> list[NextTry]:
-        """Boosts refused near the Guard's limit that are due: together where they fit."""
-        due = [candidate for candidate, step in self.near if step <= self.machinery.steps()]
-        group: list[Candidate] = []
-        for candidate in due:
-            if not candidate.boost.compiles and self._fits(candidate, group):
-                group.append(candidate)
-        if len(group) < 2:
-            return [self._addition(candidate, 1.0) for candidate in due]
-        cost_s, gain = self._cost_s(group), math.prod(c.promise for c in group)
-        worth = sum(candidate.likely_gain for candidate in group) / cost_s
-        tried = [replace(candidate, again=True) for candidate in group]
-        return [NextTry(worth, cost_s, 0.0, gain, group[0], lambda: self._try(tried))]
 
     def _first_tries(self) -> list[Candidate]:
         found = []
@@ -542,6 +528,13 @@ class Tuning:
         sound = checked.sound
         if len(sound) > 1:
             sound = self._without(sound, checked.idle, began)
+        later = [candidate for candidate, _ in self.near if candidate.id in ids]
+        if len(group) > 1 and _likely_gain(later) > _likely_gain(sound):
+            wait = self._wait_for_near(*self.near[-1])
+            if self._refusal(wait.cost_s + self._cost_s(group), wait.gain, 0.0) is None:
+                yield from wait.begin()  # rather than compare the lesser part now
+                yield from self._try([*sound, *(replace(other, again=True) for other in later)])
+                return
         start_s = guard_s if group[0].boost.compiles else 0.0
         if sound:
             yield from self._compare(sound, checked.verdict, began, start_s)
@@ -565,7 +558,7 @@ class Tuning:
         answer = yield from self.comparer.compare(group, self.state.on, trial)
         if len(group) > 1 and _leads(answer):
             # Halves of it would have to show less, with less time: none of them seems to hurt.
-            short = self.comparer.affordable_pairs() < FEW_PAIRS
+            short = self.comparer.affordable_pairs() < FEW_PAIRS and not self.near
             if short or highest_risk(group) == "exact":
                 answer = yield from self.comparer.compare(group, self.state.on, trial, last=short)
         self._compared = []
@@ -939,6 +932,11 @@ def _halves(group: list[Candidate]) -> list[list[Candidate]]:
     if exact and others:
         return [exact, others]
     return [group[: len(group) // 2], group[len(group) // 2 :]]
+
+
+def _likely_gain(group: Sequence[Candidate]) -> float:
+    """Log of the speed-up that trying these brings on average."""
+    return sum(candidate.likely_gain for candidate in group)
 
 
 def _leads(answer: decide.Answer) -> bool:
