@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -49,7 +50,9 @@ NEAR_AGAIN_STEPS = 30
 """Steps until a boost that the Guard refused near its limit gets a second look: a deep network
 amplifies errors in its first steps, and soon much less."""
 NEAR_AGAIN_S, NEAR_AGAIN_LEAST_STEPS = 8.0, 10
-"""A throw-away run waits no longer than this, but at least for so many steps."""
+"""A throw-away run first waits no longer than this, but at least for so many steps."""
+MOST_NEAR_LOOKS = 2
+"""Further looks at such a boost."""
 SMALL = 0.01
 """A boost expected to bring or cost less than this is not worth pairs of its own."""
 HARMLESS = 0.02
@@ -101,7 +104,9 @@ class Tuning:
         self.untried: list[Candidate] = []
         self.near: list[tuple[Candidate, int]] = []
         """Boosts refused near the Guard's limit, and the step from which they are looked at
-        again."""
+        again ..."""
+        self._near_looks: Counter[str] = Counter()
+        """... and how often they were refused so."""
         self.open: dict[str, tuple[Candidate, decide.Answer]] = {}
         """Boosts without a clear answer in their share of the time."""
         self.trying: list[Candidate] = []
@@ -531,7 +536,7 @@ class Tuning:
         later = [candidate for candidate, _ in self.near if candidate.id in ids]
         if len(group) > 1 and _likely_gain(later) > _likely_gain(sound):
             wait = self._wait_for_near(*self.near[-1])
-            if self._refusal(wait.cost_s + self._cost_s(group), wait.gain, 0.0) is None:
+            if self._refusal(wait.cost_s, wait.gain, 0.0) is None:
                 yield from wait.begin()  # rather than compare the lesser part now
                 yield from self._try([*sound, *(replace(other, again=True) for other in later)])
                 return
@@ -768,16 +773,18 @@ class Tuning:
     # Deciding -----------------------------------------------------------------------------------
 
     def _refused(self, candidate: Candidate, verdict: GuardVerdict, began: float) -> None:
-        if verdict.near and not candidate.again:
-            self.near.append((candidate, self.machinery.steps() + self._near_again_steps()))
+        self._near_looks[candidate.id] += 1
+        if verdict.near and self._near_looks[candidate.id] <= MOST_NEAR_LOOKS:
+            due = self.machinery.steps() + self._near_again_steps(candidate)
+            self.near.append((candidate, due))
             return
         kind: wire.LiveVerdict = "different" if verdict.error is not None else "declined"
         if verdict.failed:
             kind = "failed"
         self.tell(candidate, kind, verdict.reason, began=began, guarded=verdict)
 
-    def _near_again_steps(self) -> int:
-        if not self.budget.throw_away:
+    def _near_again_steps(self, candidate: Candidate) -> int:
+        if not self.budget.throw_away or self._near_looks[candidate.id] > 1:
             return NEAR_AGAIN_STEPS
         affordable = int(NEAR_AGAIN_S / self.comparer.step_s())
         return min(NEAR_AGAIN_STEPS, max(NEAR_AGAIN_LEAST_STEPS, affordable))

@@ -57,6 +57,8 @@ class Program(LiveProgram):
         self.unready: dict[str, int] = {}
         """Boost -> the step from which it can show what it gains."""
         self.checked: list[tuple[str, int]] = []
+        self.near_for = 1
+        """A boost that is near its limit passes after so many refusals."""
         self._random = random.Random(0)
 
     def tick(self) -> Tick:
@@ -83,7 +85,8 @@ class Program(LiveProgram):
         for candidate in group:
             self.clock += self.compile_s.pop(candidate.id, 0.0)
             verdict = self.verdicts.get(candidate.id, GuardVerdict(True, "the same", 1e-6))
-            if not verdict.passed and not (verdict.near and candidate.again):
+            looks = [name for name, _ in self.checked].count(candidate.id)
+            if not verdict.passed and not (verdict.near and looks > self.near_for):
                 refused[candidate.id] = verdict
         sound = [candidate for candidate in group if candidate.id not in refused]
         return Checked(sound, refused, GuardVerdict(True, "the same", 1e-6))
@@ -191,6 +194,16 @@ def test_what_is_near_its_limit_gets_a_second_look_some_steps_later(others: tupl
     assert "bf16-autocast" in kept(tune(program, "bf16-autocast", *others))
     first, second = (step for name, step in program.checked if name == "bf16-autocast")
     assert second - first >= 30
+
+
+@pytest.mark.parametrize("refusals", [2, 3])
+def test_what_stays_near_its_limit_gets_two_more_looks(refusals: int) -> None:
+    near = GuardVerdict(False, "gradient error 80 % of batch noise", 0.8, near=True)
+    program = Program({"bf16-autocast": 2.0}, bf16_autocast=near)
+    program.near_for = refusals
+    tuning = tune(program, "bf16-autocast", "fused-optimizer")
+    assert ("bf16-autocast" in kept(tuning)) is (refusals == 2)
+    assert [name for name, _ in program.checked].count("bf16-autocast") == 3
 
 
 def test_the_second_look_comes_sooner_where_steps_are_long_and_at_all_of_them_together() -> None:
