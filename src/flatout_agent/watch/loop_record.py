@@ -16,15 +16,16 @@ from flatout_agent.watch.tensors import samples_in, tensors_in
 
 @dataclass(slots=True)
 class Step:
-    """One step so far, in seconds. `micro_steps`: its backward passes. `epoch`: a loader was
-    started in it.
+    """One step so far, in seconds. `backwards`: its backward passes. `updates`: the optimizer steps
+    that such passes came before. `epoch`: a loader was started in it.
     """
 
     wall_s: float = 0.0
     wait_s: float = 0.0
     eval_s: float = 0.0
     samples: int = 0
-    micro_steps: int = 0
+    backwards: int = 0
+    updates: int = 0
     epoch: bool = False
     tested: bool = False
     """Whether a model that is trained was evaluated in it."""
@@ -32,6 +33,13 @@ class Step:
     @property
     def train_s(self) -> float:
         return max(0.0, self.wall_s - self.eval_s)
+
+    @property
+    def micro_steps(self) -> int:
+        """Backward passes whose gradients add up to one update. A GAN has several passes in a step,
+        each for an optimizer of its own.
+        """
+        return max(1, round(self.backwards / max(1, self.updates)))
 
 
 class LoopRecord:
@@ -49,7 +57,7 @@ class LoopRecord:
         self.steps = 0
         """Steps that have ended."""
         self.micro_steps = 0
-        """The backward passes in them, at least one for each."""
+        """The micro-steps in them."""
         self.training_loader: torch.utils.data.DataLoader[Any] | None = None
         self.last_loader: torch.utils.data.DataLoader[Any] | None = None
         self.eval_with_grad = False
@@ -63,7 +71,8 @@ class LoopRecord:
         self._eval_began: float | None = None
         self._eval_ended = 0.0
         self._recorded_grad = False
-        self._micro_before = 0
+        self._backwards_before = 0
+        """Backward passes of the step before the last optimizer step began."""
         self._step_calls = StepCalls()
         self._loader_started = False
         self._recent: deque[Step] = deque(maxlen=step_calls.STEPS - 1)
@@ -166,16 +175,17 @@ class LoopRecord:
         evaluation.
         """
         self._recorded_grad = False
-        self.current.micro_steps += 1
+        self.current.backwards += 1
 
     def optimizer_starts(self) -> None:
         """`optimizer.step` begins."""
-        self._micro_before = self.current.micro_steps
+        self.current.updates += self.current.backwards > self._backwards_before
+        self._backwards_before = self.current.backwards
 
     @property
     def closure(self) -> bool:
         """Whether `optimizer.step` has computed the loss itself."""
-        return self.current.micro_steps > self._micro_before
+        return self.current.backwards > self._backwards_before
 
     def step(self, now: float, at_call: bool = False) -> Step:
         """One step has ended. at_call: where the next training call is about to begin."""
@@ -184,20 +194,21 @@ class LoopRecord:
         if self._samples or self._waited_s:
             self.batches_train()
         step, self.current = self.current, Step()
+        self._backwards_before = 0
         if self.training_loader is None:
             step.samples = self._call_samples
         self._call_samples = 0
         if self.began is not None:
             step.wall_s = now - self.began
         self.steps += 1
-        self.micro_steps += step.micro_steps or 1
+        self.micro_steps += step.micro_steps
         self._loader_started = False
         self._recent.append(step)
         return step
 
     def start_over(self) -> None:
         """Discard the counts of the current step."""
-        self.current = Step()
+        self.current, self._backwards_before = Step(), 0
         self._waited_s, self._samples, self._call_samples = 0.0, 0, 0
         self._eval_began = None
         self.goes_on()
@@ -207,7 +218,7 @@ class LoopRecord:
         self.began = time.perf_counter()
 
     def mean_micro_steps(self) -> float:
-        """Backward passes of a step, on average; 1 before the first one."""
+        """Micro-steps of a step, on average; 1 before the first one."""
         return self.micro_steps / self.steps if self.steps else 1.0
 
     def buffered(self) -> int:

@@ -90,6 +90,28 @@ def test_a_step_is_its_batches_waits_and_backward_passes(clock: Clock) -> None:
     assert record.buffered() == 6
 
 
+@pytest.mark.parametrize(
+    ("order", "micro_steps"),
+    [
+        ("b u b u b u", 1),  # a GAN with three optimizers
+        ("b b b b u u", 4),  # gradients add up, and two optimizers share the parameters
+        ("u b b b", 3),  # a closure
+        ("b b", 2),  # no optimizer
+        ("u", 1),
+    ],
+)
+def test_a_micro_step_is_a_backward_pass_whose_gradients_add_up(
+    clock: Clock, order: str, micro_steps: int
+) -> None:
+    record = LoopRecord()
+    for _ in range(3):
+        for event in order.split():
+            record.backward() if event == "b" else record.optimizer_starts()
+        clock.now += 1.0
+        assert record.step(clock.now).micro_steps == micro_steps
+    assert record.mean_micro_steps() == micro_steps
+
+
 @pytest.mark.parametrize(("until_training", "eval_s"), [(False, 4.0), (True, 7.0)])
 def test_batches_that_an_evaluation_follows_are_not_trained_on(
     clock: Clock, until_training: bool, eval_s: float
