@@ -93,12 +93,14 @@ class Comparer:
         trial: Orders,
         harmless_is_enough: bool = False,
         last: bool = False,
+        most_s: float = math.inf,
     ) -> Comparing:
         """Pairs of blocks under `base` and `trial` until the answer is clear, or its time is up, or
         none of these boosts does anything.
 
         harmless_is_enough: these need not gain anything, as long as they do not seem to cost
-        anything. last: nothing else is to be tried, so all the time that is left is theirs.
+        anything. last: nothing else is to be tried, so all the time that is left is theirs. most_s:
+        seconds until something better can be done.
         """
         key, kept_ids = _key(group), tuple(self.state.kept_ids)
         before = self._pairs.get(key, wire.Compared(key, (), ()))
@@ -142,10 +144,10 @@ class Comparer:
             harmless = answer.pairs >= decide.FEWEST and answer.gain > 1 - decide.MATTERS
             if harmless and harmless_is_enough:
                 return answer
-            most_s = self._most_s(group, answer, left_s)
+            share_s = self._most_s(group, answer, left_s)
             if last and left_s is not None:
-                most_s = min(MOST_S, left_s)
-            if spent_s + self.measure.pair_s(loads) > most_s:
+                share_s = min(MOST_S, left_s)
+            if spent_s + self.measure.pair_s(loads) > min(share_s, most_s):
                 return answer
 
     def affords(self, candidate: Candidate) -> float:

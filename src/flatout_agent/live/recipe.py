@@ -51,6 +51,8 @@ NEAR_AGAIN_STEPS = 30
 amplifies errors in its first steps, and soon much less."""
 NEAR_AGAIN_S, NEAR_AGAIN_LEAST_STEPS = 8.0, 10
 """A throw-away run first waits no longer than this, but at least for so many steps."""
+WORTH_WAITING_S = 15.0
+"""The rest of a recipe waits at most this long for them."""
 MOST_NEAR_LOOKS = 2
 """Further looks at such a boost."""
 SMALL = 0.01
@@ -472,6 +474,17 @@ class Tuning:
             0.0, wait_s + self._cost_s([candidate]), 0.0, candidate.promise, candidate, wait
         )
 
+    def _worth_waiting_for(self, near: Sequence[Candidate]) -> bool:
+        """Whether the recipe is compared once these have had their second look, as they are a large
+        part of it.
+        """
+        if sum(candidate.likely_gain for candidate in near) < LIKELY:
+            return False
+        candidate, step = self.near[-1]
+        wait = self._wait_for_near(candidate, step)
+        soon = (step - self.machinery.steps()) * self.comparer.step_s() <= WORTH_WAITING_S
+        return soon and self._refusal(wait.cost_s, wait.gain, 0.0) is None
+
     def _cost_s(self, group: Sequence[Candidate]) -> float:
         """The least seconds of a try: the Guard, and one pair."""
         loads = group[0].boost.switch is Switch.ITERATOR
@@ -534,17 +547,38 @@ class Tuning:
         if len(sound) > 1:
             sound = self._without(sound, checked.idle, began)
         later = [candidate for candidate, _ in self.near if candidate.id in ids]
-        if len(group) > 1 and _likely_gain(later) > _likely_gain(sound):
-            wait = self._wait_for_near(*self.near[-1])
-            if self._refusal(wait.cost_s, wait.gain, 0.0) is None:
-                yield from wait.begin()  # rather than compare the lesser part now
-                yield from self._try([*sound, *(replace(other, again=True) for other in later)])
-                return
+        if len(group) > 1 and self._worth_waiting_for(later):
+            yield from self._try_meanwhile(sound, checked.verdict, began, later)
+            return
         start_s = guard_s if group[0].boost.compiles else 0.0
         if sound:
             yield from self._compare(sound, checked.verdict, began, start_s)
         self.trying = []
         self.measure.switch(self.state.on)
+
+    def _try_meanwhile(
+        self,
+        sound: list[Candidate],
+        verdict: GuardVerdict,
+        began: float,
+        near: list[Candidate],
+    ) -> Story:
+        """Compare the sound part of the recipe until the rest is due; unless it is clearly faster
+        by then, all of it is tried together.
+        """
+        due = self.near[-1][1]
+        wait_s = (due - self.machinery.steps()) * self.comparer.step_s()
+        answer = decide.answer([], self.state.noise)
+        if sound:
+            trial = [*self._base(sound), *(candidate.order for candidate in sound)]
+            self._compared = sound
+            answer = yield from self.comparer.compare(sound, self.state.on, trial, most_s=wait_s)
+            self._compared = []
+        if answer.verdict == "faster":
+            self._keep(sound, answer, verdict, began, 0.0)
+            sound = []
+        yield from self._train_on(max(0, due - self.machinery.steps()))
+        yield from self._try([*sound, *(replace(other, again=True) for other in near)])
 
     def _compare(
         self,
@@ -939,11 +973,6 @@ def _halves(group: list[Candidate]) -> list[list[Candidate]]:
     if exact and others:
         return [exact, others]
     return [group[: len(group) // 2], group[len(group) // 2 :]]
-
-
-def _likely_gain(group: Sequence[Candidate]) -> float:
-    """Log of the speed-up that trying these brings on average."""
-    return sum(candidate.likely_gain for candidate in group)
 
 
 def _leads(answer: decide.Answer) -> bool:
