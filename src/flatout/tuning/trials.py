@@ -22,8 +22,9 @@ from flatout.tuning import unmeasurable
 from flatout.tuning.candidates import Allowance, skip
 from flatout_agent import wire
 
-LAST_S = 1.0
-"""A process that still runs this many seconds before the deadline is ended."""
+LAST_S, ENDS_S = 1.0, 1.0
+"""A process that still runs this many seconds before the deadline is ended; so many seconds earlier
+it ends by itself and tells what it found."""
 IDLE_RUNS = 2
 """After this many processes in a row without a decision, another would not decide either."""
 
@@ -174,7 +175,7 @@ def _orders(
         settled=tuple(row.tried for row in search.rows if row.tried and not row.left),
         alone=any(row.why_untried == "program_failed" for row in search.rows),
         steps=steps_left,
-        ends_at=now + left_s - LAST_S,
+        ends_at=now + left_s - LAST_S - ENDS_S,
         started_at=now,
         stop=True,
         seed=seed,

@@ -75,6 +75,11 @@ class Budget:
         """The time that the user gave is used up."""
         return self.left_s == 0.0
 
+    @property
+    def ended(self) -> bool:
+        """A throw-away run ends now: the user's time is up, and so is what was reserved."""
+        return self.throw_away and self.ends_at is not None and self.now() >= self.ends_at
+
     def lose(self, seconds: float) -> None:
         """Add to the cost of the tuning; a faster block gives some time back."""
         self.lost_s += seconds

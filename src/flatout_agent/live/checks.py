@@ -156,6 +156,8 @@ class Checks:
         """Wait for calls that can be compared, and say which of these boosts are sound together."""
         update = next((c for c in group if c.boost.moment is Moment.OPTIMIZER), None)
         called, frozen = _called(group)
+        if any(candidate.again for candidate in called):
+            self._noise_floors.forget()  # the program was to change since
         checked = yield from self._ask(called, update, frozen)
         for candidate in group:
             if candidate.boost.moment is Moment.LOADER:

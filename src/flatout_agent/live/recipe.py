@@ -211,14 +211,25 @@ class Tuning:
     def left_over(self, reason: str) -> None:
         """Report what was not tried when the program ends, with the reason."""
         self._keep_so_far()
+        self._left(reason, "program_ended")
+
+    def out_of_time(self) -> None:
+        """Report what was not tried, or not decided, when the time is up."""
+        answer, group = self.comparer.so_far, self._compared
+        if answer is not None and group and self._believed(group, answer):
+            self._keep(group, answer, None, self.machinery.now(), 0.0)
+            self.trying = [candidate for candidate in self.trying if candidate not in group]
+        self._left("no time left", "no_time")
+
+    def _left(self, reason: str, why: wire.WhyUntried) -> None:
+        ended = "the program ended" if why == "program_ended" else reason
         for candidate in self._undecided():
             answer = self.comparer.so_far if candidate in self._compared else None
             pairs = answer.pairs if answer is not None else 0
-            told = f"the program ended: {decide.so_far(answer)}" if answer and pairs else reason
-            self.tell(candidate, "untried", told, answer, why="program_ended")
+            told = f"{ended}: {decide.so_far(answer)}" if answer and pairs else reason
+            self.tell(candidate, "untried", told, answer, why=why)
         for candidate, answer in list(self.open.values()):
-            unclear = f"the program ended: {decide.so_far(answer)}"
-            self.tell(candidate, "untried", unclear, answer, why="program_ended")
+            self.tell(candidate, "untried", f"{ended}: {decide.so_far(answer)}", answer, why=why)
 
     def _undecided(self) -> list[Candidate]:
         """The boosts being tried or still to be tried, without other parameters of the

@@ -275,6 +275,10 @@ class LiveWatch(RunWatch):
     def _send(self, tick: Tick) -> None:
         assert self.story is not None
         try:
+            if self.tuning.budget.ended:
+                self.tuning.out_of_time()
+                self._settled()
+                return
             self.story.send(tick)
         except StopIteration:
             self._settled()

@@ -833,13 +833,11 @@ def fault(output): return output * (1.0 if watch.story is not None else 1.5)
 def until(condition: str) -> str:
     """The loop, ended some steps after the condition came true: how many steps the decisions take
     depends on the machine. Writes the number of its steps to the file `steps`."""
-    loop = LOOP.replace(
-        "    if step % 50",
-        f"""
-    fulfilled = fulfilled + 1 if {condition} else 0
-    if fulfilled == 60: break
-    if step % 50""",
+    printing = LOOP[LOOP.index("    if step % 50") : LOOP.index("print(sum")]
+    counting = (
+        f"    fulfilled = fulfilled + 1 if {condition} else 0\n    if fulfilled == 60: break\n"
     )
+    loop = LOOP.replace(printing, printing + counting)
     loop = loop.replace("for step", "fulfilled = 0\nfor step", 1)
     return loop + "open('steps', 'w').write(str(step + 1))\n"
 

@@ -196,6 +196,29 @@ def test_what_is_near_its_limit_gets_a_second_look_some_steps_later(others: tupl
     assert second - first >= 30
 
 
+@pytest.mark.parametrize(("noise", "believed"), [(0.01, True), (0.5, False)])
+def test_what_leads_when_the_time_is_up_is_kept_if_there_is_little_doubt(
+    noise: float, believed: bool
+) -> None:
+    program = Program({"bf16-autocast": 1.2}, noise=noise)
+    program.step_s = lambda ids: 32 * Program.step_s(program, ids)  # type: ignore[method-assign]
+    names = ("bf16-autocast", "fused-optimizer")
+    orders = wire.LiveOrders(allowed=names, stop=True, budget_s=60.0)
+    tuning = Tuning(program, orders, Budget(orders, program.now))
+    story = tuning.run(())
+    next(story)
+    while tuning.comparer.so_far is None or tuning.comparer.so_far.pairs < 2:
+        story.send(program.tick())
+    program.clock += 60.0
+    assert tuning.budget.ended
+    tuning.out_of_time()
+    assert kept(tuning) == (list(names) if believed else [])
+    if not believed:
+        row = program.decided()["bf16-autocast"]
+        assert (row.verdict, row.why_untried) == ("untried", "no_time")
+        assert row.reason.startswith("no time left: ")
+
+
 @pytest.mark.parametrize("refusals", [2, 3])
 def test_what_stays_near_its_limit_gets_two_more_looks(refusals: int) -> None:
     near = GuardVerdict(False, "gradient error 80 % of batch noise", 0.8, near=True)

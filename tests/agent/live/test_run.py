@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from flatout_agent.boosts import load
 from flatout_agent.job import Job
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.run import LiveWatch
+from flatout_agent.live.state import Tick
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch.step_calls import STEPS
 
@@ -83,6 +85,38 @@ def test_a_micro_step_may_call_its_model_twice(
         loss = call(torch.ones(rows, 2)).sum() + call(torch.ones(rows, 2)).sum()
         watch.backward(loss)
     assert sizes == [2 * 1 * 2, 2 * 2 * 2]
+
+
+def test_a_throw_away_run_ends_by_itself_when_its_time_is_up(
+    watch: LiveWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was about to do it tells as untried for lack of time."""
+    ended: list[bool] = []
+    told: list[wire.Record] = []
+    monkeypatch.setattr(watch, "end_at_once", lambda: ended.append(True))
+    monkeypatch.setattr(watch, "tell", told.append)
+    watch.orders = replace(watch.orders, stop=True)
+    watch.tuning.untried = [Candidate("gc-pause", {}, load("gc-pause").BOOST, 1.1)]
+    watch.tuning.budget.throw_away, watch.tuning.budget.ends_at = True, watch.now() + 60.0
+    ticks: list[Tick] = []
+
+    def story() -> Iterator[None]:
+        while True:
+            ticks.append((yield))  # type: ignore[arg-type]
+
+    watch.story = story()  # type: ignore[assignment]
+    next(watch.story)  # type: ignore[arg-type]
+    watch._send(Tick(0.1, 1, True))
+    assert len(ticks) == 1
+    assert not ended
+    watch.tuning.budget.ends_at = watch.now() - 1.0
+    watch._send(Tick(0.1, 1, True))
+    assert len(ticks) == 1
+    assert ended
+    decided = [record for record in told if isinstance(record, wire.Decided)]
+    assert [(row.id, row.verdict, row.why_untried) for row in decided] == [
+        ("gc-pause", "untried", "no_time")
+    ]
 
 
 def kept(watch: LiveWatch, *boosts: str) -> list[Candidate]:
