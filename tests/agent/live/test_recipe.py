@@ -179,6 +179,18 @@ def test_long_steps_leave_their_time_to_the_recipe_that_leads(gain: float, stays
         assert program.clock - 1_000.0 <= 40.0 + 3 * 32 * STEP_S
 
 
+@pytest.mark.parametrize("late", range(3, 16))
+def test_one_late_step_as_written_makes_no_gain(late: int) -> None:
+    program = Program({}, noise=0.02)
+
+    def step_s(ids: frozenset[str]) -> float:
+        return 32 * STEP_S * (2.2 if program.taken == late and not ids else 1.0)
+
+    program.step_s = step_s  # type: ignore[method-assign]
+    tune(program, "bf16-autocast", "channels-last", "fused-optimizer", budget_s=60.0)
+    assert not [r for r in program.records if isinstance(r, wire.Decided) and r.verdict == "kept"]
+
+
 def test_a_boost_that_learns_otherwise_is_never_switched_on() -> None:
     refused = GuardVerdict(False, "gradient error 90 % of batch noise", 0.9)
     program = Program({"bf16-autocast": 2.0, "channels-last": 1.5}, bf16_autocast=refused)
