@@ -10,8 +10,8 @@ Weights keep their format: they are small compared with the activations, and eac
 reorders its own. So checkpoints (safetensors refuses other formats) and the optimizer's state are
 the same as without flatout.
 
-On a CPU, random numbers for such images (dropout, noise by `randn_like`) are drawn in the order of
-the usual format, so each element gets the number that it gets without flatout.
+On a CPU, the masks of dropout between convolutions are drawn in the order of the usual format, so
+the same elements are dropped as without flatout.
 
 ## Why it is faster
 

@@ -1,8 +1,8 @@
-"""Random numbers for images in channels-last, as the program draws them in the usual format.
+"""Dropout of images in channels-last, with the mask that the program draws in the usual format.
 
-torch fills a tensor in the order of its memory. In channels-last the same seed would give each
-element another number: `randn_like` of a diffusion model's image, the mask of a dropout between
-convolutions. On a CPU the numbers are drawn in the usual order here, and only then moved.
+torch fills a mask in the order of its memory. In channels-last the same seed would drop other
+elements of a dropout between convolutions. On a CPU the mask is drawn in the usual order here, and
+only then moved.
 """
 
 from __future__ import annotations
@@ -20,18 +20,14 @@ if TYPE_CHECKING:
 
 
 class UsualDraws:
-    """torch's functions that draw numbers for a given tensor, while there is a holder."""
+    """torch's dropout, while there is a holder."""
 
     def __init__(self) -> None:
         import torch
 
-        # `functional.dropout` calls the second owner, and is itself replaced by other boosts.
-        self._stand_ins = StandIns(
-            {
-                torch: {"randn_like": self._like, "rand_like": self._like},
-                torch._VF: {"dropout": self._dropout, "dropout_": self._dropout_},
-            }
-        )
+        # `functional.dropout` calls these, and is itself replaced by another boost.
+        makers = {"dropout": self._dropout, "dropout_": self._dropout_}
+        self._stand_ins = StandIns({torch._VF: makers})
         self.hold, self.let_go = self._stand_ins.hold, self._stand_ins.let_go
         self._calls = 0
         """Calls of models under channels-last that are under way."""
@@ -58,14 +54,6 @@ class UsualDraws:
             and is_channels_last(tensor)
         )
 
-    def _like(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def like(input: Any, *args: Any, **options: Any) -> Any:
-            if args or "memory_format" in options or not self._takes(input):
-                return original(input, *args, **options)
-            return _moved(original(_empty(input), **options))
-
-        return like
-
     def _dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def dropout(input: Any, p: float, train: bool) -> Any:
             if not (train and 0.0 < p < 1.0 and self._takes(input)):
@@ -91,16 +79,8 @@ def usual_draws() -> UsualDraws:
 
 def _mask(input: torch.Tensor, p: float) -> torch.Tensor:
     """The mask that torch draws on a CPU for this tensor in the usual format."""
-    return _moved(_empty(input).bernoulli_(1 - p).div_(1 - p))
-
-
-def _empty(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
-    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
-
-
-def _moved(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return tensor.contiguous(memory_format=torch.channels_last)
+    mask = torch.empty_like(input, memory_format=torch.contiguous_format)
+    mask.bernoulli_(1 - p).div_(1 - p)
+    return mask.contiguous(memory_format=torch.channels_last)
