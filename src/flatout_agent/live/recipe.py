@@ -640,8 +640,11 @@ class Tuning:
         gain = math.prod(candidate.promise for candidate in half)
         refusal = self._refusal(self.measure.pair_s(), gain, 0.0)
         if refusal is not None:
+            reason = refusal.reason
+            if refusal.why == "no_time" and whole.pairs:
+                reason = f"no time left: with the others {decide.so_far(whole)}"
             for candidate in half:
-                self.tell(candidate, "untried", refusal.reason, why=refusal.why)
+                self.tell(candidate, "untried", reason, why=refusal.why)
         elif whole.verdict != "same" or gain > 1 + LIKELY:
             yield from self._compare(half, verdict, began, 0.0)
         else:
