@@ -6,10 +6,11 @@ Runs every call of the model, in training and in evaluation, inside
 `torch.autocast(device, torch.bfloat16)`, and casts the outputs back to float32, so the loss is
 computed as before. Weights, their gradients and the optimizer's state stay float32: autocast casts
 a copy for each matrix multiplication and convolution. On CPUs, `scaled_dot_product_attention` with
-dropout, which torch computes in float32, consists of products in bfloat16 as well. Without AMX it
-does so without dropout, too, up to eight million weights; beyond, it is computed in float32, as its
-backward pass by tiles in bfloat16 takes longer. Depthwise convolutions with a stride, and some in
-channels-last, are computed in float32 on x86 CPUs for the same reason.
+dropout, which torch computes in float32, consists of products in bfloat16 as well. On x86 CPUs it
+does so without dropout, too, up to eight million weights (with AMX: up to 511 keys), as the
+backward pass by tiles in bfloat16 takes longer; beyond, CPUs without AMX compute it in float32.
+Depthwise convolutions with a stride, and some in channels-last, are computed in float32 on x86 CPUs
+for the same reason.
 
 ## Why it is faster
 
@@ -111,8 +112,11 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     autocast, bf16 = bf16_call(target)
     undo = job.wrap_call(target, Depth.PRECISION, autocast.layer)
     if bf16.instructions is not None:  # on a CPU
-        slow_tiles = bf16.instructions == "AVX512_BF16"
-        way = functools.partial(under_autocast, without_dropout=slow_tiles)
+        way = functools.partial(
+            under_autocast,
+            without_dropout=bf16.instructions in ("AMX", "AVX512_BF16"),
+            slow_tiles=bf16.instructions == "AVX512_BF16",
+        )
         attention().add(way, first=True)
         undo = in_reverse([undo, lambda: attention().remove(way)])
     if bf16.instructions in ("AMX", "AVX512_BF16"):

@@ -22,6 +22,10 @@ MOST_WEIGHTS = 1 << 23
 pass, which tiles do not need, and tiles of more than 512 keys are as fast."""
 
 
+TILE_KEYS = 512
+"""CPUs with AMX are fast at tiles in bfloat16 that are filled: of so many keys."""
+
+
 class Attention:
     """Replaces `scaled_dot_product_attention` while some way of computing it is held."""
 
@@ -71,15 +75,18 @@ def under_autocast(
     enable_gqa: bool = False,
     *,
     without_dropout: bool,
+    slow_tiles: bool,
 ) -> Any:
     """The attention that autocast computes in bfloat16 on a CPU, in a faster way.
 
     A way of `Attention`. Takes calls that have a gradient. torch computes those with dropout in
-    float32, and those without by tiles, whose backward pass in bfloat16 takes up to three times as
-    long as in float32. With dropout, and up to `MOST_WEIGHTS`, a few operations on the matrix of
-    all weights in bfloat16 are faster than both; beyond, tiles in float32 are.
+    float32, and those without by tiles, whose backward pass in bfloat16 takes longer than in
+    float32: up to three times with AVX512_BF16, and with AMX up to five times where a tile is not
+    filled. With dropout, and up to `MOST_WEIGHTS`, a few operations on the matrix of all weights in
+    bfloat16 are faster than both.
 
-    without_dropout: take calls without dropout, too. CPUs with AMX are fast at tiles in bfloat16.
+    without_dropout: take calls without dropout, too. slow_tiles: whatever the number of keys, and
+    what is larger by tiles in float32.
     """
     import torch
 
@@ -98,10 +105,11 @@ def under_autocast(
         simple = simple and not attn_mask.requires_grad and not is_causal
     with torch.autocast("cpu", enabled=False):
         weights = query.shape[:3].numel() * key.shape[-2]
-        if simple and (dropout_p or weights <= MOST_WEIGHTS):
+        few = weights <= MOST_WEIGHTS and (slow_tiles or key.shape[-2] < TILE_KEYS)
+        if simple and (dropout_p or few):
             bias = _bias(query, key, attn_mask, is_causal)
             return _whole(query, key, value, bias, dropout_p, scale)
-        if dropout_p:
+        if dropout_p or not slow_tiles:
             return None
         if attn_mask is not None and attn_mask.is_floating_point():
             attn_mask = attn_mask.float()

@@ -137,12 +137,25 @@ def test_grouped_queries_and_masks_with_a_gradient(boosted, p):
     applied.undo()
 
 
-@pytest.mark.parametrize("instructions", ["AMX", "Arm BF16"])
-def test_other_cpus_attend_by_tiles_in_bfloat16(boosted, instructions):
+@pytest.mark.parametrize(("instructions", "keys"), [("AMX", 6), ("Arm BF16", 512)])
+def test_other_cpus_attend_by_tiles_in_bfloat16(boosted, monkeypatch, instructions, keys):
+    """With AMX, where they are filled: here the six keys are as many as a tile holds."""
+    monkeypatch.setattr(attention_module, "TILE_KEYS", keys)
     model = Net()
     applied = boosted(model, instructions)
     model(torch.randn(2, 6, 32))
     assert computed_in(model.seen[-1][1], "Attention") is torch.bfloat16
+    applied.undo()
+
+
+def test_with_amx_few_keys_are_attended_to_as_a_whole(boosted, monkeypatch):
+    model, x = Net(), torch.randn(2, 6, 32)
+    applied = boosted(model, "AMX")
+    model(x)
+    assert computed_in(model.seen[-1][1], "Baddbmm") is torch.bfloat16
+    monkeypatch.setattr(attention_module, "MOST_WEIGHTS", 4)
+    model(x)
+    assert computed_in(model.seen[-1][1], "Attention") is torch.bfloat16, "by torch's own tiles"
     applied.undo()
 
 
