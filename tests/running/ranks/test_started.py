@@ -131,7 +131,7 @@ raise RuntimeError("another rank has ended: Connection closed by peer")
 """)
     )
     done = flatout.run(*RANKS, "train.py")
-    assert done.returncode == 3
+    assert done.returncode == 3, done.stderr.decode()
     (first,) = [line for line in lines(done) if "ended first" in line]
     assert "rank 1 of 2 ended first: exit code 3, step 2" in first
 

@@ -42,7 +42,7 @@ class RankLimits:
     """How long to wait for what."""
 
     poll_s: float = 0.05
-    settle_s: float = 1.5
+    settle_s: float = 5.0
     """For the rank that is the cause, if the first to end had only lost another one."""
     stacks_s: float = 1.0
     grace_s: float = 1.0
@@ -276,10 +276,13 @@ class StartedRanks:
                 if not endings.is_consequence(crash, member.code or 0):
                     self._fail(member, "error", crash)
                     return
-            if time.monotonic() > deadline or not any(member.look() for member in self._members):
-                break
-            time.sleep(self.limits.poll_s)
-            bad = [member for member in self._members if not member.look() and member.code]
+            running = [member for member in self._members if member.look()]
+            ended = [other for other in self._members if other not in running and other.code]
+            if len(ended) == len(bad):  # else another has ended meanwhile, perhaps the last one
+                if time.monotonic() > deadline or not running:
+                    break
+                time.sleep(self.limits.poll_s)
+            bad = ended
         orderly = [member for member in self._members if member.code == 0]
         first = min(orderly or bad, key=lambda member: member.ended_at)
         crash = endings.crash(processes, first.rank, first.process.pid)
