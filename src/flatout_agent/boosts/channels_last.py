@@ -46,6 +46,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.attach.chain import Depth
+from flatout_agent.attach.replacing import in_reverse
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup, speedup_of_work
 from flatout_agent.speedups import nests
@@ -102,12 +103,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     layout = Layout(target)
     unwrap = job.wrap_call(target, Depth.LAYOUT, layout.layer)
     usual_draws().hold()
-
-    def undo() -> None:
-        usual_draws().let_go()
-        unwrap()
-
-    return Applied(undo, layout.engaged)
+    return Applied(in_reverse([unwrap, usual_draws().let_go]), layout.engaged)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

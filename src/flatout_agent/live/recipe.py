@@ -479,11 +479,13 @@ class Tuning:
         def wait() -> Story:
             yield from self._train_on(max(1, step - self.machinery.steps()))
 
-        steps = max(0, step - self.machinery.steps())
-        wait_s = steps * self.comparer.step_s() if self.budget.throw_away else 0.0
+        wait_s = self._seconds_until(step) if self.budget.throw_away else 0.0
         return NextTry(
             0.0, wait_s + self._cost_s([candidate]), 0.0, candidate.promise, candidate, wait
         )
+
+    def _seconds_until(self, step: int) -> float:
+        return max(0, step - self.machinery.steps()) * self.comparer.step_s()
 
     def _worth_waiting_for(self, near: Sequence[Candidate]) -> bool:
         """Whether the recipe is compared once these have had their second look, as they are a large
@@ -493,7 +495,7 @@ class Tuning:
             return False
         candidate, step = self.near[-1]
         wait = self._wait_for_near(candidate, step)
-        soon = (step - self.machinery.steps()) * self.comparer.step_s() <= WORTH_WAITING_S
+        soon = self._seconds_until(step) <= WORTH_WAITING_S
         return soon and self._refusal(wait.cost_s, wait.gain, 0.0) is None
 
     def _cost_s(self, group: Sequence[Candidate]) -> float:
@@ -578,11 +580,11 @@ class Tuning:
         by then, all of it is tried together.
         """
         due = self.near[-1][1]
-        wait_s = (due - self.machinery.steps()) * self.comparer.step_s()
         answer = decide.answer([], self.state.noise)
         if sound:
             trial = [*self._base(sound), *(candidate.order for candidate in sound)]
             self._compared = sound
+            wait_s = self._seconds_until(due)
             answer = yield from self.comparer.compare(sound, self.state.on, trial, most_s=wait_s)
             self._compared = []
         if answer.verdict == "faster":

@@ -20,8 +20,6 @@ Way = Callable[..., Any]
 MOST_WEIGHTS = 1 << 23
 """Without dropout, up to so many weights are computed as a whole: they are kept for the backward
 pass, which tiles do not need, and tiles of more than 512 keys are as fast."""
-
-
 TILE_KEYS = 512
 """CPUs with AMX are fast at tiles in bfloat16 that are filled: of so many keys."""
 

@@ -26,7 +26,8 @@ class UsualDraws:
         import torch
 
         # `functional.dropout` calls these, and is itself replaced by another boost.
-        makers = {"dropout": self._dropout, "dropout_": self._dropout_}
+        multiplied = {"dropout": torch.Tensor.mul, "dropout_": torch.Tensor.mul_}
+        makers = {name: functools.partial(self._by, by) for name, by in multiplied.items()}
         self._stand_ins = StandIns({torch._VF: makers})
         self.hold, self.let_go = self._stand_ins.hold, self._stand_ins.let_go
         self._calls = 0
@@ -54,21 +55,13 @@ class UsualDraws:
             and is_channels_last(tensor)
         )
 
-    def _dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _by(self, multiply: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
         def dropout(input: Any, p: float, train: bool) -> Any:
             if not (train and 0.0 < p < 1.0 and self._takes(input)):
                 return original(input, p, train)
-            return input * _mask(input, p)
+            return multiply(input, _mask(input, p))
 
         return dropout
-
-    def _dropout_(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def dropout_(input: Any, p: float, train: bool) -> Any:
-            if not (train and 0.0 < p < 1.0 and self._takes(input)):
-                return original(input, p, train)
-            return input.mul_(_mask(input, p))
-
-        return dropout_
 
 
 @functools.cache

@@ -204,9 +204,13 @@ def test_every_dropout_is_still(name: str) -> None:
         assert torch.equal(drawn(1), drawn(2))
     assert still.met
     assert not torch.equal(drawn(1), drawn(2)), "and only inside"
+
+
+def test_a_rate_of_zero_is_no_dropout() -> None:
+    x = torch.randn(4, 6, 8)
     with WithoutDropout() as still:
-        nn.MultiheadAttention(8, 2)(x.float(), x.float(), x.float()) if x.shape[-1] == 8 else None
-        F.dropout(x.float(), 0.0)
+        nn.MultiheadAttention(8, 2)(x, x, x)
+        F.dropout(x, 0.0)
     assert not still.met
 
 
