@@ -28,7 +28,7 @@ from tuning import tune
 
 HERE = Path(__file__).parent
 FOLDERS = (HERE / "by_hand", HERE / "strangers")
-ROUNDS, MOST_ROUNDS = 2, 6
+ROUNDS, MOST_ROUNDS = 2, 3
 RESTLESS = 1.1
 """More rounds are taken while those of one of the three are so many times apart."""
 TIMED_S = 5.0
