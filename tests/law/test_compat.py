@@ -13,14 +13,13 @@ from typing import Any
 from packaging.version import Version
 
 from every import for_every
-from flatout.knowledge.compat import cuda, pytorch, tables, tensorflow
+from flatout.knowledge.compat import cuda, pytorch, tables
 
 FOLDER = Path(tables.__file__).parent
 FILES = sorted(FOLDER.glob("*.toml"))
 RELEASES: dict[str, tuple[Any, ...]] = {
     "cuda": cuda.releases(),
     "pytorch": pytorch.releases(),
-    "tensorflow": tensorflow.releases(),
 }
 each_torch = for_every(pytorch.releases(), lambda release: release.version)
 each_build = for_every(
@@ -85,7 +84,7 @@ def test_a_major_ends_where_it_really_ended() -> None:
 
 def test_the_tables_reach_as_far_back_as_they_promise() -> None:
     first = {table: found[0].version for table, found in RELEASES.items()}
-    promised = {"cuda": "11.0", "pytorch": "1.12", "tensorflow": "2.8"}
+    promised = {"cuda": "11.0", "pytorch": "1.12"}
     assert {table: first[table] for table in promised} == promised
 
 
@@ -130,7 +129,6 @@ def test_a_toolkit_of_the_same_major_forgets_no_gpu() -> None:
 def test_every_cuda_that_others_name_is_in_the_table() -> None:
     first = Version(cuda.releases()[0].version)
     named = {build.cuda for release in pytorch.releases() for build in release.builds}
-    named |= {release.cuda for release in tensorflow.releases()}
     for version in named - {None}:
         assert version is not None
         assert cuda.release(version) is not None or Version(version) < first
@@ -215,12 +213,3 @@ def test_nothing_comes_back_that_has_ended() -> None:
         assert Version(earlier.pythons[0]) <= Version(later.pythons[0])
         assert Version(earlier.glibc) <= Version(later.glibc)
         assert Version(earlier.macos or "0") <= Version(later.macos or "0")
-
-
-@for_every(tensorflow.releases(), lambda release: release.version)
-def test_a_tensorflow_release_is_complete(release: tensorflow.TensorflowRelease) -> None:
-    assert release.cuda
-    assert release.cudnn
-    minor = int(release.version.split(".")[1])
-    assert release.extra == ("and-cuda" if minor >= 14 else None)
-    assert release.gpu_on_windows == (minor <= 10)

@@ -46,7 +46,6 @@ OPTIONS = {
     "env freeze": ["--python", *FILES],
     "env hook": ["--json", "--remove"],
     "env install": INSTALL,
-    "env tensorflow": INSTALL,
     "explain": ["--json", "--lang", "--python"],
     "export": [
         "--allow",

@@ -270,24 +270,9 @@ def framework_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
     flow = Tensorflow("2.20.0", "tensorflow", "12.5.1", "9", True, True)
     jax = Jax("0.7.2", "0.7.2", "0.7.2")
     return {
-        "tensorflow-for-cpu": (
-            changed(
-                workstation(),
-                interpreter__tensorflow=Tensorflow("2.20.0", "tensorflow-cpu", cuda_build=False),
-            ),
-            ("ENV041",),
-        ),
-        "tensorflow-on-windows": (
-            changed(windows(), interpreter__tensorflow=Tensorflow("2.20.0", "tensorflow")),
-            ("ENV041",),
-        ),
         "tensorflow-beside-torch": (
             changed(workstation(), interpreter__tensorflow=flow),
             ("ENV042",),
-        ),
-        "jax-for-cpu": (
-            changed(workstation(), interpreter__jax=Jax("0.7.2", "0.7.2")),
-            ("ENV043",),
         ),
         "jax-beside-torch": (
             with_packages(

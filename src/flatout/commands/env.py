@@ -120,30 +120,14 @@ def install(
       flatout env install --apply
       flatout env install --for gpu=rtx4090,driver=535,os=windows,python=3.11
     """
-    target = _to_install(for_, python, manager, shell, apply)
-    return _script("install", target, mirror, write, force, as_json, apply, yes)
-
-
-def tensorflow(
-    for_: For = None,
-    python: Python = None,
-    manager: Manager = None,
-    mirror: Mirror = None,
-    shell: Shell = None,
-    apply: Apply = False,
-    yes: Yes = False,
-    write: Write = None,
-    force: Force = False,
-    as_json: _options.Json = False,
-) -> int:
-    """Print the commands that install a matching TensorFlow.
-
-    Examples:
-      flatout env tensorflow
-      flatout env tensorflow --for gpu=a100,driver=550,os=ubuntu22.04
-    """
-    target = _to_install(for_, python, manager, shell, apply)
-    return _script("tensorflow", target, mirror, write, force, as_json, apply, yes)
+    if apply and for_ is not None:
+        raise UserError("--apply installs on this machine, --for describes another one")
+    target = _target(for_, python, manager, shell)
+    document = _answer("install", target, mirror)
+    _show(document, write, force, as_json)
+    if apply:
+        _apply(target, document["commands"], yes)
+    return 0
 
 
 def docker(
@@ -237,7 +221,7 @@ def hook(remove: Remove = False, as_json: _options.Json = False) -> int:
     return 0
 
 
-SUBCOMMANDS = (install, docker, conda, freeze, hook, tensorflow)
+SUBCOMMANDS = (install, docker, conda, freeze, hook)
 
 
 def modern(words: Sequence[str]) -> list[str]:
@@ -258,23 +242,6 @@ def modern(words: Sequence[str]) -> list[str]:
         words = [words[place], *words[:place], *words[place + 1 :]]
         renamed(["env", *words])
     return [*words]
-
-
-def _script(
-    kind: str,
-    target: Target,
-    mirror: str | None,
-    write: Path | None,
-    force: bool,
-    as_json: bool,
-    apply: bool,
-    yes: bool,
-) -> int:
-    document = _answer(kind, target, mirror)
-    _show(document, write, force, as_json)
-    if apply:
-        _apply(target, document["commands"], yes)
-    return 0
 
 
 def _head(kind: str) -> Document:
@@ -298,14 +265,6 @@ def _show(document: Document, write: Path | None, force: bool, as_json: bool) ->
         typer.echo(json.dumps(document, indent=2))
     elif write is None:
         typer.echo(answers.shown(document["files"]), nl=False)
-
-
-def _to_install(
-    for_: str | None, python: str | None, manager: str | None, shell: str | None, apply: bool
-) -> Target:
-    if apply and for_ is not None:
-        raise UserError("--apply installs on this machine, --for describes another one")
-    return _target(for_, python, manager, shell)
 
 
 def _target(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flatout.installing import conda_packages, docker, freeze, pytorch, script, shell, tensorflow
+from flatout.installing import conda_packages, docker, freeze, pytorch, script, shell
 from flatout.installing.choice import Choice
 from flatout.installing.script import Script
 from flatout.installing.target import Target
@@ -49,7 +49,7 @@ class Installation:
 
 
 def answer(what: str, target: Target, mirror: str | None = None) -> Installation:
-    """The answer for install, tensorflow, docker or conda. Raises UserError if nothing fits."""
+    """The answer for install, docker or conda. Raises UserError if nothing fits."""
     if mirror is not None and not re.match(r"(https?|file)://\S+$|/\S+$", mirror):
         example = "for example --mirror https://mirror.example.org/whl"
         raise UserError(f"--mirror {mirror!r} is not an address", example)
@@ -59,8 +59,6 @@ def answer(what: str, target: Target, mirror: str | None = None) -> Installation
     if what == "conda":
         text, choice = conda_environment(target, mirror)
         return _choice_answer(target, choice, {"environment.yml": text})
-    if what == "tensorflow":
-        return _script_answer(target, tensorflow.script(target, mirror))
     return _script_answer(target, script.pytorch_script(target, mirror))
 
 

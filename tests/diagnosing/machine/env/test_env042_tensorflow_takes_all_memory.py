@@ -24,5 +24,4 @@ def test_nothing_once_it_grows_or_has_no_gpu() -> None:
     assert not findings(CHECK, broken(NAME, environment={"TF_FORCE_GPU_ALLOW_GROWTH": "true"}))
     assert findings(CHECK, broken(NAME, environment={"TF_FORCE_GPU_ALLOW_GROWTH": "false"}))
     assert not findings(CHECK, broken(NAME, environment=None))
-    assert not findings(CHECK, broken("tensorflow-for-cpu"))
     assert not findings(CHECK, broken(NAME, gpus=()))

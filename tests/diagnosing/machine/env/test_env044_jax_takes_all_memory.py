@@ -25,6 +25,5 @@ def test_nothing_once_it_is_chosen(name: str) -> None:
     assert not findings(CHECK, broken(NAME, environment={name: ".4"}))
 
 
-def test_nothing_for_cpu() -> None:
-    assert not findings(CHECK, broken("jax-for-cpu"))
+def test_nothing_where_the_environment_is_unknown() -> None:
     assert not findings(CHECK, broken(NAME, environment=None))
