@@ -27,8 +27,8 @@ class Observer(Protocol):
     def finished(self, trial: Trial) -> None:
         """A trial has its verdict, or a boost was skipped without a trial."""
 
-    def confirming(self, pair: int, pairs: int, ratio: float | None) -> None:
-        """Pair `pair` (from 1) of `pairs` begins (ratio: None) or gave ratio = untouched / plan."""
+    def confirming(self, pair: int, ratio: float | None) -> None:
+        """A/B pair `pair` (from 1) begins (ratio: None) or gave ratio = untouched / plan."""
 
 
 class Silent:
@@ -44,4 +44,4 @@ class Silent:
 
     def finished(self, trial: Trial) -> None: ...
 
-    def confirming(self, pair: int, pairs: int, ratio: float | None) -> None: ...
+    def confirming(self, pair: int, ratio: float | None) -> None: ...

@@ -128,16 +128,16 @@ class TuneView:
         for line, style in _row(trial, self.console.width):
             self._print(line, style)
 
-    def confirming(self, pair: int, pairs: int, ratio: float | None) -> None:
+    def confirming(self, pair: int, ratio: float | None) -> None:
         """A pair of A/B runs begins, or its ratio is known."""
         self._tell_skipped()
         self._running = None
         if ratio is not None:
             self._ratios.append(ratio)
         so_far = " ".join(units.ratio(value) for value in self._ratios[-8:])
-        self._text = f"A/B pair {pair} of {pairs}" + (f"   so far {so_far}" if so_far else "")
+        self._text = f"A/B pair {pair}" + (f"   so far {so_far}" if so_far else "")
         if ratio is not None and not self.animated:
-            self._print(f"A/B pair {pair} of {pairs}: {units.ratio(ratio)}")
+            self._print(f"A/B pair {pair}: {units.ratio(ratio)}")
 
     def _tell_skipped(self) -> None:
         """Count them; only those that might help elsewhere or in more time are named."""

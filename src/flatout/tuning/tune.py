@@ -185,11 +185,10 @@ def _confirm(
     observer.phase("confirming: runs as written and with the plan, in turn")
     plan = search.kept
 
-    def on_pair(pair: int, ratio: float | None) -> None:
-        observer.confirming(pair, max(pair, settings.pairs), ratio)
-
     try:
-        untouched, planned = _duel(bench, search, settings, deadline, on_pair, notes, name)
+        untouched, planned = _duel(
+            bench, search, settings, deadline, observer.confirming, notes, name
+        )
     except duel.DuelFailedError as error:
         notes.append(f"measured between steps, not confirmed in fresh processes: {error}")
         return None, best, None
