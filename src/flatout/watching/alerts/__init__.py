@@ -11,5 +11,5 @@ watched job, and once with `view.job` None for the machine alone. If a fact that
 it yields nothing: it claims only what is known. The book of alerts (`watching.alert_book`) turns
 breaches into pending, firing and resolved alerts.
 The module docstring is the page that `flatout explain CODE` prints, with the headings What it sees
-/ Why it matters / Evidence / Cure / References; its first line says the problem in one sentence.
+/ Why it matters / Cure / References; its first line says the problem in one sentence.
 """

@@ -10,10 +10,6 @@ memory (/dev/shm) is more than 90% full.
 A checkpoint that cannot be written ends the run, often hours after it began, and may leave a
 damaged file. Full shared memory kills loader workers with a bus error.
 
-## Evidence
-
-The free space and the size of the file system.
-
 ## Cure
 
 Remove old checkpoints, or write them elsewhere. In a container, enlarge shared memory:

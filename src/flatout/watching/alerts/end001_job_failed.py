@@ -10,11 +10,6 @@ code. If a program trains with the library, without `flatout run`, it is not kno
 
 A run that failed at night has trained nothing since.
 
-## Evidence
-
-The exit code or the signal, and the cause if it is recognised. A program that was killed
-(signal 9) while nearly all memory was used ran out of memory.
-
 ## Cure
 
 The cure for the recognised cause, else the last lines of the program's own output.

@@ -10,10 +10,6 @@ out: the program ends with them and reports them.
 
 Results may be wrong, or the GPU stops working in the middle of the run.
 
-## Evidence
-
-The driver's numbers.
-
 ## Cure
 
 Look the Xid up in NVIDIA's list. Save, end the job and reset the GPU; if it happens again, have

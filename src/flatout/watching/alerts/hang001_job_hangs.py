@@ -20,11 +20,6 @@ A program that waits for its user to type a line, in a debugger or `input()`, do
 A hanging job holds its devices until somebody notices, or until its time limit ends it. Most
 hang in a collective that one rank has not entered, in a lock, or in a loader's worker.
 
-## Evidence
-
-The time since the last step, the longest earlier gap, what its processes and GPUs do, and the
-rank that is furthest behind. `flatout run` writes all ranks' stacks to `stacks.txt` in its folder.
-
 ## Cure
 
 Read the stacks: the first rank in the file is furthest behind, and it waits in the innermost line

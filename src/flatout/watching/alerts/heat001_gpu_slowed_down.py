@@ -12,10 +12,6 @@ held back by the usual power limit (`sw_power_cap`) is normal under load and rai
 The clock falls, and with it the speed of every kernel. In a job on several GPUs, all of them wait
 for the slow one.
 
-## Evidence
-
-The driver's reasons, temperature, clock and power of the GPU.
-
 ## Cure
 
 Check fans, dust, air flow and room temperature. A power brake comes from the power supply. Reset a

@@ -11,10 +11,6 @@ differently.
 
 Nobody else can use the GPU meanwhile, and on a rented machine it costs as much as one that trains.
 
-## Evidence
-
-The memory held, how busy the GPU was, and when the last step ended.
-
 ## Cure
 
 End the job if it has nothing left to do: a notebook left open, a run that prepares its data, a

@@ -14,10 +14,6 @@ container, all used memory counts; if it lists only others' processes, nothing i
 
 The job is killed when the memory is used up, often hours later and without a message.
 
-## Evidence
-
-The memory before and now, its growth rate, and when it will be used up.
-
 ## Cure
 
 Most leaks keep tensors with their graphs: `losses.append(loss)` instead of `loss.item()`, lists

@@ -11,10 +11,6 @@ steps; these raise no alert.
 From the first NaN on, every weight is NaN: the rest of the run is lost, as is every checkpoint that
 it writes.
 
-## Evidence
-
-The step of the first loss that is not finite, and the last finite loss before it.
-
 ## Cure
 
 Go back to the last checkpoint before that step. Lower the learning rate or clip the gradients; in

@@ -14,11 +14,6 @@ reports a GPU that is slowed down.
 
 In data-parallel training each step lasts as long as the slowest rank's.
 
-## Evidence
-
-The rank, its time and the others', how often it was the slowest, and whether it waits for data or
-computes.
-
 ## Cure
 
 Compare its machine with the others: its disk, other programs on its cores, its share of the data.

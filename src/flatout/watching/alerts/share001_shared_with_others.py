@@ -10,10 +10,6 @@ or 10 MB a second are read back from swap.
 
 The job lacks what others take, and its times vary from step to step.
 
-## Evidence
-
-Who takes how much: the process and its share, or the share of the cores' time.
-
 ## Cure
 
 End the other program or move one of the two; ask for a larger quota; use less memory.

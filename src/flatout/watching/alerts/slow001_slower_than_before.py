@@ -9,11 +9,6 @@ twice, 60 s apart.
 
 A run planned for a day takes longer by that factor, and often nobody notices.
 
-## Evidence
-
-Both times, and the cause if one was seen: a lower clock, more waiting for data, swapping, or other
-programs on the processor.
-
 ## Cure
 
 This depends on the named cause. If none is named, `flatout profile` shows where the time goes.

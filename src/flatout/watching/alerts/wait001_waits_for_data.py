@@ -10,10 +10,6 @@ batch. This counts from the second epoch or after 10 minutes: the first epoch fi
 Meanwhile the device is idle. The cure needs no other hardware: more workers, or less work for each
 sample.
 
-## Evidence
-
-The share of the step, and wait and step in milliseconds.
-
 ## Cure
 
 The named boost takes the work out of the loop without an edit. `flatout profile` names the line

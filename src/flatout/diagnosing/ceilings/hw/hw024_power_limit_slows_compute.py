@@ -12,10 +12,6 @@ A product of large matrices takes more power than anything else. Under a lowered
 fall until it fits; training that is limited by computing is slower by as much. Even at its default
 limit a small card (L4: 72 W) reaches at most half of its peak.
 
-## Evidence
-
-The figure beside the data sheet, the limit now and by default, the power and the clock under load.
-
 ## Cure
 
 Restore the default limit, unless the lower one is intended. If it is the default already, there is

@@ -10,10 +10,6 @@ driver named heat (sw_thermal_slowdown, hw_thermal_slowdown) as the limit of the
 This was a load of seconds; training lasts for hours, and with several GPUs all wait for the hottest
 one.
 
-## Evidence
-
-The figure beside the data sheet, the reasons, temperature and clock under load.
-
 ## Cure
 
 Clean and check the fans, the air flow and the room; leave a gap between cards. Until then a lower

@@ -11,10 +11,6 @@ hw_power_brake_slowdown) as the reason.
 Clocks that were locked for an earlier measurement, or a weak power supply, slow every step of every
 training run by the same share.
 
-## Evidence
-
-The figure beside the data sheet, the reasons, and the clock under load and at most.
-
 ## Cure
 
 Unlock the clocks; with a power brake, check the power supplies and cables.

@@ -10,10 +10,6 @@ measurement began.
 The figures show only the remaining capacity. Training beside that program will be just as slow, and
 may run out of memory.
 
-## Evidence
-
-The figure beside the data sheet, and the programs with their process numbers and memory.
-
 ## Cure
 
 Wait for them, end them if they are yours, or choose another GPU; then measure again.

@@ -9,10 +9,6 @@ The best matrix product over all number formats gives less than 55 % of the data
 
 Healthy GPUs give 70 to 95 %. Every training step loses as much.
 
-## Evidence
-
-The figure beside the data sheet, and the clock under load if known.
-
 ## Cure
 
 Compare with another torch or driver first: a build without kernels for this GPU falls back to slow

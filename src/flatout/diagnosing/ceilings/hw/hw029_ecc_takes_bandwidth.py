@@ -10,10 +10,6 @@ memory: there the check bits share the data bus. HBM has extra lines for them.
 It costs 5 to 15 % of the bandwidth, sometimes more, in all that is limited by memory: elementwise
 operators, normalisation, optimizers.
 
-## Evidence
-
-The figure beside the data sheet, and that ECC is on.
-
 ## Cure
 
 Keep it if a wrong bit must not go unnoticed: that is its purpose. Otherwise it can be switched off,

@@ -10,10 +10,6 @@ explain it.
 Most operators of most models are limited by the memory's bandwidth: they are slower by as much.
 Healthy GPUs give 80 to 95 %.
 
-## Evidence
-
-The figure beside the data sheet, and the memory's clock under load and at most.
-
 ## Cure
 
 A memory clock below its maximum: a power state that does not rise, or a card that protects itself.

@@ -9,10 +9,6 @@ than the card, even under load.
 
 Batches, offloaded tensors and, without NVLink, gradients go over these lanes.
 
-## Evidence
-
-The figure beside the data sheet, the lanes now and at most.
-
 ## Cure
 
 Use a slot wired with all lanes (see the board's manual), use no riser cable, reseat the card.

@@ -10,10 +10,6 @@ at a lower generation than the card can do. (Every idle link is slow; that does 
 Each generation down halves the bandwidth: batches, offloaded tensors and, without NVLink, gradients
 take twice as long.
 
-## Evidence
-
-The figure beside the data sheet, the generation under load and the card's.
-
 ## Cure
 
 Set the slot to Auto or the newest generation in the firmware; replace a riser cable that cannot

@@ -9,10 +9,6 @@ the cause.
 
 Batches take longer to reach the GPU, and offloaded tensors take longer in both directions.
 
-## Evidence
-
-The figure beside the data sheet, and known facts about the NUMA nodes and the IOMMU.
-
 ## Cure
 
 Keep the process on the GPU's own NUMA node; in a virtual machine the provider's IOMMU settings

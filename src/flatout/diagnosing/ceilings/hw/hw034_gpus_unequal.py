@@ -9,10 +9,6 @@ matrix products, memory, or copies from the host.
 
 In data-parallel training each step ends when the slowest GPU does: one slow card makes all slow.
 
-## Evidence
-
-Its figure, the median of all, and the driver's facts about it.
-
 ## Cure
 
 Check its temperature, power limit, slot and errors; leave it out until it is repaired.

@@ -9,10 +9,6 @@ direction; without NVLink, less than a copy from the host.
 
 Gradients, activations of pipelines and shards of models go this way in each step.
 
-## Evidence
-
-The best and the worst pair, and the data sheet.
-
 ## Cure
 
 Look for NVLink that is down or unused (flatout doctor reports it), an IOMMU or PCIe access control

@@ -10,10 +10,6 @@ and these are fewer than half of the machine's.
 Loaders and CPU training get no more than this. If the job was meant to have the whole machine, a
 forgotten taskset, or the limit of a batch job or a container, costs the rest.
 
-## Evidence
-
-The cores here and of the machine, and the limit's source.
-
 ## Cure
 
 Ask the batch system or the container for more cores, or start without taskset.

@@ -10,10 +10,6 @@ channel of ordinary memory carries (DDR4-3200: 25.6 GB/s, DDR5-4800: 38.4 GB/s, 
 Desktops have two channels, servers four to twelve. With one module, or modules in the wrong slots,
 loaders, optimizers on the CPU and copies of pageable memory have half or less.
 
-## Evidence
-
-The measured bandwidth and the cores.
-
 ## Cure
 
 See which slots hold modules; the board's manual says which two (four, eight) to fill first.

@@ -10,10 +10,6 @@ float32 matrices (less than 1.2 times; AMX: less than twice).
 AMX multiplies bfloat16 several times as fast as float32, AVX512_BF16 twice. Training and inference
 on the CPU under autocast leave that unused.
 
-## Evidence
-
-Both figures, the CPU's features, and the variables that limit oneDNN.
-
 ## Cure
 
 A variable that caps the instruction set (ONEDNN_MAX_CPU_ISA, DNNL_MAX_CPU_ISA) or a torch that is

@@ -8,10 +8,6 @@ Fewer than 60,000 tiny kernels a second: more than 16 microseconds for each, whe
 
 A model of many small kernels waits for the host between them: the device idles, however fast it is.
 
-## Evidence
-
-The rate, the time for each, the CPU and its governor.
-
 ## Cure
 
 Set the governor to `performance`, give the process its own core, and turn off profilers and debug

@@ -9,10 +9,6 @@ One reader gets less than 0.15 GB/s from a large file in this folder.
 1,000 pictures of 110 KB a second are 0.11 GB/s: data on this disk that does not fit into memory
 keeps training waiting.
 
-## Evidence
-
-The measured rates, and the kind of disk.
-
 ## Cure
 
 Keep the data on a local solid-state disk, or pack small files into large ones; several workers help

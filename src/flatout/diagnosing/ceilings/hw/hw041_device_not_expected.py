@@ -8,10 +8,6 @@
 
 A job that was sized for one GPU runs on another, or on the CPU: slower, out of memory, or both.
 
-## Evidence
-
-The name that was expected, and the names that torch sees.
-
 ## Cure
 
 Without any GPU, `flatout doctor` explains why torch sees none. With another model, ask for the

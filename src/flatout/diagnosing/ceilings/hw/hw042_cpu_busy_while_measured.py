@@ -10,10 +10,6 @@ checked if this process has only some of the cores: the others may be busy.
 The figures of the CPU (matrix products, memory, JPEG) show only the remaining capacity, as do
 launch latency and rate of a GPU: they are below this hardware's maximum.
 
-## Evidence
-
-The share of the cores that was in use.
-
 ## Cure
 
 Measure again when nothing else runs, or read the figures as the capacity left for training now.

@@ -11,10 +11,6 @@ DistributedDataParallel sends gradients in buckets while the backward pass compu
 Sending that does not overlap with computing is lost time: always for the last bucket, and for all
 of them if buckets are large, the connection is slow or the step is short.
 
-## Evidence
-
-Exposed and hidden milliseconds of communication, messages and bytes a step, the bandwidth reached.
-
 ## Cure
 
 Several buckets (`bucket_cap_mb`), `gradient_as_bucket_view=True`, `static_graph=True`; fewer bytes

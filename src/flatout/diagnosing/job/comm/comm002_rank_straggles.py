@@ -10,10 +10,6 @@ step; the others wait in their collectives.
 Each exchange of gradients ends when the last rank has joined. A rank with longer samples, a slower
 loader, a hotter or shared GPU, or with extra duties (logging, saving) sets the pace of all.
 
-## Evidence
-
-The computing time of the slowest and of the median rank.
-
 ## Cure
 
 Find out what is different on that rank: `flatout doctor` on its machine, its loader's wait, samples

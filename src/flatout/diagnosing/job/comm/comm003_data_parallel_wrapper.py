@@ -11,10 +11,6 @@ GPU's kernels in turn under one interpreter lock, and gathers outputs and gradie
 DistributedDataParallel has a process for each GPU and overlaps the exchange of gradients with the
 backward pass.
 
-## Evidence
-
-The wrapper, and the milliseconds of a step in copies between GPUs and in waiting for launches.
-
 ## Cure
 
 `flatout run --gpus all train.py` trains the same script with a process for each GPU: the batch, the

@@ -9,10 +9,6 @@ and as many bytes are all-reduced (or messages, if the bytes are unknown) as in 
 
 Only the sum is needed. All but the last exchange of a step are wasted.
 
-## Evidence
-
-Backward passes a step, bytes all-reduced a step, bytes of all gradients, exposed milliseconds.
-
 ## Cure
 
 All backward passes but the last inside `model.no_sync()`. The gain: the exposed communication of

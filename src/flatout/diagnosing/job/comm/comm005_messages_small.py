@@ -11,10 +11,6 @@ gradient, of metrics, or of batch statistics.
 Below about a megabyte a collective takes its latency, some ten to fifty microseconds over NVLink
 and more between machines, whatever its size.
 
-## Evidence
-
-The messages a step, their bytes, exposed milliseconds.
-
 ## Cure
 
 Combine small tensors (`torch.cat`, buckets of DistributedDataParallel); exchange metrics every N

@@ -9,10 +9,6 @@ The model is wrapped with `find_unused_parameters=True`.
 After each forward pass the whole autograd graph is walked through on the host, and after each
 backward pass the ranks exchange which parameters were used. Most models use all of them, always.
 
-## Evidence
-
-The wrapper's option, the parameter tensors, and how long the device waits for launches.
-
 ## Cure
 
 Leave the option out; torch says so if a parameter gets no gradient. If the same ones are unused in

@@ -10,10 +10,6 @@ or more while no kernel computes, and no other check of communication explains i
 Parts that are spread over devices (experts, embeddings, shards of the weights) wait for each other.
 Sending while nothing computes is lost time on all of them.
 
-## Evidence
-
-The collectives with their exposed milliseconds.
-
 ## Cure
 
 Start a collective as soon as its input is there (`async_op=True`) and wait for it where its result

@@ -12,10 +12,6 @@ Time in a collective is waiting for the last rank, or sending. The fastest messa
 even it is slow, the data take a slower way than they could, through host memory or the network
 instead of NVLink. On a CPU the exchange shares its cores with the computing, which also costs time.
 
-## Evidence
-
-The bus bandwidth reached (bytes x 2(W-1)/W / time for W ranks), the ceiling, exposed milliseconds.
-
 ## Cure
 
 GPUs: see which way NCCL takes (`NCCL_DEBUG=INFO` prints P2P, SHM or NET for each channel) and what

@@ -11,10 +11,6 @@ other buffers are sent from rank 0 to the others at the beginning of each forwar
 run beside that: every rank waits for rank 0. Normalisation in training uses the statistics of the
 batch, so training is the same without it.
 
-## Evidence
-
-Broadcasts a step, their bytes, exposed milliseconds.
-
 ## Cure
 
 `broadcast_buffers=False`. Rank 0 saves the same as before, since it sent its own statistics. Before

@@ -9,11 +9,6 @@ Copies from host to device start from pageable memory, and the DataLoader has `p
 The device reads page-locked memory directly. Pageable memory is staged through a buffer of the
 driver: half as fast, the host waits for it, and it cannot overlap with computing.
 
-## Evidence
-
-Bytes and milliseconds a step from pageable memory, how much of it while nothing computes, and the
-measured bandwidth of both kinds.
-
 ## Cure
 
 `pin_memory=True` in the DataLoader, and `non_blocking=True` in the loop's copies. The gain: the

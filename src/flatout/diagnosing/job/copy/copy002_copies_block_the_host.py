@@ -10,11 +10,6 @@ copies run while nothing computes.
 A plain `.to(device)` returns when the bytes have arrived. The host cannot launch the next kernels
 meanwhile, and the copy cannot start until the device has finished all that was launched before.
 
-## Evidence
-
-The copies of the line, the milliseconds of them while nothing computes, and for how long the device
-stays without work after them.
-
 ## Cure
 
 `non_blocking=True` in the copies; the boost device-prefetch starts them on their own stream, one

@@ -11,10 +11,6 @@ loader at all.
 The driver copies such memory twice, the host waits for it, and it does not overlap with computing.
 A tensor made from a pinned one (`x.float()`, `torch.cat`) is not pinned again.
 
-## Evidence
-
-The copies of the line, the milliseconds of them while nothing computes, and the measured bandwidth.
-
 ## Cure
 
 Copy first and convert on the device. If the data come from the script's own memory, pin them:

@@ -13,10 +13,6 @@ and only half of that time can be saved. At most the line's time in sampled stac
 The host fills the memory, copies from it unpinned, and waits for the copy, so the device runs out
 of work. Created on the device, the tensor costs one kernel; created once, nothing.
 
-## Evidence
-
-The line, its copies, its milliseconds on the host, and the device's idle milliseconds.
-
 ## Cure
 
 Pass `device=device` to the call that creates it; if it is the same in each step, create it once

@@ -10,11 +10,6 @@ losses' weights moved one by one.
 Each costs its launch, a wait of the host if the memory is not pinned, and several microseconds on
 the device, whatever its size.
 
-## Evidence
-
-The number of small copies, their bytes, the milliseconds of them while nothing computes, and for
-how long the device is idle after them; the line with the most of them.
-
 ## Cure
 
 Combine the values on the host and copy them once. The gain: all but one of the copies, with the

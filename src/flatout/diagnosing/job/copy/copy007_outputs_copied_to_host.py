@@ -10,11 +10,6 @@ gradients kept for later, statistics made with NumPy.
 The host waits until the device has computed the tensor and sent it, and the device then waits for
 the host. Most uses of it (a mean, an arg max, an accuracy) are one small kernel.
 
-## Evidence
-
-The copies of the line, the milliseconds of them while nothing computes, and for how long the device
-is idle after them.
-
 ## Cure
 
 Reduce on the device and copy the result, every N steps; if all of it is needed, copy to pinned

@@ -11,11 +11,6 @@ The copy is in the same stream as the kernels: the device runs it when its turn 
 kernels after it wait for the bytes. On its own stream it overlaps with the kernels of the previous
 step.
 
-## Evidence
-
-The copies of the line, the milliseconds of them while nothing computes, and the milliseconds that
-do run beside computing.
-
 ## Cure
 
 Copy the next batch on a side stream while this one computes; the boost device-prefetch and

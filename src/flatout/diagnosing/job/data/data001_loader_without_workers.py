@@ -11,11 +11,6 @@ Reading, decoding and augmenting run in the training loop's own thread, one samp
 the device waits for each batch, and the data wait for the device. Workers prepare the next batches
 while the device computes.
 
-## Evidence
-
-The milliseconds of a step in which the device waits for the loader, the loader's workers and the
-cores for this process.
-
 ## Cure
 
 Give the DataLoader workers. The gain: the step becomes the longer of the step without its wait and

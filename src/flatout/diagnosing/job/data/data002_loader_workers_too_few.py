@@ -10,11 +10,6 @@ their time (or that is not known), and there are cores left for more of them.
 Together the workers prepare fewer samples a second than the device trains on. Each further worker
 with its own core adds as many as the others, until the device is the slower one.
 
-## Evidence
-
-The wait for data, the number of workers, the share of their time that they compute, and the cores
-for this process.
-
 ## Cure
 
 As many workers as prepare a step's samples within the step, with a quarter to spare. The gain: the

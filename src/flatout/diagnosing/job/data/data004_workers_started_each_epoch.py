@@ -11,11 +11,6 @@ At the end of an epoch the workers end; at the beginning of the next one they ar
 spawn, import all modules and unpickle the dataset again) and start with empty queues. Meanwhile
 nothing trains. Short epochs lose most.
 
-## Evidence
-
-The time from `iter(loader)` to the first batch, less the time to prepare that batch, and the
-batches of an epoch.
-
 ## Cure
 
 `persistent_workers=True`. The gain: that time, spread over the steps of an epoch. The measured step

@@ -10,10 +10,6 @@ their time: they wait for the disk, the network file system or the object store.
 Small files on a slow or remote storage cost one round trip each. While a worker waits for it, it
 prepares nothing; the cores are idle and so is the device.
 
-## Evidence
-
-The wait for data, the number of workers and the share of their time that they compute.
-
 ## Cure
 
 Copy the data to a local disk, or pack small files into larger ones that are read in one go (tar

@@ -10,11 +10,6 @@ compute most of their time. More workers would not help.
 The cores cannot decode and augment as fast as the device trains. Only less work a sample helps, or
 other hardware to do it.
 
-## Evidence
-
-The wait for data, the workers, the share of their time that they compute, the cores, the time per
-sample and, if measured, the time to decode a picture here.
-
 ## Cure
 
 Decode less: store the pictures at the size that training needs, let the decoder scale

@@ -11,10 +11,6 @@ Each operator on one sample costs several microseconds of dispatch beside its ar
 and normalising a whole batch is one call; on the device it is nearly free. Work with the same
 result for a sample in each epoch can be done before training.
 
-## Evidence
-
-The calls and milliseconds a step on these lines, and the samples of a step.
-
 ## Cure
 
 Return the sample as it is stored (uint8, token ids) and convert the batch, after moving it to the

@@ -10,10 +10,6 @@ tokenising, NumPy), for 8 % of the step or more. The loader's own collating is n
 
 While a sample is decoded or transformed, nothing trains.
 
-## Evidence
-
-The costliest line, what it calls and its milliseconds a step.
-
 ## Cure
 
 Do work that gives the same for a sample in each epoch (decoding, resizing, tokenising) once, before

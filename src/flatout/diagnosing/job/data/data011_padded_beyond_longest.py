@@ -15,11 +15,6 @@ that makes the batch.
 Almost all operators treat the padding like words: their time grows with the length of the batch,
 that of attention with its square.
 
-## Evidence
-
-The shape of the input, the longest row, and the share of the operators' time that grows with the
-length.
-
 ## Cure
 
 Pad each batch to its longest row, in `collate_fn` (`torch.nn.utils.rnn.pad_sequence`,

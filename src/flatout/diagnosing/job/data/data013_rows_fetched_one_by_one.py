@@ -11,10 +11,6 @@ lists.
 A batch of 512 rows takes some thousand calls in Python and PyTorch: one lookup per row and array,
 then a stack of them all. One index operation with all row numbers gives the same batch.
 
-## Evidence
-
-The milliseconds of a step that wait for the loader, the dataset and the rows of a batch.
-
 ## Cure
 
 Let the sampler hand out whole batches of indices, so that each array is indexed once. The gain: the

@@ -10,11 +10,6 @@ yet, and its kernels are short: on average less than 0.2 ms.
 Through Python, autograd and the driver one launch takes the host five to some tens of microseconds.
 If the kernel itself is shorter, a faster device is only idle for longer.
 
-## Evidence
-
-The idle milliseconds, the kernels of a step, the mean length of one, the mean time between two
-launches, and the latency of a launch that was measured here.
-
 ## Cure
 
 Fewer launches or all at once: `torch.compile` (its mode `reduce-overhead` records CUDA graphs),

@@ -12,10 +12,6 @@ collection looks at each object that torch and the other libraries have made, so
 tens of milliseconds in which nothing is launched; of several ranks all wait for the one that
 collects.
 
-## Evidence
-
-The collections and their milliseconds a step.
-
 ## Cure
 
 `gc.freeze()` after the imports and a collection every N steps, or the boost gc-pause. The gain:

@@ -10,10 +10,6 @@ that this process may use: affinity, the cgroup's quota and the other processes 
 Each operator's threads wait for each other at its end. A thread without a core holds up all others
 until it has had its turn, and waiting threads spin meanwhile.
 
-## Evidence
-
-The threads, the busy workers, the cores for this process, and how many of them were busy.
-
 ## Cure
 
 As many threads as cores, less one for each busy worker: `torch.set_num_threads`, OMP_NUM_THREADS,

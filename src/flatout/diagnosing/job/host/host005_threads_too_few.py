@@ -11,11 +11,6 @@ if that is unknown.
 OMP_NUM_THREADS=1 (torchrun sets it by default) or `torch.set_num_threads` leave the other cores
 idle. Large matrix products run nearly in proportion to the cores.
 
-## Evidence
-
-The threads and what set their number (a line of the script, a variable), the cores for this process
-and how many of them were busy, and the time in operators.
-
 ## Cure
 
 As many threads as cores (one of two hyper-threads counts), less one for each busy worker. The gain:

@@ -11,11 +11,6 @@ own that launches several operators for each tensor.
 For each tensor some five to ten small operators are dispatched or launched. With hundreds of
 tensors that is thousands of calls for a few milliseconds of arithmetic.
 
-## Evidence
-
-The optimizer, its tensors, the operators of an update and their time; of an update by hand its
-lines, as sampled stacks show them.
-
 ## Cure
 
 `foreach=True`; in your own optimizer the `torch._foreach_*` functions, or torch.compile. The gain:

@@ -11,11 +11,6 @@ writing files, drawing, printing.
 The loop's own work delays the next launch. A few milliseconds of Python a step are a few
 milliseconds of an idle device.
 
-## Evidence
-
-How long the device waits, before which line the next kernel is launched, and the calls (print,
-logging) that were seen to take time.
-
 ## Cure
 
 Do it every N steps, on the device, or in a thread of its own. The gain: the idle time, less the

@@ -15,11 +15,6 @@ that does other work.
 Only operators use several cores. Calling small ones takes as long as computing them, and more cores
 do not help: the step is bound by one core.
 
-## Evidence
-
-The milliseconds between operators, the operators of a step and their mean length, how many cores
-were busy, and the line of the script's that calls most of them in a Python loop, if there is one.
-
 ## Cure
 
 A loop over samples, heads, time steps or elements written as operators on whole tensors; else

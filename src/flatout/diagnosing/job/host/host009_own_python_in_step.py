@@ -13,11 +13,6 @@ also a note.
 Python executes about ten million simple operations a second, on one core, while all else waits. A
 double loop over 128 x 128 elements takes a millisecond, one operator for it microseconds.
 
-## Evidence
-
-The lines of the function with their milliseconds a step, in how many stacks they were seen, and
-the lines that called them.
-
 ## Cure
 
 Do work that gives the same in each step once, before the loop. Replace loops over elements or

@@ -14,12 +14,6 @@ as an evaluation at the end of an epoch, are a note.
 Training waits meanwhile. Most of these calls serve a report or a metric that nobody reads in each
 step, or prepare something that could be prepared once.
 
-## Evidence
-
-The lines, what they call, their milliseconds a step, and in how many stacks they were seen. If the
-package has its own thread for the work that these lines give it, like TensorBoard's writer: that
-thread's CPU time, and how long the training thread waits meanwhile.
-
 ## Cure
 
 Call it every N steps instead of each, on tensors instead of arrays, once before training, or in a

@@ -21,10 +21,6 @@ Each call costs some microseconds of Python, dispatch and set-up, however small 
 operator on the whole tensor, or one `torch._foreach_` call on the list of parameters, does it all
 at once.
 
-## Evidence
-
-The line, its milliseconds a step, and the operators that it calls with their numbers.
-
 ## Cure
 
 Compute on whole tensors. For parameters: `clip_grad_norm_`, `torch._foreach_norm`,

@@ -11,11 +11,6 @@ Lines seen in only one or two sampled steps are a note.
 
 Nothing trains meanwhile, on no core.
 
-## Evidence
-
-The line, what it calls, the milliseconds a step in which the thread had nothing to run, and in how
-many stacks it was seen.
-
 ## Cure
 
 Remove the pause; hand files, messages and requests to a thread of their own, through a queue; send

@@ -13,10 +13,6 @@ Python runs one thread at a time. A thread that computes in Python releases the 
 every 5 ms. Each operator call may wait that long, so the time between operators then says nothing
 about dispatch (HOST008).
 
-## Evidence
-
-The thread's name and its line, its CPU time a step, and how long the training thread waited.
-
 ## Cure
 
 Move the work into a process of its own (multiprocessing), or make the thread wait for events

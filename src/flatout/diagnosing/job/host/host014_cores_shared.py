@@ -11,11 +11,6 @@ Torch splits each operator among its threads and waits for the last one. One thr
 holds up all the others, which spin meanwhile: a neighbour that takes one core of two can make a
 step three times as long.
 
-## Evidence
-
-Milliseconds a step without a core, the cores that other programs used and which programs, and the
-time that a quota held back and that the virtual machine's host took.
-
 ## Cure
 
 End the other programs or give them other cores (taskset). If that is impossible, use fewer threads

@@ -9,10 +9,6 @@ Training on a CPU: the process may use fewer cores than the machine has, the scr
 
 The threads share the cores that are left; operators run nearly in proportion to the cores.
 
-## Evidence
-
-The line that binds the process, the cores that it leaves and those of the machine.
-
 ## Cure
 
 Remove the call, or leave all cores that nothing else needs. The gain: seven tenths of that of

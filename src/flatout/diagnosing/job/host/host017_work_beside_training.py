@@ -15,12 +15,6 @@ On an accelerator the time counts in which it computes for these lines or waits 
 
 The step is that much longer, and training learns nothing from it.
 
-## Evidence
-
-The lines with their milliseconds a step, in how many stacks they were seen, and the lines that
-called them. The milliseconds are those of sampled stacks: torch's operators, Python, other packages
-and waiting together.
-
 ## Cure
 
 Report only every N steps, which saves nearly all of the time. Average or copy weights in place, on

@@ -12,10 +12,6 @@ The text of one tensor takes a tenth of a millisecond to some milliseconds: its 
 compared and rounded by up to hundreds of small operators, and put together in Python. An f-string
 is made before `log.debug` is called, even if that level is off and nobody ever reads it.
 
-## Evidence
-
-The line with its milliseconds a step, and the operators that it calls for the text.
-
 ## Cure
 
 Leave it out, or make it only if it is read: `log.debug("%s", x)` formats only logged tensors,

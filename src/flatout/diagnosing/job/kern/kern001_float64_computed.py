@@ -11,11 +11,6 @@ GPUs for graphics and AI compute float64 at 1/32 to 1/64 of their float32 rate, 
 a half; few tensor cores support it. On a CPU float64 costs twice the time and bandwidth. NumPy's
 default is float64, and one float64 tensor promotes all that it is added to.
 
-## Evidence
-
-Where float64 comes from (a field of the batch, an array, a conversion, the model's parameters,
-torch's default dtype), and the operators in float64 with their time, lines and shapes.
-
 ## Cure
 
 Convert where the data enters: `torch.as_tensor(array, dtype=torch.float32)`, `model.float()`, and

@@ -10,10 +10,6 @@ capability 8.0 or newer, while the matmul precision is torch's default ("highest
 Tensor cores multiply TF32 at up to eight times the rate of float32 units. Inputs and outputs stay
 float32; the factors are rounded to 11 significant bits inside the product.
 
-## Evidence
-
-The products with their time, lines and shapes, and the kernel that ran.
-
 ## Cure
 
 One line before training: `torch.set_float32_matmul_precision("high")`, or the boost tf32.

@@ -12,10 +12,6 @@ activations take half the memory and half the bandwidth: fused attention gains a
 elementwise kernels a half at most. Autocast casts the weights in each forward pass, which the host
 must launch: where launching binds, the gain ends there.
 
-## Evidence
-
-The float32 products and attention kernels with their time, lines and shapes.
-
 ## Cure
 
 `torch.autocast` around the model's call and the loss; with float16 also a GradScaler. Or the boost

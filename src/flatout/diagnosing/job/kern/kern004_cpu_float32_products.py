@@ -10,10 +10,6 @@ without an autocast region, and with the default matmul precision.
 AMX multiplies bfloat16 at up to sixteen times the rate of float32, AVX512_BF16 at twice, and half
 the bytes move. bfloat16 has float32's range: no loss scaling is needed.
 
-## Evidence
-
-The float32 products with their time, lines and shapes.
-
 ## Cure
 
 `torch.autocast("cpu", dtype=torch.bfloat16)` around the model's call: the boost bf16-autocast. If

@@ -10,10 +10,6 @@ Matrix products in 16 bits (or TF32) on tensor cores in which a large dimension 
 Tensor cores load rows in 16-byte pieces. Rows of an odd length start at addresses that are not
 aligned: cuBLAS then takes slower kernels, or none on the tensor cores at all.
 
-## Evidence
-
-The products with their shapes, the dimension and the next multiple.
-
 ## Cure
 
 Round the dimension up where the layer is created; the added rows are never used. For a vocabulary:

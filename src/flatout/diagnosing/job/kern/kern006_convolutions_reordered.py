@@ -10,10 +10,6 @@
 Tensor cores and oneDNN compute in blocks of channels. In the usual order (NCHW) each convolution
 reorders its input and its output; in channels-last (NHWC) it need not.
 
-## Evidence
-
-The convolutions with their time, lines and shapes, the reordering kernels, both ceilings.
-
 ## Cure
 
 `.to(memory_format=torch.channels_last)` for the model once and for each batch, or the boost

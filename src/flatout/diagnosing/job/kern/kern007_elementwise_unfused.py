@@ -10,10 +10,6 @@ masks) take a tenth of the step or more (on a CPU: a quarter) in many launches.
 Each of these operators reads its input from memory and writes its output back, to compute almost
 nothing. Compiled, a chain of them is one kernel that reads and writes once.
 
-## Evidence
-
-Their share of the step, how many there are, and the costliest with their lines.
-
 ## Cure
 
 `model = torch.compile(model)` before training, or the boost compile. The first steps compile, which

@@ -11,10 +11,6 @@ Written so, the scores (length x length for each head) go through memory some te
 kept for the backward pass: time and memory grow with the square of the length. Fused kernels
 never write them.
 
-## Evidence
-
-The products, the softmax and the operators between them, with time, lines and shapes.
-
 ## Cure
 
 `torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal)` in

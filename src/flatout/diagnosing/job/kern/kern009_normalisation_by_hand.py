@@ -13,10 +13,6 @@ of the same operators.
 Each of these operators reads and writes the whole tensor. Torch's own normalisation reads it once
 or twice, and its backward pass is also one kernel.
 
-## Evidence
-
-The operators of that function on tensors of these shapes, with their time and lines.
-
 ## Cure
 
 `torch.nn.functional.layer_norm`, `rms_norm` (torch 2.4), `group_norm` or `batch_norm`; or

@@ -10,10 +10,6 @@ that takes longer than this machine's memory needs for one pass over weights, gr
 The default (foreach) goes through memory once for each term of the formula, the for-loop also
 launches each of them for every tensor. Fused, each number is read and written once.
 
-## Evidence
-
-The optimizer, its parameters, the time of the update, and of one pass over memory.
-
 ## Cure
 
 `fused=True` in the optimizer's constructor, or the boost fused-optimizer.

@@ -11,11 +11,6 @@ cuDNN and scatter operators then take slower algorithms, and torch fills every n
 before it is used (`torch.utils.deterministic.fill_uninitialized_memory`): one more pass over
 memory for each.
 
-## Evidence
-
-The setting, and the time of the filling. Slower algorithms are not predicted: their faster
-counterparts did not run.
-
 ## Cure
 
 Use determinism only if a run must repeat bit for bit. If it has to stay:

@@ -8,10 +8,6 @@
 
 With it on, cuDNN measures its kernels once for each shape and keeps the fastest; off, it guesses.
 
-## Evidence
-
-The convolutions with their time, lines and shapes.
-
 ## Cure
 
 `torch.backends.cudnn.benchmark = True` before training, or the boost cudnn-benchmark. The first

@@ -11,10 +11,6 @@ cuDNN runs all its kernels for each shape that it has not seen, several hundred 
 each convolution, and keeps the memory that they need. With shapes that keep changing it never
 ends.
 
-## Evidence
-
-How many shapes were seen, and the host's time in convolutions beyond launching them.
-
 ## Cure
 
 Turn it off, or pad to a few shapes.

@@ -9,10 +9,6 @@ The driver gave heat as a reason for lower clocks while the steps were recorded.
 Kernels take longer in proportion to the fall of the clock, and with several GPUs all of them wait
 for the hottest.
 
-## Evidence
-
-The reasons, the temperature, the clock and its maximum: means over the recorded window.
-
 ## Cure
 
 Clean fans and air vents, give the cards room, cool the rack. Until then a lower power limit holds a

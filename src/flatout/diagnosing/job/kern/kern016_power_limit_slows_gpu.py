@@ -10,10 +10,6 @@ well below this model's data sheet; or the power supply's brake is active.
 At its own limit a busy GPU always lowers its clocks a little, which is no fault. A lower limit, set
 by somebody or by a weak supply, costs speed as long as it stays.
 
-## Evidence
-
-The reasons, the power, its limit and the data sheet's, the clock and its maximum.
-
 ## Cure
 
 Raise the limit if the supply and the cooling allow it. If the brake is active, check cables,

@@ -10,10 +10,6 @@ clock, and the driver gave neither heat nor power as the reason.
 Locked clocks (`nvidia-smi -lgc`), application clocks or a low-power mode stay until they are reset:
 every kernel takes longer in that proportion.
 
-## Evidence
-
-The clock and its maximum, the utilisation, the reasons that the driver gave.
-
 ## Cure
 
 Reset locked and application clocks. `flatout doctor` shows the driver's settings (HW family).

@@ -11,10 +11,6 @@ if they ask for a copy by name, since layers make their own copies.
 Such a line computes nothing: it reads and writes the whole tensor, and its backward pass does so
 again. Most operators take permuted tensors as they are.
 
-## Evidence
-
-The lines with the time that their copies take.
-
 ## Cure
 
 Drop `.contiguous()` where the next operator does not need it; keep one order through the model

@@ -10,10 +10,6 @@ where none of its fused kernels supports the inputs.
 The fallback writes the scores (length x length for each head) to memory and keeps them for the
 backward pass, as attention by hand does.
 
-## Evidence
-
-The operators that it runs, with time, lines and shapes.
-
 ## Cure
 
 On a GPU: 16-bit inputs, a head size that is a multiple of 8, no mask that requires gradients, and

@@ -13,10 +13,6 @@ The gradient of a dense embedding is a matrix of the whole table, zeros but for 
 filled, added and read again in each step, and the update goes through the table and each of the
 optimizer's states: time that grows with the vocabulary, not with the batch.
 
-## Evidence
-
-The tables, the rows that a step looks up, and the time of update and gradients.
-
 ## Cure
 
 `nn.Embedding(..., sparse=True)`, with a separate optimizer for these weights:

@@ -13,10 +13,6 @@ In masked language modelling 15% of the positions count, but the head with its t
 classes, the softmax and both their backward passes run over all of them, and the logits are often
 the largest tensor of the whole step.
 
-## Evidence
-
-The rows of logits, those in the loss, the classes, and the time of the layer with the loss.
-
 ## Cure
 
 Select the positions first: `self.head(hidden[mask])`, and `target[mask]` for the loss. The loss and

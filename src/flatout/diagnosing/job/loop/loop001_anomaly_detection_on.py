@@ -9,10 +9,6 @@
 Each operator of the forward pass records its Python stack, and the backward pass looks for NaN in
 every gradient; on an accelerator it waits for each answer. Steps take up to several times as long.
 
-## Evidence
-
-The setting and the line that makes it, and the operators that look for NaN with their time.
-
 ## Cure
 
 Turn it off. To find a NaN, put `with torch.autograd.detect_anomaly():` around the step where it

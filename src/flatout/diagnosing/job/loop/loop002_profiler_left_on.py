@@ -9,11 +9,6 @@
 Every operator is recorded, with shapes and stacks it costs tens of microseconds each, and the
 events pile up in memory until the profiler stops.
 
-## Evidence
-
-A step's time while it runs, beside one without it: if it runs all the time, the program is run
-again without it. If that is unknown, how many operators a step has.
-
 ## Cure
 
 Record some steps and stop: `schedule=torch.profiler.schedule(wait=10, warmup=2, active=3,

@@ -10,10 +10,6 @@ check every access, keep torch from compiling, or write a log.
 CUDA_LAUNCH_BLOCKING=1 makes the host wait for every kernel: while it launches the next one the
 device does nothing. Such lines stay in scripts and job files long after the bug is fixed.
 
-## Evidence
-
-Each variable with its value, and the device's wait.
-
 ## Cure
 
 Unset them where they are set: the shell's start file, the job file, the container, `os.environ`.

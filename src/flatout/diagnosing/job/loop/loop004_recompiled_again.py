@@ -9,10 +9,6 @@ Two or more recompilations while the job was watched, with the guards that faile
 Each takes seconds in which nothing trains. After eight recompilations of one function, torch runs
 it uncompiled from then on.
 
-## Evidence
-
-The reasons that torch gives: the function, and the guard that failed.
-
 ## Cure
 
 Keep what the guard names constant: a Python number that changes each step goes in as a tensor, a

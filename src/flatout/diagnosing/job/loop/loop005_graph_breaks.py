@@ -9,10 +9,6 @@ Places where torch.compile had to end a graph and continue in Python, as torch r
 Operators on both sides cannot be fused, each piece is called separately with its own guards, and
 CUDA graphs are recorded in pieces or not at all.
 
-## Evidence
-
-The reasons that torch gives, with the line where it names one.
-
 ## Cure
 
 Move the construct out of the compiled function: `print`, `.item()`, calls into libraries that are

@@ -9,10 +9,6 @@ Calls of the model in evaluation mode with gradients on, without a backward pass
 Every operator records a node and keeps its inputs: time for each, and the memory of all
 activations at once, so that evaluation batches must be smaller than they could be.
 
-## Evidence
-
-The time of evaluation for each training step, and its line.
-
 ## Cure
 
 `with torch.inference_mode():` (or `torch.no_grad()`) around the evaluation.

@@ -11,11 +11,6 @@ model that is not trained, a teacher or a target network, do not count.
 
 Evaluating every few steps shows little more than every few hundred, and training waits meanwhile.
 
-## Evidence
-
-The time of evaluation for each training step, beside the step, after how many steps it recurs, the
-function that evaluates or generates, and the line of the training loop that calls it.
-
 ## Cure
 
 Evaluate or generate every few hundred steps or once an epoch, or on a part of the data.

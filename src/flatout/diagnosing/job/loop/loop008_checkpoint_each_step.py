@@ -9,10 +9,6 @@
 The host copies all weights, packs them and waits for the disk, and the device does nothing
 meanwhile.
 
-## Evidence
-
-How often, how long, and from which line.
-
 ## Cure
 
 Save every few minutes, in the background: `flatout.Checkpoint` does this, atomically.

@@ -11,10 +11,6 @@ device instead.
 Each line is formatted, written and flushed while the loop waits; a slow terminal, a network disk
 or an uploading logger takes milliseconds.
 
-## Evidence
-
-The calls with their lines, how often and how long.
-
 ## Cure
 
 Log every fifty steps or so; collect values as tensors and write them together.

@@ -9,10 +9,6 @@ A `torch.nn.Module` that the loop creates in every second step or more often, an
 Building a module allocates and draws all its weights; on an accelerator they are then copied there.
 A rebuilt model has also lost what it learned.
 
-## Evidence
-
-The class, how often, how long, and from which line.
-
 ## Cure
 
 Build it once before the loop, and call it there.

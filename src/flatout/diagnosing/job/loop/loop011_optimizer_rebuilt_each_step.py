@@ -9,10 +9,6 @@ A `torch.optim.Optimizer` that the loop creates in every second step or more oft
 Momentum and the moments of Adam start at zero in each step: it is not the intended optimizer any
 more. Building it and allocating its state also takes time.
 
-## Evidence
-
-The class, how often, how long, and from which line.
-
 ## Cure
 
 Build it once before the loop; a learning rate is changed with a scheduler or in `param_groups`.

@@ -10,11 +10,6 @@ that adds to existing gradients, once for each parameter.
 The optimizer then steps along the sum of all gradients since the start: training diverges or learns
 slowly, without an error.
 
-## Evidence
-
-The additions of the backward pass and the number of parameters; no call that zeroes or drops
-them.
-
 ## Cure
 
 `optimizer.zero_grad()` after (or before) each step.

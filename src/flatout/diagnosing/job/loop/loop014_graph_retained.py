@@ -10,10 +10,6 @@ A retained graph holds all activations until the loss is freed, even during the 
 peak memory is up to twice as high. A second pass through the same graph costs two thirds of the
 step again.
 
-## Evidence
-
-The line, and how many backward passes a step has.
-
 ## Cure
 
 Add the losses and call `backward` once; leave out `retain_graph`.

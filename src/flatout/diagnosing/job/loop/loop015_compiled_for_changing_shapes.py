@@ -11,10 +11,6 @@ Compiled code is specialised for its shapes. After the second one torch compiles
 dynamic sizes, which is slower; with `dynamic=False` or `mode="reduce-overhead"` it compiles again,
 or records another graph, for every shape.
 
-## Evidence
-
-How many shapes the model got, and torch's reasons.
-
 ## Cure
 
 Pad to a few lengths (multiples of 64), drop the last odd batch (`drop_last=True`), or mark from the

@@ -12,11 +12,6 @@ two consecutive steps is followed; anything that the second takes from the first
 The work is wasted. A second forward pass costs a third of a training step; on the same input it
 repeats a known result, and in training mode it moves the statistics of batch norm twice.
 
-## Evidence
-
-The outermost call whose results are never read and its line, its share of the step, and whether
-the same module is called on the same tensors on another line.
-
 ## Cure
 
 Remove the call, or make it only in the steps that read its result. If a later line needs it, use

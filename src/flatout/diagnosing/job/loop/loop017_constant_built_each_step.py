@@ -17,10 +17,6 @@ operators and numbers that make them, and reported as likely.
 A causal mask over 2,000 positions is 4 million numbers, built in several passes and thrown away,
 in each layer and step. Built once it costs nothing.
 
-## Evidence
-
-The lines, the operators and their time, the tensor's shape, dtype and bytes.
-
 ## Cure
 
 Build it once: before the loop, in a module's `__init__` with `register_buffer`, or in a function

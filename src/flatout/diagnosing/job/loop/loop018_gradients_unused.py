@@ -12,11 +12,6 @@ which operators of the backward pass serve only these gradients.
 The backward pass through a part costs about twice its forward pass. If nothing before the part is
 trained, all of that is wasted, and so are the activations kept for it.
 
-## Evidence
-
-The largest part with only such gradients, the line that calls it, and the share of the step's
-operators that serve only these gradients.
-
 ## Cure
 
 `backbone.requires_grad_(False)` once, before training; if nothing before it is trained, also

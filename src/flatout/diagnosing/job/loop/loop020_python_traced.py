@@ -11,10 +11,6 @@ tracemalloc notes the stack of each allocation, a trace function is called at ea
 runs in Python takes longer, the calls of operators included, and snapshots take longer still: all
 of it looks like a slow program.
 
-## Evidence
-
-The tracer, the line that switches it on, and the time that Python takes in a step.
-
 ## Cure
 
 Switch it off once the question is answered, or on for a few steps only.

@@ -17,11 +17,6 @@ each step.
 The same numbers are computed several times. If a backward pass follows, it also goes through each
 of them.
 
-## Evidence
-
-How often the module is called on one input, the lines that do so, how many derivatives are computed
-again with it, and their share of the step.
-
 ## Cure
 
 Call it once and use its output wherever it is needed, `output.detach()` where no gradient is. One

@@ -10,11 +10,6 @@ often, and that is still there when the window ends; likewise `Optimizer.add_par
 All of them run in each later step. A step that takes 3 ms at first takes 60 ms after some thousand
 others, and the memory that they hold grows as well.
 
-## Evidence
-
-What is added, how many in each step, and from which line; the time of a step at the beginning and
-now, if the program was watched from its start.
-
 ## Cure
 
 Add it once, before the loop; or keep the handle that `register_*_hook` returns and call `remove()`

@@ -10,10 +10,6 @@ cached blocks back to the driver, and asked again.
 Freeing and allocating again makes the host wait for the device, for milliseconds each time; the
 next step asks for the same blocks. It is also the last step before an out-of-memory error.
 
-## Evidence
-
-How often, and how full the memory is.
-
 ## Cure
 
 Expandable segments (the boost allocator), which waste less; else a somewhat smaller batch.

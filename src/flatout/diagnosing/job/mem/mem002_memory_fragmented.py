@@ -10,10 +10,6 @@ The caching allocator cuts blocks and cannot join those of different segments. T
 between them is lost for larger tensors: jobs run out of memory with gigabytes free, and the batch
 stays smaller than it could be.
 
-## Evidence
-
-The memory reserved, the peak in use, and the device's memory.
-
 ## Cure
 
 Expandable segments (the boost allocator); inputs of few different shapes.

@@ -9,10 +9,6 @@ The most that was in use is above 93% of the device's memory (on a CPU: of the m
 Nothing is slower yet. But one longer sequence, an evaluation with a larger batch or another
 process ends the job hours later; on a CPU the system begins to swap, or kills the process.
 
-## Evidence
-
-The peak in use, and the device's memory.
-
 ## Cure
 
 A slightly smaller batch with gradient accumulation, 16-bit activations (autocast), or

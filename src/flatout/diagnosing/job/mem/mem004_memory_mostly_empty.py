@@ -10,10 +10,6 @@ the batch: waiting for launches, the optimizer's update, exposed communication.
 These costs come once a step. A batch of twice the size spreads them over twice the samples. The
 predicted gain is per sample.
 
-## Evidence
-
-The peak in use, the device's memory, the batch size, and by how much it could grow.
-
 ## Cure
 
 A larger batch, as long as the model still learns as well: the learning rate often needs to be

@@ -10,10 +10,6 @@ A loss that is added up or put into a list as a tensor holds every node of its g
 these have saved. Memory grows until the job ends with an out-of-memory error, and each step pays
 for new memory instead of using the old one again.
 
-## Evidence
-
-How much memory grows a step, how much is in use, and the line that calls `backward`.
-
 ## Cure
 
 Keep the number, not the tensor, wherever the loss is added up or put into a list:

@@ -9,10 +9,6 @@ Memory in use after each step rises steadily over the watched steps, by more tha
 Something holds tensors of past steps: outputs in a list, a hook, an unbounded cache. The job ends
 with an out-of-memory error, the sooner the smaller the device.
 
-## Evidence
-
-Bytes a step, the memory in use now, and for how many steps that lasts.
-
 ## Cure
 
 Look for what is appended in the loop, and keep `.detach()`ed numbers. Where it is: record with

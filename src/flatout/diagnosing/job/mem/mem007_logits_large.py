@@ -11,10 +11,6 @@ Logits are batch x length x vocabulary: 8 x 1024 x 50257 in float32 are 1.5 GiB,
 its gradient and a float copy each take as much again. They set the peak of memory, and each of
 these operators is limited by bandwidth.
 
-## Evidence
-
-The operator with its shape and time, the bytes of one such tensor, the memory in use.
-
 ## Cure
 
 Compute the loss in pieces along the length, compile the loss (`torch.compile` fuses the float

@@ -10,10 +10,6 @@ The fill goes through memory once for all gradients, and the backward pass then 
 reads and writes them once more, instead of assigning its results. The memory of gradients also
 stays taken during the forward pass.
 
-## Evidence
-
-The filling operators with their time and line, and the additions of the backward pass.
-
 ## Cure
 
 `optimizer.zero_grad()`: setting them to None is the default since torch 2.0.

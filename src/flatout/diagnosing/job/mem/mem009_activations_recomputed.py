@@ -12,11 +12,6 @@ followed, the operators of lines that call a checkpoint are examined.
 Checkpointing runs the forward pass of its blocks once more in the backward pass: up to a third more
 computing. That pays only if the activations would not fit otherwise.
 
-## Evidence
-
-The line that calls the checkpoint, or that switches it on (`gradient_checkpointing_enable()`), the
-operators computed again, the memory in use, and the most that the activations would take.
-
 ## Cure
 
 Remove it, or checkpoint only as many blocks as memory asks for. The gain: the operators that are

@@ -11,10 +11,6 @@ Torch's allocator caches its memory: in a steady state it asks for none. These c
 wait for the device. Reasons: `empty_cache()` in the loop, sizes that change from step to step,
 caching turned off, or a library with its own allocator.
 
-## Evidence
-
-The calls with the time that the device lost, and their lines.
-
 ## Cure
 
 No `torch.cuda.empty_cache()` in the loop, inputs of few shapes, expandable segments (the boost

@@ -10,11 +10,6 @@ each step, and the device idles after it.
 The host launches kernels ahead of the device. To read a value it must wait until the device has
 computed everything up to it; then the device has nothing left to do until the next launches arrive.
 
-## Evidence
-
-The calls of the line a step, the milliseconds that the host waits, and for how long the device is
-idle afterwards.
-
 ## Cure
 
 Accumulate on the device (`running += loss.detach()`) and read the sum every N steps. The gain: the

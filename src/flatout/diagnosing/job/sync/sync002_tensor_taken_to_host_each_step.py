@@ -10,11 +10,6 @@ it. Another check reports large ones.
 The host must wait until the device has computed the tensor; then the device has nothing to do until
 the next launches arrive.
 
-## Evidence
-
-The calls of the line a step, the milliseconds that the host waits, and for how long the device is
-idle afterwards.
-
 ## Cure
 
 Keep it on the device (`detach()`), collect several steps and copy them together; or copy with

@@ -9,11 +9,6 @@ A line with `print` reads tensors on the device in each step, and the device idl
 Printing a tensor needs its values: the host waits until the device has computed them, and the
 device then waits for the host. Formatting a large tensor reads it several times.
 
-## Evidence
-
-The calls of the line a step, the milliseconds that the host waits, and for how long the device is
-idle afterwards.
-
 ## Cure
 
 Print every N steps. The gain: the idle time.

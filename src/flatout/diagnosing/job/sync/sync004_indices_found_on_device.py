@@ -10,11 +10,6 @@ mask in each step, and the device idles after it.
 The size of the result depends on the values. The host must wait for it before it can make the
 result and go on launching. torch.compile breaks its graph there and CUDA graphs cannot be recorded.
 
-## Evidence
-
-The calls of the line a step, the milliseconds that the host waits, and for how long the device is
-idle afterwards.
-
 ## Cure
 
 Keep the full size: `torch.where(mask, x, 0)`, or multiply with the mask and divide by its sum; for

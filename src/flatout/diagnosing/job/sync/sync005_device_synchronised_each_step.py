@@ -10,11 +10,6 @@ device idles after it.
 It is meant for measuring. In a training loop it removes the host's lead, which hides the cost of
 launching: after each call the device waits for new work.
 
-## Evidence
-
-The calls of the line a step, the milliseconds that the host waits, and for how long the device is
-idle afterwards.
-
 ## Cure
 
 Leave it out; measure with events, or around many steps. The gain: the idle time.

@@ -10,11 +10,6 @@ A line that clips gradients, or compares their norm, reads a value from the devi
 script reads the norm (`if norm > limit`, `norm.item()`), the host waits for the whole backward
 pass, and the device then waits for the optimizer's launches.
 
-## Evidence
-
-The calls of the line a step, the milliseconds that the host waits, and for how long the device is
-idle afterwards.
-
 ## Cure
 
 `torch.nn.utils.clip_grad_norm_(parameters, limit)` as it is, all on the device. The gain: the idle

@@ -10,10 +10,6 @@ Freeing memory waits for the device, and the next step has to ask the driver for
 also waits. The cache costs nothing: torch reuses it. If memory runs out, the cache is not the
 cause.
 
-## Evidence
-
-The calls and their milliseconds a step, the line, and for how long the device is idle after them.
-
 ## Cure
 
 Leave it out. Against fragmentation: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. The gain:

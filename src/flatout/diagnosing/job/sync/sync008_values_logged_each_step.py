@@ -10,11 +10,6 @@ A line that logs (a logger, TensorBoard's `add_scalar`, an experiment tracker, a
 A logged tensor is read: the host waits until the device has computed it, and the device then waits
 for the host. Curves do not need a point for each step.
 
-## Evidence
-
-The calls of the line a step, the milliseconds that the host waits, and for how long the device is
-idle afterwards.
-
 ## Cure
 
 Log every N steps the mean of values added up on the device. The gain: the idle time.

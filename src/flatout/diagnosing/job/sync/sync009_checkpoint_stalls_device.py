@@ -9,10 +9,6 @@ weights from the device while the device has nothing else to do.
 
 Each tensor is copied to the host and written to the disk before the next step may begin.
 
-## Evidence
-
-The calls and their milliseconds a step, and for how long the device is idle.
-
 ## Cure
 
 Save every few hundred steps, in the background: `torch.distributed.checkpoint.async_save`, or

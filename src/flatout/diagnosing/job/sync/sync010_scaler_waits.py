@@ -10,11 +10,6 @@ the device idles after it.
 Whether the optimizer may step is decided on the host, so the host waits for the whole backward
 pass. bfloat16 has float32's range and needs no scaler; fused optimizers decide on the device.
 
-## Evidence
-
-The calls of the line a step, the milliseconds that the host waits, and for how long the device is
-idle afterwards.
-
 ## Cure
 
 autocast to bfloat16 without a scaler, if the device has it; else `fused=True` in the optimizer. The

@@ -10,11 +10,6 @@ of the device, in each step: the device idles after it.
 Python must know the value before it can go on: the host waits for the device, and the device then
 waits for the host. torch.compile breaks its graph there and CUDA graphs cannot be recorded.
 
-## Evidence
-
-The calls of the line a step, the milliseconds that the host waits, and for how long the device is
-idle afterwards.
-
 ## Cure
 
 Let the device decide: `torch.where(condition, a, b)`; test for NaN every N steps, or with

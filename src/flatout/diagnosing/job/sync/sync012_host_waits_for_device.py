@@ -10,11 +10,6 @@ which the device idles.
 The host launches kernels ahead of the device. A call that waits removes that lead: afterwards the
 device has nothing to do until the next launches arrive.
 
-## Evidence
-
-The call's name, how often it is made a step, the milliseconds that the host waits, and for how long
-the device is idle afterwards.
-
 ## Cure
 
 Find the part of the line that needs a value from the device;

@@ -12,11 +12,6 @@ driver belongs to the host.
 CUDA is part of the driver. Without it torch.cuda.is_available() is False, whatever build of torch
 is installed, and everything runs on the CPU.
 
-## Evidence
-
-The GPU with its bus address, the kernel modules that are loaded, and for how many kernels an
-nvidia.ko was found.
-
 ## Cure
 
 Install the driver from the distribution (or NVIDIA's installer on Windows) and restart. No CUDA

@@ -10,11 +10,6 @@ and no driver is bound to the GPU.
 nouveau is a display driver without CUDA. As long as it holds the GPU, NVIDIA's driver cannot take
 it, and torch sees no GPU at all. If NVIDIA's driver has other GPUs of this machine, it is a note.
 
-## Evidence
-
-The GPU with its bus address, the kernel driver bound to it, which of the two modules are loaded,
-and whether NVIDIA's is there for the running kernel.
-
 ## Cure
 
 Blacklist nouveau in /etc/modprobe.d, rebuild the boot image, install NVIDIA's driver if it is

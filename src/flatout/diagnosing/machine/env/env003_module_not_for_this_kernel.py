@@ -11,10 +11,6 @@ kernel's headers are missing.
 A kernel module fits one kernel release. Without it there is no /dev/nvidia0, nvidia-smi fails, and
 torch runs on the CPU.
 
-## Evidence
-
-The running release, the releases with a module, and whether DKMS and the headers are there.
-
 ## Cure
 
 Install the running kernel's headers, let DKMS build the module, and load it. If the driver came

@@ -13,10 +13,6 @@ Module and libraries share a private interface that changes with every version. 
 works until they match: no nvidia-smi, no CUDA. It happens when the driver is updated (often by
 unattended updates) and the old module stays loaded.
 
-## Evidence
-
-The versions of the loaded module, of the module on disk, and of the library; and the error.
-
 ## Cure
 
 Load the new module: stop programs that use the GPU, unload the old one and load the new one; or

@@ -11,10 +11,6 @@ reported: a forward-compatibility package may be installed.
 
 torch says "The NVIDIA driver on your system is too old", finds no GPU, and runs on the CPU.
 
-## Evidence
-
-The driver's version, torch's version and build, and the driver that this CUDA needs.
-
 ## Cure
 
 Either install a newer driver, at least the version that is named; or, if the driver may not be

@@ -13,10 +13,6 @@ systems do with the GPUs of other jobs. That is reported only if the job was giv
 CUDA opens these files for reading and writing. Where it may not, nvidia-smi says "Insufficient
 Permissions" and torch sees no GPU, while both work for root.
 
-## Evidence
-
-Each file with its mode and group, and the groups of this user.
-
 ## Cure
 
 Join the files' group, and log in again; where they belong to root alone, tell the driver to create

@@ -13,12 +13,6 @@ may be due to an incorrectly set up environment". Without the others the driver 
 all. The setuid program nvidia-modprobe creates the files at first use; some distributions package
 it separately, and it does not work in a container.
 
-## Evidence
-
-The files that are missing, whether the nvidia_uvm module is loaded, and what torch said. If torch
-was not asked and only /dev/nvidia-uvm is missing, this is a note: the first CUDA program may create
-it.
-
 ## Cure
 
 Load nvidia_uvm and create the files with nvidia-modprobe, and do the same at each boot. For a

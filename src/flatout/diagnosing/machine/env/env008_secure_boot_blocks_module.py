@@ -12,10 +12,6 @@ list of machine owner keys (MOK) knows. A module built on this machine by DKMS i
 of this machine, which must be enrolled once, at the console, during a restart. Until then modprobe
 says "Key was rejected by service" or "Required key not available".
 
-## Evidence
-
-That Secure Boot is on, the driver's version on disk, and the modules that are loaded.
-
 ## Cure
 
 Enroll the key that signed the module and confirm it in the blue screen of the next start; or use

@@ -11,10 +11,6 @@ An empty value is not the same as no value: CUDA then shows no GPU at all. It is
 from a test on the CPU, written by a scheduler for a job that asked for no GPU, or set to an empty
 shell variable by mistake.
 
-## Evidence
-
-The value, and the GPUs that are there.
-
 ## Cure
 
 Unset the variable, and remove it from a profile, env file or job script that sets it. In a job of

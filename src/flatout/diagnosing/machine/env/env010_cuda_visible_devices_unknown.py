@@ -12,11 +12,6 @@ CUDA reads the list from left to right and silently stops at the first invalid e
 on two GPUs only GPU 0 is seen, with "9,0" none. The same entry twice leaves none. Inside a
 container the GPUs that were passed through are counted from 0.
 
-## Evidence
-
-The value, the entry at which CUDA stops and why, how many GPUs the driver lists, and which GPUs are
-left. It is an error if none is left, else a warning.
-
 ## Cure
 
 Name the GPUs as `nvidia-smi -L` prints them, or unset the variable. CUDA numbers GPUs by speed

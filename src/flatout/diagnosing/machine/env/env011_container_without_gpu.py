@@ -12,10 +12,6 @@ NVIDIA_VISIBLE_DEVICES. Both together are an error, one alone is a warning.
 A container sees only the devices that it was given. torch then finds no GPU and runs on the CPU,
 however well the host is set up.
 
-## Evidence
-
-The kind of container, that no device file is there, and the reason to expect a GPU.
-
 ## Cure
 
 Start the container with the GPU: `docker run --gpus all`, a device reservation in a compose file,

@@ -13,10 +13,6 @@ In WSL the driver is Windows' own: it appears as /usr/lib/wsl/lib/libcuda.so.1 a
 have. If the loader takes that one, CUDA finds no device. Packages such as `cuda` and `cuda-drivers`
 pull it in; `cuda-toolkit` does not.
 
-## Evidence
-
-The libraries with their paths and versions. An error if torch finds no GPU, else a warning.
-
 ## Cure
 
 Remove the driver's packages inside WSL, and keep the driver up to date on Windows.

@@ -9,11 +9,6 @@ The process runs in the first version of the Windows Subsystem for Linux.
 WSL 1 translates Linux system calls and has no Linux kernel; a GPU cannot be reached from it. WSL 2
 can use the GPU through the driver of Windows.
 
-## Evidence
-
-The kernel release that WSL 1 reports, and torch's build. An error if torch is built for CUDA, else
-a warning.
-
 ## Cure
 
 Convert the distribution to WSL 2, from PowerShell on Windows.

@@ -10,10 +10,6 @@ The process runs in WSL 2, outside of a container, and the device file /dev/dxg 
 4.19.121 or self-built without it, if Windows is older than Windows 10 21H2, if the Windows driver
 does not support WSL, or if /etc/wsl.conf switches the GPU off.
 
-## Evidence
-
-The WSL kernel's release, and torch's build. An error if torch is built for CUDA, else a warning.
-
 ## Cure
 
 Update WSL and the Windows driver, check /etc/wsl.conf, and restart WSL.

@@ -11,10 +11,6 @@ Both ask the same driver, so the GPU is fine. Without libnvidia-ml.so.1 NCCL can
 GPUs are connected and multi-GPU training may fail at its start; monitors that use NVML show
 nothing: a warning. Without nvidia-smi only scripts that call it are affected: a note.
 
-## Evidence
-
-The error of the one that fails, and the driver's version as the other reports it.
-
 ## Cure
 
 Install the library or the tool of exactly the driver's version, from the driver's source. In a

@@ -12,11 +12,6 @@ On HGX and DGX machines (A100, H100, H200, B200 with SXM) the fabric manager set
 Until it has, nvidia-smi works and CUDA does not: torch says "Error 802: system not yet
 initialized", also for a single GPU.
 
-## Evidence
-
-The service's state, each GPU's fabric state, and what torch said. A warning if torch still finds
-its GPUs.
-
 ## Cure
 
 Install the fabric manager of exactly the driver's version, start it, and let it start at boot. If

@@ -13,11 +13,6 @@ A GPU that has fallen off the bus (Xid 79) is gone until the next restart; jobs 
 died, and jobs that want all GPUs fail or hang. A GPU held by vfio-pci is reserved on purpose: a
 note as long as other GPUs are there.
 
-## Evidence
-
-The missing GPUs with their bus addresses and the kernel driver that holds them, how many GPUs are
-listed, and the Xid errors of that address.
-
 ## Cure
 
 Read the kernel's log, then restart (a full power cycle helps if a restart does not). If it happens

@@ -11,10 +11,6 @@ torch says "CUDA-capable device(s) is/are busy or unavailable" although memory i
 exclusive mode one process may use the GPU: a second one, also a data loader's worker that touches
 CUDA, is refused.
 
-## Evidence
-
-The mode of each such GPU, and the process that is on it.
-
 ## Cure
 
 Set the mode back to default. It is set again at boot by whoever chose it, often a cluster's

@@ -10,10 +10,6 @@ Boot. Causes with their own page (ENV001 to ENV014) are reported there instead.
 
 No program can use the GPU.
 
-## Evidence
-
-What NVML and nvidia-smi say, the driver's version, the modules that are loaded, and Xid errors.
-
 ## Cure
 
 It depends on the message. "GPU is lost": restart. "Unknown Error" in a container: restart it (on

@@ -8,10 +8,6 @@ The interpreter answered, but torch is not among its packages.
 
 `import torch` ends with ModuleNotFoundError. Often torch is there, in another Python.
 
-## Evidence
-
-The interpreter's path and version, the GPU here, and other Pythons on this machine that have torch.
-
 ## Cure
 
 Install the build of torch that fits this machine's GPU and driver, or run the Python that has it.

@@ -10,10 +10,6 @@ their own check.
 `torch.cuda.is_available()` is False and the training runs on the processor: often 10 to 100 times
 slower. pip keeps an installed CPU build, because its version satisfies every requirement.
 
-## Evidence
-
-torch's version and build, the GPU, and the build that fits it.
-
 ## Cure
 
 Remove the CPU build and install the one named.

@@ -10,10 +10,6 @@ Nothing runs. The error's last line shows which of a few causes it is: a CUDA li
 missing, a system library in front of the wheel's own, the Visual C++ runtime missing on Windows,
 NumPy 2 with a torch built for NumPy 1, or a C library older than the wheel needs.
 
-## Evidence
-
-The last line of the error, torch's version, and LD_LIBRARY_PATH where it plays a part.
-
 ## Cure
 
 By the cause: reinstall torch together with its libraries, remove the foreign folder from

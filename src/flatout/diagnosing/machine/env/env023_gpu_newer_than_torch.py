@@ -10,10 +10,6 @@ code that the driver could translate for it.
 torch sees the GPU, and the first operation ends with "CUDA error: no kernel image is available for
 execution on the device".
 
-## Evidence
-
-The GPU with its compute capability, and the architectures in this torch.
-
 ## Cure
 
 Install a release and build that hold kernels for this GPU.

@@ -10,10 +10,6 @@ torch warns that the GPU is not supported, and the first operation ends with "no
 available". Newer wheels leave old architectures out: those for CUDA 12.8 begin with Volta or
 Turing, those for CUDA 13 with Turing.
 
-## Evidence
-
-The GPU with its compute capability, and the architectures in this torch.
-
 ## Cure
 
 Install a build that still holds kernels for it (CUDA 12.6 or 11.8 of an older release). Where

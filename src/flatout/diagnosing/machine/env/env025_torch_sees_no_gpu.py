@@ -10,11 +10,6 @@ it out, no closed device file, no driver too old for torch's CUDA.
 
 The training runs on the processor, or stops with "No CUDA GPUs are available".
 
-## Evidence
-
-The error of CUDA's initialisation, torch's build, and the driver's version. "CUDA unknown error"
-after a suspend means that the module nvidia_uvm lost its state.
-
 ## Cure
 
 Load nvidia_uvm again (that needs no restart when nothing uses the GPU), else restart.

@@ -11,10 +11,6 @@ torch itself does not use the toolkit: its wheels bring their own CUDA, so runni
 not affected. Only building CUDA extensions is: torch.utils.cpp_extension refuses another major
 version and warns of another minor one.
 
-## Evidence
-
-The toolkit's path and version, and torch's CUDA.
-
 ## Cure
 
 Nothing, unless you build extensions. Then install the toolkit of torch's CUDA version (in a conda

@@ -11,10 +11,6 @@ CUDA extensions (flash-attn, apex, DeepSpeed's kernels, your own) are compiled w
 comes first: they fail to build, or build and crash on import. torch without extensions is not
 affected.
 
-## Evidence
-
-Each toolkit with its version, which one comes first, and torch's CUDA.
-
 ## Cure
 
 Let CUDA_HOME and PATH name the one that fits.

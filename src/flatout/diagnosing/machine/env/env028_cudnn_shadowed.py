@@ -13,11 +13,6 @@ CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH or a crash in the first convolution. Bu
 path, and LD_PRELOAD, take all of the foreign cuDNN; torch stops with "cuDNN version
 incompatibility", or runs with an untested and often slower one.
 
-## Evidence
-
-Path and version of the foreign library, the variable that leads to it, the version that torch
-brings, and the version that torch says it loaded.
-
 ## Cure
 
 Remove the folder from the variable. torch needs no CUDA folder in LD_LIBRARY_PATH at all.

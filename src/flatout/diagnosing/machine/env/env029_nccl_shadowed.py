@@ -12,10 +12,6 @@ LD_PRELOAD always wins. LD_LIBRARY_PATH wins for builds of torch that do not bri
 ends in "undefined symbol: ncclCommRegister" and the like; ranks with different ones hang. With
 pip's wheels LD_LIBRARY_PATH does not affect torch itself: then this is a note.
 
-## Evidence
-
-Path and version of the foreign library, the variable, and the version that torch brings.
-
 ## Cure
 
 Remove it from the variable, on every machine of the job. Keep it where it is intended (a vendor's

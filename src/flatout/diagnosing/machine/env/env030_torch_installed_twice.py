@@ -10,10 +10,6 @@ search path.
 Which copy is imported depends on the order of the search path; files of both mix, so that imports
 fail with undefined symbols or the wrong CUDA is used. An update changes one copy and not the other.
 
-## Evidence
-
-Each copy with its version, folder and installer.
-
 ## Cure
 
 Remove every copy, then install torch once.

@@ -11,10 +11,6 @@ a small C file at its first launch and needs gcc or clang. Without one, compiled
 "Failed to find C compiler" or InvalidCxxCompiler. On Windows this is a note: most jobs there do not
 compile.
 
-## Evidence
-
-The compilers that were looked for, and torch's version.
-
 ## Cure
 
 Install the system's compiler; in a conda environment without administrator's rights, conda's.

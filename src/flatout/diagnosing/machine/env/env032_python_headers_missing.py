@@ -10,10 +10,6 @@ package separate from Python.
 Triton builds a C file against Python.h at the first launch of a kernel, torch.compile does so on
 CPU, and so does every extension: "fatal error: Python.h: No such file or directory".
 
-## Evidence
-
-The interpreter with its version.
-
 ## Cure
 
 Install the package with the headers of exactly this Python version.

@@ -11,10 +11,6 @@ because Triton is missing: there torch's wheels do not bring it.
 torch.compile stops with "Cannot find a working triton installation", and libraries that bring
 Triton kernels do not import.
 
-## Evidence
-
-torch's version and build, and the packages looked for.
-
 ## Cure
 
 Install the Triton that this torch release was built with. On Windows: triton-windows, a port that

@@ -11,11 +11,6 @@ longer support this Python.
 pip finds no matching wheel ("No matching distribution found for torch"), or quietly installs a
 release from years ago.
 
-## Evidence
-
-The Python version, the newest torch release with the Pythons that it supports, and the last release
-for this Python.
-
 ## Cure
 
 A new environment with a Python that torch supports.

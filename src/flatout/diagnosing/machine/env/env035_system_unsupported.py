@@ -12,10 +12,6 @@ pip finds no wheel at all, or the import ends with "version GLIBC_2.28 not found
 release still fits, it is a warning. If a torch already works here, nothing is wrong now, and it is
 a note that newer releases will not install.
 
-## Evidence
-
-This system's versions, and those that the newest torch needs.
-
 ## Cure
 
 A newer system, or a container with one (the GPU's driver stays that of the host).

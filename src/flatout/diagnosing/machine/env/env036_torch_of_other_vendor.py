@@ -10,10 +10,6 @@ whose only training GPU is AMD's. Integrated GPUs do not count.
 `torch.cuda.is_available()` is False, and the training runs on the processor. On Linux a plain
 `pip install torch` brings the CUDA build whatever GPU is there.
 
-## Evidence
-
-torch's build and the GPU.
-
 ## Cure
 
 Replace it with the build for this GPU.

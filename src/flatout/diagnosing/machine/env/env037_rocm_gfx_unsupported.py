@@ -9,10 +9,6 @@ alike taken into account.
 
 The first kernel ends with "HIP error: invalid device function" or a segmentation fault.
 
-## Evidence
-
-The GPU with its gfx number, and the list in this torch.
-
 ## Cure
 
 If ROCm holds kernels for a close relative (gfx1030 for the rest of RDNA 2, gfx1100 for the rest of

@@ -9,10 +9,6 @@ macOS on Apple silicon, and an x86-64 process.
 torch's x86-64 wheels hold no MPS, so the GPU is out of reach; they ended with torch 2.2; and every
 instruction is translated.
 
-## Evidence
-
-The processor, and the architecture of the process.
-
 ## Cure
 
 An arm64 Python, and a new environment with it.

@@ -9,11 +9,6 @@ built in.
 
 `device="mps"` fails and the training runs on the processor.
 
-## Evidence
-
-torch's version, whether MPS is built in, and the version of macOS. Newer releases of torch need
-newer ones: 12.3 at first, 13.0 for torch 2.5, 14.0 for torch 2.10.
-
 ## Cure
 
 Update macOS; if MPS is not built in, install torch's own wheel.

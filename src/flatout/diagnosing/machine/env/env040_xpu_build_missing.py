@@ -9,10 +9,6 @@ Max), no GPU of NVIDIA or AMD beside it, and a torch for CPU or CUDA.
 
 `torch.xpu.is_available()` is False and the training runs on the processor.
 
-## Evidence
-
-torch's build and the GPU.
-
 ## Cure
 
 Replace it with the XPU build.

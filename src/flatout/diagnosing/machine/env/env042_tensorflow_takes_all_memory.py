@@ -11,10 +11,6 @@ itself, which cannot be seen from outside.
 TensorFlow maps nearly all memory of every GPU that it sees. torch, JAX or a second process beside
 it then stop with "CUDA out of memory" on an empty GPU.
 
-## Evidence
-
-TensorFlow's version, the GPU's memory, and torch in the same environment.
-
 ## Cure
 
 Set TF_FORCE_GPU_ALLOW_GROWTH=true, or call tf.config.experimental.set_memory_growth(gpu, True) for

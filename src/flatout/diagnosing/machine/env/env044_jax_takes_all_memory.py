@@ -10,10 +10,6 @@ torch for the GPU lives in the same environment, else a note.
 JAX preallocates 75 % of each GPU. A second process, or torch in the same one, then stops with "out
 of memory" on a GPU that does little.
 
-## Evidence
-
-JAX's version and plugin, and torch in the same environment.
-
 ## Cure
 
 XLA_PYTHON_CLIENT_PREALLOCATE=false lets it grow as needed; XLA_PYTHON_CLIENT_MEM_FRACTION=.40 takes

@@ -10,10 +10,6 @@ write a log. A GPU's variables count only if there is a GPU.
 CUDA_LAUNCH_BLOCKING=1 alone makes the host wait for every kernel: jobs with small kernels run at a
 fraction of their speed. Such lines stay in a shell's start file long after the bug is fixed.
 
-## Evidence
-
-Each variable with its value and what it costs.
-
 ## Cure
 
 Unset them, in this shell and where they are set.

@@ -9,10 +9,6 @@ TORCH_COMPILE_DISABLE=1 or TORCHDYNAMO_DISABLE=1, with a torch that has torch.co
 `torch.compile(model)` returns the model as it is, without a message: the job runs without fused
 kernels.
 
-## Evidence
-
-The variable with its value.
-
 ## Cure
 
 Unset it, in this shell and where it is set.

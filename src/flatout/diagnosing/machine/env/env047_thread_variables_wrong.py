@@ -10,10 +10,6 @@ several GPUs against each one's share of them.
 With one thread, operations on the processor (a whole training on CPU, or the data's preparation)
 use one core. With more threads than cores they take turns, which is slower than fewer.
 
-## Evidence
-
-The variable, the cores, and the share of each GPU.
-
 ## Cure
 
 Unset it: torch takes one thread for each physical core. torchrun sets 1 itself where it is unset;

@@ -11,10 +11,6 @@ The user site comes before the environment's folder on Python's path. An old `pi
 then decides which torch, NumPy or CUDA library runs in every environment with the same Python
 version, whatever you install into it.
 
-## Evidence
-
-Each package with its version and folder.
-
 ## Cure
 
 PYTHONNOUSERSITE=1 hides the folder; then install missing packages into the environment.

@@ -11,10 +11,6 @@ torch stops at its first use of the GPU with "Unrecognized CachingAllocator opti
 parsing". `backend:cudaMallocAsync` ignores the options of torch's own allocator. With two
 variables that differ, torch takes some options from the one and some from the other.
 
-## Evidence
-
-The variable with its value, and each fault in it.
-
 ## Cure
 
 Set one variable with options that this torch knows.

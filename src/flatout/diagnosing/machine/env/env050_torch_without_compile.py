@@ -9,10 +9,6 @@ The version of the installed torch.
 2.0 brought torch.compile, scaled_dot_product_attention (FlashAttention) and fused optimizers; newer
 GPUs need later releases still. Programs written for 1.x run on 2.x almost always unchanged.
 
-## Evidence
-
-The installed version and the newest.
-
 ## Cure
 
 Install the release that fits this machine.

@@ -12,10 +12,6 @@ torchvision and torchaudio are compiled against one torch release: with another 
 "operator torchvision::nms does not exist" or undefined symbols. A CUDA library in another version
 is untested: it has caused wrong results and slow kernels.
 
-## Evidence
-
-Each package with its version and the one that fits.
-
 ## Cure
 
 Install the versions that belong together.

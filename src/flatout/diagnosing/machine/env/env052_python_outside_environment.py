@@ -10,10 +10,6 @@ is merely switched on in every shell does not count while another environment's 
 You install packages into the environment, but run others from elsewhere: "No module named torch"
 right after installing it.
 
-## Evidence
-
-The variable and the interpreter's path.
-
 ## Cure
 
 Call the environment's own Python, or leave the environment.

@@ -10,10 +10,6 @@ processor beside a GPU of NVIDIA's do not count, unless torch is built for ROCm.
 ROCm finds no GPU: `torch.cuda.is_available()` is False, rocminfo says "Unable to open /dev/kfd
 read-write: Permission denied".
 
-## Evidence
-
-Each file with its mode and group, and the user's groups.
-
 ## Cure
 
 Add the user to the group that owns the files (render, on some systems video), and log in again.

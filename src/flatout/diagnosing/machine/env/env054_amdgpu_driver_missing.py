@@ -8,10 +8,6 @@ An AMD GPU on the bus without a kernel driver, and no module amdgpu.
 
 Without amdgpu there is no /dev/kfd, and ROCm finds no GPU.
 
-## Evidence
-
-The GPU with its bus address, and the loaded modules.
-
 ## Cure
 
 Load the module; if the kernel has none for this GPU, install AMD's driver.

@@ -10,10 +10,6 @@ torch's wheels bring ROCm's user-space part; the kernel driver comes from the sy
 supports them two releases apart. Further apart torch may see no GPU, which makes this a warning; if
 torch works it is a note, since extensions are then built with another ROCm than torch.
 
-## Evidence
-
-Both releases, and whether torch sees a GPU.
-
 ## Cure
 
 Install the torch for this ROCm, or AMD's driver of torch's release.

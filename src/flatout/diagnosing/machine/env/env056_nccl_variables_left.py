@@ -11,10 +11,6 @@ Without P2P and NVLink every gradient goes through main memory; without InfiniBa
 TCP. All-reduce runs at a fraction of the bandwidth. Such settings are work-arounds for hangs, and
 stay in place after the cause is gone.
 
-## Evidence
-
-Each variable, and the link that it switches off.
-
 ## Cure
 
 Unset it and measure again; if the job then hangs, the cause is the network or the IOMMU.

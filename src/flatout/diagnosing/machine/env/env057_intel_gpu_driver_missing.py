@@ -9,10 +9,6 @@ an XPU build of torch that imports and sees no GPU although the kernel driver ho
 
 `torch.xpu.is_available()` is False.
 
-## Evidence
-
-The GPU, its kernel driver, and torch's answer.
-
 ## Cure
 
 Install the compute runtime and Level Zero; for the kernel driver a kernel that knows the GPU.

@@ -8,10 +8,6 @@
 
 Debug builds check everything and are compiled without optimisation: many times slower on the host.
 
-## Evidence
-
-torch's version and folder.
-
 ## Cure
 
 Install the ordinary wheel, or build with DEBUG=0.

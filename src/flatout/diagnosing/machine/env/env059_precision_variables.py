@@ -12,10 +12,6 @@ do without tensor cores, whatever the program sets, at a fraction of their speed
 TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 does the opposite: all float32 matrix products are rounded to
 TF32, even if the program asked for full precision; that is a note.
 
-## Evidence
-
-The variable with its value, and the GPU.
-
 ## Cure
 
 Unset it and let the program choose: torch.set_float32_matmul_precision.

@@ -11,10 +11,6 @@ Each worker process of a DataLoader hands its batches over in shared memory. Whe
 worker is killed: "DataLoader worker is killed by signal: Bus error", or "No space left on device".
 NCCL between GPUs of one machine uses it too.
 
-## Evidence
-
-The size and free space of /dev/shm, the main memory, the kind of container.
-
 ## Cure
 
 Start the container with a larger one (Docker: --shm-size or --ipc=host; Kubernetes: an emptyDir of

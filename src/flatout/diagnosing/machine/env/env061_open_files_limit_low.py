@@ -10,10 +10,6 @@ where 256 is usual, a note), else a note.
 Every tensor that a DataLoader worker hands over holds a file descriptor, and so does every socket
 between ranks. A program at its limit ends with "Too many open files", often only after hours.
 
-## Evidence
-
-The soft and the hard limit of this process.
-
 ## Cure
 
 Raise the soft limit in the shell that starts the program, and for later logins in

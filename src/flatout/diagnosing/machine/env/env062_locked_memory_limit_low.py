@@ -10,10 +10,6 @@ An InfiniBand or RoCE port is active, and this process may lock less than 1 GiB 
 RDMA needs its buffers locked in memory. With a low limit NCCL fails ("ibv_reg_mr failed", "Cannot
 allocate memory") or falls back to TCP, at a fraction of the speed.
 
-## Evidence
-
-The limit, and the active ports.
-
 ## Cure
 
 Make the limit unlimited: /etc/security/limits.d for logins, --ulimit memlock=-1 for a container.

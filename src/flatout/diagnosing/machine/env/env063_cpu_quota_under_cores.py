@@ -11,10 +11,6 @@ Programs count the visible cores and start as many threads and workers. The kern
 them for the rest of each 100 ms once the quota is used up: everything stutters, and more threads
 make it slower.
 
-## Evidence
-
-The quota in cores, the visible cores, and OMP_NUM_THREADS where it is set.
-
 ## Cure
 
 Give the container more, or tell the programs the real number: OMP_NUM_THREADS, and num_workers of

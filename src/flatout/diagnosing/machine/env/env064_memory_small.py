@@ -11,10 +11,6 @@ Checkpoints and datasets pass through main memory, and each loader worker takes 
 is smaller than the GPU's, torch.load of a large checkpoint is killed by the kernel, and offloading
 does not help.
 
-## Evidence
-
-The main memory, its limit if any, and the memory of the GPUs.
-
 ## Cure
 
 More memory or a higher limit. With little memory these work: torch.load(mmap=True), safetensors,

@@ -11,10 +11,6 @@ routinely, only the first is reported.
 A page in swap costs a disk access instead of 0.1 microseconds. A loader whose workers are swapped
 out can be a thousand times slower, and no message says why.
 
-## Evidence
-
-Swap used and in all, main memory available and in all.
-
 ## Cure
 
 Find out which program takes the memory, use fewer loader workers or a smaller cache, then empty the

@@ -10,10 +10,6 @@ error), or less than 10 GiB and less than 5 % (a warning).
 A checkpoint that does not fit ends the run and may leave a broken file behind; compiled kernels and
 downloads fail with "No space left on device", often far from the cause.
 
-## Evidence
-
-The folder, its file system, and that system's free space and size.
-
 ## Cure
 
 Find the files that take the space; empty caches, which refill by themselves; move temporary files

@@ -11,10 +11,6 @@ Training reads thousands of small files per second in random order. A hard disk 
 reads per second, an SSD many thousands; through 9p and over a network each one waits for the other
 side.
 
-## Evidence
-
-The folder, its file system, and the kind of disk.
-
 ## Cure
 
 Copy the data to a local SSD (in WSL: to the home folder of Linux), or pack it into few large files

@@ -10,10 +10,6 @@ Every thread counts: eight ranks with eight loader workers each, and the thread 
 the libraries in each of them, are thousands. Then "Resource temporarily unavailable" or
 "pthread_create failed" ends the program.
 
-## Evidence
-
-The limit, and the cores.
-
 ## Cure
 
 Raise the limit for logins in /etc/security/limits.d; in a container: --pids-limit and --ulimit.

@@ -10,11 +10,6 @@ it. With fewer than four per GPU it is a warning, else a note.
 Loader workers and threads inherit the affinity: all of them share these few cores. Under Slurm that
 is the number requested; otherwise it is often left over from a library or a launcher that pins.
 
-## Evidence
-
-The cores of the affinity, the hardware threads of the machine, the GPUs, and variables of OpenMP
-that pin.
-
 ## Cure
 
 Ask the batch system for more cores per task, or lift the pinning in the shell.

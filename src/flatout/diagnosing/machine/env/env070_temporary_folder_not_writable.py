@@ -10,10 +10,6 @@ torch.compile and Triton keep compiled kernels there, pip unpacks there, loader 
 put their sockets there. The messages differ: "No usable temporary directory found", "Permission
 denied".
 
-## Evidence
-
-The folder, its file system, and TMPDIR where it is set.
-
 ## Cure
 
 Use a folder of one's own as TMPDIR, or give the shared one its usual mode back.

@@ -10,10 +10,6 @@ that translates.
 Copies from GPU to GPU should go straight over PCIe. With a translating IOMMU (and ACS) they go up
 to the processor and back, at a fraction of the speed, and NCCL has been seen to hang.
 
-## Evidence
-
-The GPUs, how their pairs are connected, and that the IOMMU translates.
-
 ## Cure
 
 Boot with iommu=pt (passthrough), or switch the IOMMU off in the firmware if no virtual machine

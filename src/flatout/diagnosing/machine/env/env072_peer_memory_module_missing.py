@@ -11,10 +11,6 @@ dma-buf can do the same.
 GPUDirect RDMA lets the network card read GPU memory itself. Without it every byte between machines
 is first copied to main memory: less bandwidth and more latency for NCCL.
 
-## Evidence
-
-The active ports, the GPUs, the loaded modules, and which kernel module of NVIDIA is in use.
-
 ## Cure
 
 Load nvidia_peermem now and at every start. It comes with NVIDIA's driver and needs the RDMA stack

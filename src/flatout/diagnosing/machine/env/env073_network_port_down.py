@@ -11,10 +11,6 @@ healthy ports as GPUs remain, it is a note: the others may be for storage.
 NCCL spreads its rings over all ports, and a ring is as fast as its slowest link: one port at a
 quarter of the rate slows every all-reduce of the whole job.
 
-## Evidence
-
-Every InfiniBand port that differs, with state and rate, and the state and rate of most ports.
-
 ## Cure
 
 Look at the port's state and error counters; reseat or change the cable; "init" means that no subnet

@@ -9,10 +9,6 @@ The main memory of WSL 2 is below 16 GiB or below the memory of the largest GPU.
 WSL 2 is a virtual machine to which Windows gives half of its memory by default. Large checkpoints,
 datasets and many loader workers are killed there, although Windows has memory to spare.
 
-## Evidence
-
-The memory of WSL, and the GPU's.
-
 ## Cure
 
 Write a larger number into .wslconfig in the Windows home folder, and restart WSL.

@@ -11,10 +11,6 @@ Nothing about torch can be known then, and all findings about it are missing: "h
 than it seems. On Windows the file under WindowsApps is often not Python but a link to the Microsoft
 Store.
 
-## Evidence
-
-The interpreter's path, its version if it reported one, and how it ended.
-
 ## Cure
 
 Name the interpreter that runs the training with --python; where it is too old, make an environment

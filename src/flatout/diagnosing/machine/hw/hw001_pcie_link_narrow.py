@@ -12,11 +12,6 @@ are left out: their PCIe figures are placeholders.
 Half of the lanes is half of the bandwidth between main memory and GPU: copies of batches,
 offloading, and, without NVLink, the exchange between GPUs.
 
-## Evidence
-
-Lanes now and at most, the generation, and the bandwidth that follows (one direction, before
-overhead).
-
 ## Cure
 
 Put the card into a slot wired with all lanes (the board's manual says which, and which M.2 slots

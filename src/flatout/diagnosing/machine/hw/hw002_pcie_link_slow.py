@@ -10,11 +10,6 @@ processor chip to chip.
 
 Each generation down halves the bandwidth between main memory and GPU.
 
-## Evidence
-
-The generation of the link at most, that of the card, and the bandwidth that follows (one direction,
-before overhead).
-
 ## Cure
 
 Use a slot of the newer generation, set it to Auto in the firmware, and take out a riser cable that

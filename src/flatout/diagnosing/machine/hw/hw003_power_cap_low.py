@@ -10,10 +10,6 @@ note: on battery, or in a quiet profile, the laptop lowers it by itself.
 Under full load the clocks fall until the power fits. The limit was set on purpose (heat, noise, a
 weak power supply) or forgotten; training loses up to the same share of speed.
 
-## Evidence
-
-The limit now, by default and at most, in watts.
-
 ## Cure
 
 Restore the default, unless the limit is intended. The setting does not survive a restart.

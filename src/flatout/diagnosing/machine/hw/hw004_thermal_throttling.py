@@ -9,10 +9,6 @@ The driver names heat as a reason for lower clocks: sw_thermal_slowdown or hw_th
 The clocks fall by a third or more until the temperature does: every step takes longer, and with
 several GPUs all wait for the hottest.
 
-## Evidence
-
-The reasons, the temperature and that of the slowdown, the clock now and at most.
-
 ## Cure
 
 Check for dust, blocked or failed fans, a rack or room that is too warm, and cards without a gap

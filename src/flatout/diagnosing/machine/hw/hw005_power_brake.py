@@ -9,10 +9,6 @@ The driver names hw_power_brake_slowdown, or hw_slowdown without heat, as a reas
 The server's power supply triggers an emergency brake: clocks fall to a half or less. Training
 continues at half its speed, and nothing else reports it.
 
-## Evidence
-
-The reasons, the clock now and at most, and the power now.
-
 ## Cure
 
 The GPU is not the cause: check the power supplies, their cables (a separate one for each plug) and

@@ -10,10 +10,6 @@ note.
 The program that read the broken word was ended (Xid 48, 94 or 95: "uncorrectable ECC error
 encountered"). A few in years happen; more of them mean that the memory fails.
 
-## Evidence
-
-The errors since the driver was loaded and in the card's lifetime, retired pages or rows.
-
 ## Cure
 
 Save running work, reset the GPU so that the broken rows are replaced, and test it. If the errors

@@ -11,10 +11,6 @@ A broken row that waits stays in use until the reset: every program that touches
 has few spare rows; when they are used up, and remapping fails, it must be replaced. A card retires
 64 pages at most.
 
-## Evidence
-
-The pending and failed repairs, and the number of retired pages.
-
 ## Cure
 
 Waiting: reset the GPU (or restart the machine) when nothing runs on it. Failed: take the GPU out of

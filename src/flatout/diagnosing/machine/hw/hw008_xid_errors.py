@@ -18,10 +18,6 @@ the program or the hardware is at fault:
 The driver's own words say why a program died, where CUDA only says "unspecified launch failure" or
 "device-side assert", and whether running it again can help.
 
-## Evidence
-
-Each number with its count, GPU, meaning and the last message.
-
 ## Cure
 
 By number: fix the program (compute-sanitizer), reset the GPU, update the driver, or have the

@@ -11,10 +11,6 @@ because it cannot see their instances.
 A CUDA program uses exactly one instance, with its part of the memory and cores; several instances
 cannot be combined, and they cannot exchange data directly.
 
-## Evidence
-
-The instances by profile, and the memory of the whole GPU.
-
 ## Cure
 
 To train on the whole GPU: switch MIG off when nothing runs on it. To choose an instance: its UUID

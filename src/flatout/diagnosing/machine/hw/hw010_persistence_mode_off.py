@@ -11,10 +11,6 @@ there it costs battery.
 When the last program ends, the driver unloads the GPU's state; the next program waits for one to
 several seconds per GPU, and settings such as power limits and clocks are lost.
 
-## Evidence
-
-The GPUs with persistence mode off.
-
 ## Cure
 
 Run NVIDIA's persistence daemon (on Ubuntu with an addition, since its service starts the daemon

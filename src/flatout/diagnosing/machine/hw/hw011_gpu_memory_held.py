@@ -10,10 +10,6 @@ own programs are left out.
 Training cannot use the memory that they hold: "CUDA out of memory" comes early, and a batch size
 found while they run is too small for later. Often it is a notebook or a crashed run that lives on.
 
-## Evidence
-
-Each program with process number, name and memory.
-
 ## Cure
 
 See whose it is and since when; end it if it is yours and forgotten, or use another GPU.

@@ -9,10 +9,6 @@ The largest GPU with its own memory has less than 6 GiB.
 The weights, gradients and Adam's state of a model take about 16 bytes per parameter in float32:
 with 4 GiB that is a model of 270 million parameters at most, activations not counted.
 
-## Evidence
-
-The GPU and its memory.
-
 ## Cure
 
 What works: bf16 or fp16 autocast, small batches with gradient accumulation, activation

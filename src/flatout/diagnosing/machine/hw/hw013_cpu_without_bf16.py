@@ -10,10 +10,6 @@ BF16 on ARM).
 Mixed precision, which makes training on newer processors two to several times faster, is slower
 than float32 here.
 
-## Evidence
-
-The processor, and which of the instructions it has.
-
 ## Cure
 
 Stay with float32. A machine with bfloat16 (Intel Sapphire Rapids, AMD Zen 4, AWS Graviton 3 and

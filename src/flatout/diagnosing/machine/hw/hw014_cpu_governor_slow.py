@@ -10,10 +10,6 @@ the like). Under intel_pstate and amd-pstate-epp powersave is the ordinary, fast
 The cores stay at their lowest clock, or climb slowly: Python, kernel launches and loader workers
 all run at half the speed or less, and the GPU waits.
 
-## Evidence
-
-The governor, the driver and the processor.
-
 ## Cure
 
 Set the governor to performance (or schedutil).

@@ -10,10 +10,6 @@ Pairs of GPUs whose shortest path crosses the link between processors or between
 Every exchange of gradients between them passes that link: some GB/s to 20 GB/s, with NVLink it is
 hundreds. Data-parallel training of large models is then bound by the exchange.
 
-## Evidence
-
-The pairs by the path between them.
-
 ## Cure
 
 Keep ranks that talk most (tensor parallel) on close GPUs; exchange less often (gradient

@@ -10,10 +10,6 @@ GPUs in the same machine are up. Cards that only lack the bridge are left out.
 Each connection carries its share of the bandwidth between GPUs, and NCCL goes at the pace of the
 weakest GPU: one of 18 down slows all of them; all down means exchange over PCIe.
 
-## Evidence
-
-Per GPU how many connections are up and down.
-
 ## Cure
 
 Look at the state and the error counters, reset all GPUs (restart), reseat bridges. If the same

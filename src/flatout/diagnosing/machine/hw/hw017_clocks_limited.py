@@ -9,10 +9,6 @@ clock is at least 5 % lower than that of other GPUs of the same model.
 
 Speed falls with the clock. Locked clocks are useful for benchmarks, and often forgotten afterwards.
 
-## Evidence
-
-The reason, the clock now and at most, and that of its peers.
-
 ## Cure
 
 Let the driver choose the clocks again.

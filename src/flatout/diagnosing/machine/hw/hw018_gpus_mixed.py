@@ -9,10 +9,6 @@ GPUs of one maker and different models, each with its own memory.
 In data-parallel training all ranks wait for the slowest, and the batch must fit the smallest. torch
 numbers GPUs from the fastest, nvidia-smi by bus address: the same number may mean different cards.
 
-## Evidence
-
-The models with number and memory.
-
 ## Cure
 
 Train on the GPUs of one model (CUDA_VISIBLE_DEVICES), number them alike

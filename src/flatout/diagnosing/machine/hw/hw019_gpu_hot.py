@@ -9,10 +9,6 @@ yet.
 
 A little more load, dust or summer, and the clocks fall. Memory ages faster in the heat.
 
-## Evidence
-
-The temperature, that of the slowdown, power and load now.
-
 ## Cure
 
 Clean and check fans and air flow; a power limit 10 to 20 % lower costs little speed and much heat.

@@ -10,10 +10,6 @@ compute.
 The desktop, browsers and video take that memory; it is missing for training, and it varies: the
 same job fits today and not tomorrow. Windows also ends kernels that run longer than two seconds.
 
-## Evidence
-
-The memory in use, in all, and by programs that compute.
-
 ## Cure
 
 Close browsers, plug the screen into the processor's own graphics if it has one, or log out of the

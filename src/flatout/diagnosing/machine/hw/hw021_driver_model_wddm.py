@@ -10,10 +10,6 @@ cards have no other model.
 Under WDDM Windows manages the card's memory and collects kernel launches into batches: launches
 take longer, memory may be paged out silently, and kernels beyond two seconds are ended.
 
-## Evidence
-
-The card and its driver model.
-
 ## Cure
 
 Switch the card to MCDM or, on older drivers, TCC, as administrator, and restart. The card can then

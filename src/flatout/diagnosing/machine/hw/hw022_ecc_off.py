@@ -10,10 +10,6 @@ A flipped bit then silently changes a weight, a gradient or an index. Over thous
 that happens. On GPUs with HBM correction costs no memory and no speed; with GDDR6 it costs about 6
 % of the memory.
 
-## Evidence
-
-The GPUs with ECC off.
-
 ## Cure
 
 Switch ECC on and restart (or reset the GPU), unless it is off on purpose.

@@ -10,10 +10,6 @@ nothing.
 
 Programs on one GPU take turns: training gets a share of it, and whatever is measured now is wrong.
 
-## Evidence
-
-The load, the power, and the visible programs (a container does not see others').
-
 ## Cure
 
 Wait, use an idle GPU, or end forgotten programs of your own.
