@@ -83,6 +83,13 @@ class Boost:
     """Largest relative error of rounding the factors of products under it, or 0 if they are not
     rounded."""
 
+    @property
+    def loads(self) -> bool:
+        """Whether it changes how batches are loaded, so those that workers have ready show nothing
+        of it.
+        """
+        return self.fills or self.switch is Switch.ITERATOR
+
 
 def _engaged_by_default() -> tuple[bool, str] | None:
     return (True, "")

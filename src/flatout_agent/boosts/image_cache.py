@@ -45,24 +45,15 @@ program ends, however it ends: the memory has no name and belongs to its process
 
 from __future__ import annotations
 
-import contextlib
-import math
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.boosts import speedup_of_wait
 from flatout_agent.limits import spare_memory
 from flatout_agent.speedups.images import jpeg_loading
-from flatout_agent.speedups.images.decoded_images import (
-    COUNT,
-    FULL,
-    HITS,
-    MISSES,
-    OFF,
-    SHARE,
-    Decoded,
-)
+from flatout_agent.speedups.images.decoded_images import SHARE, Decoded
+from flatout_agent.speedups.shared_log import HITS, OFF, Readiness
+from flatout_agent.speedups.workers.fresh_workers import with_fresh_workers
 
 if TYPE_CHECKING:
     import torch
@@ -79,12 +70,6 @@ BOOST = Boost(
     covered_by=("sample-cache",),
 )
 LEAST_ROOM = 64 << 20
-PATIENCE = 20
-"""After this many steps, a program that has opened no JPEG file is not expected to."""
-READY_SHARE = 0.95
-"""At this share of hits, the images still to be decoded make no difference."""
-LATELY = 1000
-"""The number of images over which the share is computed."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
@@ -110,14 +95,14 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
     if numbers[OFF]:
         raise Declined(decoded.engagement(before)[1])
     decoded.hold()
-    undo_workers = jpeg_loading.with_fresh_workers(target)
+    undo_workers = with_fresh_workers(target)
 
     def undo() -> None:
         decoded.let_go()
         undo_workers()
         _drop_unwanted()
 
-    ready = _Readiness(job, target, decoded)
+    ready = Readiness(job, target, decoded.log)
     return Applied(undo, lambda: decoded.engagement(before), ready.batches)
 
 
@@ -143,44 +128,6 @@ def by_hand(facts: JobFacts, params: Params) -> str:
             "image = opened(path).copy()",
         ]
     )
-
-
-class _Readiness:
-    """How long until one loader's files have all been decoded."""
-
-    def __init__(
-        self, job: Job, loader: torch.utils.data.DataLoader[Any], decoded: Decoded
-    ) -> None:
-        self._job, self._loader, self._decoded = job, weakref.ref(loader), decoded
-        self._began = job.steps
-        self._hits, self._misses = self._now()
-
-    def _now(self) -> tuple[int, int]:
-        numbers = self._decoded.log.numbers
-        return numbers[HITS], numbers[MISSES]
-
-    def batches(self) -> int:
-        """The number of batches, as far as known."""
-        loader, numbers = self._loader(), self._decoded.log.numbers
-        if loader is None or numbers[FULL] or numbers[OFF] or not self._decoded.holders:
-            return 0
-        hits, misses = self._now()
-        requests = hits + misses - self._hits - self._misses
-        if not requests and self._job.steps - self._began >= PATIENCE:
-            return 0
-        if requests >= LATELY:
-            share = (hits - self._hits) / requests
-            self._hits, self._misses = hits, misses
-            if share >= READY_SHARE:
-                return 0
-        counts = []
-        parts: tuple[Any, ...] = (loader.dataset, loader.sampler)
-        for part in parts:
-            with contextlib.suppress(Exception):  # endless, or the program's own
-                counts.append(len(part))
-        size = getattr(loader, "batch_size", None) or 1
-        missing = min(counts) - numbers[COUNT] if counts else 0
-        return max(0, math.ceil(missing / size))
 
 
 _known: list[Decoded] = []

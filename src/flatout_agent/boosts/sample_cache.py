@@ -2,7 +2,8 @@
 
 ## What it does
 Keeps a copy of each sample that the dataset returns, by its index. When an index is asked for
-again, the copy goes to the collate function instead. Only datasets that return the same sample for
+again, the copy goes to the collate function instead. Loader workers that are forked share the
+copies: a sample that one of them has read comes from memory in all of them. Only datasets that return the same sample for
 the same index are cached: from the first epoch on, some samples are read twice and compared bit for
 bit, and the random generators and the dataset's attributes are checked around every read.
 
@@ -12,7 +13,8 @@ of it again for the same result. Nothing is gained in the first epoch: a program
 sample once gets no faster, and that cannot be known beforehand.
 
 ## When it does nothing
-With loader workers, each of which would need memory of its own; for an IterableDataset, a dataset
+With loader workers that are not forked, which share no memory, or that the loader keeps for all
+epochs (`persistent_workers`) and had already started; for an IterableDataset, a dataset
 without a length, one that loads whole batches by itself (`__getitems__`), one of tensors in memory,
 one that holds random generators or whose code names one; if little of a step is spent waiting for
 data; if all samples would take more than a quarter of the free memory, within the control group's
@@ -46,8 +48,11 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_wait
 from flatout_agent.limits import spare_memory
-from flatout_agent.speedups.samples import kept_samples, samples
+from flatout_agent.speedups.samples import kept_samples, samples, shared_samples
+from flatout_agent.speedups.samples.kept_samples import KeptSamples
+from flatout_agent.speedups.samples.shared_samples import SharedSamples
 from flatout_agent.speedups.workers import worker_safety
+from flatout_agent.speedups.workers.fresh_workers import SPAWNED, why_not_fresh
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +90,10 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
     reason = _why_not_target(target)
     if reason is not None:
         raise Declined(reason)
+    if target.num_workers:
+        shared = shared_samples.of_loader(job, target)
+        shared.begin()
+        return Applied(shared.rest, shared.engagement, shared.batches_to_ready)
     cache = kept_samples.of_loader(job, target)
     undo_layer = job.wrap_batches(target, cache.layer)
     cache.begin()
@@ -98,7 +107,11 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
 
 def forget(job: Job) -> None:
     """Release the samples that outlasted `undo`."""
-    for cache in kept_samples.of_job(job):
+    caches: list[KeptSamples | SharedSamples] = [
+        *kept_samples.of_job(job),
+        *shared_samples.of_job(job),
+    ]
+    for cache in caches:
         cache.forget()
 
 
@@ -124,8 +137,8 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 
 
 def _why_not(loader: LoaderFacts) -> str | None:
-    if loader.num_workers:
-        return f"the loader has {loader.num_workers} workers, each with memory of its own"
+    if loader.num_workers and loader.start_method != "fork":
+        return SPAWNED
     if loader.iterable:
         return "an IterableDataset: its samples have no index"
     if loader.dataset == "TensorDataset":
@@ -138,8 +151,9 @@ def _why_not_target(loader: torch.utils.data.DataLoader[Any]) -> str | None:
 
     data = torch.utils.data
     dataset: Any = loader.dataset
-    if loader.num_workers:
-        return f"the loader has {loader.num_workers} workers, each with memory of its own"
+    reason = why_not_fresh(loader) if loader.num_workers else None
+    if reason is not None:
+        return reason
     if isinstance(dataset, data.IterableDataset):
         return "an IterableDataset: its samples have no index"
     try:

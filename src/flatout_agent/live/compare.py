@@ -8,7 +8,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 from flatout_agent import wire
-from flatout_agent.boost import Switch
 from flatout_agent.live import decide
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate
@@ -109,7 +108,7 @@ class Comparer:
         self._earlier.discard(key)
         began, self._began_step = self.machinery.now(), self.machinery.steps()
         left_s = self._left_s(group)
-        loads = any(candidate.boost.switch is Switch.ITERATOR for candidate in group)
+        loads = any(candidate.boost.loads for candidate in group)
         promised = math.prod(candidate.promise for candidate in group)
         self.measure.begin()
         self.measure.left_s = self.run_left_s()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flatout_agent import wire
-from flatout_agent.boost import Moment, Risk, Switch
+from flatout_agent.boost import Moment, Risk
 from flatout_agent.boosts import load
 from flatout_agent.live import candidates, decide, expected, measure
 from flatout_agent.live.budget import Budget
@@ -360,8 +360,7 @@ class Tuning:
         chosen: list[Candidate] = []
         for candidate in sorted(self.untried, key=lambda c: (-c.promise, c.id)):
             boost = candidate.boost
-            later = boost.compiles or boost.fills or candidate.variant
-            if later or boost.switch is Switch.ITERATOR:
+            if boost.compiles or boost.loads or candidate.variant:
                 continue
             if candidate.likely_harm > max(RISKY, candidate.likely_gain):
                 continue  # it is tried alone
@@ -463,7 +462,7 @@ class Tuning:
         cost_s = self._cost_s([candidate]) + compile_s
         replaced = [other.promise for other in self.state.kept if other.id == candidate.id]
         gain = candidate.promise / max(replaced, default=1.0)
-        loads = candidate.boost.switch is Switch.ITERATOR
+        loads = candidate.boost.loads
         pairs = 1 if gain > QUICK_GAIN else PAIRS_ON_AVERAGE
         expected_s = cost_s + (pairs - 1) * self.measure.pair_s(loads)
         worth = part * replace(candidate, promise=gain).likely_gain / expected_s
@@ -500,7 +499,7 @@ class Tuning:
 
     def _cost_s(self, group: Sequence[Candidate]) -> float:
         """The least seconds of a try: the Guard, and one pair."""
-        loads = group[0].boost.switch is Switch.ITERATOR
+        loads = group[0].boost.loads
         guard_s = 0.0 if group[0].boost.moment is Moment.LOADER else GUARD_UNITS * self.state.now_s
         return guard_s + self.measure.pair_s(loads)
 
@@ -907,7 +906,7 @@ class Tuning:
         must be beyond doubt.
         """
         share = 0.5 if self.budget.reserved_s else 2 / 3
-        loads = group[0].boost.switch is Switch.ITERATOR  # its blocks are long
+        loads = group[0].boost.loads  # its blocks are long
         late = self.comparer.affordable_pairs() < 2
         long = late and self.measure.pair_s() > LONG_PAIR_S
         pairs = 2 if long or (loads and answer.gain > QUICK_GAIN) else decide.FEWEST

@@ -31,8 +31,9 @@ from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import image_cache as boost
 from flatout_agent.job import Job
+from flatout_agent.speedups import shared_log
 from flatout_agent.speedups.images import decoded_images, jpeg_loading
-from flatout_agent.speedups.images.decoded_images import COUNT, FULL, HITS, MISSES, OFF, USED, Log
+from flatout_agent.speedups.shared_log import COUNT, FULL, HITS, MISSES, OFF, USED, Log
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.wire import BoostOrder, JobFacts, LoaderFacts
 from photos import photographs
@@ -747,11 +748,11 @@ def test_it_does_not_wait_where_nothing_is_decoded(tmp_path: Path, monkeypatch: 
     loader, job = loader_of(photos(tmp_path, 12)), Job()
     applied = boost.apply(job, loader, {})
     try:
-        job.steps += boost.PATIENCE
+        job.steps += shared_log.PATIENCE
         assert applied.steps_to_ready() == 0
         next(iter(loader))
         assert applied.steps_to_ready() == 5
-        monkeypatch.setattr(boost, "LATELY", 38)  # the same files again and again
+        monkeypatch.setattr(shared_log, "LATELY", 38)  # the same files again and again
         for _ in range(18):
             next(iter(loader))
         assert applied.steps_to_ready() == 5

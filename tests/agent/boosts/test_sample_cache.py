@@ -33,7 +33,7 @@ from flatout_agent.boosts import sample_cache as boost
 from flatout_agent.job import Job
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.run import LiveWatch
-from flatout_agent.speedups.samples import kept_samples, samples
+from flatout_agent.speedups.samples import cached_reads, kept_samples, samples
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.wire import BoostOrder, Decided, LiveOrders
 
@@ -215,8 +215,8 @@ def test_reads_each_sample_once_and_some_twice() -> None:
     READ.clear()
     for _ in range(3):
         list(_start(job, loader))
-    first = {640 * epoch + place for epoch in range(3) for place in range(kept_samples.CHECKS)}
-    later = set(range(kept_samples.CHECK_EVERY - 1, 3 * 640, kept_samples.CHECK_EVERY))
+    first = {640 * epoch + place for epoch in range(3) for place in range(cached_reads.CHECKS)}
+    later = set(range(cached_reads.CHECK_EVERY - 1, 3 * 640, cached_reads.CHECK_EVERY))
     assert len(READ) == len(first | later)
     assert applied.engaged() == (True, f"{3 * 640}{SERVED} (0.3 MB)")
 
@@ -356,7 +356,7 @@ def test_what_it_once_refused_it_does_not_take_up_again() -> None:
     READ.clear()
     list(_start(job, loader))
     assert len(READ) == 40
-    assert again.engaged() == (False, kept_samples.DRAWS)
+    assert again.engaged() == (False, cached_reads.DRAWS)
 
 
 @pytest.mark.parametrize("off_first", [True, False])
@@ -532,7 +532,7 @@ def test_a_sample_that_draws_switches_it_off(drawn: Callable[[], float]) -> None
     def decode(index: int) -> Any:
         return drawn() if index == 30 else float(index)  # one of forty is augmented
 
-    assert _told(lambda: _loader(Photos(40, decode))) == (False, kept_samples.DRAWS)
+    assert _told(lambda: _loader(Photos(40, decode))) == (False, cached_reads.DRAWS)
     assert _no_samples()
 
 
@@ -541,7 +541,7 @@ def test_a_reseeded_generator_counts_as_drawn() -> None:
         random.seed(index)
         return random.random()
 
-    assert _told(lambda: _loader(Photos(40, decode))) == (False, kept_samples.DRAWS)
+    assert _told(lambda: _loader(Photos(40, decode))) == (False, cached_reads.DRAWS)
 
 
 def test_what_the_second_reading_draws_is_put_back() -> None:
@@ -558,7 +558,7 @@ def test_what_the_second_reading_draws_is_put_back() -> None:
     torch.manual_seed(0)
     iter(loader)  # draws the seed of its epoch
     assert torch.rand(1).tolist() == found
-    assert applied.engaged() == (False, kept_samples.DRAWS)
+    assert applied.engaged() == (False, cached_reads.DRAWS)
 
 
 def test_other_samples_for_the_same_index_switch_it_off() -> None:
@@ -699,7 +699,7 @@ def test_samples_that_it_does_not_keep(decode: Any, options: Any, reason: str) -
 def test_it_is_given_up_where_collating_takes_the_time(
     collate_s: float, given_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_samples.time, "perf_counter", lambda: CLOCK[0])
+    monkeypatch.setattr(cached_reads.time, "perf_counter", lambda: CLOCK[0])
 
     def collate(rows: list[Any]) -> Any:
         CLOCK[0] += collate_s
@@ -830,7 +830,6 @@ BATCHES = "the dataset loads whole batches: a sample may depend on the others of
 @pytest.mark.parametrize(
     ("loader", "reason"),
     [
-        (_loader(num_workers=1), "the loader has 1 workers, each with memory of its own"),
         (_loader(Stream()), "an IterableDataset: its samples have no index"),
         (_loader(Endless(), sampler=[1]), "the dataset has no length (TypeError)"),
         (_loader(TensorDataset(TENSORS)), MEMORY),
@@ -858,7 +857,7 @@ def test_declines_where_memory_is_not_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_trouble_in_taking_over_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     job, applied = _apply(loader := _loader())
-    monkeypatch.setattr(kept_samples, "KeptFetcher", None)
+    monkeypatch.setattr(kept_samples, "CachingFetcher", None)
     assert [_seen(b) for b in _start(job, loader)] == [_seen(b) for b in loader]
     assert applied.engaged() == (False, "TypeError: 'NoneType' object is not callable")
 

@@ -1,9 +1,7 @@
 """Pixels of decoded JPEG files, kept in memory that forked loader workers share.
 
-`Log` is that memory: a file without a name, to which each process appends. Nobody needs to remove
-it: the system frees it when the last process that has it ends, however it ends. `Decoded` changes
-the `load` of Pillow's JPEG files, so images in the log are not decoded again, and `resize`, so an
-image that is resized before anything else is done with it is not resized again.
+`Decoded` changes the `load` of Pillow's JPEG files, so images in its log are not decoded again, and
+`resize`, so an image that is resized before anything else is done with it is not resized again.
 """
 
 from __future__ import annotations
@@ -13,19 +11,17 @@ import functools
 import hashlib
 import importlib
 import io
-import mmap
 import os
 import stat
 import sys
-import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from flatout_agent.attach.replacing import Replacement
 from flatout_agent.limits import spare_memory
 from flatout_agent.speedups.images.jpeg_loading import Later, copy_of_info, postpone
+from flatout_agent.speedups.shared_log import COUNT, FULL, HITS, MISSES, OFF, ON, USED, Log
 
 SHARE = 0.25
 """Share of the free memory; the model's activations and the program's other data come later."""
@@ -38,126 +34,6 @@ FRESH_S = 2.0
 MOST_RESIZES = 4
 """A program with more sizes than this draws them at random, and would fill the memory."""
 BANDS = {"RGB": 3, "L": 1}
-USED, COUNT, HITS, MISSES, FULL, ON, OFF = range(7)
-HEADER = mmap.PAGESIZE
-RECORD = 24
-"""Bytes before the pixels: 16 for the key, 8 for the number of bytes that follow."""
-
-
-def _memory() -> int:
-    """A file without a name."""
-    if sys.platform != "linux":
-        raise OSError("only Linux has files in memory")
-    return os.memfd_create("flatout")
-
-
-def _written(file: int, parts: list[bytes], place: int) -> int:
-    if sys.platform == "win32":
-        return 0
-    return os.pwritev(file, parts, place)
-
-
-class Log:
-    """Keys and bytes in shared memory; entries never change."""
-
-    def __init__(self, room: int) -> None:
-        """`room`: the most bytes. Raises OSError or AttributeError if there is no such memory."""
-        self._file = _memory()
-        try:
-            self.room = room
-            os.ftruncate(self._file, HEADER + room)
-            self._view = memoryview(mmap.mmap(self._file, HEADER + room))
-        except BaseException:
-            os.close(self._file)
-            raise
-        self.numbers = self._view[:HEADER].cast("q")
-        self._places: dict[bytes, tuple[int, int]] = {}
-        self._bytes_read = 0
-        self.thread_lock = threading.Lock()
-        """Excludes other threads of this process; between processes the file is locked."""
-        _logs.add(self)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):  # the memory is freed with its last view
-            os.close(self._file)
-
-    def get(self, key: bytes) -> memoryview | None:
-        """The bytes under this key, if some process has added them."""
-        extent = self._places.get(key)
-        if extent is None and self._bytes_read < self.numbers[USED]:
-            with self.thread_lock:
-                self._catch_up()
-            extent = self._places.get(key)
-        return None if extent is None else self._view[extent[0] : extent[0] + extent[1]]
-
-    def put(self, key: bytes, data: bytes) -> bool:
-        """Add these bytes, if there is room and no process has done so; whether they were added."""
-        if self.numbers[FULL]:
-            return False
-        with self._alone():
-            self._catch_up()
-            return key not in self._places and self._append(key, data)
-
-    def count(self, number: int) -> None:
-        """Increment counter `number`, alone: if two processes added at once, one count would be
-        lost.
-        """
-        with self._alone():
-            self.numbers[number] += 1
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep all other threads and processes from writing to the log meanwhile."""
-        if sys.platform == "win32":
-            raise OSError("only Linux has files in memory")
-        import fcntl
-
-        with self.thread_lock:
-            fcntl.lockf(self._file, fcntl.LOCK_EX)  # freed by the system if the process is killed
-            try:
-                yield
-            finally:
-                fcntl.lockf(self._file, fcntl.LOCK_UN)
-
-    def _append(self, key: bytes, data: bytes) -> bool:
-        numbers, begin = self.numbers, self.numbers[USED]
-        size = RECORD + len(data)
-        if begin + size > self.room:
-            numbers[FULL] = 1
-            return False
-        record = [key + len(data).to_bytes(8, "little"), data]
-        try:
-            written = _written(self._file, record, HEADER + begin)
-        except OSError:  # whereas writing through the view would end the process
-            written = 0
-        if written != size:
-            numbers[FULL] = 1
-            return False
-        numbers[USED] = begin + size  # others may read it from here on
-        return True
-
-    def _catch_up(self) -> None:
-        """Read what other processes have added."""
-        used = self.numbers[USED]
-        while self._bytes_read < used:
-            begin = HEADER + self._bytes_read
-            key = bytes(self._view[begin : begin + 16])
-            size = int.from_bytes(self._view[begin + 16 : begin + RECORD], "little")
-            self._places[key] = (begin + RECORD, size)
-            self._bytes_read += RECORD + size
-
-
-_logs: weakref.WeakSet[Log] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    """Another thread may have held a lock, and does not exist here to release it."""
-    for log in list(_logs):
-        log.thread_lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 class Decoded:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups.workers import worker_safety
+from flatout_agent.speedups.workers.fresh_workers import SPAWNED, why_not_fresh
 from flatout_agent.speedups.workers.reachable import globals_named
 from flatout_agent.wire import JobFacts, LoaderFacts
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import torch
 
 LEAST_WAIT = 0.05
-SPAWNED = "its workers are not forked, and would not have the change"
 
 
 def why_no_loader(facts: JobFacts) -> str | None:
@@ -44,12 +43,9 @@ def _why_not_seen(loader: LoaderFacts) -> str | None:
 
 def why_not(loader: torch.utils.data.DataLoader[Any]) -> str | None:
     """Why a change in this process would not affect this loader, or None if it would."""
-    chosen = getattr(loader, "multiprocessing_context", None)
-    method = chosen.get_start_method() if chosen is not None else worker_safety.start_method()
-    if loader.num_workers and method != "fork":
-        return SPAWNED
-    if loader._iterator is not None and "_get_iterator" not in vars(loader):
-        return "the loader keeps its workers, which were started without the change"
+    reason = why_not_fresh(loader)
+    if reason is not None:
+        return reason
     if jpeg_plugin(loader) is None:
         return "the dataset does not open images with Pillow, as far as can be seen"
     return None
@@ -81,39 +77,6 @@ def _of_pillow(value: Any) -> bool:
     if isinstance(value, type | types.FunctionType):
         return str(value.__module__).partition(".")[0] == "PIL"
     return False
-
-
-class _Init:
-    """A `worker_init_fn` that does what the program's own does.
-
-    As it is another object, a running epoch notices that its workers must be restarted.
-    """
-
-    def __init__(self, init: Callable[[int], None] | None) -> None:
-        self.own = init
-
-    def __call__(self, worker: int) -> None:
-        if self.own is not None:
-            self.own(worker)
-
-
-def with_fresh_workers(loader: torch.utils.data.DataLoader[Any]) -> Callable[[], None]:
-    """Let the loader restart its workers, now and when this is undone."""
-    parts = vars(loader)
-    init = parts["worker_init_fn"] = _Init(parts["worker_init_fn"])
-    parts["_iterator"] = None
-    reference = weakref.ref(loader)
-
-    def undo() -> None:
-        loader = reference()
-        if loader is None:
-            return
-        parts = vars(loader)
-        if parts["worker_init_fn"] is init:  # else it is inside another boost's
-            parts["worker_init_fn"] = init.own
-        parts["_iterator"] = None
-
-    return undo
 
 
 class Later:
