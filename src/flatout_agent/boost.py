@@ -21,7 +21,6 @@ class Risk(str, enum.Enum):
 
     EXACT = "exact"  # the same arithmetic, at most reordered
     ROUNDING = "rounding"  # precision
-    SEMANTICS = "semantics"  # what is computed: batch size, data order
 
 
 class Moment(str, enum.Enum):

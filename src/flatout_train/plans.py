@@ -39,10 +39,8 @@ PRECISIONS = {
     "cpu-bf16": "cpu-bf16",
 }
 """Boost -> precision of the step; of several in a plan, the first in this order is used."""
-LOADER = {"loader-pin-memory": "pin_memory", "device-prefetch": "device_prefetch"}
 NOT_OURS = {
     "batch-fetch": "flatout.loader fetches whole batches itself where the data set supports it",
-    "batch-size": "the batch size is the one passed to the loader",
     "frozen-bf16": "call a model that is not trained in torch.autocast where its result is made",
     "image-cache": "flatout.image_loader caches decoded images itself: see its argument cache",
     "trim-padding": "pad each batch to its longest row where it is made",
@@ -67,7 +65,7 @@ class StepPlan:
     starts: tuple[tuple[str, dict[str, Any]], ...] = ()
     """(boost, params) for `begin`."""
     loader: dict[str, Any] = field(default_factory=dict)
-    """For `flatout.loader`: workers, prefetch_factor, pin_memory, device_prefetch."""
+    """For `flatout.loader`: workers, prefetch_factor, pin_memory."""
     ignored: tuple[tuple[str, str], ...] = ()
     """(boost, why it does not apply to a step)"""
 
@@ -164,7 +162,7 @@ def _step_plan(plan: WrittenPlan) -> StepPlan:
         loader={
             **({"workers": "auto"} if "loader-workers" in planned else {}),
             **planned.get("loader-workers", {}),
-            **{key: True for boost_id, key in LOADER.items() if boost_id in planned},
+            **({"pin_memory": True} if "loader-pin-memory" in planned else {}),
         },
         ignored=tuple(ignored.items()),
     )

@@ -53,7 +53,6 @@ def test_boosts(completed: Completed, line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("flatout tune --allow ", ["batch-size"]),
         ("flatout doctor --fail-on ", ["error", "warning"]),
         ("flatout env install --manager ", ["pip", "uv", "conda"]),
         ("flatout explain --lang ", ["en", "zh"]),

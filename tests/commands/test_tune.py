@@ -90,7 +90,6 @@ def files(folder: Path) -> set[str]:
         (["--budget", "10x", "train.py"], "'10x' is not a time", "10m"),
         ([], "no script is named", "flatout tune train.py"),
         (["--skip", "tf-32", "train.py"], "no boost 'tf-32'", "tf32"),
-        (["--allow", "batchsize", "train.py"], "no boost 'batchsize'", "batch-size"),
         (["--only", "tf32", "--skip", "tf32", "train.py"], "tf32 is named by", "once"),
         (["--budget", "0", "train.py"], "'0' is not a time", "10m"),
         (["--steps", "1", "train.py"], "--steps", "flatout tune --help"),

@@ -163,7 +163,7 @@ def test_the_guide_names_every_boost_with_its_risk(root: Path) -> None:
     guide = (root / "docs/guide-tune.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w+)[^|]*\| (.+) \|$", guide, flags=re.MULTILINE)
     risks = {boost_id: row for row, cell in rows for boost_id in INLINE.findall(cell)}
-    alike = {"exact": {"exact", "the"}, "rounding": {"rounding"}, "semantics": {"semantics"}}
+    alike = {"exact": {"exact", "the"}, "rounding": {"rounding"}}
     assert risks.keys() == {boost.id for boost in boosts.every()}, "the table of docs/guide-tune.md"
     for boost in boosts.every():
         assert risks[boost.id] in alike[boost.risk.value], boost.id

@@ -116,11 +116,6 @@ def good() -> Tuned:
         ),
         trial("gc-pause", Verdict.SLOWER, 427.0, gain=1.003, guard=SAME, retried=True),
         trial("cuda-graphs", Verdict.SKIPPED, reason="input shapes change from step to step"),
-        trial(
-            "batch-size",
-            Verdict.SKIPPED,
-            reason="changes what is computed: only with --allow batch-size",
-        ),
         trial("cpu-bf16", Verdict.SKIPPED, reason="the model is on the GPU"),
         trial("cpu-threads", Verdict.SKIPPED, reason="the model is on the GPU"),
     )

@@ -84,7 +84,7 @@ def test_what_tune_writes_is_read(tmp_path_factory: pytest.TempPathFactory, plan
 
 def test_a_plan_as_choices(tmp_path: Path) -> None:
     text = planned("bf16-autocast", "tf32", "channels-last", "loader-pin-memory", "loader-workers")
-    text += '[boosts.compile]\nparams = {mode = "max-autotune"}\n[boosts.batch-size]\n'
+    text += '[boosts.compile]\nparams = {mode = "max-autotune"}\n[boosts.batch-fetch]\n'
     found = read("\ufeff" + text, tmp_path)
     assert (found.precision, found.compile, found.layout) == (
         "bf16",
@@ -94,7 +94,7 @@ def test_a_plan_as_choices(tmp_path: Path) -> None:
     assert found.graph is None
     assert not found.fused
     assert found.loader == {"workers": "auto", "pin_memory": True}
-    assert set(dict(found.ignored)) == {"tf32", "batch-size"}
+    assert set(dict(found.ignored)) == {"tf32", "batch-fetch"}
 
 
 def test_what_the_plan_does_not_name_was_not_faster_or_not_right(tmp_path: Path) -> None:

@@ -107,16 +107,15 @@ def test_pairs_that_other_programs_disturbed_are_left_out_where_others_remain() 
     guard = Guard(True, "")
     plan = Side((10.0, 10.0, 10.0), (), Process(), (False, False, False))
     written = Side((300.0, 12.0, 13.0), (), Process(), (True, False, False))
-    some = confirmation(written, plan, guard, False)
+    some = confirmation(written, plan, guard)
     assert (some.ratios, some.untouched_ms, some.disturbed) == ((1.2, 1.3), (12.0, 13.0), False)
     written = dataclasses.replace(written, disturbed=(True, True, False))
-    most = confirmation(written, plan, guard, False)
+    most = confirmation(written, plan, guard)
     assert (most.pairs, most.disturbed, most.faster) == (3, True, False)
     assert planning.agrees(most, 1.2)
     one = confirmation(
         Side((12.0,), (), Process(), (False,)),
         Side((10.0,), (), Process(), (False,)),
         guard,
-        semantics=False,
     )
     assert (one.ratios, one.disturbed) == ((1.2,), False), "a single pair that nothing disturbed"

@@ -192,7 +192,6 @@ def test_an_evaluation_alone_leaves_nothing_to_change() -> None:
         ("channels-last", "net.parameters()\nnet(image, mask)", "which arguments of line 2"),
         ("compile", "import torch\ntorch.optim.SGD(weights)", "which model its optimizer"),
         ("gc-pause", "import torch", "where in the script its lines belong"),
-        ("batch-size", "import torch", "for you to decide"),
         ("tf32", "print 'two'", "cannot read the script's Python"),
     ],
 )

@@ -197,7 +197,6 @@ def test_what_was_refused_has_its_row(find):
     row = next(row for row in search.trials if row.tried == "tf32")
     assert row.reason == "left out by --skip"
     assert "tf32" not in orders_given[0].allowed
-    assert "batch-size" not in orders_given[0].allowed, "semantics only where the user allows it"
 
 
 def test_a_program_that_gives_no_measurement_is_an_error(find):

@@ -24,13 +24,6 @@ def _boosts(incomplete: str) -> list[str]:
     return [name for name in boosts.ids() if name.startswith(incomplete)]
 
 
-def _semantic_boosts(incomplete: str) -> list[str]:
-    from flatout.knowledge import boosts
-
-    ids = (boost.id for boost in boosts.every() if boost.risk.value == "semantics")
-    return [name for name in ids if name.startswith(incomplete)]
-
-
 PlanToRun = Annotated[
     Path | None,
     typer.Option(
@@ -54,15 +47,6 @@ StepsLeft = Annotated[
 ]
 Exact = Annotated[
     bool, typer.Option("--exact", help="Use only boosts that keep the numerical precision.")
-]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow",
-        metavar="BOOST",
-        help="Allow a boost that changes what is computed: batch-size. Repeatable.",
-        autocompletion=_semantic_boosts,
-    ),
 ]
 Only = Annotated[
     list[str] | None,

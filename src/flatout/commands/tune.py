@@ -42,7 +42,6 @@ def command(
     budget: Budget = "10m",
     plan: PlanToWrite = Path("flatout.toml"),
     exact: _options.Exact = False,
-    allow: _options.Allow = None,
     only: _options.Only = None,
     skip: _options.Skip = None,
     steps_left: _options.StepsLeft = None,
@@ -71,7 +70,7 @@ def command(
 
     resolved = user_command("tune", ctx.args, python)
     _check_place(plan)
-    choice = candidates.Allowance(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
+    choice = candidates.Allowance(exact, tuple(only or ()), tuple(skip or ()))
     settings = tune.TuneSettings(duration("--budget", budget), steps, seed, steps_left=steps_left)
     run_folder = folder.fresh("tune")
     warn_of_others()

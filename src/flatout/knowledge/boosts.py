@@ -23,7 +23,6 @@ MOMENTS = {
 RISKS = {
     Risk.EXACT: "exact: the same arithmetic, at most reordered",
     Risk.ROUNDING: "rounding: numbers are computed in another precision",
-    Risk.SEMANTICS: "semantics: what is computed changes; never on unless allowed",
 }
 
 

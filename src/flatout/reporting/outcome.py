@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flatout.nouns import units
-from flatout.nouns.plan import Plan
 from flatout.nouns.trial import Guard, Measurement, Trial, Verdict
 from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.reporting import plain
@@ -70,7 +69,7 @@ def headline(tuned: Tuned) -> Headline:
         return Headline(TuneOutcome.NOTHING, untouched, OutcomeSide())
     plan = _side(plan_measured(tuned), confirmation.plan_ms if confirmation else ())
     if confirmation is not None and untouched.samples_per_s is None:
-        untouched = replace(untouched, samples_per_s=_as_written(tuned.plan, plan, untouched))
+        untouched = replace(untouched, samples_per_s=_as_written(plan, untouched))
     if confirmation is None or not confirmation.faster:
         speedup = tuned.plan.speedup or quotient(untouched.step_ms, plan.step_ms)
         answer = TuneOutcome.LIVE if tuned.live else TuneOutcome.UNCONFIRMED
@@ -293,16 +292,12 @@ def _side(measured: Measurement | None, times_ms: Sequence[float]) -> OutcomeSid
     return OutcomeSide(confirmed_ms, scaled, measured.peak_bytes)
 
 
-def _as_written(plan: Plan, planned: OutcomeSide, untouched: OutcomeSide) -> float | None:
-    """Samples per second of the program as written.
-
-    A step has as many samples as in the plan's run, unless the plan changes what is computed.
-    """
+def _as_written(planned: OutcomeSide, untouched: OutcomeSide) -> float | None:
+    """Samples per second of the program as written: a step has as many as in the plan's run."""
     scale = quotient(planned.step_ms, untouched.step_ms)
     if planned.samples_per_s is None or scale is None:
         return None
-    changed = any(boost.risk == "semantics" for boost in plan.boosts)
-    return None if changed else planned.samples_per_s * scale
+    return planned.samples_per_s * scale
 
 
 def _closeness(trial: Trial) -> tuple[int, float]:

@@ -112,11 +112,8 @@ def _paragraphs(tuned: Tuned, head: Headline, why: bool) -> Iterator[Paragraph]:
 
 def _changes(plan: Plan, redrawn: tuple[str, ...]) -> str:
     """The worst that the plan may change in the results."""
-    inexact = {
-        risk: names
-        for risk in ("semantics", "rounding")
-        if (names := ", ".join(boost.id for boost in plan.boosts if boost.risk == risk))
-    }
+    rounding = [boost.id for boost in plan.boosts if boost.risk == "rounding"]
+    inexact = {"rounding": ", ".join(rounding)} if rounding else {}
     if redrawn:
         inexact["other random numbers"] = ", ".join(redrawn)
     if not inexact:

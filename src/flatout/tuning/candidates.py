@@ -12,21 +12,17 @@ from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Trial, Verdict, WhyUntried
 from flatout_agent import wire
 
-RISKS = ("exact", "rounding", "semantics")
-
 
 @dataclass(frozen=True)
 class Allowance:
     """What the user allows."""
 
     exact: bool = False
-    allow: tuple[str, ...] = ()
-    """Boosts that change what is computed: never tried unless named here."""
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (*self.allow, *self.only, *self.skip):
+        for name in (*self.only, *self.skip):
             if name not in known.ids():
                 suggestion = " or ".join(known.nearest(name)) or ", ".join(known.ids())
                 raise UserError(f"there is no boost {name!r}", f"did you mean {suggestion}?")
@@ -37,12 +33,10 @@ class Allowance:
 
     def refuses(self, boost: known.KnownBoost) -> str | None:
         """Why this boost must not be tried, or None if it may be."""
-        if self.only and boost.id not in self.only and boost.id not in self.allow:
+        if self.only and boost.id not in self.only:
             return "not named by --only"
         if boost.id in self.skip:
             return "left out by --skip"
-        if boost.risk == "semantics" and boost.id not in self.allow:
-            return f"changes what is computed: allow it with --allow {boost.id}"
         if self.exact and boost.risk != "exact":
             return "changes rounding: left out by --exact"
         return None
@@ -101,12 +95,6 @@ def skip(
         reason=reason,
         why_untried=why,
     )
-
-
-def highest_risk(boosts: Sequence[PlannedBoost]) -> str:
-    """The highest risk among these boosts; exact for none."""
-    risks = [known.get(boost.id).risk.value for boost in boosts]
-    return max(risks, key=RISKS.index, default="exact")
 
 
 def _variants(

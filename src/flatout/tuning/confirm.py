@@ -22,12 +22,11 @@ RESAMPLES = 2000
 LEVEL = 0.95
 
 
-def confirmation(untouched: Side, plan: Side, guard: Guard, semantics: bool) -> Confirmation:
+def confirmation(untouched: Side, plan: Side, guard: Guard) -> Confirmation:
     """Ratios of the pairs, their median and interval; the guard with the losses of the whole duel.
 
     Pairs in which other programs took cores are left out if others remain.
     guard: the verdict of the trial that had all boosts of the plan on.
-    semantics: whether the plan changes what is computed, so that losses are not paired.
     """
     pairs = tuple(zip(untouched.windows_ms, plan.windows_ms, strict=True))
     either = [*map(any, zip(untouched.disturbed, plan.disturbed, strict=True))]
@@ -44,7 +43,7 @@ def confirmation(untouched: Side, plan: Side, guard: Guard, semantics: bool) -> 
         disturbed=too_few,
         untouched_ms=tuple(before for before, _ in used),
         plan_ms=tuple(after for _, after in used),
-        guard=guard if semantics else _with_losses(guard, untouched, plan),
+        guard=_with_losses(guard, untouched, plan),
         untouched_losses=untouched.losses,
         plan_losses=plan.losses,
     )

@@ -51,7 +51,7 @@ class LiveTuning:
         """
         self.plan, self.on_decision, self.tell = plan, on_decision, tell
         exact, only, skip = selection
-        choice = Allowance(exact, (), tuple(only), tuple(skip))
+        choice = Allowance(exact, tuple(only), tuple(skip))
         allowed = [boost.id for boost in known.every() if choice.refuses(boost) is None]
         self.boosts = tuple(boost for boost in plan.boosts if boost.id in allowed)
         self.orders = wire.LiveOrders(allowed=tuple(allowed), steps=steps_left)

@@ -42,8 +42,6 @@ def with_boost(text: str, boost: EjectedBoost, facts: JobFacts | None) -> str:
     hand = ast.parse("\n".join(boost.lines))
     if boost.where == "environment":
         raise UnclearError("it is set before Python starts")
-    if boost.risk == "semantics":
-        raise UnclearError("it changes what is computed, which is for you to decide")
     if boost.id == "channels-last":
         _channels_last(script)
     elif boost.id == "clip-grad":

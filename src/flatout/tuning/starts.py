@@ -105,7 +105,7 @@ def _duel(
     if note is not None and note.state in ("declined", "failed", "idle"):
         return _with(row, Verdict.SKIPPED, note.reason)
     pairs = zip(before.windows_ms, after.windows_ms, strict=True)
-    ratios = [math.log(old_ms / new_ms) + _more_samples(boost) for old_ms, new_ms in pairs]
+    ratios = [math.log(old_ms / new_ms) for old_ms, new_ms in pairs]
     answer = decide.answer(ratios, decide.Noise(search.noise, 3), most=PAIRS)
     faster = answer.verdict == "faster"
     return Trial(
@@ -119,11 +119,6 @@ def _duel(
         interval=(answer.low, answer.high),
         pairs=answer.pairs,
     )
-
-
-def _more_samples(boost: PlannedBoost) -> float:
-    """log(factor) for a batch `factor` times as large: it trains on more samples per step."""
-    return math.log(float(boost.params["factor"])) if boost.id == "batch-size" else 0.0
 
 
 def _with(row: Trial, verdict: Verdict, reason: str, why: WhyUntried | None = None) -> Trial:

@@ -25,7 +25,7 @@ from flatout.running.one.command import Command
 from flatout.running.one.folder import ROOT
 from flatout.running.one.trial_process import end_all
 from flatout.tuning import planning, starts, trials
-from flatout.tuning.candidates import Allowance, highest_risk
+from flatout.tuning.candidates import Allowance
 from flatout.tuning.confirm import as_redrawn, confirmation, may_be_redrawn, unclear, unclear_runs
 from flatout.tuning.losses import MOST_LOSSES, loss_sigma
 from flatout.tuning.trials import Found
@@ -183,8 +183,6 @@ def _confirm(
         notes.append("the budget left no time for A/B runs: the gain is that between steps")
         return None, best, None
     observer.phase("confirming: runs as written and with the plan, in turn")
-    plan = search.kept
-
     try:
         untouched, planned = _duel(
             bench, search, settings, deadline, observer.confirming, notes, name
@@ -193,7 +191,7 @@ def _confirm(
         notes.append(f"measured between steps, not confirmed in fresh processes: {error}")
         return None, best, None
     guard = search.guard or _last_guard(search)
-    result = confirmation(untouched, planned, guard, highest_risk(plan) == "semantics")
+    result = confirmation(untouched, planned, guard)
     if result.speedup > 1:
         notes += between_steps_note(untouched, planned)
     fastest = (None if result.disturbed else measured(planned.process, None)) or best

@@ -3,9 +3,10 @@
 ## What it does
 Keeps a copy of each sample that the dataset returns, by its index. When an index is asked for
 again, the copy goes to the collate function instead. Loader workers that are forked share the
-copies: a sample that one of them has read comes from memory in all of them. Only datasets that return the same sample for
-the same index are cached: from the first epoch on, some samples are read twice and compared bit for
-bit, and the random generators and the dataset's attributes are checked around every read.
+copies: a sample that one of them has read comes from memory in all of them. Only datasets that
+return the same sample for the same index are cached: from the first epoch on, some samples are read
+twice and compared bit for bit, and the random generators and the dataset's attributes are checked
+around every read.
 
 ## Why it is faster
 Reading and decoding a file costs milliseconds, and without augmentation the second epoch does all
@@ -14,13 +15,13 @@ sample once gets no faster, and that cannot be known beforehand.
 
 ## When it does nothing
 With loader workers that are not forked, which share no memory, or that the loader keeps for all
-epochs (`persistent_workers`) and had already started; for an IterableDataset, a dataset
-without a length, one that loads whole batches by itself (`__getitems__`), one of tensors in memory,
-one that holds random generators or whose code names one; if little of a step is spent waiting for
-data; if all samples would take more than a quarter of the free memory, within the control group's
-limit; for samples of types that it cannot copy or that are on an accelerator. The first random
-number that a sample draws, the first difference between two reads, or attributes that change with
-every read switch it off for good.
+epochs (`persistent_workers`) and had already started; for an IterableDataset, a dataset without a
+length, one that loads whole batches by itself (`__getitems__`), one of tensors in memory, one that
+holds random generators or whose code names one; if little of a step is spent waiting for data; if
+all samples would take more than a quarter of the free memory, within the control group's limit; for
+samples of types that it cannot copy or that are on an accelerator. The first random number that a
+sample draws, the first difference between two reads, or attributes that change with every read
+switch it off for good.
 
 ## What it may change
 Nothing, for a dataset that is as deterministic as it looks. About 16 samples in each epoch, and one

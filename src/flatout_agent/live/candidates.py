@@ -67,7 +67,7 @@ class Refusal:
 
 def highest_risk(candidates: Iterable[Candidate]) -> str:
     """The highest risk among these boosts; "exact" if there are none."""
-    risks = ("exact", "rounding", "semantics")
+    risks = ("exact", "rounding")
     return max(
         (candidate.boost.risk.value for candidate in candidates), key=risks.index, default="exact"
     )

@@ -38,7 +38,6 @@ RECORDS: dict[str, dict[str, Record]] = {
     "cuda": {
         "bf16-autocast": Record(1, 0.67, 0.050),
         "compile": Record(1, 0.67, 0.050),
-        "device-prefetch": Record(1, 0.33, 0.038),
         "fused-optimizer": Record(2, 0.25, 0.025),
         "loader-pin-memory": Record(1, 0.33, 0.056),
         "loader-workers": Record(2, 0.75, 0.050),

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from flatout_agent.speedups import nests
-from flatout_agent.speedups.side_stream import SideStream
 from flatout_train.devices import moves_itself, to_device
+from flatout_train.loader.side_stream import SideStream
 
 PINNED_FOR = frozenset({"cuda", "xpu"})
 """Device types that copy from page-locked memory asynchronously."""
@@ -49,8 +49,7 @@ def _copied(batch: Any, device: torch.device) -> Any:
         if not _is_plain(leaf) or leaf.device.type != "cpu":
             return leaf
         pinned = leaf if leaf.is_pinned() else leaf.pin_memory()
-        # Not by Tensor.to: under `flatout run` the device-prefetch boost would copy it again.
-        return torch.empty_like(pinned, device=device).copy_(pinned, non_blocking=True)
+        return pinned.to(device, non_blocking=True)
 
     return nests.change(batch, copied, moves_itself)
 

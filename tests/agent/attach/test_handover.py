@@ -187,7 +187,7 @@ def _other_init(worker: int) -> None:
 
 
 class Hasty:
-    """A layer that has one batch fetched ahead, as device-prefetch does."""
+    """A layer that has one batch fetched ahead."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self.batches = batches

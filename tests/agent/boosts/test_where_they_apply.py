@@ -15,7 +15,6 @@ from flatout_agent import boosts
 from flatout_agent.wire import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
 
 LOADER = LoaderFacts("Photos", False, 4, 100, 0, False, False, "fork", False)
-BATCHES = replace(LOADER, batch_size=8)
 FILES, ROWS = replace(LOADER, read_singly="it opens files"), replace(LOADER, read_singly="")
 IN_MEMORY = replace(LOADER, dataset="TensorDataset")
 MODEL = ModelFacts("Net", 1_000_000, "float32", "cpu", matmul=3)
@@ -51,14 +50,6 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         (loaders(), "no DataLoader was seen"),
         (loaders(FILES), "it opens files"),
         (loaders(FILES, ROWS), None),
-    ]),
-    "batch-size": (replace(CPU, **loaders(BATCHES)), [
-        ({}, None, {"factor": 2}),
-        ({"micro_steps": 4.0}, "accumulates 4 batches a step", {"factor": 2}),
-        (loaders(), "no DataLoader", {"factor": 2}),
-        (loaders(BATCHES, iterable=True), "IterableDataset", {"factor": 2}),
-        (loaders(BATCHES, batch_size=None), "batch sampler of the script's own", {"factor": 2}),
-        (loaders(BATCHES, batches=7), "only 7 batches: an epoch would have 4 steps", {"factor": 2}),
     ]),
     "frozen-bf16": (replace(CPU, bf16=True, models=(MODEL,), frozen=(MODEL,)), [
         ({}, None),
@@ -158,12 +149,6 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
         ({"cudnn_benchmark": True}, "itself"),
         (models(BARE), "no 2-d"),
         (models(IMAGES, input_shapes=SHAPES), "9 input shapes"),
-    ]),
-    "device-prefetch": (replace(GPU, **loaders(LOADER, num_workers=2, pin_memory=True)), [
-        ({}, None),
-        ({"device": "cpu"}, "the model is on cpu"),
-        (loaders(), "no DataLoader"),
-        (loaders(LOADER, batch_on_device=True), "on the device already"),
     ]),
     "fast-dropout": (replace(CPU, **models(MODEL, random_forward=True)), [
         ({}, None),

@@ -27,7 +27,6 @@ from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Switch
 from flatout_agent.boosts import (
     cpu_threads,
-    device_prefetch,
     fused_loss,
     indexed_rows,
     loader_workers,
@@ -59,7 +58,7 @@ REORDERS = (
     "trim-padding",
 )
 CHANGES = ("bf16-autocast", "bf16-residual", "fast-dropout", "frozen-bf16")
-APART = ("loader-workers", "device-prefetch", "compile")
+APART = ("loader-workers", "compile")
 """Each has a test of its own here."""
 NOT_HERE = {
     "cpu-bf16": "only some CPUs have what it switches to",
@@ -665,48 +664,6 @@ def test_workers_leave_every_bit(plan: Plan) -> None:
     assert_as_never_switched(lambda: Longer(files=True), plan)
     program.batches = iter(())
     assert not multiprocessing.active_children()
-
-
-class Moving(Convolutions):
-    """Moves its images to a device, if only to look at them there."""
-
-    def batch(self) -> Any:
-        x, y = super().batch()
-        assert x.to("meta").device.type == "meta"
-        return x, y
-
-
-class ToMeta:
-    """Copies for device-prefetch, to the device that every machine has."""
-
-    def __init__(self) -> None:
-        self.started = 0
-
-    def can_copy(self, tensor: Any, device: Any) -> bool:
-        return True
-
-    def start(self, tensor: Any, device: Any) -> Any:
-        self.started += 1
-        return tensor.to(device)
-
-    def finish(self, started: Any) -> Any:
-        return started
-
-
-@quick
-@given(plan=plans("device-prefetch", "batch-fetch", "allocator", length=12))
-def test_copies_ahead_leave_every_bit(plan: Plan) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "is_available", lambda: True)
-        patch.setattr(device_prefetch, "SideStreamCopies", ToMeta)
-        plain = Moving()
-        plain.run(len(plan) + 2)
-        expected = drawn()
-        program, switches = switched(Moving, plan)
-        assert not switches.refused
-        assert drawn() == expected
-        assert_same_bits(program, plain)
-        assert_as_never_switched(Moving, plan)
 
 
 @pytest.mark.slow

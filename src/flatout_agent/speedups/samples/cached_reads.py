@@ -7,7 +7,6 @@ collate function.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, MutableMapping
 from typing import Any

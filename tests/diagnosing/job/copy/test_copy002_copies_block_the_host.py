@@ -12,7 +12,6 @@ def test_copies_block_the_host() -> None:
     profile = job((PINNED,), (WAITS,))
     finding = made.only("copies-block-the-host", profile)
     assert (finding.code, finding.where) == ("COPY002", "train.py:81")
-    assert finding.boost == "device-prefetch"
     assert "+ images = images.to(device, non_blocking=True)" in made.changes(finding)
     assert made.saved_ms(finding, profile) == pytest.approx(7.7)
     assert made.findings("copies-hold-up-computing", profile) == ()

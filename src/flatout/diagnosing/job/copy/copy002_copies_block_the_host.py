@@ -12,8 +12,7 @@ meanwhile, and the copy cannot start until the device has finished all that was 
 
 ## Cure
 
-`non_blocking=True` in the copies; the boost device-prefetch starts them on their own stream, one
-batch ahead. The gain: the exposed milliseconds and the idle time after them.
+`non_blocking=True` in the copies. The gain: the exposed milliseconds and the idle time after them.
 
 ## References
 
@@ -59,12 +58,11 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         evidence=f"{copies.evidence(blocking)} from pinned memory, {units.milliseconds(exposed)} "
         f"of it while nothing computes; the device is idle for {units.milliseconds(idle)} after it",
         cure=Cure(
-            "Copy without waiting: non_blocking=True; the boost also copies one batch ahead.",
+            "Copy without waiting: non_blocking=True.",
             copies.not_blocking(place),
         ),
         severity=savings.severity(profile, saves),
         where=str(place),
-        boost=savings.boost(profile, "device-prefetch"),
         saves_ms=saves,
         reason=f"{units.milliseconds(exposed)} exposed and {units.milliseconds(idle)} idle after "
         "it run beside the computing when copied ahead",

@@ -13,8 +13,8 @@ step.
 
 ## Cure
 
-Copy the next batch on a side stream while this one computes; the boost device-prefetch and
-`flatout.loader` do this. The gain: the exposed milliseconds.
+Copy the next batch on a side stream while this one computes; `flatout.loader` does this. The gain:
+the exposed milliseconds.
 
 ## References
 
@@ -69,7 +69,6 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         ),
         severity=savings.severity(profile, saves),
         where=str(place),
-        boost=savings.boost(profile, "device-prefetch"),
         saves_ms=saves,
         reason=f"{units.milliseconds(exposed)} of copies while nothing computes fit beside the "
         f"{units.milliseconds(profile.anatomy.busy_ms - exposed)} that the device is busy",

@@ -13,8 +13,7 @@ predicted gain is per sample.
 ## Cure
 
 A larger batch, as long as the model still learns as well: the learning rate often needs to be
-raised too. The boost batch-size tries it, but only when allowed by name: it changes what is
-computed.
+raised too.
 
 ## References
 
@@ -75,7 +74,6 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
                 f"DataLoader(..., batch_size={batch * factor if batch else f'{factor} * n'})",
             ),
         ),
-        boost=savings.boost(profile, "batch-size"),
         saves_ms=saving.ms,
         reason=saving.reason,
     )

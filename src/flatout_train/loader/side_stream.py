@@ -1,7 +1,4 @@
-"""Copies to a device on a stream of their own, while the device computes on the usual one.
-
-The boost `device-prefetch` and the library's loader share this.
-"""
+"""Copies to a device on a stream of their own, while the device computes on the usual one."""
 
 from __future__ import annotations
 
