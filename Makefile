@@ -111,10 +111,8 @@ $(BIN)/python:
 	$(PIP) install -c constraints.txt -e ".[torch]" --group demo
 	@touch $@
 
-# HolisticTraceAnalysis is what traces are compared with; what it asks for beside pandas is Jupyter.
 .venv/.for-development: .venv/.for-demo
 	$(PIP) install -c constraints.txt -e ".[torch]" --group demo --group dev --group dist
-	$(PIP) install -c constraints.txt --no-deps holistictraceanalysis
 	@touch $@
 
 # Too large for every run of the tests.

@@ -5,6 +5,8 @@ python benchmarks/trace_speed.py [--events 1000000] [--rounds 3]
 The real traces under tests/traces as they are, and one of them repeated step after step until
 it has that many events. Each tool reads the file and says where the time of the device went,
 in a process of its own; flatout's is the whole Profile: places, tables, timeline.
+
+Needs `pip install --no-deps holistictraceanalysis==0.5.0` and pandas.
 """
 
 from __future__ import annotations

@@ -41,30 +41,6 @@ def test_install_prints_lines_to_paste(here: Path, capsys: pytest.CaptureFixture
     assert "/home/user/venv/bin/python -m pip install torch==" in text
     if os.name == "posix":
         subprocess.run(["bash", "-n", "-c", text], check=True)
-    assert outcome(["env"]) == 0
-    again = capsys.readouterr()
-    assert again.out == text
-    assert again.err == "flatout: this is now written: flatout env install\n"
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (["--for", THERE], ["install", "--for", THERE]),
-        (["--for", THERE, "--json", "docker"], ["docker", "--for", THERE, "--json"]),
-        (["--json", "conda", "--for", THERE], ["conda", "--json", "--for", THERE]),
-    ],
-)
-def test_the_old_order_of_words(
-    old: list[str], new: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert outcome(["env", *new]) == 0
-    wanted = capsys.readouterr()
-    assert outcome(["env", *old]) == 0
-    told = capsys.readouterr()
-    assert told.out == wanted.out
-    assert wanted.err == ""
-    assert told.err == f"flatout: this is now written: flatout env {' '.join(new)}\n"
 
 
 def test_for_another_machine(capsys: pytest.CaptureFixture[str]) -> None:

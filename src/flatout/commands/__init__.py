@@ -250,14 +250,6 @@ def program(verb: str, arguments: Sequence[str]) -> tuple[tuple[str, ...], str |
     return words[2:], words[1]
 
 
-def renamed(words: Sequence[str]) -> None:
-    """Print the new spelling of a command on stderr."""
-    import shlex
-
-    with suppress(OSError, AttributeError):  # a closed stderr is no reason to stop
-        sys.stderr.write(f"flatout: this is now written: flatout {shlex.join(words)}\n")
-
-
 def threshold(option: str, text: str) -> float:
     """10% or 0.1 as 0.1. Raises UserError for anything else."""
     from flatout.nouns import units

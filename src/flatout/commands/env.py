@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout.commands import _options, nearest, renamed, warn
+from flatout.commands import _options, warn
 from flatout.commands._options import one_of
 from flatout.nouns.errors import UserError
 
@@ -21,7 +20,6 @@ PLACE = ("Fix", 3)
 Document = dict[str, Any]
 LIMIT_S = 10.0
 """Seconds to look at the machine: users prefer to wait rather than get a wrong build."""
-WITH_VALUE = ("--for", "--python", "--manager", "--mirror", "--shell", "--write")
 
 For = Annotated[
     str | None,
@@ -222,26 +220,6 @@ def hook(remove: Remove = False, as_json: _options.Json = False) -> int:
 
 
 SUBCOMMANDS = (install, docker, conda, freeze, hook)
-
-
-def modern(words: Sequence[str]) -> list[str]:
-    """Put the subcommand first: it once could follow its options; `install` was optional."""
-    place = 0
-    while place < len(words) and words[place].startswith("-"):
-        place += 2 if words[place] in WITH_VALUE else 1
-    if place >= len(words):
-        if not words or {"-h", "--help"}.isdisjoint(words):
-            words = ["install", *words]
-            renamed(["env", *words])
-        return [*words]
-    names = [function.__name__ for function in SUBCOMMANDS]
-    if words[place] not in names:
-        message = f"there is no command 'env {words[place]}'{nearest(words[place], names)}"
-        raise UserError(message, "flatout env --help")
-    if place:
-        words = [words[place], *words[:place], *words[place + 1 :]]
-        renamed(["env", *words])
-    return [*words]
 
 
 def _head(kind: str) -> Document:

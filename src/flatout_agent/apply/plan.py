@@ -24,7 +24,9 @@ TABLES = ("measured", "boosts", "ranks", "machine", "job")
 VERSION = 1
 """The newest known version of the file."""
 REMOVED = {
+    "batch-size": "give the DataLoader the larger batch_size",
     "cudnn-attention": "use torch.nn.attention.sdpa_kernel(SDPBackend.CUDNN_ATTENTION)",
+    "device-prefetch": "copy the next batch with non_blocking=True, or use flatout.loader",
     "eval-without-grad": "evaluate under torch.no_grad()",
     "liger-kernels": "give TrainingArguments use_liger_kernel=True",
     "onednn-matmul": "call torch.set_float32_matmul_precision('medium'), on a CPU without AMX",
