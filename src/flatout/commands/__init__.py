@@ -22,9 +22,7 @@ import inspect
 import os
 import pkgutil
 import re
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
