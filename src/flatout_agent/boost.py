@@ -72,6 +72,8 @@ class Boost:
     """Whether calls are only recorded, not compiled, which takes a second or two."""
     fills: bool = False
     """Whether it gains nothing until its cache has been filled."""
+    tried_alone: bool = False
+    """Whether its promise may be far off, so that it is compared by itself."""
     cuts_outputs: bool = False
     """Whether a model's outputs may differ where the loss does not use them. It is exact only in
     programs that do not use them, so it is never kept without a comparison."""

@@ -64,6 +64,7 @@ BOOST = Boost(
     moment=Moment.MODEL,
     conflicts=("compile", "cuda-graphs"),
     redraws=True,
+    tried_alone=True,
     cuts_outputs=True,
 )
 LEAST = 0.05

@@ -336,7 +336,7 @@ class Checks:
         """A call of a model that is not trained, compared on demand."""
         with ExitStack() as hooked:
             begun = self.booster.recorder.safely("guard", self._frozen.begin, model, hooked)
-            output = self._called(model, call, args, kwargs)
+            output = self.called(model, call, args, kwargs)
         if begun is not None:
             with self._repeating():
                 given = begun, model, args, kwargs, output
@@ -351,14 +351,15 @@ class Checks:
         with ExitStack() as hooked:
             if self._recording and not self._passes_over(args, kwargs):
                 recorded = self._record(model, args, kwargs, hooked)
-            output = self._called(model, call, args, kwargs)
+            output = self.called(model, call, args, kwargs)
         if recorded is not None:
             self.booster.recorder.safely("guard", self._finish, recorded, output)
         return output
 
-    def _called(
+    def called(
         self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
+        """A call of a model, which is repeated as written if it raises under a boost."""
         if self.on:
             return self._failed_calls.call(model, call, args, kwargs)
         return call(*args, **kwargs)

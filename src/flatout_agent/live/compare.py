@@ -33,6 +33,9 @@ SURPRISING = 1.5
 program's first steps, which serve as its first half, may have been disturbed."""
 UNLIKELY = 0.5
 """Nor is one enough to show a boost this slow: something else may have held the program up."""
+MUCH, FALLS_SHORT = 1.5, 0.5
+"""Boosts that together promise at least so much, and reach at most this power of it as far as their
+pairs tell, have one among them that hurts: parts of them show more than further pairs."""
 TOO_SOON = "only "
 """The beginning of a boost's reason when it has been on for too few steps to take hold."""
 SEEN_STEPS = 4
@@ -140,7 +143,11 @@ class Comparer:
             first_of_two = len(ratios) == 1 and (cheap or surprising)
             if answer.verdict != "unclear" and not first_of_two:
                 return answer
-            harmless = answer.pairs >= decide.FEWEST and answer.gain > 1 - decide.MATTERS
+            few = answer.pairs < decide.FEWEST
+            if len(group) > 1 and promised > MUCH and not few and not last:
+                if answer.high < promised**FALLS_SHORT:
+                    return answer
+            harmless = not few and answer.gain > 1 - decide.MATTERS
             if harmless and harmless_is_enough:
                 return answer
             share_s = self._most_s(group, answer, left_s)

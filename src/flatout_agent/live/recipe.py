@@ -360,7 +360,7 @@ class Tuning:
         chosen: list[Candidate] = []
         for candidate in sorted(self.untried, key=lambda c: (-c.promise, c.id)):
             boost = candidate.boost
-            if boost.compiles or boost.loads or candidate.variant:
+            if boost.compiles or boost.loads or boost.tried_alone or candidate.variant:
                 continue
             if candidate.likely_harm > max(RISKY, candidate.likely_gain):
                 continue  # it is tried alone

@@ -182,9 +182,9 @@ class LiveWatch(RunWatch):
         if self.story is not None and self.recorder.safely(
             "step calls", self._step_calls.belong, *seen
         ):
-            return call(*args, **kwargs)
+            return self.checks.called(model, call, args, kwargs)
         self._clean = False
-        return call(*args, **kwargs)
+        return self.checks.called(model, call, args, kwargs)
 
     def backward(self, loss: torch.Tensor) -> None:
         super().backward(loss)

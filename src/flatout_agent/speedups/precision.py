@@ -203,8 +203,16 @@ class AutocastCall:
     """Training calls whose graph is inspected before giving up on finding low precision."""
 
     def __init__(self, model: torch.nn.Module, device: str, dtype: torch.dtype) -> None:
+        import torch
+
         self.device, self.dtype = device, dtype
         self._kept = KeptTensors(model, self._float32)
+        encoders = [m for m in model.modules() if isinstance(m, torch.nn.TransformerEncoder)]
+        self._nests = any(getattr(encoder, "use_nested_tensor", False) for encoder in encoders)
+        """Evaluations of padded batches take a path of torch's own through these, which gives zeros
+        at the padding, and on a CPU fails under autocast."""
+        self._fails = False
+        """An evaluation under autocast has failed."""
         self.calls = 0
         self.left_alone = 0
         """Calls that the script itself runs under autocast."""
@@ -220,7 +228,12 @@ class AutocastCall:
             if torch.is_autocast_enabled(self.device):
                 self.left_alone += 1
                 return call(*args, **kwargs)
-            output = self._kept.around(lambda: self._in_autocast(call, args, kwargs))
+            if torch.is_grad_enabled():
+                output = self._kept.around(lambda: self._in_autocast(call, args, kwargs))
+            elif self._nests or self._fails:
+                return call(*args, **kwargs)
+            else:
+                output = self._kept.around(lambda: self._evaluated(call, args, kwargs))
             self.calls += 1
             if not self.low and self.checks < self.CHECKS and torch.is_grad_enabled():
                 self.checks += 1
@@ -234,6 +247,14 @@ class AutocastCall:
 
         with torch.autocast(self.device, self.dtype):
             return call(*args, **kwargs)
+
+    def _evaluated(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A call without gradients: nobody compared it, so it is made as written if it fails."""
+        try:
+            return self._in_autocast(call, args, kwargs)
+        except Exception:
+            self._fails = True
+        return call(*args, **kwargs)
 
     def _float32(self, tensor: torch.Tensor) -> Any:
         return tensor.float() if tensor.dtype == self.dtype else tensor

@@ -77,6 +77,39 @@ def test_evaluation_runs_in_bfloat16_too():
     assert model.seen == [torch.bfloat16]
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_an_encoder_evaluates_padded_batches_as_written():
+    """torch's own path for them fails under autocast on a CPU, and gives zeros at the padding."""
+    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    x, padding = torch.randn(4, 6, 32), torch.zeros(4, 6, dtype=torch.bool)
+    padding[:, 4:] = True
+    with torch.no_grad():
+        plain = model(x, src_key_padding_mask=padding)
+        assert not plain[:, 4:].any()
+        boosted(model)
+        assert torch.equal(model(x, src_key_padding_mask=padding), plain)
+    assert not torch.equal(model(x, src_key_padding_mask=padding)[:, :4], plain[:, :4])
+
+
+def test_an_evaluation_that_fails_under_autocast_is_made_as_written():
+    class Picky(nn.Linear):
+        def forward(self, x):
+            calls.append(torch.is_autocast_enabled("cpu"))
+            if calls[-1] and not torch.is_grad_enabled():
+                raise RuntimeError("expected scalar type Float but found BFloat16")
+            return super().forward(x)
+
+    calls: list[bool] = []
+    model, x = Picky(8, 4), torch.randn(2, 8)
+    boosted(model)
+    model(x)
+    for _ in range(2):
+        with torch.no_grad():
+            assert model(x).dtype is torch.float32
+    assert calls == [True, True, False, False]
+
+
 def test_the_scripts_own_autocast_is_left_alone():
     model = Net()
     applied = boosted(model)

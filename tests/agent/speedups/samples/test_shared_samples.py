@@ -6,6 +6,7 @@ import random
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -170,12 +171,12 @@ def test_errors_of_the_dataset_are_passed_on() -> None:
             list(_start(job, loader))
 
 
-def test_switched_in_the_middle_of_an_epoch() -> None:
+def test_switched_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     """No sample is lost or repeated, and the samples stay while it is off."""
     job, loader = Job(), _loader(prefetch_factor=1)
     job.handovers = weakref.WeakSet()
     job.loaders.append(loader)
-    booster = Booster(job, (), Recorder(None))
+    booster = Booster(job, (), Recorder(str(tmp_path)))
     order = BoostOrder("sample-cache", {})
     expected = [list(batch) for batch in loader]
     for _ in range(3):
@@ -231,7 +232,7 @@ def test_declines_workers_that_the_loader_keeps() -> None:
         [np.float32(3), {"a": (b"x", None)}, np.arange(3)],
         Image.new("RGB", (3, 2), (1, 2, 3)),
     ],
-    ids=str,
+    ids=["turned", "bfloat16", "bool", "complex", "empty", "number", "nest", "image"],
 )
 def test_what_is_stored_comes_back_whole_and_independent(value: Any) -> None:
     stored = Stored(Log(1 << 16), lambda index: index.to_bytes(16, "little"))
