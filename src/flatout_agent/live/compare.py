@@ -144,9 +144,9 @@ class Comparer:
             if answer.verdict != "unclear" and not first_of_two:
                 return answer
             few = answer.pairs < decide.FEWEST
-            if len(group) > 1 and promised > MUCH and not few and not last:
-                if answer.high < promised**FALLS_SHORT:
-                    return answer
+            falls_short = promised > MUCH and answer.high < promised**FALLS_SHORT
+            if falls_short and len(group) > 1 and not few and not last:
+                return answer
             harmless = not few and answer.gain > 1 - decide.MATTERS
             if harmless and harmless_is_enough:
                 return answer

@@ -189,7 +189,7 @@ def test_switched_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
                 booster.off("sample-cache")
         assert same(seen, expected)
     assert booster.idle("sample-cache") is None
-    booster.undo()
+    booster.forget("sample-cache")
     assert loader.worker_init_fn is None
 
 
