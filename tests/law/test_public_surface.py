@@ -132,7 +132,7 @@ OPTIONS = {
         "--scale-batch",
         *SCRIPT,
     ],
-    "tune": ["--allow", "--budget", "--exact", "--seed", "--steps", "--why", *SCRIPT],
+    "tune": ["--budget", "--exact", "--seed", "--steps", "--why", *SCRIPT],
 }
 
 

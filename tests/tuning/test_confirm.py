@@ -44,7 +44,7 @@ def test_a_single_pair_has_no_interval_and_confirms_nothing() -> None:
     assert interval((2.0,)) is None
     assert unclear((1.5,))
     side = Side((100.0,), (), Process())
-    single = confirmation(side, Side((50.0,), (), Process()), Guard(True, ""), False)
+    single = confirmation(side, Side((50.0,), (), Process()), Guard(True, ""))
     assert (single.speedup, single.interval, single.faster) == (2.0, None, False)
     assert planning.agrees(single, 1.9)
     assert planning.agrees(single, 1.2)  # the smaller one is told

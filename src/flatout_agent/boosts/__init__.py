@@ -39,6 +39,8 @@ HIDDEN = 3.0
 would wait for most of what they save."""
 
 
+MOST_LOADING = 0.9
+"""No more of a step is put down to loading."""
 NO_SHARE = 0.02
 """Kinds of operations that take a smaller share of the step are ignored."""
 
@@ -126,6 +128,23 @@ def speedup_of_wait(facts: JobFacts, factor: float) -> float:
     1.05 if the waiting was not measured.
     """
     return 1.05 if facts.wait_share is None else whole_speedup((facts.wait_share, factor))
+
+
+def loading_share(facts: JobFacts) -> float | None:
+    """Share of the step that loading takes, or None if it was not measured.
+
+    Beside a model on the CPU, what loader workers compute is taken from the model.
+    """
+    if facts.wait_share is None:
+        return None
+    beside = (facts.workers_share or 0.0) if facts.device == "cpu" else 0.0
+    return min(MOST_LOADING, facts.wait_share + beside)
+
+
+def speedup_of_loading(facts: JobFacts, factor: float) -> float:
+    """Likely speed-up if loading becomes `factor` times as fast; 1.05 if it was not measured."""
+    share = loading_share(facts)
+    return 1.05 if share is None else whole_speedup((share, factor))
 
 
 def why_not_eager_on_cpu(facts: JobFacts) -> str | None:

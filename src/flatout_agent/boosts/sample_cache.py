@@ -17,7 +17,7 @@ sample once gets no faster, and that cannot be known beforehand.
 With loader workers that are not forked, which share no memory, or that the loader keeps for all
 epochs (`persistent_workers`) and had already started; for an IterableDataset, a dataset without a
 length, one that loads whole batches by itself (`__getitems__`), one of tensors in memory, one that
-holds random generators or whose code names one; if little of a step is spent waiting for data; if
+holds random generators or whose code names one; if loading takes little of a step; if
 all samples would take more than a quarter of the free memory, within the control group's limit; for
 samples of types that it cannot copy or that are on an accelerator. The first random number that a
 sample draws, the first difference between two reads, or attributes that change with every read
@@ -47,7 +47,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import speedup_of_wait
+from flatout_agent.boosts import loading_share, speedup_of_loading
 from flatout_agent.limits import spare_memory
 from flatout_agent.speedups.samples import kept_samples, samples, shared_samples
 from flatout_agent.speedups.samples.kept_samples import KeptSamples
@@ -68,22 +68,23 @@ BOOST = Boost(
     conflicts=("loader-workers",),
     fills=True,
 )
-LEAST_WAIT = 0.05
+LEAST_SHARE = 0.05
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
     """Why no loader's samples can be cached, or None if at least one loader's may be."""
     if not facts.loaders:
         return "no DataLoader was seen"
-    if facts.wait_share is not None and facts.wait_share <= LEAST_WAIT:
-        return f"only {facts.wait_share:.1%} of the step is waiting for data"
+    share = loading_share(facts)
+    if share is not None and share <= LEAST_SHARE:
+        return f"only {share:.1%} of the step is loading data"
     reasons = [_why_not(loader) for loader in facts.loaders]
     return None if None in reasons else reasons[0]
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """Half of the wait: nothing is gained in the first epoch, and collating stays."""
-    return speedup_of_wait(facts, 2.0)
+    """Half of loading: nothing is gained in the first epoch, and collating stays."""
+    return speedup_of_loading(facts, 2.0)
 
 
 def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:

@@ -33,6 +33,7 @@ from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.recipe import Tuning
 from flatout_agent.live.state import Story, Tick
 from flatout_agent.tell.recorder import Recorder
+from flatout_agent.watch import worker_load
 from flatout_agent.watch.interruptions import watch_saving
 from flatout_agent.watch.job_facts import JobNotes
 from flatout_agent.watch.profile import compile
@@ -89,6 +90,7 @@ class LiveWatch(RunWatch):
         self._updates = op_shares.Updates()
         self.background = BackgroundCompile()
         self._waited_at: tuple[float, float] | None = None  # seconds waited at a look, and when
+        self._workers_share: float | None = None
         self._run_basis = ""
         self._raised = False
         self._settled_at: int | None = None
@@ -340,6 +342,9 @@ class LiveWatch(RunWatch):
         if self.tuning.state.kept:  # as it is now, not as it was
             self._waited_at = self.wait_s, time.perf_counter()
         seconds = yield from op_shares.of_a_unit(self.checks)
+        taken = worker_load.share(self.job)
+        if taken is not None:
+            self._workers_share = self.agree(taken, "max")
         for _ in range(WAIT_UNITS if self.tuning.state.kept else 0):
             yield
         if self.agree(float(bool(seconds)), "min"):
@@ -366,6 +371,7 @@ class LiveWatch(RunWatch):
             micro_steps=self.record.mean_micro_steps(),
             step_s=self.agree(step_s, "max") or None,
             wait_share=self.agree(wait_share, "max"),
+            workers_share=self._workers_share,
             shares=self._shares,
             idle_share=self._idle_share,
             noise=self._noise(),

@@ -118,6 +118,7 @@ class JobNotes:
         shares: dict[str, float] | None = None,
         idle_share: float | None = None,
         noise: float | None = None,
+        workers_share: float | None = None,
     ) -> wire.JobFacts:
         """Everything seen so far."""
         models = tuple(
@@ -144,6 +145,7 @@ class JobNotes:
             eval_with_grad=self.eval_with_grad,
             step_s=step_s,
             wait_share=wait_share,
+            workers_share=workers_share,
             shares=shares or {},
             idle_share=idle_share,
             noise=noise,

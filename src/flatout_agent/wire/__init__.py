@@ -261,6 +261,8 @@ class JobFacts:
     step_s: float | None = None
     wait_share: float | None = None
     """Share of the step spent waiting for the loader."""
+    workers_share: float | None = None
+    """Share of the usable cores that loader workers take, or None if unknown."""
     noise: float | None = None
     """Standard deviation of the log of the ratio of some steps' times to their neighbours'."""
     shares: dict[str, float] = field(default_factory=dict)

@@ -183,7 +183,8 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
     ]),
     "image-cache": (replace(CPU, wait_share=0.5, **loaders(LOADER)), [
         ({}, None),
-        ({"wait_share": 0.01}, "waiting"),
+        ({"wait_share": 0.01}, "only 1.0% of the step is loading data"),
+        ({"wait_share": 0.01, "workers_share": 0.3}, None),
         ({"system": "darwin", "device": "mps"}, "Linux"),
         (loaders(), "no DataLoader"),
         (loaders(LOADER, num_workers=2, start_method="spawn", main_guard=True), "not forked"),
@@ -214,12 +215,13 @@ TABLE: dict[str, tuple[JobFacts, list[Row]]] = {
     "sample-cache": (replace(CPU, **loaders(LOADER)), [
         ({}, None),
         ({"wait_share": 0.4}, None),
-        ({"wait_share": 0.05}, "only 5.0% of the step is waiting for data"),
+        ({"wait_share": 0.05}, "only 5.0% of the step is loading data"),
         (loaders(), "no DataLoader was seen"),
         (loaders(IN_MEMORY), "the samples are in memory already"),
         (loaders(LOADER, iterable=True), "an IterableDataset: its samples have no index"),
-        (loaders(LOADER, num_workers=2), "2 workers, each with memory of its own"),
-        (loaders(replace(LOADER, num_workers=2), LOADER), None),
+        (loaders(LOADER, num_workers=2), None),
+        (loaders(LOADER, num_workers=2, start_method="spawn"), "not forked"),
+        (loaders(replace(LOADER, num_workers=2, start_method="spawn"), LOADER), None),
     ]),
     "indexed-rows": (CPU, [
         ({}, None),

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.boosts import loading_share
 from flatout_agent.speedups.workers.fresh_workers import SPAWNED, why_not_fresh
 from flatout_agent.speedups.workers.reachable import globals_named
 from flatout_agent.wire import JobFacts, LoaderFacts
@@ -20,15 +21,16 @@ from flatout_agent.wire import JobFacts, LoaderFacts
 if TYPE_CHECKING:
     import torch
 
-LEAST_WAIT = 0.05
+LEAST_SHARE = 0.05
 
 
 def why_no_loader(facts: JobFacts) -> str | None:
     """Why no loader of this job can gain from cheaper decoding, or None if at least one may."""
     if not facts.loaders:
         return "no DataLoader was seen"
-    if facts.wait_share is not None and facts.wait_share <= LEAST_WAIT:
-        return f"only {facts.wait_share:.1%} of the step is waiting for data"
+    share = loading_share(facts)
+    if share is not None and share <= LEAST_SHARE:
+        return f"only {share:.1%} of the step is loading data"
     reasons = [_why_not_seen(loader) for loader in facts.loaders]
     return None if None in reasons else reasons[0]
 

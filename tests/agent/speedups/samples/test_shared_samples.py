@@ -176,7 +176,8 @@ def test_switched_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     job, loader = Job(), _loader(prefetch_factor=1)
     job.handovers = weakref.WeakSet()
     job.loaders.append(loader)
-    booster = Booster(job, (), Recorder(str(tmp_path)))
+    recorder = Recorder(str(tmp_path))
+    booster = Booster(job, (), recorder)
     order = BoostOrder("sample-cache", {})
     expected = [list(batch) for batch in loader]
     for _ in range(3):
@@ -190,6 +191,7 @@ def test_switched_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
         assert same(seen, expected)
     assert booster.idle("sample-cache") is None
     booster.forget("sample-cache")
+    recorder.close()
     assert loader.worker_init_fn is None
 
 
