@@ -134,6 +134,7 @@ def put_on(overlay: Overlay) -> Undo:
     table[id(code)] = (code, Patch(opening.open_code, code, "io"))
     table[id(raw_io.FileIO)] = (raw_io.FileIO, file_io(opening))
     table.update(_path_tests(table))
+    table.update(_copies(opening))
     undo = [_sweep(table), _support(table), _no_folder_handles()]
 
     def take_off() -> None:
@@ -150,6 +151,19 @@ def _path_tests(table: dict[int, tuple[Any, Any]]) -> dict[int, tuple[Any, Any]]
         for name, test in tests.items()
         if isinstance(original := getattr(os.path, name, None), BuiltinFunctionType)
     }
+
+
+def _copies(opening: Opening) -> dict[int, tuple[Any, Any]]:
+    """What `shutil` (since Python 3.12) and `pathlib` (since 3.14) copy files with on Windows."""
+    try:
+        import _winapi
+    except ImportError:
+        return {}
+    original = getattr(_winapi, "CopyFile2", None)
+    if original is None:
+        return {}
+    call = _writing(opening.copying(original), opening.overlay.scratch)
+    return {id(original): (original, Patch(call, original, "_winapi"))}
 
 
 def _sweep(table: dict[int, tuple[Any, Any]]) -> Undo:
