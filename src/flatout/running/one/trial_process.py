@@ -55,7 +55,7 @@ class TrialProcess:
             detached = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         with log.open("wb") as output, reads.open("rb") as source:
             streams = {"stdin": source, "stdout": output, "stderr": subprocess.STDOUT}
-            self._process = start(argv, env, **streams, **detached)
+            self._process = start(argv, environment.for_log(env), **streams, **detached)
         WATCHDOG.watch(self._process.pid, self._marker, session=True)
         self._root = psutil.Process(self._process.pid)
 
