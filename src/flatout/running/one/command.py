@@ -18,6 +18,8 @@ from pathlib import Path
 from flatout.nouns.errors import UserError
 
 SCRIPT_SUFFIXES = (".py", ".pyw")
+WINDOWS_NAMES = ("python.exe", "python.bat", "python3.exe")
+"""What Python is called in its folder there; pyenv's is a batch file."""
 LOOKED_AT = 5000
 """The most files looked at to suggest a name: the answer must not wait for a whole disk."""
 
@@ -103,7 +105,19 @@ def default_python(environ: Mapping[str, str] | None = None) -> str:
     if _torch_is_here():
         return sys.executable
     path = environ.get("PATH")
+    if sys.platform == "win32":
+        return _on_path_of_windows(path or "") or sys.executable
     return shutil.which("python3", path=path) or shutil.which("python", path=path) or sys.executable
+
+
+def _on_path_of_windows(path: str) -> str | None:
+    """The first Python on PATH. Few have a python3.exe, and the store's stubs have 0 bytes."""
+    for folder in filter(None, path.split(os.pathsep)):
+        for name in WINDOWS_NAMES:
+            with suppress(OSError):
+                if Path(folder, name).stat().st_size:
+                    return str(Path(folder, name))
+    return None
 
 
 def _is_own(environment: Path) -> bool:
