@@ -290,6 +290,22 @@ def test_a_program_on_windows_prints_any_letter_to_its_log(
         assert program.log_tail(1) == ["\u2713 \u5b8c"]
 
 
+def test_a_program_that_has_ended_already_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows nothing of it is left to be found."""
+
+    def gone(pid: int) -> psutil.Process:
+        raise psutil.NoSuchProcess(pid)
+
+    argv = (sys.executable, "-c", "raise SystemExit('its message')")
+    monkeypatch.setattr(psutil, "Process", gone)
+    with TrialProcess(argv, os.environ, tmp_path / "records", tmp_path / "log") as program:
+        assert program.wait(60) == 1
+        assert program.memory_bytes() == 0
+        assert program.log_tail(1) == ["its message"]
+
+
 def test_each_run_reads_the_input_from_its_start(tmp_path: Path, inject: Path) -> None:
     given = tmp_path / "stdin"
     given.write_text("1 2 3\n")
