@@ -297,7 +297,10 @@ class _Signals:
             self._waiting.append(number)
             return
         with suppress(OSError):
-            self._process.send_signal(number)
+            try:
+                self._process.send_signal(number)
+            except ValueError:  # Windows sends none but SIGTERM to one process
+                self._process.terminate()
         self.wait(number, frame)
 
     def interrupt(self, number: int, frame: object) -> None:
