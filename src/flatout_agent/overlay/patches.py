@@ -13,7 +13,7 @@ from typing import Any
 from flatout_agent.attach.replacing import Undo, in_reverse, replaced
 from flatout_agent.overlay import views
 from flatout_agent.overlay.changes import Changes
-from flatout_agent.overlay.native import raw_io, shown, system
+from flatout_agent.overlay.native import plain, raw_io, shown, system
 from flatout_agent.overlay.opening import Opening, file_io
 from flatout_agent.overlay.overlay import Overlay
 from flatout_agent.overlay.renames import Renames
@@ -70,7 +70,7 @@ def _writing(call: Callable[..., Any], scratch: str) -> Callable[..., Any]:
             return call(*args, **options)
         except OSError as error:
             filename = error.filename
-            if args and isinstance(filename, str) and filename.startswith(scratch):
+            if args and isinstance(filename, str) and plain(filename).startswith(scratch):
                 error.filename = shown(args[0])
             elif args and isinstance(args[0], bytes) and isinstance(filename, str):
                 error.filename = os.fsencode(filename)
