@@ -15,6 +15,7 @@ import pytest
 from flatout_agent import overlay, wire
 from flatout_agent.overlay import index, native
 from flatout_agent.overlay import overlay as overlays
+from flatout_agent.overlay.territory import Territory
 
 
 def test_what_shutil_and_pathlib_copy_with_on_windows_goes_to_scratch(
@@ -108,3 +109,14 @@ def test_other_processes_are_told_of_files_with_long_paths(
         journal.append(r"C:\user\x", "file", place, index.Layer.PREPARED)
     told = index.parse((tmp_path / "journal").read_bytes(), root, index.Layer.PREPARED)
     assert [where for _, _, where, _ in told] == places
+
+
+def test_built_extensions_are_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `torch.utils.cpp_extension` builds on Windows."""
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "me"))
+    built = Territory(str(tmp_path / "user"), (), lambda path: path)
+    data = tmp_path / "me" / "AppData" / "Local"
+    monkeypatch.setattr(built, "temp", ())
+    assert not built.protected(str(data / "torch_extensions" / "torch_extensions" / "Cache" / "x"))
+    assert built.protected(str(data / "other"))
