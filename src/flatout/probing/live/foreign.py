@@ -45,7 +45,10 @@ class ForeignJobs:
         """Whether a process, by pid and start, has loaded torch. If not, it may still do so."""
 
     def find(self, own: Collection[int], on_gpu: Collection[int] = ()) -> list[ForeignJob]:
-        """Jobs that run now. own: processes of known jobs, to which their descendants belong."""
+        """Jobs that run now. own: processes of known jobs, to which their descendants belong.
+
+        on_gpu: processes that compute on a GPU, and on Windows the desktop's programs, too.
+        """
         now_s = time.monotonic()
         if self._last_s is None or now_s - self._last_s >= EVERY_S:
             self._last_s = now_s
@@ -73,7 +76,7 @@ class ForeignJobs:
                     self._ours.add(process.pid)
                     continue
                 key = process.pid, process.create_time()
-                if process.pid in on_gpu:
+                if process.pid in on_gpu and (sys.platform != "win32" or name.startswith(NAMES)):
                     yield process
                 elif name.startswith(NAMES):
                     seen[key] = self._known.get(key, False) or _maps_torch(process.pid)
