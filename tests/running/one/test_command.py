@@ -212,3 +212,10 @@ def test_the_hash_is_of_the_scripts_bytes(here: Path) -> None:
     assert command.script_sha256(path) != first
     assert command.script_sha256(None) is None
     assert command.script_sha256(here / "none.py") is None
+
+
+def test_a_command_is_shown_as_its_shell_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = command.Command((), None, "python", (r"C:\my code\train.py", "--lr", "0.1"))
+    assert made.shown == r"'C:\my code\train.py' --lr 0.1" or sys.platform == "win32"
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert made.shown == r'"C:\my code\train.py" --lr 0.1'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Collection, Iterable
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from flatout.nouns.typed import typed
 
 EVERY_S = 10.0
 MOST_LETTERS = 300
@@ -108,6 +109,6 @@ def _job(process: psutil.Process) -> ForeignJob:
         words = process.cmdline()
     with suppress(psutil.Error):
         folder = process.cwd()
-    command = shlex.join(words) or process.name()
+    command = typed(words) or process.name()
     began_s = process.create_time()
     return ForeignJob(process.pid, began_s, user, command[:MOST_LETTERS], folder, ancestors)

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from flatout.nouns.errors import UserError
+from flatout.nouns.typed import typed
 
 SCRIPT_SUFFIXES = (".py", ".pyw")
 WINDOWS_NAMES = ("python.exe", "python.bat", "python3.exe")
@@ -42,7 +43,7 @@ class Command:
     @property
     def shown(self) -> str:
         """`display` as it would be typed."""
-        return shlex.join(self.display)
+        return typed(self.display)
 
 
 def resolve(
@@ -203,7 +204,7 @@ def _scripts_below(folder: Path) -> Iterator[Path]:
 def _no_command(words: Sequence[str], verb: str) -> str:
     """Raise UserError with why `words[0]` cannot be started and what may have been meant."""
     name, path = words[0], Path(words[0])
-    rest = shlex.join(words)
+    rest = typed(words)
     if path.is_dir():
         entry = path / "__main__.py"
         hint = f"flatout {verb} -- python {rest}" if entry.is_file() else "name the script in it"
