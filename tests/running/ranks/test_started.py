@@ -18,7 +18,7 @@ from flatout.nouns.ranks import RankFailure
 from flatout.running.one import foreground
 from flatout.running.one.command import resolve
 from flatout.running.ranks.layout import RankLayout
-from flatout.running.ranks.started import RankLimits, StartedRanks
+from flatout.running.ranks.started import RankLimits, StartedRanks, _Member
 from flatout_agent import wire
 from processes import under_orders
 from running.ranks.rank_programs import program
@@ -342,3 +342,10 @@ def test_the_records_of_a_rank_are_found_behind_a_launcher(pid: int, expected: l
     )
     own, _ = StartedRanks.last_words(ranks, records, b"")
     assert [process for process, _ in own] == expected
+
+
+def test_a_signal_for_a_rank_that_has_ended_is_no_error() -> None:
+    process: Any = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    member = _Member(1, process, None)
+    process.communicate(b"\n")
+    member.signal(signal.SIGTERM)

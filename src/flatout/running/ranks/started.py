@@ -90,7 +90,7 @@ class _Member:
 
     def signal(self, number: int) -> None:
         """Pass a signal on, as a terminal or `kill` would send it."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, psutil.Error):
             if sys.platform != "win32" and signal.Signals(number).name in TERMINAL:
                 os.killpg(self.process.pid, number)
             elif self._root is not None:
