@@ -24,6 +24,8 @@ MOST_BYTES = 2**20
 """No file that is read here is larger."""
 UNLIMITED_BYTES = 2**62
 """Version 1 writes "no limit" as the largest number of whole pages below 2**63."""
+PAGES_OF_MAC = ("vm.page_free_count", "vm.page_purgeable_count", "vm.page_pageable_external_count")
+"""What can be taken there: free pages, purgeable caches, and pages of files."""
 LOCAL_PROCESSES = ("LOCAL_WORLD_SIZE", "FLATOUT_RANKS")
 """Set by torchrun and its like, and for the ranks of `flatout run` (`wire.SIZE_ENV`)."""
 LOCAL_RANKS = "FLATOUT_LOCAL_RANKS"
@@ -113,13 +115,14 @@ def memory_limit(root: Path | None = None) -> int | None:
 def available_memory(root: Path | None = None) -> int | None:
     """Bytes of main memory that can still be taken: the least left by the machine and the groups.
 
-    File pages that the kernel would drop count as free. None if /proc/meminfo does not say.
+    File pages that the kernel would drop count as free. None if the system does not say.
     """
-    root = root or ROOT
     available = meminfo(root).get("MemAvailable")
+    if available is None and root is None:
+        available = _free_elsewhere()
     if available is None:
         return None
-    left = [_memory_left(group) for group in _groups(root, "memory")]
+    left = [_memory_left(group) for group in _groups(root or ROOT, "memory")]
     return min([available, *(size for size in left if size is not None)])
 
 
@@ -134,6 +137,52 @@ def meminfo(root: Path | None = None) -> dict[str, int]:
     text = _text((root or ROOT) / "proc/meminfo")
     sizes = re.findall(r"^(\w+): +([0-9]{1,15}) kB$", text, re.ASCII | re.MULTILINE)
     return {name: int(size) * 1024 for name, size in sizes}
+
+
+def _free_elsewhere() -> int | None:
+    """The machine's free memory on systems other than Linux, or None if unknown."""
+    try:
+        if sys.platform == "win32":
+            return _free_on_windows()
+        return _free_on_mac() if sys.platform == "darwin" else None
+    except (ImportError, AttributeError, OSError):  # a Python without ctypes, an unusual system
+        return None
+
+
+def _free_on_windows() -> int | None:
+    """Free main memory, or what programs may still commit if that is less."""
+    if sys.platform != "win32":
+        return None
+    import ctypes
+
+    sizes = ("total", "free", "commit", "free_commit", "virtual", "free_virtual", "extended")
+
+    class MemoryStatus(ctypes.Structure):
+        _fields_ = (
+            ("length", ctypes.c_uint32),
+            ("load", ctypes.c_uint32),
+            *((name, ctypes.c_uint64) for name in sizes),
+        )
+
+    status = MemoryStatus(length=ctypes.sizeof(MemoryStatus))
+    if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
+        return None
+    return int(min(status.free, status.free_commit))
+
+
+def _free_on_mac() -> int | None:
+    """Free pages, and those of files and caches that the system would drop."""
+    import ctypes
+
+    def counted(name: str) -> int | None:
+        value, size = ctypes.create_string_buffer(8), ctypes.c_size_t(8)
+        question = name.encode(), value, ctypes.byref(size), None, ctypes.c_size_t(0)
+        failed = ctypes.CDLL(None).sysctlbyname(*question)
+        return None if failed else int.from_bytes(value.raw[: size.value], "little")
+
+    page, *counts = map(counted, ("vm.pagesize", *PAGES_OF_MAC))
+    known = [count for count in counts if count is not None]
+    return page * sum(known) if page and len(known) == len(counts) else None
 
 
 def _affinity() -> int:

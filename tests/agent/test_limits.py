@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import struct
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -238,6 +242,70 @@ def test_processes_share_the_spare_memory(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert limits.spare_memory(machine(tmp_path, "", {})) == 1_024_000
     assert limits.spare_memory(tmp_path / "absent") is None
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without /proc."""
+    monkeypatch.setattr(limits, "ROOT", tmp_path)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(("works", "free"), [(True, 3 * GIB), (False, None)])
+def test_free_memory_on_windows(
+    works: bool, free: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As documented for MEMORYSTATUSEX."""
+
+    def global_memory_status(pointer: Any) -> int:
+        status = bytes(pointer._obj)
+        assert struct.unpack("<II", status[:8]) == (64, 0)
+        sizes = (9 * GIB, 4 * GIB, 20 * GIB, 3 * GIB, 1, 1, 0)
+        ctypes.memmove(ctypes.addressof(pointer._obj), struct.pack("<II7Q", 64, 50, *sizes), 64)
+        return int(works)
+
+    kernel = SimpleNamespace(GlobalMemoryStatusEx=global_memory_status)
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
+    assert limits.available_memory() == free
+    assert limits.spare_memory() == (free // 2 if free else None)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("lacks", [None, "vm.pagesize", "vm.page_purgeable_count"])
+def test_free_memory_on_macos(lacks: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {
+        b"vm.pagesize": struct.pack("<Q", 16384),
+        b"vm.page_free_count": struct.pack("<I", 100_000),
+        b"vm.page_purgeable_count": struct.pack("<I", 20_000),
+        b"vm.page_pageable_external_count": struct.pack("<I", 3_000),
+    }
+    counts = {name: count for name, count in counts.items() if name.decode() != lacks}
+
+    def sysctlbyname(name: bytes, value: Any, size: Any, new: None, new_size: Any) -> int:
+        count = counts.get(name)
+        if count is None:
+            return -1
+        ctypes.memmove(value, count, len(count))
+        size._obj.value = len(count)
+        return 0
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace(sysctlbyname=sysctlbyname))
+    assert limits.available_memory() == (None if lacks else 123_000 * 16384)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("system", ["win32", "darwin", "freebsd14"])
+def test_free_memory_may_be_unknown(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_library(path: None) -> None:
+        raise OSError("none")
+
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(ctypes, "CDLL", no_library)
+    monkeypatch.delattr(ctypes, "windll", raising=False)
+    assert limits.available_memory() is None
 
 
 def test_nothing_can_be_read(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ import typer
 import flatout
 from flatout import commands
 from flatout.__main__ import INTERNAL_ERROR, outcome
+from flatout.commands import profile
 from flatout.nouns.errors import INTERRUPTED, UserError
+from flatout.profiling import recording
 
 
 def flat(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -37,6 +39,26 @@ def flat(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProces
 )
 def test_program(rest: list[str], words: tuple[str, ...], module: str | None) -> None:
     assert commands.program("run", rest) == (words, module)
+
+
+def test_patterns_of_files_are_filled_in_where_no_shell_does_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("rank1.log", "rank0.log", "train.py", "0.trace.json", "1.trace.json"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    patterns = ["--json", "*.log", "none*", "a text"]
+    assert commands._modern(["explain", *patterns])[1] == ["explain", *patterns]
+    monkeypatch.setattr(sys, "platform", "win32")
+    told = ["--json", "rank0.log", "rank1.log", "none*", "a text"]
+    assert commands._modern(["explain", *patterns])[1] == ["explain", *told]
+    assert commands._modern(["compare", "*.log"])[1] == ["compare", "rank0.log", "rank1.log"]
+    assert commands._modern(["run", "train.py", "*.log"])[1] == ["run", "train.py", "*.log"]
+    traces: list[Path] = []
+    monkeypatch.setattr(recording, "from_traces", traces.extend)
+    monkeypatch.setattr(profile, "_report", lambda *_: 0)
+    assert outcome(["profile", "?.trace.json"]) == 0
+    assert traces == [Path("0.trace.json"), Path("1.trace.json")]
 
 
 def test_program_without_the_module() -> None:

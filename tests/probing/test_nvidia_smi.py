@@ -67,7 +67,7 @@ def test_a_workstation() -> None:
             compute_mode="default",
             display=True,
             processes=(
-                GpuProcess(1802, "/usr/lib/xorg/Xorg", 312 * MIB),
+                GpuProcess(1802, "/usr/lib/xorg/Xorg", 312 * MIB, computes=False),
                 GpuProcess(20991, None, None),
             ),
         ),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from flatout.nouns.plan import Plan
 from flatout.nouns.trial import Trial
+from flatout.running.one.command import Command
 from flatout.tuning import live_run
 from flatout.tuning.live_run import SILENT_S, LiveTuning
 from flatout_agent import wire
+from reporting import tuned_examples
 
 
 class Clock:
@@ -54,6 +58,20 @@ def test_when_all_is_decided_nothing_more_is_said(clock: Clock) -> None:
     clock.now_s += 10 * SILENT_S
     tuning.heard([])
     assert told == []
+
+
+def test_plan_and_report_of_a_run_are_not_lost_with_the_place_of_the_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tuning = LiveTuning(Plan(()), (False, (), ()), None, lambda row: None, lambda line: None)
+    told: list[str] = []
+    monkeypatch.setattr(tuning, "outcome", lambda command: tuned_examples.good())
+    command = Command(("python", "train.py"), None, "python", ("train.py",))
+    written = tuning.write_plan(command, tmp_path / "none" / "fast.toml", tmp_path, told.append)
+    assert written is not None
+    assert written.plan_path == str(tmp_path / "fast.toml")
+    assert (tmp_path / "fast.toml").is_file()
+    assert len(told) == 1
 
 
 def test_what_only_a_start_can_set_has_the_lines_that_do_it() -> None:

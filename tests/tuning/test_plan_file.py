@@ -230,6 +230,31 @@ def test_a_full_disk_leaves_the_old_plan(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_plan_whose_file_another_program_has_open_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows."""
+    path, folder = tmp_path / "flatout.toml", tmp_path / "run"
+    folder.mkdir()
+    told: list[str] = []
+    assert plan_file.write_or_keep(PLAN, path, folder, told.append) == path
+    before, replace = path.read_bytes(), Path.replace
+
+    def in_use(self: Path, target: Path) -> Path:
+        if target == path:
+            raise PermissionError(errno.EACCES, "Access is denied")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", in_use)
+    changed = dataclasses.replace(PLAN, pairs=7)
+    kept = plan_file.write_or_keep(changed, path, folder, told.append)
+    assert (kept, plan_file.read(kept)) == (folder / "flatout.toml", changed)
+    assert path.read_bytes() == before
+    (line,) = told
+    assert "Access is denied" in line
+    assert line.endswith(f"flatout run --plan {kept} ...")
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot write the plan"):
         plan_file.write(PLAN, tmp_path / "absent" / "flatout.toml")

@@ -16,6 +16,7 @@ import pytest
 
 from flatout.nouns.errors import UserError
 from flatout.nouns.frame import Frame
+from flatout.watching import notices
 from flatout.watching.notices import Notices
 from reporting.monitor import frames
 
@@ -68,6 +69,18 @@ def test_a_command_that_fails_is_told_once(tmp_path: Path) -> None:
         time.sleep(0.2)
     assert len(said) == 2
     assert any("exit code 3" in line for line in said)
+
+
+def test_a_command_on_windows_is_started_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(notices.subprocess, "run", lambda words, **_: started.append(words))
+    line = r'"C:\Program Files\x.exe" --to me'
+    with Notices([line], [], print) as told:
+        told.tell(frame(ALERT))
+    assert started == [line]
+    with pytest.raises(UserError, match="names no command"):
+        Notices([" "], [], print)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ import inspect
 import os
 import pkgutil
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
@@ -53,6 +54,8 @@ Start here:
   flatout doctor           check the machine
 """
 MORE = "Run flatout COMMAND --help for more about a command."
+OF_FILES = ("compare", "explain")
+"""Commands whose words are files. Those after a script are its own."""
 GROUPS = ("Understand", "Speed up", "Fix")
 """Headings above the commands in `flatout --help`."""
 SCRIPT_CONTEXT: dict[str, Any] = {
@@ -148,7 +151,18 @@ def _modern(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     modern = getattr(importlib.import_module(_module(name)), "modern", None)
     if modern is not None:
         words[place + 1 :] = modern(words[place + 1 :])
+    if name in OF_FILES:
+        words[place + 1 :] = expanded(words[place + 1 :])
     return name, words
+
+
+def expanded(words: Sequence[str]) -> list[str]:
+    """The words, with the names of files in the place of *.log: no shell of Windows does that."""
+    if sys.platform != "win32":
+        return list(words)
+    import glob
+
+    return [name for word in words for name in (sorted(glob.glob(word)) or [word])]  # noqa: PTH207
 
 
 def _typed() -> Iterator[str]:

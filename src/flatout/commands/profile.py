@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, threshold, user_command
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, expanded, threshold, user_command
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def command(
     """
     from flatout.profiling.trace import recognising
 
-    if ctx.args and recognising.is_trace(ctx.args[0]):
+    if ctx.args and recognising.is_trace(expanded(ctx.args[:1])[0]):
         return _traces(ctx)
     limit = threshold("--fail-above", fail_above)
     from flatout.profiling.recording import ProfileSettings
@@ -108,7 +108,7 @@ def _traces(ctx: typer.Context) -> int:
         ignore_unknown_options=False,
     )
     options = {**_typed_options(ctx), **_typed_options(later)}
-    words = list(later.args)
+    words = expanded(later.args)
     _check_traces(words, [name for name in SCRIPT_ONLY if name in options])
     limit = threshold("--fail-above", options.get("fail_above", DEFAULT_LIMIT))
     recorded = recording.from_traces([Path(word) for word in words])

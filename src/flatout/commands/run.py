@@ -292,5 +292,7 @@ def _close(tuning: LiveTuning, request: _Request, folder: Path | None) -> Tuned 
     """Write plan and report of a run that was tuned while it trained, and tell the result."""
     from flatout.reporting import live
 
-    tuned = tuning.write_plan(request.target, request.plan_path) if folder is not None else None
-    return live.close(tuned, folder / "report.html", request.quiet) if tuned and folder else None
+    if folder is None:
+        return None
+    tuned = tuning.write_plan(request.target, request.plan_path, folder, warn)
+    return live.close(tuned, folder / "report.html", request.quiet) if tuned else None

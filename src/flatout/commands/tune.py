@@ -5,17 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, duration, user_command, warn_of_others
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, user_command, warn, warn_of_others
 from flatout.nouns.errors import INTERRUPTED, UserError
 
 if TYPE_CHECKING:
-    from flatout.nouns.plan import Plan
     from flatout.nouns.tuned import Tuned
 
 PLACE = ("Speed up", 1)
@@ -76,7 +74,9 @@ def command(
     warn_of_others()
     with TuneView() as observer:
         tuned = tune.tune(resolved, choice, settings, run_folder, observer)
-    tuned = _with_plan(tuned, plan, run_folder, plan_file.write)
+    if tuned.plan is not None:
+        written = plan_file.write_or_keep(tuned.plan, plan, run_folder, warn)
+        tuned = dataclasses.replace(tuned, plan_path=str(written))
     return _report(tuned, run_folder / "report.html", why, as_json)
 
 
@@ -86,26 +86,6 @@ def _check_place(plan: Path) -> None:
         raise UserError(f"--plan {plan} is a folder", f"name a file: --plan {plan / 'plan.toml'}")
     if not plan.absolute().parent.is_dir():
         raise UserError(f"--plan {plan}: there is no folder {plan.parent}", "make it first")
-
-
-def _with_plan(
-    tuned: Tuned, path: Path, run_folder: Path, write: Callable[[Plan, Path], None]
-) -> Tuned:
-    """Write the plan, or if `path` cannot be written, beside the report: it took minutes to find.
-
-    write: imported before those minutes, in case its dependencies are not installed.
-    """
-    from flatout.reporting import terminal
-
-    if tuned.plan is None:
-        return tuned
-    try:
-        write(tuned.plan, path)
-    except UserError as error:
-        path = run_folder / path.name
-        write(tuned.plan, path)
-        terminal.warn(f"{error.message}; it is at {path}: flatout run --plan {path} ...")
-    return dataclasses.replace(tuned, plan_path=str(path))
 
 
 def _report(tuned: Tuned, path: Path, why: bool, as_json: bool) -> int:

@@ -256,7 +256,7 @@ class RunHere:
         self._tuning.interrupted = interrupted
         here = Path.cwd()
         path = self._path.relative_to(here) if self._path.is_relative_to(here) else self._path
-        tuned = self._tuning.write_plan(self._command, path)
+        tuned = self._tuning.write_plan(self._command, path, self._folder, warn)
         if tuned is not None and self._thrown_away:
             tuned = dataclasses.replace(tuned, saved_s=None)
         return report.close(tuned, self._folder / "report.html", quiet=True) if tuned else None

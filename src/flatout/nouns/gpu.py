@@ -17,6 +17,8 @@ class GpuProcess:
     pid: int
     name: str | None = None
     memory_bytes: int | None = None
+    computes: bool = True
+    """Whether the driver lists it as computing, not only as drawing. Under WDDM it lists all so."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ class GpuUse:
     """Share of the time in which one of its kernels ran, 0 to 1."""
     alive: bool | None = None
     """Whether the process still exists, or None if the driver counts others' pids."""
+    computes: bool = True
+    """As `GpuProcess.computes`."""
 
 
 @dataclass(frozen=True)

@@ -301,5 +301,6 @@ def _processes(section: Element | None) -> tuple[GpuProcess, ...] | None:
         if pid is not None:
             memory = _whole(entry, "used_memory", " ?MiB")
             used = None if memory is None else memory * MIB
-            processes.append(GpuProcess(pid, _text(entry, "process_name"), used))
+            computes = _text(entry, "type") != "G"
+            processes.append(GpuProcess(pid, _text(entry, "process_name"), used, computes))
     return tuple(processes)

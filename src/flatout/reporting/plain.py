@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from flatout.nouns import escapes
+from flatout.nouns.typed import typed
 
 
 def lines(text: str) -> list[str]:
@@ -44,9 +42,7 @@ def named(boost: str, params: dict[str, Any]) -> str:
 
 def command_line(command: Sequence[str]) -> str:
     """The command as typed on this system."""
-    if sys.platform == "win32":
-        return " ".join(lines(subprocess.list2cmdline(command)))
-    return " ".join(lines(shlex.join(command)))
+    return " ".join(lines(typed(command)))
 
 
 def encodable(text: str, encoding: str) -> str:

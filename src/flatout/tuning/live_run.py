@@ -105,13 +105,18 @@ class LiveTuning:
             return {}
         return {name: known.get(name).by_hand(facts, waiting[name]) for name in waiting if name}
 
-    def write_plan(self, command: Command, path: Path) -> Tuned | None:
-        """Write the plan to `path`. Returns a report's content, or None if nothing was measured."""
+    def write_plan(
+        self, command: Command, path: Path, folder: Path, warn: Callable[[str], None]
+    ) -> Tuned | None:
+        """Write the plan to `path`, or if that cannot be, into `folder` and say so.
+
+        Returns a report's content, or None if nothing was measured.
+        """
         tuned = self.outcome(command)
         if tuned is None or tuned.plan is None:
             return tuned
-        plan_file.write(tuned.plan, path)
-        return dataclasses.replace(tuned, plan_path=str(path))
+        written = plan_file.write_or_keep(tuned.plan, path, folder, warn)
+        return dataclasses.replace(tuned, plan_path=str(written))
 
     def outcome(self, command: Command) -> Tuned | None:
         """The content of a report on the run, or None if nothing was measured."""

@@ -68,6 +68,20 @@ def write(plan: Plan, path: Path) -> None:
     _replace(render(plan), path)
 
 
+def write_or_keep(plan: Plan, path: Path, folder: Path, warn: Callable[[str], None]) -> Path:
+    """Write the plan to `path`, or if that cannot be, into `folder`; returns where it is.
+
+    It took minutes to find. On Windows no file is replaced that another program has open.
+    """
+    try:
+        write(plan, path)
+    except UserError as error:
+        path = folder / path.name
+        write(plan, path)
+        warn(f"{error.message}; it is at {path}: flatout run --plan {path} ...")
+    return path
+
+
 def write_ranks(ranks: PlannedRanks, path: Path) -> None:
     """Put the table `[ranks]` into the existing plan, all else untouched. Raises UserError."""
     document = tomlkit.parse(plan_reader.text(path))

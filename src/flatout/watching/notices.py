@@ -10,6 +10,7 @@ import os
 import queue
 import shlex
 import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -99,17 +100,14 @@ class _Receiver:
 
 
 def _command(line: str) -> tuple[str, Callable[[Alert], None]]:
-    try:
-        words = shlex.split(line, posix=os.name != "nt")
-    except ValueError as error:
-        raise UserError(f"--exec {line!r} cannot be read: {error}", "check its quotes") from error
-    if not words:
+    command, name = _taken_apart(line)
+    if not command:
         raise UserError("--exec names no command", '--exec "notify-send flatout"')
 
     def send(alert: Alert) -> None:
         values = {f"FLATOUT_ALERT_{name.upper()}": _text(alert, name) for name in FIELDS}
         subprocess.run(
-            words,
+            command,
             input=json.dumps(_document(alert)).encode(),
             env={**os.environ, **values},
             stdout=subprocess.DEVNULL,
@@ -118,7 +116,18 @@ def _command(line: str) -> tuple[str, Callable[[Alert], None]]:
             check=True,
         )
 
-    return f"--exec {words[0]}", send
+    return f"--exec {name}", send
+
+
+def _taken_apart(line: str) -> tuple[str | list[str], str]:
+    """What is started, and how it is called. Programs on Windows take their line apart."""
+    if sys.platform == "win32":
+        return line.strip(), line.strip()
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UserError(f"--exec {line!r} cannot be read: {error}", "check its quotes") from error
+    return words, "".join(words[:1])
 
 
 def _webhook(url: str) -> tuple[str, Callable[[Alert], None]]:

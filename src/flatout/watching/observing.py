@@ -123,7 +123,7 @@ class JobsObserver:
                 del self._jobs[name]
 
     def _foreign_jobs(self, machine: MachineSample) -> list[JobSample]:
-        on_gpu = [use.pid for gpu in machine.gpus for use in gpu.processes or ()]
+        on_gpu = [use.pid for gpu in machine.gpus for use in gpu.processes or () if use.computes]
         running = [job for job in self._jobs.values() if job.ended_s is None]
         own = set().union(*(job.history.pids for job in running))
         own |= {job.entry.pid for job in running if jobs.owner_alive(job.entry)}  # no ring yet

@@ -18,7 +18,8 @@ it); it is too short to repay starting processes; the process may use one core o
 daemon, which Python allows no children; the dataset holds tensors on an accelerator, an iterator,
 or (where workers are forked) an open file; /dev/shm is too small for the batches under way. Where
 workers are spawned (Windows, macOS, Python 3.14 on Linux) the script must train inside `if __name__
-== "__main__":` and dataset and collate function must be picklable.
+== "__main__":`, dataset and collate function must be picklable, and the free memory must hold what
+each worker has of its own: Python, torch, and a copy of the dataset's arrays and lists.
 
 ## What it may change
 Batches and their order stay the same for a dataset that answers the same index with the same
@@ -53,7 +54,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch, Undo
-from flatout_agent.limits import local_processes, usable_cores
+from flatout_agent.limits import local_processes, spare_memory, usable_cores
 from flatout_agent.speedups import compute_threads
 from flatout_agent.speedups.samples.late_indices import with_workers
 from flatout_agent.speedups.workers import worker_safety
@@ -86,6 +87,11 @@ LEAST_WAIT = 0.03
 """Share of the step: workers take cores, and a start of some tenths of a second in each epoch."""
 HANDING_OVER = 1.25
 """A batch takes so much longer in a worker: it goes through shared memory."""
+MOST = 8
+MOST_SPAWNED = 4
+"""The number of workers on Windows and macOS, where each starts Python and imports torch anew."""
+SPAWNED_BYTES = {True: 3 << 30, False: 700 << 20}
+"""Memory of a spawned worker besides its data, where CUDA is used and elsewhere."""
 SERIAL = 0.3
 """Share of a training step on the CPU that more threads do not make shorter."""
 
@@ -93,12 +99,15 @@ SERIAL = 0.3
 def applies(facts: JobFacts, params: Params) -> str | None:
     """Why no loader of this job can get workers, or None if at least one can."""
     share = _share(facts.cores, facts.world_size)
-    workers = _workers(params, share, facts.device != "cpu")
+    workers = _workers(params, share, facts.device != "cpu", facts.system)
     if share < 2:
         return f"{share} usable core for this process: a worker would take it from training"
     if workers > share:
         return f"{workers} workers on {share} usable cores"
-    if params.get("workers", "auto") != "auto" and workers == _auto(share, facts.device != "cpu"):
+    if workers > _most(facts.system):
+        return f"{workers} workers, each of which starts Python and imports torch anew"
+    auto = _auto(share, facts.device != "cpu", facts.system)
+    if params.get("workers", "auto") != "auto" and workers == auto:
         return f"the same as auto here ({workers})"
     if not facts.loaders:
         return "no DataLoader was seen"
@@ -113,7 +122,7 @@ def promise(facts: JobFacts, params: Params) -> float:
     if facts.wait_share is None:
         return 1.1
     share = _share(facts.cores, facts.world_size)
-    workers = max(1, min(share, _workers(params, share, facts.device != "cpu")))
+    workers = max(1, min(share, _workers(params, share, facts.device != "cpu", facts.system)))
     training, loading = 1 - facts.wait_share, HANDING_OVER * facts.wait_share
     if facts.device != "cpu":
         return max(1.0, 1 / max(training, loading / workers, 0.05))
@@ -126,18 +135,20 @@ def promise(facts: JobFacts, params: Params) -> float:
 def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
     """Give this loader workers, unless one of its properties rules that out."""
     share = _share(usable_cores(), local_processes())
-    workers = _workers(params, share, _accelerated())
+    workers = _workers(params, share, _accelerated(), sys.platform)
     method = worker_safety.start_method()
     reason = _why_not_target(target, workers, share, params, method)
     if reason is not None:
         raise Declined(reason)
+    if method != "fork":
+        workers = min(workers, _fitting(target))
     return _give_workers(job, target, workers, int(params.get("prefetch_factor", 2)), method)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
     """The DataLoader's arguments that do the same."""
     share = _share(facts.cores, facts.world_size)
-    workers = _workers(params, share, facts.device != "cpu")
+    workers = _workers(params, share, facts.device != "cpu", facts.system)
     count = _threads(share, workers)
     threads = [f"torch.set_num_threads({count})"] if facts.device == "cpu" else []
     lines = [
@@ -159,14 +170,18 @@ def _share(cores: int, processes: int) -> int:
     return max(1, cores // max(1, processes))
 
 
-def _auto(share: int, accelerated: bool) -> int:
+def _most(system: str) -> int:
+    return MOST if system == "linux" else MOST_SPAWNED
+
+
+def _auto(share: int, accelerated: bool, system: str) -> int:
     """On an accelerator the cores are free for loading; on a CPU training needs most of them."""
-    return max(1, min(8, share - 1)) if accelerated else max(1, min(4, share // 4))
+    return max(1, min(_most(system), share - 1)) if accelerated else max(1, min(4, share // 4))
 
 
-def _workers(params: Params, share: int, accelerated: bool) -> int:
+def _workers(params: Params, share: int, accelerated: bool, system: str) -> int:
     workers = params.get("workers", "auto")
-    return _auto(share, accelerated) if workers == "auto" else int(workers)
+    return _auto(share, accelerated, system) if workers == "auto" else int(workers)
 
 
 def _threads(share: int, workers: int) -> int:
@@ -220,10 +235,24 @@ def _why_not_target(
     if batches is not None and batches < FEWEST_BATCHES:
         return f"only {batches} batches: starting workers would not pay"
     reason = worker_safety.held_by_data(loader, method)
-    if reason is None and method != "fork":
-        reason = worker_safety.cannot_be_spawned(loader)
     under_way = workers * (int(params.get("prefetch_factor", 2)) + 1)
     return reason or worker_safety.too_little_shared_memory(loader, under_way)
+
+
+def _fitting(loader: torch.utils.data.DataLoader[Any]) -> int:
+    """The most workers that can be spawned here. Raises Declined if there is room for none."""
+    import torch
+
+    spawning, spare = worker_safety.spawning(loader), spare_memory()
+    if spawning.reason is not None:
+        raise Declined(spawning.reason)
+    if spare is None:
+        return _most(sys.platform)
+    each = SPAWNED_BYTES[torch.cuda.is_available()] + spawning.copied_bytes
+    if spare < each:
+        told = f"a spawned worker would take {each / 1e9:.1f} GB, and {spare / 1e9:.1f} GB are free"
+        raise Declined(told)
+    return min(_most(sys.platform), spare // each)
 
 
 def _length(loader: torch.utils.data.DataLoader[Any]) -> int | None:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flatout_agent.overlay.native import make_folders, raw_io, system
+from flatout_agent.overlay.native import lengthened, make_folders, plain, raw_io, system
 
 fold = os.path.normcase
 """A path for comparison: Windows does not distinguish upper and lower case."""
@@ -102,7 +102,7 @@ class Journal:
     def append(self, path: str, kind: str, where: str = "", layer: Layer = Layer.REAL) -> None:
         """Notify the other processes, in one write so that lines do not mix."""
         if layer is self.layer:
-            where = os.path.relpath(where, self.root)
+            where = os.path.relpath(plain(where), self.root)
         line = json.dumps([path, kind, where, layer]).encode() + b"\n"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         handle = system.open(self.path, flags, 0o666)
@@ -133,7 +133,7 @@ def parse(text: bytes, root: str, journal_layer: Layer) -> Iterator[tuple[str, s
     for line in text.splitlines():
         path, kind, where, layer = json.loads(line)
         if layer == journal_layer:
-            where = os.path.join(root, where)
+            where = lengthened(os.path.join(root, where))
         yield path, kind, where, Layer(layer)
 
 

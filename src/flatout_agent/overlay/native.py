@@ -17,6 +17,9 @@ system: Any = sys.modules[os.name]
 raw_io: Any = sys.modules["_io"]
 
 BLOCK = 1 << 20
+LONG_PATH = 240
+PREFIX = "\\\\?\\"
+SERVER_PREFIX = "\\\\?\\UNC\\"
 
 
 def failure(code: int, path: Any, second: Any = None) -> OSError:
@@ -48,8 +51,22 @@ def is_link(status: os.stat_result) -> bool:
 
 def read_link(path: str) -> str:
     """Where a link points, without the prefix that Windows adds."""
-    target: str = system.readlink(path)
-    return target[4:] if target.startswith("\\\\?\\") else target
+    return plain(system.readlink(path))
+
+
+def lengthened(path: str) -> str:
+    """The form of an absolute path in which Windows takes one of this length."""
+    if sys.platform != "win32" or len(path) <= LONG_PATH or path.startswith(PREFIX):
+        return path
+    return SERVER_PREFIX + path[2:] if path.startswith("\\\\") else PREFIX + path
+
+
+def plain(path: str) -> str:
+    """The usual form of a path that `lengthened`, or Windows itself, has given a prefix."""
+    if path[: len(SERVER_PREFIX)].upper() == SERVER_PREFIX:
+        return "\\\\" + path[len(SERVER_PREFIX) :]
+    is_on_drive = path.startswith(PREFIX) and path[len(PREFIX) + 1 :].startswith(":")
+    return path[len(PREFIX) :] if is_on_drive else path
 
 
 def make_folders(path: str) -> None:

@@ -25,6 +25,8 @@ from flatout_agent.overlay.views import look_up, renaming_errors
 READING = frozenset({"r", "rb", "rt", "br", "tr"})
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 UNNAMED = getattr(os, "O_TMPFILE", 0)
+FAIL_IF_EXISTS = 1
+"""A flag of Windows' CopyFile2."""
 
 
 class Intent(NamedTuple):
@@ -184,6 +186,21 @@ class Opening:
             yield path if target is None else target.where
             if target is not None and lstat(target.where) is not None:
                 self.opened(target)
+
+    def copying(self, original: Callable[..., Any]) -> Callable[..., None]:
+        """`_winapi.CopyFile2`, by which `shutil` and `pathlib` copy on Windows."""
+
+        def copy_file(
+            existing_file_name: str, new_file_name: str, flags: int, progress_routine: Any = None
+        ) -> None:
+            intent = Intent(create=True, truncate=True, exclusive=bool(flags & FAIL_IF_EXISTS))
+            with (
+                self.lent(existing_file_name, None) as source,
+                self.lent(new_file_name, intent) as target,
+            ):
+                original(source, target, flags, progress_routine)
+
+        return copy_file
 
 
 def _intent(mode: str) -> Intent:

@@ -24,8 +24,10 @@ from flatout_agent.overlay.native import (
     copy_file,
     failure,
     is_link,
+    lengthened,
     lstat,
     make_folders,
+    plain,
     read_link,
     system,
 )
@@ -33,7 +35,6 @@ from flatout_agent.overlay.territory import Territory
 
 MAX_LINKS = 40
 MAX_CANONICAL = 50_000
-LONG_PATH = 240
 MAX_PLACES = 1_000_000
 
 
@@ -103,7 +104,7 @@ class Overlay:
         path = os.path.normpath(path)
         if path.startswith("//"):
             return path[1:]
-        return path[4:] if path.startswith("\\\\?\\") else path
+        return plain(path)
 
     def canonical_path(self, path: str) -> str:
         """The normalised form of a path, with links followed."""
@@ -234,7 +235,7 @@ class Overlay:
         """A free place for `path` in the current layer; the folders above it are created."""
         root = self.store.roots[self.store.current]
         for number in range(self._next_place.get(path, 0), MAX_PLACES):
-            where = _long(os.path.join(root, f"files{number or ''}", _as_relative(path)))
+            where = lengthened(os.path.join(root, f"files{number or ''}", _as_relative(path)))
             try:
                 make_folders(os.path.dirname(where))
             except (FileExistsError, NotADirectoryError):
@@ -346,9 +347,3 @@ def _as_relative(path: str) -> str:
     """The drive or the server as the outermost folder, without a leading separator."""
     drive, rest = os.path.splitdrive(path)
     return os.path.join(drive.strip("\\/").rstrip(":"), rest.lstrip("\\/"))
-
-
-def _long(path: str) -> str:
-    if sys.platform == "win32" and len(path) > LONG_PATH and not path.startswith("\\\\?\\"):
-        return "\\\\?\\" + path
-    return path

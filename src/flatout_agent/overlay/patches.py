@@ -13,7 +13,7 @@ from typing import Any
 from flatout_agent.attach.replacing import Undo, in_reverse, replaced
 from flatout_agent.overlay import views
 from flatout_agent.overlay.changes import Changes
-from flatout_agent.overlay.native import raw_io, shown, system
+from flatout_agent.overlay.native import plain, raw_io, shown, system
 from flatout_agent.overlay.opening import Opening, file_io
 from flatout_agent.overlay.overlay import Overlay
 from flatout_agent.overlay.renames import Renames
@@ -70,7 +70,7 @@ def _writing(call: Callable[..., Any], scratch: str) -> Callable[..., Any]:
             return call(*args, **options)
         except OSError as error:
             filename = error.filename
-            if args and isinstance(filename, str) and filename.startswith(scratch):
+            if args and isinstance(filename, str) and plain(filename).startswith(scratch):
                 error.filename = shown(args[0])
             elif args and isinstance(args[0], bytes) and isinstance(filename, str):
                 error.filename = os.fsencode(filename)
@@ -134,6 +134,7 @@ def put_on(overlay: Overlay) -> Undo:
     table[id(code)] = (code, Patch(opening.open_code, code, "io"))
     table[id(raw_io.FileIO)] = (raw_io.FileIO, file_io(opening))
     table.update(_path_tests(table))
+    table.update(_copies(opening))
     undo = [_sweep(table), _support(table), _no_folder_handles()]
 
     def take_off() -> None:
@@ -150,6 +151,19 @@ def _path_tests(table: dict[int, tuple[Any, Any]]) -> dict[int, tuple[Any, Any]]
         for name, test in tests.items()
         if isinstance(original := getattr(os.path, name, None), BuiltinFunctionType)
     }
+
+
+def _copies(opening: Opening) -> dict[int, tuple[Any, Any]]:
+    """What `shutil` (since Python 3.12) and `pathlib` (since 3.14) copy files with on Windows."""
+    try:
+        import _winapi
+    except ImportError:
+        return {}
+    original = getattr(_winapi, "CopyFile2", None)
+    if original is None:
+        return {}
+    call = _writing(opening.copying(original), opening.overlay.scratch)
+    return {id(original): (original, Patch(call, original, "_winapi"))}
 
 
 def _sweep(table: dict[int, tuple[Any, Any]]) -> Undo:

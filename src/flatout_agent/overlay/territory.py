@@ -39,7 +39,15 @@ CACHE_VARIABLES = (
     "TRITON_HOME",
     "XDG_CACHE_HOME",
 )
-HOME_CACHES = (".cache", ".config/matplotlib", ".matplotlib", ".nv", ".triton", "Library/Caches")
+HOME_CACHES = (
+    ".cache",
+    ".config/matplotlib",
+    ".matplotlib",
+    ".nv",
+    ".triton",
+    "AppData/Local/torch_extensions",
+    "Library/Caches",
+)
 OWN_NAMES = frozenset({".flatout", "__pycache__"})
 WINDOWS_DEVICES = frozenset({"nul", "con", "prn", "aux", "conin$", "conout$"})
 TEMP_VARIABLES = ("TMPDIR", "TEMP", "TMP")

@@ -126,6 +126,15 @@ class Pulse:
             self._header = self._header._replace(flags=self._header.flags | layout.ENDED)
             self._write_header()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more steps."""
+        return self._map.closed
+
+    def close(self) -> None:
+        """Release the ring's memory: Windows removes no file before."""
+        self._map.close()
+
     def _write_header(self) -> None:
         layout.HEADER.pack_into(self._map, 0, *self._header._replace(last_sequence=self.sequence))
 

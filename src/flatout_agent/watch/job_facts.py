@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import multiprocessing
 import os
 import shutil
 import statistics
@@ -23,6 +22,7 @@ from flatout_agent.speedups import compute_threads, padding
 from flatout_agent.speedups.precision import bf16_inside_float32, matmul_precision, native_bf16
 from flatout_agent.speedups.repeated_blocks import shared_blocks
 from flatout_agent.speedups.samples import batch_reads
+from flatout_agent.speedups.workers import worker_safety
 from flatout_agent.speedups.workers.main_guard import main_guard
 
 MAX_SHAPES = 16
@@ -168,7 +168,7 @@ def loader_facts(loader: torch.utils.data.DataLoader[Any]) -> wire.LoaderFacts:
         num_workers=loader.num_workers,
         pin_memory=bool(loader.pin_memory),
         persistent_workers=bool(loader.persistent_workers),
-        start_method=(context or multiprocessing).get_start_method(),
+        start_method=context.get_start_method() if context else worker_safety.start_method(),
         main_guard=main_guard(),
         read_singly=batch_reads.why_not_loader(loader) or "",
     )

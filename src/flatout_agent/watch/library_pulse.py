@@ -75,9 +75,10 @@ class ProcessPulse:
 
     def _end(self) -> None:
         """Take this process off the list, and the job with the last of its processes."""
-        if self.pulse.forked:
+        if self.pulse.forked or self.pulse.closed:
             return
         self.pulse.end()
+        self.pulse.close()
         rings = Path(self.entry.rings)
         with contextlib.suppress(OSError):
             for path in (self.pulse.path, f"{self.pulse.path}.stacks"):
@@ -215,12 +216,26 @@ def _entry() -> JobEntry:
 
 def _sweep(folder: Path, namespace: int) -> None:
     """Remove what killed programs have left, if that is certain."""
+    here = [str(namespace)] if namespace else []
     for path in folder.glob("*.json"):
         numbers = path.stem.split("-")
-        if not all(map(str.isdecimal, numbers)) or numbers[2:] != [str(namespace)]:
+        if len(numbers) < 2 or not all(map(str.isdecimal, numbers)) or numbers[2:] != here:
             continue
         with contextlib.suppress(OSError):
             old = time.time() - path.stat().st_mtime > KEPT_S
-            if old and rings.start_ticks(int(numbers[0])) != int(numbers[1]):
+            if old and _gone(int(numbers[0]), int(numbers[1])):
                 path.unlink()
                 shutil.rmtree(path.with_suffix(".rings"), ignore_errors=True)
+
+
+def _gone(pid: int, ticks: int) -> bool:
+    """Whether it is certain that the process that began then has ended."""
+    if sys.platform.startswith("linux"):
+        return rings.start_ticks(pid) != ticks
+    if sys.platform == "win32":
+        return False  # nothing in `os` tells; the next `flatout run` removes it
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    return False

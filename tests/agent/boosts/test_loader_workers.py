@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
@@ -302,6 +303,55 @@ def test_one_core_is_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_too_many_workers_are_declined() -> None:
     with pytest.raises(Declined, match="8 workers on 4 usable cores"):
         _apply(_loader(), workers=8)
+
+
+@pytest.mark.parametrize(
+    ("spare", "cuda", "held", "workers"),
+    [
+        (None, True, {}, 4),
+        (100 << 30, True, {}, 4),
+        (7 << 30, True, {}, 2),
+        (2 << 30, True, {}, 0),
+        (2 << 30, False, {}, 2),
+        (4 << 30, False, {"array": 1 << 30}, 2),
+        (2 << 30, False, {"tensor": 1 << 30}, 2),
+    ],
+)
+def test_workers_that_are_spawned_fit_into_the_memory(
+    spare: int | None,
+    cuda: bool,
+    held: dict[str, int],
+    workers: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each has a copy of the dataset's arrays; tensors are shared."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(boost, "usable_cores", lambda: 16)
+    monkeypatch.setattr(boost, "spare_memory", lambda: spare)
+    monkeypatch.setattr(boost, "_accelerated", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(worker_safety, "start_method", lambda: "spawn")
+    monkeypatch.setattr(worker_safety, "main_guard", lambda: True)
+    makes = {"array": numpy.empty, "tensor": torch.empty}
+    kinds = {"array": numpy.uint8, "tensor": torch.uint8}
+    data = {kind: makes[kind](size, dtype=kinds[kind]) for kind, size in held.items()}
+    loader = _loader(Squares(**data))
+    if not workers:
+        with pytest.raises(Declined, match=r"would take 3\.2 GB, and 2\.1 GB are free"):
+            _apply(loader, "auto")
+        return
+    _, applied = _apply(loader, "auto")
+    assert loader.num_workers == workers
+    applied.undo()
+    assert loader.num_workers == 0
+
+
+def test_on_windows_few_workers_are_tried() -> None:
+    there = dataclasses.replace(FACTS, device="cuda", cores=16)
+    assert "num_workers=8" in boost.by_hand(there, {})
+    there = dataclasses.replace(there, system="win32")
+    assert "num_workers=4" in boost.by_hand(there, {})
+    assert "starts Python" in str(boost.applies(there, {"workers": 8}))
 
 
 def test_a_small_dev_shm_is_seen() -> None:

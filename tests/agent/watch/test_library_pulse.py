@@ -180,6 +180,43 @@ def test_ranks_of_one_launcher_are_one_job(runtime: Path, monkeypatch: pytest.Mo
     assert rings(Path(entry.rings)) == [other]
 
 
+def test_its_ring_is_released_before_it_is_removed(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows removes no file that is mapped."""
+    step = a_step()
+    step(a_batch())
+    process, unlink = library_pulse._process, Path.unlink
+    assert process is not None
+
+    def removes(path: Path, missing_ok: bool = False) -> None:
+        if path == Path(process.pulse.path) and not process.pulse.closed:
+            raise PermissionError(13, "in use", str(path))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", removes)
+    process._end()
+    assert list(runtime.iterdir()) == []
+    step(a_batch())  # one more at the interpreter's end
+    assert library_pulse._over
+
+
+def test_a_program_on_macos_removes_what_a_killed_one_has_left(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    runtime.mkdir(mode=0o700)
+    names = {f"{2**22 - 7}-0": False, f"{os.getpid()}-0": True, "other": True}
+    for name in names:
+        (runtime / f"{name}.json").write_text("{}")
+        (runtime / f"{name}.rings").mkdir()
+        os.utime(runtime / f"{name}.json", (1, 1))
+    library_pulse._sweep(runtime, 0)
+    for name, stays in names.items():
+        assert (runtime / f"{name}.json").exists() is stays
+        assert (runtime / f"{name}.rings").exists() is stays
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 def test_what_a_killed_program_has_left_goes_with_the_next(runtime: Path) -> None:
     a_step()(a_batch())

@@ -11,12 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.nouns.gpu import Vendor
-from flatout.nouns.machine_sample import GpuSample, GpuUse
+from flatout.nouns.machine_sample import GpuSample, GpuUse, MachineSample
 from flatout.probing.live import linux_host, pids
 from flatout.probing.live import sampler as live_sampler
 from flatout.probing.live.amd import AmdSampler
@@ -25,6 +26,7 @@ from flatout.probing.live.sampler import MachineSampler
 from flatout.probing.live.trees import TreeUse, waits_for_input
 from flatout.probing.nvml.live import NvidiaSampler
 from flatout.probing.nvml.questions import Questions
+from flatout.watching.observing import JobsObserver
 from probing.live.intel_machine import IntelMachine
 from probing.nvml.fake import h100_node
 from probing.nvml.fake_gpm import GpmNvml
@@ -448,6 +450,33 @@ def test_a_job_that_flatout_did_not_start() -> None:
         assert pid not in {job.pid for job in ForeignJobs().find({os.getpid()})}  # it started it
     finally:
         process.communicate("")  # the end of its input ends both
+
+
+@pytest.mark.parametrize(("system", "jobs"), [("win32", [12]), ("linux", [11, 12])])
+def test_what_is_listed_on_a_gpu_is_a_job_but_the_desktop_on_windows_is_none(
+    system: str, jobs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def process(pid: int, name: str) -> SimpleNamespace:
+        told = {"cmdline": [name], "parents": [], "username": "me", "cwd": "/", "name": name}
+        answers = {key: lambda value=value: value for key, value in told.items()}
+        answers |= {"create_time": lambda: float(pid), "ppid": lambda: 1}
+        return SimpleNamespace(pid=pid, info={"name": name}, **answers)
+
+    running = [process(11, "explorer.exe"), process(12, "python.exe"), process(13, "notepad.exe")]
+    monkeypatch.setattr(psutil, "process_iter", lambda names: iter(running))
+    monkeypatch.setattr(sys, "platform", system)
+    assert [job.pid for job in ForeignJobs().find((), {11, 12})] == jobs
+
+
+def test_what_only_draws_is_no_foreign_job() -> None:
+    asked: list[int] = []
+    uses = (GpuUse(1, computes=False), GpuUse(2))
+    finds: Any = SimpleNamespace(find=lambda own, on_gpu: asked.extend(on_gpu) or [])
+    observer = JobsObserver(SimpleNamespace())
+    observer._foreign = finds
+    gpus = (GpuSample(0, "nvidia", processes=uses),)
+    observer._foreign_jobs(MachineSample(1.0, "node", gpus=gpus))
+    assert asked == [2]
 
 
 @pytest.mark.thorough

@@ -136,7 +136,7 @@ def test_all_facts_of_a_consumer_card() -> None:
             compute_mode="default",
             display=True,
             processes=(
-                GpuProcess(1802, "/usr/lib/xorg/Xorg", 150 * 2**20),
+                GpuProcess(1802, "/usr/lib/xorg/Xorg", 150 * 2**20, computes=False),
                 GpuProcess(4242, "python train.py", 800 * 2**20),
             ),
         ),

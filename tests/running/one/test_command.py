@@ -107,6 +107,20 @@ class TestWhichPython:
         monkeypatch.setattr(command, "_torch_is_here", lambda: True)
         assert command.default_python(own) == sys.executable
 
+    def test_on_windows_the_first_that_is_no_stub_of_the_store(
+        self, monkeypatch: pytest.MonkeyPatch, here: Path
+    ) -> None:
+        monkeypatch.setattr(command, "_torch_is_here", lambda: False)
+        monkeypatch.setattr(sys, "platform", "win32")
+        for name in ("python.exe", "python3.exe"):
+            executable(here / "WindowsApps" / name, "")
+            executable(here / "other" / name)
+        conda = executable(here / "conda" / "python.exe")
+        folders = [str(here / name) for name in ("none", "WindowsApps", "conda", "other")]
+        assert command.default_python({"PATH": os.pathsep.join(folders)}) == str(conda)
+        assert command.default_python({"PATH": folders[1]}) == sys.executable
+        assert command.default_python({}) == sys.executable
+
     def test_condas_base_is_active_everywhere_and_means_little(
         self, here: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -198,3 +212,10 @@ def test_the_hash_is_of_the_scripts_bytes(here: Path) -> None:
     assert command.script_sha256(path) != first
     assert command.script_sha256(None) is None
     assert command.script_sha256(here / "none.py") is None
+
+
+def test_a_command_is_shown_as_its_shell_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = command.Command((), None, "python", (r"C:\my code\train.py", "--lr", "0.1"))
+    assert made.shown == r"'C:\my code\train.py' --lr 0.1" or sys.platform == "win32"
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert made.shown == r'"C:\my code\train.py" --lr 0.1'

@@ -44,6 +44,15 @@ def test_a_trial_is_seeded_and_shares_compiled_code() -> None:
     assert environment.for_trial(Path("o"), {}, 7, Path("/cache"), own).items() >= own.items()
 
 
+def test_a_log_takes_any_letter_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environment.for_log(BASE) == BASE or sys.platform == "win32"
+    monkeypatch.setattr(sys, "platform", "win32")
+    added = {"PYTHONIOENCODING": "utf-8:backslashreplace"}
+    assert environment.for_log(BASE) == {**BASE, **added}
+    own = {"PYTHONIOENCODING": "latin-1"}
+    assert environment.for_log(own) == own
+
+
 def test_nothing_of_flatouts_own_becomes_importable() -> None:
     """The folder put on the path holds the one file, and no package can be found through it."""
     listed = [item.name for item in environment.INJECT.iterdir() if item.name != "__pycache__"]

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from flatout.running.one import footprint
 
@@ -72,3 +78,50 @@ def test_the_file_that_our_own_output_goes_to_is_no_change(tmp_path: Path) -> No
             [sys.executable, "-c", program], cwd=tmp_path, stdout=log, stderr=subprocess.PIPE
         )
     assert done.stderr == b"('other',)"
+
+
+class WindowsEntry:
+    """An entry of a listing on Windows: it numbers no files."""
+
+    def __init__(self, entry: os.DirEntry[str]) -> None:
+        self.name, self.path, self.is_dir = entry.name, entry.path, entry.is_dir
+        self._entry = entry
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        fields = list(self._entry.stat(follow_symlinks=follow_symlinks))
+        fields[stat.ST_INO] = fields[stat.ST_DEV] = 0
+        return os.stat_result(fields)
+
+
+def on_windows(folder: Path, output: os.stat_result) -> footprint.Footprint:
+    """The footprint there, where `output` is the status of our stdout and stderr."""
+    scandir = os.scandir
+
+    @contextlib.contextmanager
+    def listing(path: Any) -> Iterator[Iterator[WindowsEntry]]:
+        with scandir(path) as entries:
+            yield map(WindowsEntry, entries)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "platform", "win32")
+        patch.setattr(os, "scandir", listing)
+        patch.setattr(os, "fstat", lambda descriptor: output)
+        return footprint.take(folder)
+
+
+def test_overwritten_files_are_seen_at_a_windows_console(tmp_path: Path) -> None:
+    console = os.stat_result([stat.S_IFCHR, *[0] * 9])
+    (tmp_path / "model.pt").write_text("old")
+    before = on_windows(tmp_path, console)
+    (tmp_path / "model.pt").write_text("newer")
+    assert footprint.changed(before, on_windows(tmp_path, console)) == ("model.pt",)
+
+
+def test_our_own_log_is_known_where_a_listing_numbers_no_files(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("")
+    (tmp_path / "model.pt").write_text("old")
+    before = on_windows(tmp_path, log.stat())
+    log.write_text("a line")
+    (tmp_path / "model.pt").write_text("newer")
+    assert footprint.changed(before, on_windows(tmp_path, log.stat())) == ("model.pt",)

@@ -10,10 +10,14 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
+from flatout.running.one import foreground
 from processes import under_orders
 from running.stand_in import Flatout
 from running.waiting import LONG_S, settled_size, until
@@ -88,6 +92,29 @@ def test_exit_code_and_output_are_the_programs(flatout: Flatout, text: str) -> N
     assert ours.returncode == plain.returncode
     assert ours.stdout == plain.stdout
     assert ours.stderr == plain.stderr  # no frame of ours in a traceback, no line of ours
+
+
+def test_a_rank_that_writes_to_a_log_prints_any_letter_on_windows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    ranks: Any = SimpleNamespace(environment=lambda env: {**env, "RANK": "1"}, log=lambda: None)
+    assert foreground._of_rank({"A": "1"}, ranks) == {"A": "1", "RANK": "1"}
+    ranks.log = lambda: Path("rank1.log")
+    assert "PYTHONIOENCODING" in foreground._of_rank({"A": "1"}, ranks)
+
+
+def test_ctrl_c_before_the_start_ends_a_program_that_cannot_be_sent_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`Popen.send_signal` on Windows sends SIGTERM alone."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    process: Any = Mock()
+    process.send_signal.side_effect = ValueError("Unsupported signal: 2")
+    signals = foreground._Signals()
+    signals.interrupt(signal.SIGINT, None)
+    signals.reach(process, None)
+    process.terminate.assert_called_once_with()
 
 
 def test_output_in_bulk_is_untouched(flatout: Flatout) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,8 +136,22 @@ def test_its_writer_is_known_by_its_start(pulse: Pulse) -> None:
     assert ring.ended
     ticks = ticks_of(os.getpid())
     assert ticks is not None
-    assert not same_process(os.getpid(), ticks + 1) or not ticks
-    assert not same_process(0, 0)
+    assert not same_process(os.getpid(), ticks + 1, time.time()) or not ticks
+    assert not same_process(0, 0, time.time())
+
+
+@pytest.mark.parametrize("system", ["win32", "darwin"])
+def test_a_later_process_of_the_same_number_is_another(
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no process can tell its start, the writer's is known to be before the ring's."""
+    monkeypatch.setattr(sys, "platform", system)
+    ring = Ring(Path(Pulse(str(tmp_path)).path))
+    assert ring.writer_alive() is True
+    began_s = psutil.Process().create_time()
+    assert same_process(os.getpid(), 0, began_s + 3600)
+    assert not same_process(os.getpid(), 0, began_s - 3600)
+    assert not same_process(2**22 - 7, 0, time.time())
 
 
 def test_two_of_one_number_get_a_ring_each(tmp_path: Path) -> None:

@@ -275,6 +275,37 @@ def test_what_the_system_cannot_start_is_told(tmp_path: Path) -> None:
     assert "bash job" in str(caught.value.next_step)
 
 
+def test_a_program_on_windows_prints_any_letter_to_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A locale of ASCII stands for Windows' code page."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    for flag in ("CREATE_NEW_PROCESS_GROUP", "CREATE_NO_WINDOW"):
+        monkeypatch.setattr(subprocess, flag, 0, raising=False)
+    old = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    env = {name: os.environ[name] for name in os.environ if not name.startswith("PYTHON")} | old
+    argv = (sys.executable, "-c", r"print('\u2713 \u5b8c')")
+    with TrialProcess(argv, env, tmp_path / "records", tmp_path / "log") as program:
+        assert program.wait(60) == 0
+        assert program.log_tail(1) == ["\u2713 \u5b8c"]
+
+
+def test_a_program_that_has_ended_already_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows nothing of it is left to be found."""
+
+    def gone(pid: int) -> psutil.Process:
+        raise psutil.NoSuchProcess(pid)
+
+    argv = (sys.executable, "-c", "raise SystemExit('its message')")
+    monkeypatch.setattr(psutil, "Process", gone)
+    with TrialProcess(argv, os.environ, tmp_path / "records", tmp_path / "log") as program:
+        assert program.wait(60) == 1
+        assert program.memory_bytes() == 0
+        assert program.log_tail(1) == ["its message"]
+
+
 def test_each_run_reads_the_input_from_its_start(tmp_path: Path, inject: Path) -> None:
     given = tmp_path / "stdin"
     given.write_text("1 2 3\n")

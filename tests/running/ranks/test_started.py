@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,8 @@ from flatout.nouns.ranks import RankFailure
 from flatout.running.one import foreground
 from flatout.running.one.command import resolve
 from flatout.running.ranks.layout import RankLayout
-from flatout.running.ranks.started import RankLimits, StartedRanks
+from flatout.running.ranks.started import RankLimits, StartedRanks, _Member
+from flatout_agent import wire
 from processes import under_orders
 from running.ranks.rank_programs import program
 from running.stand_in import Flatout
@@ -322,3 +325,27 @@ train(13, 15)
     ended, failure = run_here(flatout, text, inject, monkeypatch, SHORT)
     assert failure is None
     assert ended.returncode == 0
+
+
+@pytest.mark.parametrize(("pid", "expected"), [(20, [20, 20]), (19, [20, 20, 21])])
+def test_the_records_of_a_rank_are_found_behind_a_launcher(pid: int, expected: list[int]) -> None:
+    """The python.exe of an environment on Windows (19) starts the Python that records (20)."""
+    records: list[tuple[int, wire.Record]] = [
+        (process, wire.Started(process, ("train.py",), "3.12", "python.exe", rank))
+        for process, rank in ((10, 0), (20, 1), (21, 1))
+    ]
+    records.insert(2, (20, wire.Crashed("ValueError: of rank 1")))
+    ranks: Any = SimpleNamespace(
+        failure=SimpleNamespace(rank=1),
+        layout=SimpleNamespace(first=0),
+        _members=[None, SimpleNamespace(rank=1, process=SimpleNamespace(pid=pid), log=None)],
+    )
+    own, _ = StartedRanks.last_words(ranks, records, b"")
+    assert [process for process, _ in own] == expected
+
+
+def test_a_signal_for_a_rank_that_has_ended_is_no_error() -> None:
+    process: Any = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    member = _Member(1, process, None)
+    process.communicate(b"\n")
+    member.signal(signal.SIGTERM)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Collection, Iterable
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from flatout.nouns.typed import typed
 
 EVERY_S = 10.0
 MOST_LETTERS = 300
@@ -45,7 +46,10 @@ class ForeignJobs:
         """Whether a process, by pid and start, has loaded torch. If not, it may still do so."""
 
     def find(self, own: Collection[int], on_gpu: Collection[int] = ()) -> list[ForeignJob]:
-        """Jobs that run now. own: processes of known jobs, to which their descendants belong."""
+        """Jobs that run now. own: processes of known jobs, to which their descendants belong.
+
+        on_gpu: processes that compute on a GPU, and on Windows the desktop's programs, too.
+        """
         now_s = time.monotonic()
         if self._last_s is None or now_s - self._last_s >= EVERY_S:
             self._last_s = now_s
@@ -73,7 +77,7 @@ class ForeignJobs:
                     self._ours.add(process.pid)
                     continue
                 key = process.pid, process.create_time()
-                if process.pid in on_gpu:
+                if process.pid in on_gpu and (sys.platform != "win32" or name.startswith(NAMES)):
                     yield process
                 elif name.startswith(NAMES):
                     seen[key] = self._known.get(key, False) or _maps_torch(process.pid)
@@ -105,6 +109,6 @@ def _job(process: psutil.Process) -> ForeignJob:
         words = process.cmdline()
     with suppress(psutil.Error):
         folder = process.cwd()
-    command = shlex.join(words) or process.name()
+    command = typed(words) or process.name()
     began_s = process.create_time()
     return ForeignJob(process.pid, began_s, user, command[:MOST_LETTERS], folder, ancestors)

@@ -209,11 +209,12 @@ def processes(ask: Questions, handle: Any) -> tuple[GpuProcess, ...] | None:
     ]
     if all(processes is None for processes in lists):
         return None
+    computing = {process.pid for process in lists[0] or ()}
     memory: dict[int, int | None] = {}
     for process in [process for processes in lists for process in processes or ()]:
         # A process that computes and draws is in both lists, with the same memory.
         memory[process.pid] = process.usedGpuMemory or memory.get(process.pid)
     return tuple(
-        GpuProcess(pid, ask.text("nvmlSystemGetProcessName", pid), used)
+        GpuProcess(pid, ask.text("nvmlSystemGetProcessName", pid), used, pid in computing)
         for pid, used in sorted(memory.items())
     )

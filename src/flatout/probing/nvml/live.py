@@ -105,7 +105,13 @@ class NvidiaSampler:
             return None
         shares = self._shares(handle)
         return tuple(
-            GpuUse(process.pid, process.memory_bytes, shares.get(process.pid), alive(process.pid))
+            GpuUse(
+                process.pid,
+                process.memory_bytes,
+                shares.get(process.pid),
+                alive(process.pid),
+                process.computes,
+            )
             for process in processes
         )
 

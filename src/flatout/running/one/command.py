@@ -16,8 +16,11 @@ from itertools import islice
 from pathlib import Path
 
 from flatout.nouns.errors import UserError
+from flatout.nouns.typed import typed
 
 SCRIPT_SUFFIXES = (".py", ".pyw")
+WINDOWS_NAMES = ("python.exe", "python.bat", "python3.exe")
+"""What Python is called in its folder there; pyenv's is a batch file."""
 LOOKED_AT = 5000
 """The most files looked at to suggest a name: the answer must not wait for a whole disk."""
 
@@ -40,7 +43,7 @@ class Command:
     @property
     def shown(self) -> str:
         """`display` as it would be typed."""
-        return shlex.join(self.display)
+        return typed(self.display)
 
 
 def resolve(
@@ -103,7 +106,19 @@ def default_python(environ: Mapping[str, str] | None = None) -> str:
     if _torch_is_here():
         return sys.executable
     path = environ.get("PATH")
+    if sys.platform == "win32":
+        return _on_path_of_windows(path or "") or sys.executable
     return shutil.which("python3", path=path) or shutil.which("python", path=path) or sys.executable
+
+
+def _on_path_of_windows(path: str) -> str | None:
+    """The first Python on PATH. Few have a python3.exe, and the store's stubs have 0 bytes."""
+    for folder in filter(None, path.split(os.pathsep)):
+        for name in WINDOWS_NAMES:
+            with suppress(OSError):
+                if Path(folder, name).stat().st_size:
+                    return str(Path(folder, name))
+    return None
 
 
 def _is_own(environment: Path) -> bool:
@@ -189,7 +204,7 @@ def _scripts_below(folder: Path) -> Iterator[Path]:
 def _no_command(words: Sequence[str], verb: str) -> str:
     """Raise UserError with why `words[0]` cannot be started and what may have been meant."""
     name, path = words[0], Path(words[0])
-    rest = shlex.join(words)
+    rest = typed(words)
     if path.is_dir():
         entry = path / "__main__.py"
         hint = f"flatout {verb} -- python {rest}" if entry.is_file() else "name the script in it"

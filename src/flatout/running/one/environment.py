@@ -50,6 +50,17 @@ def for_trial(
     return environment
 
 
+def for_log(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program whose output goes to a log.
+
+    Python on Windows writes any letter to a console, but to a file only those of the old code page.
+    """
+    environment = dict(variables)
+    if sys.platform == "win32":
+        environment.setdefault("PYTHONIOENCODING", "utf-8:backslashreplace")
+    return environment
+
+
 def warned() -> dict[str, str]:
     """Variables for a program whose cluster signals all processes before it ends them."""
     return {wire.WARNING_ENV: "SIGUSR1"} if sys.platform != "win32" else {}

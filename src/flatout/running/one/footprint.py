@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -57,7 +59,8 @@ def _own_output() -> frozenset[tuple[int, int]]:
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):
             status = os.fstat(descriptor)
-            files.add((status.st_dev, status.st_ino))
+            if stat.S_ISREG(status.st_mode):  # Windows numbers no console and no pipe
+                files.add((status.st_dev, status.st_ino))
     return frozenset(files)
 
 
@@ -82,7 +85,10 @@ def _measure(entry: os.DirEntry[str], own_files: frozenset[tuple[int, int]]) -> 
     try:
         if entry.is_dir(follow_symlinks=False):
             return (-1, 0)
-        status = entry.stat(follow_symlinks=False)
+        if own_files and sys.platform == "win32":
+            status = Path(entry.path).lstat()  # a listing there numbers no files
+        else:
+            status = entry.stat(follow_symlinks=False)
     except OSError:
         return (0, 0)  # gone since the listing: the other footprint does not have it
     if (status.st_dev, status.st_ino) in own_files:

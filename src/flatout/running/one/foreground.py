@@ -128,7 +128,7 @@ def run(
     with _ready() as signals:
         orders = _prepare(boosts, (profile, live, export), warn, watch, ranks)
         env = None if orders is None else _environment(orders, boosts, boosts_environment)
-        own = env if env is None or ranks is None else ranks.environment(env)
+        own = env if env is None or ranks is None else _of_rank(env, ranks)
         # All file descriptors stay: `--data <(zcat data.gz)` is one.
         with _streams(ranks, stdout_to_stderr) as streams:
             process = start(command.argv, own, close_fds=False, **streams)
@@ -170,6 +170,11 @@ def _environment(
     if any(order.id == "compile" for order in boosts):
         environment.share_compiled(env, folder.ROOT / "cache" / "inductor")
     return env
+
+
+def _of_rank(env: Mapping[str, str], ranks: OtherRanks) -> dict[str, str]:
+    own = ranks.environment(env)
+    return own if ranks.log() is None else environment.for_log(own)
 
 
 def _end_of(process: subprocess.Popen[bytes]) -> int:
@@ -292,7 +297,10 @@ class _Signals:
             self._waiting.append(number)
             return
         with suppress(OSError):
-            self._process.send_signal(number)
+            try:
+                self._process.send_signal(number)
+            except ValueError:  # Windows sends none but SIGTERM to one process
+                self._process.terminate()
         self.wait(number, frame)
 
     def interrupt(self, number: int, frame: object) -> None:

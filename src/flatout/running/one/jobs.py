@@ -55,7 +55,7 @@ def owner_alive(entry: JobEntry) -> bool | None:
     """Whether its owner still runs, or None if it belongs to another pid namespace."""
     if entry.pid_namespace not in (0, pid_namespace()):
         return None
-    return same_process(entry.pid, entry.start_ticks)
+    return same_process(entry.pid, entry.start_ticks, entry.began_s)
 
 
 def clear(entry: JobEntry) -> None:

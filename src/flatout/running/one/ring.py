@@ -16,6 +16,8 @@ from flatout_agent.wire.pulse import PulseHeader, PulseSlot
 
 SEQUENCES = struct.Struct(f"<{layout.SLOTS * layout.SLOT_BYTES // 8}Q")
 """All slots as words of 8 bytes. Each slot begins with its sequence number."""
+CLOCK_CHANGE_S = 10.0
+"""How far the machine's clock may have been set meanwhile."""
 
 
 class Ring:
@@ -62,7 +64,7 @@ class Ring:
         """Whether its process still runs, or None if it belongs to another pid namespace."""
         if self.header.pid_namespace not in (0, pid_namespace()):
             return None
-        return same_process(self.header.pid, self.header.start_ticks)
+        return same_process(self.header.pid, self.header.start_ticks, self.began_s)
 
 
 def rings(folder: Path) -> list[Path]:
@@ -73,14 +75,24 @@ def rings(folder: Path) -> list[Path]:
         return []
 
 
-def same_process(pid: int, start_ticks: int) -> bool:
-    """Whether the process with this number that began then still runs (0 if unknown)."""
+def same_process(pid: int, start_ticks: int, ran_s: float) -> bool:
+    """Whether the process with this number that began then (0 if unknown) still runs.
+
+    ran_s: a Unix time at which it ran; a later process of its number began after that.
+    """
     if pid <= 0:
         return False
     if not sys.platform.startswith("linux"):
-        return psutil.pid_exists(pid)
+        return _runs_since(pid, ran_s)
     ticks = ticks_of(pid)
     return ticks is not None and (not start_ticks or ticks == start_ticks)
+
+
+def _runs_since(pid: int, unix_s: float) -> bool:
+    try:
+        return psutil.Process(pid).create_time() < unix_s + CLOCK_CHANGE_S
+    except psutil.Error as error:
+        return not isinstance(error, psutil.NoSuchProcess)
 
 
 def ticks_of(pid: int) -> int | None:

@@ -55,9 +55,10 @@ class TrialProcess:
             detached = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         with log.open("wb") as output, reads.open("rb") as source:
             streams = {"stdin": source, "stdout": output, "stderr": subprocess.STDOUT}
-            self._process = start(argv, env, **streams, **detached)
+            self._process = start(argv, environment.for_log(env), **streams, **detached)
         WATCHDOG.watch(self._process.pid, self._marker, session=True)
-        self._root = psutil.Process(self._process.pid)
+        self._root = tree.found(self._process.pid)
+        """None if it has ended already: Windows keeps nothing of it."""
 
     @property
     def pid(self) -> int:
@@ -117,7 +118,7 @@ class TrialProcess:
 
     def _family(self) -> list[psutil.Process]:
         self._process.poll()  # otherwise it would stay a zombie
-        return tree.family(self._root, session=True)
+        return [] if self._root is None else tree.family(self._root, session=True)
 
     def __enter__(self) -> Self:
         return self

@@ -90,7 +90,7 @@ class _Member:
 
     def signal(self, number: int) -> None:
         """Pass a signal on, as a terminal or `kill` would send it."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, psutil.Error):
             if sys.platform != "win32" and signal.Signals(number).name in TERMINAL:
                 os.killpg(self.process.pid, number)
             elif self._root is not None:
@@ -187,10 +187,12 @@ class StartedRanks:
 
         records: of all ranks; stderr: of rank 0.
         """
+        entries = tuple(records)
         if self.failure is None:
-            return tuple(records), stderr
+            return entries, stderr
         member = self._members[self.failure.rank - self.layout.first]
-        own = tuple(entry for entry in records if entry[0] == member.process.pid)
+        pids = _programs(member, entries)
+        own = tuple(entry for entry in entries if entry[0] in pids)
         if member.log is None:
             return own, stderr
         return own, "\n".join(log_tail(member.log, 400)).encode()
@@ -375,3 +377,14 @@ class StartedRanks:
             log=str(member.log) if member.log is not None else None,
             stacks=stacks.write(text, self._folder) if text else None,
         )
+
+
+def _programs(member: _Member, records: Iterable[tuple[int, wire.Record]]) -> set[int]:
+    """The processes that record as a rank's program.
+
+    The python.exe of a virtual environment on Windows only starts another one, which does.
+    """
+    seen = Processes(records).all
+    if any(process.pid == member.process.pid for process in seen):
+        return {member.process.pid}
+    return {process.pid for process in seen if process.rank == member.rank}

@@ -1,7 +1,7 @@
 """Whether a DataLoader's work can be moved into worker processes without changing its data.
 
-Every function returns the reason against it, for the user to read, or None. No code of the user is
-called, and nothing is fetched.
+The reasons against it are for the user to read. No code of the user is called, and nothing is
+fetched.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pickle
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from flatout_agent.speedups.workers.main_guard import main_guard
 from flatout_agent.speedups.workers.reachable import reachable
@@ -84,14 +84,23 @@ def _is_open_file(value: Any) -> bool:
 
 
 class _Sink:
-    """A file that discards what is written to it."""
+    """A file that only counts what is written to it, and the arrays beside it."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
 
     def write(self, data: Any) -> int:
+        self.bytes += len(data)
         return len(data)
+
+    def take(self, array: pickle.PickleBuffer) -> None:
+        self.bytes += array.raw().nbytes
 
 
 class _Probe(pickle.Pickler):
-    """Pickles as spawn would, but leaves out the contents of tensors and arrays."""
+    """Pickles as spawn would, but leaves out the contents of tensors, which workers share, and of
+    arrays.
+    """
 
     def reducer_override(self, value: Any) -> Any:
         if hasattr(type(value), "untyped_storage"):
@@ -99,20 +108,37 @@ class _Probe(pickle.Pickler):
         return NotImplemented
 
 
+class Spawning(NamedTuple):
+    """What spawned workers would be given."""
+
+    reason: str | None = None
+    """Why they cannot be."""
+    copied_bytes: int = 0
+    """The loader's parts of which each would have a copy."""
+
+
 def cannot_be_spawned(loader: Any) -> str | None:
     """Why spawned workers cannot import the main script or receive the loader's parts."""
+    return spawning(loader).reason
+
+
+def spawning(loader: Any) -> Spawning:
+    """Whether spawned workers can import the main script and receive the loader's parts."""
     guard = main_guard()
     if guard is None:
-        return "the program is not a script file, so spawned workers could not import it"
+        return Spawning("the program is not a script file, so spawned workers could not import it")
     if not guard:
-        return 'the script trains outside of `if __name__ == "__main__":`, so spawned workers would'
+        return Spawning(
+            'the script trains outside of `if __name__ == "__main__":`, so spawned workers would'
+        )
+    sink = _Sink()
     for name in ("dataset", "collate_fn", "worker_init_fn"):
         try:
-            probe = _Probe(_Sink(), 5, buffer_callback=lambda _: False)
-            probe.dump(getattr(loader, name))
+            _Probe(sink, 5, buffer_callback=sink.take).dump(getattr(loader, name))
         except Exception as error:  # noqa: PERF203 - the user's own __reduce__ may raise anything
-            return f"{name} cannot be pickled for spawned workers ({type(error).__name__}: {error})"
-    return None
+            what = f"{type(error).__name__}: {error}"
+            return Spawning(f"{name} cannot be pickled for spawned workers ({what})")
+    return Spawning(None, sink.bytes)
 
 
 def too_little_shared_memory(

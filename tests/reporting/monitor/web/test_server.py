@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import importlib.util
 import json
 import re
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -84,6 +86,20 @@ def site() -> Iterator[Site]:
     publisher.put(frames.eight_gpus())
     with serving(publisher) as server:
         yield Site(publisher, server)
+
+
+@pytest.mark.parametrize(("system", "reused"), [("linux", True), ("win32", False)])
+def test_a_port_in_use_is_shared_with_no_other_server(
+    system: str, reused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows the option that shortens the wait for a free port shares one that is taken."""
+    monkeypatch.setattr(sys, "platform", system)
+    spec = importlib.util.spec_from_file_location("server_there", server.__file__)
+    assert spec is not None and spec.loader is not None
+    there = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, there)  # dataclasses look for it
+    spec.loader.exec_module(there)
+    assert there._Server.allow_reuse_address is reused
 
 
 def test_the_page_is_small_and_says_nothing(site: Site) -> None:

@@ -10,6 +10,7 @@ import functools
 import json
 import queue
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -77,7 +78,7 @@ def _bound(port: int) -> _Server:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    allow_reuse_address = True
+    allow_reuse_address = sys.platform != "win32"  # there two servers would share the port
     request_queue_size = 128
     rules: Access
     publisher: Publisher
