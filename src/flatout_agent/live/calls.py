@@ -8,6 +8,7 @@ in the program. No trace is left: nothing is added to any `.grad`.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -279,7 +280,26 @@ def not_repeatable(model: torch.nn.Module) -> str | None:
     compiled = isinstance(model, torch.jit.ScriptModule) or any(map(is_compiled, model.modules()))
     if compiled and own_hooks.any_on(model):
         return "compiled code would call the program's own hooks again"
+    if compiled and _replays_cudagraphs(model):
+        return "the script's compiled code replays CUDA graphs, which write into earlier results"
     return None
+
+
+def _replays_cudagraphs(model: torch.nn.Module) -> bool:
+    """Whether code of torch.compile may replay CUDA graphs in this model's calls.
+
+    A call between the backward pass and the update begins a new generation of them. That frees the
+    memory of the last one's results, which the program's outputs and `.grad` are.
+    """
+    trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
+    on_cuda = any(device.type == "cuda" for device in forward_state.devices([model]))
+    if trees is None or not on_cuda:
+        return False
+    try:
+        containers = list(trees.local.tree_manager_containers.values())
+        return any(container.tree_manager is not None for container in containers)
+    except AttributeError:  # another release, or another thread
+        return True
 
 
 def _note_gradient(tensor: torch.Tensor, recorded: RecordedCall, position: int) -> None:
