@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.attach.chain import is_compiled
+from flatout_agent.attach.chain import is_compiled, is_recorded
 from flatout_agent.live.without_dropout import WithoutDropout
 from flatout_agent.speedups import forward_state, nests, own_hooks
 from flatout_agent.speedups.kept_tensors import attributes
@@ -277,6 +277,8 @@ def _generator_states(model: torch.nn.Module) -> list[torch.Tensor]:
 
 def not_repeatable(model: torch.nn.Module) -> str | None:
     """Why this model's calls are not repeated, or None if they may be."""
+    if any(map(is_recorded, model.modules())):
+        return "the script replays this model as a CUDA graph, which writes into earlier results"
     compiled = isinstance(model, torch.jit.ScriptModule) or any(map(is_compiled, model.modules()))
     if compiled and own_hooks.any_on(model):
         return "compiled code would call the program's own hooks again"

@@ -60,7 +60,9 @@ class DeviceLoss:
 
     def take(self) -> float | None:
         """The loss, returned once, or None if there is none."""
-        if self._buffer is None or not (self._under_way and self._event.query()):
+        if self._buffer is None or not self._under_way:
+            return None
+        if torch.cuda.is_current_stream_capturing() or not self._event.query():
             return None
         self._under_way = False
         return float(self._buffer)

@@ -41,6 +41,7 @@ class JobNotes:
         self.shapes: dict[int, dict[str, None]] = {}
         self.padded: dict[int, list[float]] = {}
         self.random_forward: set[int] = set()
+        self.on_cuda = False
         self.autocast: str | None = None
         self.scaler = False
         self.by_hand = False
@@ -68,8 +69,17 @@ class JobNotes:
         """Before any boost touches it."""
         self.models.append(model_facts(model))
         device = self.models[-1].device
+        self.on_cuda = self.on_cuda or device == "cuda"
         if torch.is_autocast_enabled(device):
             self.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+    def capturing(self) -> bool:
+        """Whether the script records a CUDA graph of its own now.
+
+        Whatever is done on the device would be recorded with it, and to wait for the device or to
+        read its random state is an error.
+        """
+        return self.on_cuda and torch.cuda.is_current_stream_capturing()
 
     def frozen_model(self, model: torch.nn.Module) -> None:
         """A model that each step calls and does not train."""

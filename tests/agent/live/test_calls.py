@@ -16,9 +16,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from flatout_agent.boost import Risk
+from flatout_agent.boosts import cuda_graphs
 from flatout_agent.live import calls, guard
 from flatout_agent.live.calls import RepeatedCall
-from flatout_agent.speedups import forward_state, own_hooks
+from flatout_agent.speedups import compiling, forward_state, own_hooks
 from guarded import (
     Attending,
     Tagger,
@@ -693,6 +694,34 @@ def test_a_replay_of_compiled_code_would_write_into_the_programs_results(
     monkeypatch.setattr(forward_state, "devices", lambda models: [torch.device("cuda", 0)])
     assert calls.not_repeatable(compiled) == (CUDAGRAPHS if refused else None)
     assert calls.not_repeatable(written) is None, "flatout's own compiled code keeps gradients"
+
+
+def as_recorded(module: nn.Module) -> None:
+    """Make it look as `torch.cuda.make_graphed_callables` leaves a module."""
+    own = module.forward
+
+    def new_fwd(*args: Any) -> Any:
+        return own(*args)
+
+    new_fwd.__module__ = "torch.cuda.graphs"
+    module.forward = new_fwd
+
+
+def test_what_the_script_replays_as_a_cuda_graph_is_left_to_it():
+    model = mlp()
+    for cannot in (calls.not_repeatable, compiling.cannot, cuda_graphs._cannot):
+        assert cannot(model) is None
+    as_recorded(model[0])
+    for cannot in (calls.not_repeatable, compiling.cannot, cuda_graphs._cannot):
+        assert "as a CUDA graph" in cannot(model)
+
+
+@pytest.mark.gpu
+def test_torch_marks_what_it_has_recorded():
+    x, model = vectors()[0].cuda(), mlp().cuda()
+    assert calls.not_repeatable(model) is None
+    torch.cuda.make_graphed_callables(model, (x,))
+    assert "as a CUDA graph" in calls.not_repeatable(model)
 
 
 @pytest.mark.gpu
