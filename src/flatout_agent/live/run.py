@@ -373,8 +373,12 @@ class LiveWatch(RunWatch):
             shares = op_shares.shares(seconds, unit_s)
             self._shares = {kind: self.agree(share, "first") for kind, share in shares.items()}
         if self.job.device == "cuda":
-            unit_s = self.tuning.state.now_s
-            share = yield from idle.of_a_unit(self.synchronized_clock, unit_s, self.budget.lose)
+            share = yield from idle.of_a_unit(
+                self.synchronized_clock,
+                self.tuning.state.now_s,
+                self.budget.lose,
+                self.job.first_device,
+            )
             self._idle_share = self.agree(share, "first")
 
     def facts(self) -> wire.JobFacts:

@@ -41,6 +41,8 @@ class JobNotes:
         self.shapes: dict[int, dict[str, None]] = {}
         self.padded: dict[int, list[float]] = {}
         self.random_forward: set[int] = set()
+        self.device: torch.device | None = None
+        """Where the first model's parameters are."""
         self.on_cuda = False
         self.autocast: str | None = None
         self.scaler = False
@@ -68,6 +70,7 @@ class JobNotes:
     def model(self, model: torch.nn.Module) -> None:
         """Before any boost touches it."""
         self.models.append(model_facts(model))
+        self.device = self.device or next(model.parameters()).device
         device = self.models[-1].device
         self.on_cuda = self.on_cuda or device == "cuda"
         if torch.is_autocast_enabled(device):
@@ -139,10 +142,10 @@ class JobNotes:
             )
             for index, model in enumerate(self.models)
         )
-        device = models[0].device if models else "cpu"
+        device = self.device or torch.device("cpu")
         return wire.JobFacts(
             **machine_facts(device),
-            device=device,
+            device=device.type,
             loaders=tuple(self.loaders),
             models=models,
             frozen=tuple(self.frozen),
@@ -230,20 +233,23 @@ def optimizer_facts(optimizer: torch.optim.Optimizer) -> wire.OptimizerFacts:
     )
 
 
-def machine_facts(device: str) -> dict[str, Any]:
-    """The part of JobFacts that does not depend on the program."""
+def machine_facts(device: torch.device) -> dict[str, Any]:
+    """The part of JobFacts that does not depend on the program.
+
+    The device is the models', which need not be the current one of its type.
+    """
     import gc
 
-    cuda = device == "cuda"
+    cuda = device.type == "cuda"
     return {
         "torch": str(torch.__version__),
         "python": sys.version.split()[0],
         "system": sys.platform,
-        "device_name": torch.cuda.get_device_name() if cuda else None,
-        "capability": torch.cuda.get_device_capability() if cuda else None,
+        "device_name": torch.cuda.get_device_name(device) if cuda else None,
+        "capability": torch.cuda.get_device_capability(device) if cuda else None,
         "hip": torch.version.hip is not None,
         "bf16": native_bf16(device).native,
-        "bf16_inside_float32": bf16_inside_float32(device),
+        "bf16_inside_float32": bf16_inside_float32(device.type),
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "threads_named": compute_threads.named(),
@@ -254,7 +260,7 @@ def machine_facts(device: str) -> dict[str, Any]:
         or bool(torch.backends.cudnn.deterministic),
         "gc_enabled": gc.isenabled(),
         "triton": importlib.util.find_spec("triton") is not None,
-        "compiler": has_compiler(device),
+        "compiler": has_compiler(device.type),
     }
 
 

@@ -175,8 +175,9 @@ def test_declined_where_the_script_looks_at_gradients():
 )
 def test_only_gpus_with_tensor_cores_and_without_bfloat16(monkeypatch, native, capability, word):
     monkeypatch.undo()
+    second = torch.device("cuda", 1)  # which need not be the current one
     monkeypatch.setattr(fp16_autocast, "native_bf16", lambda device: Bf16Support(native, ""))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    reason = fp16_autocast._no_use("cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", {second: capability}.__getitem__)
+    reason = fp16_autocast._no_use(second)
     assert reason is None if word is None else word in reason
-    assert "needs a GPU" in fp16_autocast._no_use("cpu")
+    assert "needs a GPU" in fp16_autocast._no_use(torch.device("cpu"))
