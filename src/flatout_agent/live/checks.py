@@ -386,6 +386,8 @@ class Checks:
                 recorded = begin(model, args, kwargs)
                 recorded.shown = hooked.enter_context(own_hooks.watch(model, called=True))
                 return recorded
+        except headroom.OUT_OF_MEMORY:
+            self._out_of_memory()
         except Exception as error:
             self.booster.recorder.fault("guard", error)
             self._refused_call(model, first_line(error))
@@ -394,9 +396,20 @@ class Checks:
     def _finish(self, recorded: RecordedCall, output: Any) -> None:
         """Keep the call for its backward pass, if there is room for it."""
         reason = headroom.lack_for_call(recorded.model, output, self._calls, recorded.shown)
-        if not self._refused_call(recorded.model, reason):
+        if self._refused_call(recorded.model, reason):
+            return
+        try:
             finish(recorded, output, values=self._recording == COMPARE)
+        except headroom.OUT_OF_MEMORY:
+            self._out_of_memory()
+        else:
             self._calls = [*self._calls[-MOST_WAITING:], recorded]
+
+    def _out_of_memory(self) -> None:
+        """There is no room for what the Guard keeps: record nothing more for this question."""
+        self._recording, self._calls, self._earlier = 0, [], {}
+        for model in self.job.models:
+            self._not_compared[id(model)] = headroom.TOO_LITTLE
 
     def _refused_call(self, target: object, reason: str | None) -> bool:
         """Record the reason not to compare this model or optimizer; returns whether there
@@ -448,6 +461,9 @@ class Checks:
                 self._refuse(rounding, GuardVerdict(False, reason))
             try:
                 verdict = self._judge_call(recorded)
+            except headroom.OUT_OF_MEMORY:
+                self._out_of_memory()
+                return None
             except Exception as error:
                 verdict, why = None, first_line(error)
                 if _is_ours(error):
@@ -703,6 +719,9 @@ class Checks:
                 if idle is not None:
                     self._idle[name] = idle
             return boosted
+        except headroom.OUT_OF_MEMORY:  # beside what the Guard holds: it need not fail without
+            self._out_of_memory()
+            return GuardVerdict(False, f"{NOT_COMPARED}{headroom.TOO_LITTLE}")
         except Exception as error:
             return GuardVerdict(False, first_line(error), failed=True)
         finally:
@@ -728,8 +747,12 @@ class Checks:
         """Keep the weights if a boost of the update is to be checked."""
         if self._update is not None:
             reason = headroom.lack_for_update(optimizer)
-            if not self._refused_call(optimizer, reason):
+            if self._refused_call(optimizer, reason):
+                return
+            try:
                 self._before = WeightsBefore(optimizer)
+            except headroom.OUT_OF_MEMORY:
+                self._no_memory_for_update(optimizer)
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """The program's own update is done: repeat it under the boost, and compare."""
@@ -746,12 +769,19 @@ class Checks:
         except Declined as reason:
             self._declined = str(reason)
             return
+        except headroom.OUT_OF_MEMORY:
+            self._no_memory_for_update(optimizer)
+            return
         except Exception as error:
             verdict = GuardVerdict(False, first_line(error), failed=True)
         finally:
             self.own_s += time.perf_counter() - began
         if verdict is not None:
             self._updates[id(optimizer)] = verdict
+
+    def _no_memory_for_update(self, optimizer: torch.optim.Optimizer) -> None:
+        self._refused_call(optimizer, headroom.TOO_LITTLE)
+        self._update = None  # no other update is compared for this question
 
     # Looking after a run ------------------------------------------------------------------------
 
@@ -788,7 +818,8 @@ class Checks:
         wrong: list[str] = []
         self._all_off(kept)
         try:
-            wrong = [candidate.id for candidate in kept if not self._sound_alone(calls, candidate)]
+            with suppress(headroom.OUT_OF_MEMORY):
+                wrong = [item.id for item in kept if not self._sound_alone(calls, item)]
         finally:
             self._all_on(kept)
             self._wrong = wrong or [candidate.id for candidate in kept], verdict.summary

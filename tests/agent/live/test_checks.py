@@ -41,8 +41,7 @@ def test_a_check_leaves_training_as_it_was(program, risk):
     assert_unharmed(run)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no kernel"), torch.OutOfMemoryError("no memory"),
-                                   ValueError("bad\nsecond line")])  # fmt: skip
+@pytest.mark.parametrize("error", [RuntimeError("no kernel"), ValueError("bad\nsecond line")])
 def test_one_that_raises_in_the_guard_is_dropped(program, error):
     def layer(call: Any) -> Any:
         def fail(*args: Any) -> Any:

@@ -14,11 +14,12 @@ import torch
 from torch import nn
 
 from flatout_agent import wire
+from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.job import Job
 from flatout_agent.live import checks, headroom
 from flatout_agent.live.run import LiveWatch
-from guarded import mlp, record, vectors
+from guarded import cross_entropy, mlp, record, vectors
 from planted import Program, assert_unharmed, planted, times
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -135,6 +136,78 @@ def test_a_gradient_that_finds_no_memory_does_not_end_the_programs_backward_pass
     assert_unharmed(run)
 
 
+@pytest.mark.parametrize("risk", [Risk.EXACT, Risk.ROUNDING])
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (checks, "begin"), (checks, "finish"), (checks.guard, "reference"),
+        (checks.guard, "compare"), (checks.guard, "noise_floor"),
+    ],
+)  # fmt: skip
+def test_memory_that_the_guard_lacks_is_no_fault_of_flatouts(
+    program, monkeypatch, place, name, risk
+) -> None:
+    run = program(boost=planted(times(1.01), risk))
+    calls = failing(monkeypatch, place, name)
+    verdict = run.check("boost")
+    assert verdict.passed is (risk is Risk.EXACT)
+    assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    assert len(calls) == 1, "nothing more is recorded for this question"
+    assert run.recorder._faults == set()
+    run.step()
+    assert_unharmed(run)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> list[str]:
+    """Let this function run out of memory; counts its calls."""
+    calls: list[str] = []
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        raise torch.OutOfMemoryError("CUDA out of memory, as it were")
+
+    monkeypatch.setattr(place, name, fails)
+    return calls
+
+
+def hungry(call: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory, as it were")
+
+    return run
+
+
+def test_a_boost_that_runs_out_of_memory_beside_the_guard_has_not_failed(program) -> None:
+    run = program(hungry=planted(hungry), other=planted(times(1.0)))
+    checked = run.check_all("hungry", "other")
+    verdict = checked.refused["hungry"]
+    assert (verdict.failed, verdict.error) == (False, None)
+    assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    assert [candidate.id for candidate in checked.sound] == ["other"]
+    assert run.recorder._faults == set()
+    assert_unharmed(run)
+
+
+def test_a_second_model_is_not_passed_over_where_memory_lacks(program) -> None:
+    second = mlp()
+
+    def apply(job: Job, target: Any, params: Any) -> Applied:
+        factor = 1.05 if target is second else 1.0
+        return Applied(job.wrap_call(target, Depth.PRECISION, times(factor)))
+
+    other = types.SimpleNamespace(BOOST=Boost("0", Risk.ROUNDING, Moment.MODEL), apply=apply)
+    run = program(hungry=planted(hungry, Risk.ROUNDING), other=other)
+    run.watch(second)
+
+    def step() -> None:
+        for model in (run.model, second):
+            x, y = vectors()
+            run.backward(cross_entropy(model(x), y))
+        run.update()
+
+    assert set(run.check_all("hungry", "other", step=step).refused) == {"hungry", "other"}
+
+
 # Updates ----------------------------------------------------------------------------------------
 
 
@@ -166,6 +239,16 @@ def test_with_room_an_update_is_compared_and_no_call_is_recorded(
     verdict = run.check("wrong")
     assert not verdict.passed
     assert verdict.error is not None
+
+
+@pytest.mark.parametrize("name", ["__init__", "verdict"])
+def test_an_update_without_memory_is_not_compared_again(program, monkeypatch, name) -> None:
+    run = program(boost=update_boost(1.0))
+    calls = failing(monkeypatch, checks.WeightsBefore, name)
+    verdict = run.check("boost")
+    assert (verdict.passed, verdict.error) == (True, None)
+    assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    assert (len(calls), run.recorder._faults) == (1, set())
 
 
 # Calls for others -------------------------------------------------------------------------------
