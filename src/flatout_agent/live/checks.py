@@ -22,6 +22,7 @@ from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Declined, Moment, Risk
 from flatout_agent.boosts import load
 from flatout_agent.job import Job
+from flatout_agent.limits import world_size
 from flatout_agent.live import calls as replays
 from flatout_agent.live import guard, headroom
 from flatout_agent.live.calls import RecordedCall, RepeatedCall, again, begin, finish
@@ -346,12 +347,33 @@ class Checks:
     # Calls --------------------------------------------------------------------------------------
 
     def call(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A root model's call in training, recorded on demand."""
-        recorded = None
-        with ExitStack() as hooked:
-            if self._recording and not self._passes_over(args, kwargs):
+        """A root model's call in training, recorded on demand.
+
+        If it finds no memory beside what the Guard holds, that is dropped, and the call is made
+        once more: neither the program nor a boost is to blame for it.
+        """
+        recorded: RecordedCall | None = None
+        hooked = ExitStack()
+
+        def in_room(*args: Any, **kwargs: Any) -> Any:
+            nonlocal recorded
+            try:
+                return call(*args, **kwargs)
+            except headroom.OUT_OF_MEMORY:
+                holds = recorded is not None or self._calls or self._earlier
+                if not holds or world_size() > 1:  # other ranks would not make the call again
+                    raise
+            # Outside the handler, so what the failed call held is free.
+            hooked.close()
+            self.booster.recorder.safely("guard", self._give_way, recorded)
+            recorded = None
+            return call(*args, **kwargs)
+
+        with hooked:
+            recording = bool(self._recording)
+            if recording and not self._passes_over(args, kwargs):
                 recorded = self._record(model, args, kwargs, hooked)
-            output = self._called(model, call, args, kwargs)
+            output = self._called(model, in_room if recording else call, args, kwargs)
         if recorded is not None:
             self.booster.recorder.safely("guard", self._finish, recorded, output)
         return output
@@ -405,9 +427,18 @@ class Checks:
         else:
             self._calls = [*self._calls[-MOST_WAITING:], recorded]
 
+    def _give_way(self, recorded: RecordedCall | None) -> None:
+        """Put everything back as it was before this call, and free what the Guard holds."""
+        if recorded is not None:
+            recorded.before()
+        self._out_of_memory()
+        self._earlier = {}
+        if self.job.device != "cpu":
+            getattr(torch, self.job.device).empty_cache()
+
     def _out_of_memory(self) -> None:
         """There is no room for what the Guard keeps: record nothing more for this question."""
-        self._recording, self._calls, self._earlier = 0, [], {}
+        self._recording, self._calls = 0, []
         for model in self.job.models:
             self._not_compared[id(model)] = headroom.TOO_LITTLE
 

@@ -25,12 +25,16 @@ def allocated_bytes(device: torch.device | None = None) -> int:
 
 
 def unused_bytes(device: torch.device) -> int:
-    """Bytes that were free on a CUDA device at the program's peak so far."""
+    """Bytes that were free on a CUDA device at the program's peak so far.
+
+    Only half of what the allocator then held in reserve counts: the rest may be in small pieces.
+    """
     import torch
 
     cuda = torch.cuda
     free: int = cuda.mem_get_info(device)[0]
-    return free + int(cuda.memory_reserved(device)) - int(cuda.max_memory_allocated(device))
+    reserve = int(cuda.memory_reserved(device)) - int(cuda.max_memory_allocated(device))
+    return free + min(reserve, reserve // 2)
 
 
 def resident_bytes() -> int | None:

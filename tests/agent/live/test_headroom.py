@@ -40,17 +40,24 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Left:
     return has
 
 
-def test_what_is_free_at_the_programs_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("reserved", "free"), [(500, 1100), (100, 800)])
+def test_what_is_free_at_the_programs_peak(
+    monkeypatch: pytest.MonkeyPatch, reserved: int, free: int
+) -> None:
     asked: list[Any] = []
 
     def answered(value: Any) -> Callable[[Any], Any]:
         return lambda device: asked.append(device) or value
 
-    answers = {"mem_get_info": (1000, 8000), "memory_reserved": 500, "max_memory_allocated": 300}
+    answers = {
+        "mem_get_info": (1000, 8000),
+        "memory_reserved": reserved,
+        "max_memory_allocated": 300,
+    }
     for name, answer in answers.items():
         monkeypatch.setattr(torch.cuda, name, answered(answer))
     device = torch.device("cuda", 1)
-    assert headroom.unused_bytes(device) == 1200
+    assert headroom.unused_bytes(device) == free
     assert asked == [device] * 3, "the very device, not the current one"
 
 
@@ -206,6 +213,78 @@ def test_a_second_model_is_not_passed_over_where_memory_lacks(program) -> None:
         run.update()
 
     assert set(run.check_all("hungry", "other", step=step).refused) == {"hungry", "other"}
+
+
+class Hungry(nn.Module):
+    """Runs out of memory, late in its forward pass, as long as `full` says so."""
+
+    failures = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.norm, self.drop = mlp(), nn.BatchNorm1d(20), nn.Dropout(0.5)
+        self.full: Callable[[], bool] = bool
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        found = self.net(self.drop(self.norm(x)))
+        if self.full():
+            type(self).failures += 1
+            raise torch.OutOfMemoryError("CUDA out of memory, as it were")
+        return found
+
+
+def trained(program: Callable[..., Program], boosted: bool, checked: bool) -> Program:
+    """Five steps; if checked, the GPU is full from the third on, while the guard holds a call."""
+    torch.manual_seed(0)
+    model = Hungry()
+    run = program(model, boost=planted(times(1.0)), other=planted(times(1.0)))
+    if boosted:
+        run.keep("boost")
+    run.step()
+    if checked:
+        model.full = lambda: bool(run.checks._recording) and run.job.steps > 1
+        verdict = run.check("other")
+        assert verdict.passed
+        assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    while len(run.losses) < 5:
+        run.step()
+    return run
+
+
+@pytest.mark.parametrize("boosted", [False, True])
+def test_a_program_that_finds_no_memory_beside_the_guard_goes_on_without_it(
+    program, monkeypatch, boosted
+) -> None:
+    plain = trained(program, boosted, checked=False)
+    monkeypatch.setattr(Hungry, "failures", 0)
+    run = trained(program, boosted, checked=True)
+    assert Hungry.failures == 1
+    assert run.losses == plain.losses, "with the same random numbers"
+    assert all(map(torch.equal, run.model.state_dict().values(), plain.model.state_dict().values()))
+    assert run.model.calls == plain.model.calls == 5
+    assert run.unsound == [], "no boost is to blame"
+    assert ("boost" in run.booster.applied) is boosted
+    assert run.recorder._faults == set()
+
+
+def test_a_program_that_finds_no_memory_without_the_guard_either_gets_its_own_error(
+    program,
+) -> None:
+    run = program(Hungry(), boost=planted(times(1.0)))
+    run.model.full = lambda: run.job.steps > 0
+    with pytest.raises(torch.OutOfMemoryError):
+        run.check("boost")
+    assert run.unsound == []
+
+
+def test_of_several_ranks_none_makes_a_call_once_more(program, monkeypatch) -> None:
+    monkeypatch.setattr(checks, "world_size", lambda: 2)
+    run = program(Hungry(), boost=planted(times(1.0)))
+    run.model.full = lambda: bool(run.checks._recording) and run.job.steps > 0
+    with pytest.raises(torch.OutOfMemoryError):
+        run.check("boost")
 
 
 # Updates ----------------------------------------------------------------------------------------
