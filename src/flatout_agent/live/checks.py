@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ from flatout_agent.live.noise_floors import NoiseFloorPurpose, NoiseFloors, purp
 from flatout_agent.live.state import Tick
 from flatout_agent.live.updates import WeightsBefore
 from flatout_agent.live.without_dropout import can_run_without_dropout
-from flatout_agent.speedups import own_hooks
+from flatout_agent.speedups import forward_state, own_hooks
+from flatout_agent.speedups.memory_counters import beside_the_program
 
 WAIT_UNITS = 12
 """Units for which a check waits for calls that it can compare."""
@@ -117,10 +118,14 @@ class Checks:
     def _repeating(self) -> Iterator[None]:
         began, self._replaying = time.perf_counter(), True
         try:
-            yield
+            with self._own_memory():
+                yield
         finally:
             self._replaying = False
             self.own_s += time.perf_counter() - began
+
+    def _own_memory(self) -> AbstractContextManager[None]:
+        return beside_the_program(forward_state.devices(self.job.models))
 
     def give_calls(self, use: Use) -> Generator[None, Tick, None]:
         """Hand the calls of one unit to `use`, each as soon as its gradient is available.
@@ -796,7 +801,8 @@ class Checks:
             return load(candidate.id).apply(self.job, optimizer, dict(candidate.params)).undo
 
         try:
-            verdict = before.verdict(apply)
+            with self._own_memory():
+                verdict = before.verdict(apply)
         except Declined as reason:
             self._declined = str(reason)
             return

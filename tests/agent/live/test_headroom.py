@@ -5,6 +5,7 @@ There is no GPU here: the CPU stands for one whose free memory the test says.
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.job import Job
 from flatout_agent.live import checks, headroom
 from flatout_agent.live.run import LiveWatch
+from flatout_agent.speedups import memory_counters
 from guarded import cross_entropy, mlp, record, vectors
 from planted import Program, assert_unharmed, planted, times
 
@@ -44,6 +46,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Left:
 def test_what_is_free_at_the_programs_peak(
     monkeypatch: pytest.MonkeyPatch, reserved: int, free: int
 ) -> None:
+    monkeypatch.setattr(memory_counters, "_peaks", {})
     asked: list[Any] = []
 
     def answered(value: Any) -> Callable[[Any], Any]:
@@ -59,6 +62,63 @@ def test_what_is_free_at_the_programs_peak(
     device = torch.device("cuda", 1)
     assert headroom.unused_bytes(device) == free
     assert asked == [device] * 3, "the very device, not the current one"
+
+
+class Allocator:
+    """A device's memory as torch counts it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.peak = 0
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.peak)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self._reset)
+        monkeypatch.setattr(memory_counters, "_peaks", {})
+
+    def _reset(self, device: torch.device) -> None:
+        self.peak = self.now
+
+    def use(self, size: int) -> None:
+        self.peak = max(self.peak, self.now + size)
+
+
+def test_what_the_guard_uses_is_not_the_programs_peak(
+    program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, memory = torch.device("cuda", 0), Allocator(monkeypatch)
+    monkeypatch.setattr(checks.forward_state, "devices", lambda models: [device])
+    run = program()
+    memory.use(70)
+    for size, peak in ((20, 70), (300, 70), (90, 70)):
+        with run.checks._repeating():
+            memory.use(size)
+        assert memory_counters.program_peak_bytes(device) == peak
+    memory.use(60)
+    assert memory_counters.program_peak_bytes(device) == 70
+    memory.use(80)
+    assert memory_counters.program_peak_bytes(device) == 80
+    with pytest.raises(ValueError, match="as it were"), run.checks._repeating():
+        memory.use(500)
+        raise ValueError("as it were")
+    assert memory_counters.program_peak_bytes(device) == 80
+
+
+def test_nor_is_the_update_that_it_repeats(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = program(boost=update_boost(1.0))
+    own = checks.WeightsBefore.verdict
+    monkeypatch.setattr(checks.Checks, "_own_memory", lambda self: guarding())
+    inside: list[bool] = []
+
+    @contextlib.contextmanager
+    def guarding() -> Iterator[None]:
+        inside.append(True)
+        yield
+        inside.pop()
+
+    def verdict(before: Any, apply: Any) -> Any:
+        assert inside == [True]
+        return own(before, apply)
+
+    monkeypatch.setattr(checks.WeightsBefore, "verdict", verdict)
+    assert run.check("boost").error == 0.0
 
 
 def test_what_a_call_and_an_update_need(left: Left) -> None:
