@@ -67,6 +67,11 @@ GROW_AFTER = 2000
 _scalers: weakref.WeakKeyDictionary[Any, Scaler] = weakref.WeakKeyDictionary()
 
 
+def loss_scale() -> float:
+    """The scale, a power of two, from which backward passes start now; 1.0 while it is off."""
+    return max((scaler.scale for scaler in _scalers.values() if scaler.users), default=1.0)
+
+
 def applies(facts: JobFacts, params: Params) -> str | None:
     """Why it does not apply to this job, or None if it does."""
     if facts.device != "cuda":

@@ -56,6 +56,15 @@ def test_the_script_sees_true_gradients_also_when_it_accumulates(boosted):
     assert applied.engaged() == (True, "float16 scale 4096, 0 steps skipped")
 
 
+def test_others_are_told_the_scale_while_it_is_on():
+    job, model = Job(), network()
+    assert fp16_autocast.loss_scale() == 1
+    applied = fp16_autocast.apply(job, model, {})
+    assert fp16_autocast.loss_scale() == 4096
+    applied.undo()
+    assert fp16_autocast.loss_scale() == 1
+
+
 def test_gradients_too_small_for_float16_survive(boosted):
     plain, model, x = network(), network(), torch.randn(16, 8)
     boosted(model)
