@@ -17,13 +17,13 @@ import torch
 
 from flatout_agent import wire
 from flatout_agent.attach.chain import compiled_by_user
-from flatout_agent.attach.replacing import replaced
 from flatout_agent.limits import usable_cores, world_size
 from flatout_agent.speedups import compute_threads, padding
 from flatout_agent.speedups.precision import bf16_inside_float32, matmul_precision, native_bf16
 from flatout_agent.speedups.repeated_blocks import shared_blocks
 from flatout_agent.speedups.samples import batch_reads
 from flatout_agent.speedups.workers.main_guard import main_guard
+from flatout_agent.watch.unscaled import UnscaledLosses
 
 MAX_SHAPES = 16
 PADDING_LOOKS = 4
@@ -45,23 +45,11 @@ class JobNotes:
         """Where the first model's parameters are."""
         self.on_cuda = False
         self.autocast: str | None = None
-        self.scaler = False
+        self.losses = UnscaledLosses()
         self.by_hand = False
         self.eval_with_grad = False
-        self.close: Callable[[], None] = lambda: None
+        self.close = self.losses.close
         """Stop collecting: torch is restored."""
-        self._watch_scalers()
-
-    def _watch_scalers(self) -> None:
-        scaler = torch.amp.GradScaler
-        scale = scaler.scale
-        notes = self
-
-        def scale_and_note(instance: Any, outputs: Any) -> Any:
-            notes.scaler = notes.scaler or instance.is_enabled()
-            return scale(instance, outputs)
-
-        self.close = replaced(scaler, "scale", scale_and_note)
 
     def loader(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """Before any boost touches it."""
@@ -153,7 +141,7 @@ class JobNotes:
             by_hand=self.by_hand,
             micro_steps=micro_steps,
             autocast=self.autocast,
-            scaler=self.scaler,
+            scaler=self.losses.enabled,
             eval_with_grad=self.eval_with_grad,
             step_s=step_s,
             wait_share=wait_share,

@@ -94,7 +94,7 @@ class TrialWatch(Watcher):
         if self.notes.capturing():
             return
         self.record.backward()
-        self._step_losses.append(loss.detach().clone())
+        self._step_losses.append(self.notes.losses.of(loss).detach().clone())
 
     def optimizer_starts(self, optimizer: torch.optim.Optimizer) -> None:
         if not self.notes.capturing():
