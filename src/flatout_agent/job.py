@@ -87,17 +87,23 @@ class Job:
         )
 
     @property
-    def device(self) -> str:
-        """Type of the device of the first root model's parameters: cpu, cuda, xpu, mps.
+    def first_device(self) -> torch.device | None:
+        """The device of the first root model's parameters, which need not be the current one.
 
         Without a model, that of the weights that the program changes itself.
         """
         for model in self.models:
             for parameter in model.parameters():
-                return str(parameter.device.type)
+                return parameter.device
         for weight in self.hand_weights():
-            return str(weight.device.type)
-        return "cpu"
+            return weight.device
+        return None
+
+    @property
+    def device(self) -> str:
+        """Its type: cpu, cuda, xpu, mps."""
+        device = self.first_device
+        return str(device.type) if device is not None else "cpu"
 
     def after_step(self, callback: Callable[[], None]) -> Undo:
         """Call `callback` after each step; returns a function that stops this."""

@@ -120,6 +120,11 @@ def compiled_by_user(model: torch.nn.Module) -> bool:
     return (slot.own if isinstance(slot, ModelCall) else slot) is not None
 
 
+def is_recorded(module: torch.nn.Module) -> bool:
+    """Whether the script replays this module as a CUDA graph (`make_graphed_callables`)."""
+    return getattr(module.__dict__.get("forward"), "__module__", None) == "torch.cuda.graphs"
+
+
 def is_compiled(module: torch.nn.Module) -> bool:
     """Whether the script compiles this module, or its forward pass, in any of torch's ways."""
     return (

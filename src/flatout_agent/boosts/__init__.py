@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 
 
 HIDDEN = 3.0
-"""If an accelerator waits for at least this share of the step, faster kernels gain nothing: it
-would wait for most of what they save."""
+"""An accelerator that waits for the program would wait for much of what faster kernels save: for so
+many times what it waits now ..."""
+SHOWS = 0.25
+"""... but this share of its work is counted in any case. Where the program waits for it, as at a
+loss that is read, all of it shows."""
 
 
 MOST_LOADING = 0.9
@@ -100,10 +103,16 @@ def multiplies(facts: JobFacts) -> bool:
 def speedup_of_work(facts: JobFacts, factor: float) -> float:
     """Likely speed-up if everything but the waiting for data becomes `factor` times as fast.
 
-    An accelerator that waits for the program would gain nothing from that.
+    An accelerator that waits for the program gains less from that.
     """
-    lost = min(1.0, (facts.wait_share or 0.0) + HIDDEN * (_launching(facts) or 0.0))
-    return whole_speedup((1.0 - lost, factor))
+    works = working_share(facts)
+    hidden = (HIDDEN - 1.0) * (_launching(facts) or 0.0)
+    return whole_speedup((max(works - hidden, SHOWS * works), factor))
+
+
+def working_share(facts: JobFacts) -> float:
+    """Share of the step in which neither data nor, on an accelerator, work is waited for."""
+    return max(0.0, 1.0 - (facts.wait_share or 0.0) - (_launching(facts) or 0.0))
 
 
 def speedup_of_launches(facts: JobFacts, factor: float) -> float | None:

@@ -34,6 +34,7 @@ Python takes longer than running it. A graph launches all of them at once.
   draws numbers there (`random.random()`, a LayerDrop) or changes the model's attributes.
 - The backward pass runs through a call twice (`retain_graph=True`), or through its gradients. If
   the first only begins later and comes rarely, the call is made again as written for it.
+- The script replays the model or a part of it as a CUDA graph itself.
 - compile is on: its mode `reduce-overhead` does the same.
 
 ## What it may change
@@ -59,6 +60,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from flatout_agent.attach.chain import is_recorded
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_launches, speedup_of_work
 from flatout_agent.speedups.graphs import captures, graphed_calls
@@ -148,6 +150,8 @@ def _cannot(model: torch.nn.Module) -> str | None:
             return "the model is a ScriptModule, or has one"
         if type(module).__name__ == "OptimizedModule":
             return "the script compiles the model or a part of it itself"
+        if is_recorded(module):
+            return "the script replays the model or a part of it as a CUDA graph itself"
         hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
         if any(hooks) or module._backward_pre_hooks:
             return "the model has hooks, which a recording would not run"

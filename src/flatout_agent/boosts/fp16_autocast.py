@@ -67,6 +67,11 @@ GROW_AFTER = 2000
 _scalers: weakref.WeakKeyDictionary[Any, Scaler] = weakref.WeakKeyDictionary()
 
 
+def loss_scale() -> float:
+    """The scale, a power of two, from which backward passes start now; 1.0 while it is off."""
+    return max((scaler.scale for scaler in _scalers.values() if scaler.users), default=1.0)
+
+
 def applies(facts: JobFacts, params: Params) -> str | None:
     """Why it does not apply to this job, or None if it does."""
     if facts.device != "cuda":
@@ -95,14 +100,14 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Put autocast around the model's call and the scale into `backward`."""
     import torch
 
-    device = next((p.device.type for p in target.parameters()), "cpu")
+    device = next((p.device for p in target.parameters()), torch.device("cpu"))
     reason = why_not_float32(target) or _no_use(device) or _hooked(target)
     if reason is not None:
         raise Declined(reason)
     scaler = _scalers.get(job)
     if scaler is None:
         scaler = _scalers[job] = Scaler()
-    autocast = AutocastCall(target, device, torch.float16)
+    autocast = AutocastCall(target, device.type, torch.float16)
 
     def layer(call: Callable[..., Any]) -> Callable[..., Any]:
         return scaler.watch(autocast.layer(call))
@@ -131,14 +136,14 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     )
 
 
-def _no_use(device: str) -> str | None:
+def _no_use(device: torch.device) -> str | None:
     import torch
 
-    if device != "cuda":
-        return f"float16 needs a GPU, the model is on {device}"
+    if device.type != "cuda":
+        return f"float16 needs a GPU, the model is on {device.type}"
     if native_bf16(device).native:
         return "this GPU has native bfloat16, which needs no loss scaling"
-    capability = torch.cuda.get_device_capability()
+    capability = torch.cuda.get_device_capability(device)
     if capability < (7, 0):
         return "this GPU (compute capability {}.{}) has no Tensor Cores".format(*capability)
     return None

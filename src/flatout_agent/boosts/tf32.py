@@ -76,7 +76,7 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     if before != "highest":
         raise Declined(f"the matmul precision is set already ({before})")
     undo = allow_tf32()
-    return Applied(undo, _engaged)
+    return Applied(undo, lambda: _engaged(job))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -84,12 +84,13 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     return 'torch.set_float32_matmul_precision("high")\n'
 
 
-def _engaged() -> tuple[bool, str]:
+def _engaged(job: Job) -> tuple[bool, str]:
     import torch
 
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False, "the program did not use CUDA"
-    capability = torch.cuda.get_device_capability()
+    on_cuda = (p.device for model in job.models for p in model.parameters() if p.is_cuda)
+    capability = torch.cuda.get_device_capability(next(on_cuda, None))
     if capability < (8, 0):
         return False, "TF32 needs compute capability 8.0, this GPU has {}.{}".format(*capability)
     if not _is_allowed():

@@ -8,6 +8,8 @@ in the program. No trace is left: nothing is added to any `.grad`.
 
 from __future__ import annotations
 
+import math
+import sys
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -16,7 +18,8 @@ from typing import Any
 
 import torch
 
-from flatout_agent.attach.chain import is_compiled
+from flatout_agent.attach.chain import is_compiled, is_recorded
+from flatout_agent.boosts import fp16_autocast
 from flatout_agent.live.without_dropout import WithoutDropout
 from flatout_agent.speedups import forward_state, nests, own_hooks
 from flatout_agent.speedups.kept_tensors import attributes
@@ -276,10 +279,31 @@ def _generator_states(model: torch.nn.Module) -> list[torch.Tensor]:
 
 def not_repeatable(model: torch.nn.Module) -> str | None:
     """Why this model's calls are not repeated, or None if they may be."""
+    if any(map(is_recorded, model.modules())):
+        return "the script replays this model as a CUDA graph, which writes into earlier results"
     compiled = isinstance(model, torch.jit.ScriptModule) or any(map(is_compiled, model.modules()))
     if compiled and own_hooks.any_on(model):
         return "compiled code would call the program's own hooks again"
+    if compiled and _replays_cudagraphs(model):
+        return "the script's compiled code replays CUDA graphs, which write into earlier results"
     return None
+
+
+def _replays_cudagraphs(model: torch.nn.Module) -> bool:
+    """Whether code of torch.compile may replay CUDA graphs in this model's calls.
+
+    A call between the backward pass and the update begins a new generation of them. That frees the
+    memory of the last one's results, which the program's outputs and `.grad` are.
+    """
+    trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
+    on_cuda = any(device.type == "cuda" for device in forward_state.devices([model]))
+    if trees is None or not on_cuda:
+        return False
+    try:
+        containers = list(trees.local.tree_manager_containers.values())
+        return any(container.tree_manager is not None for container in containers)
+    except AttributeError:  # another release, or another thread
+        return True
 
 
 def _note_gradient(tensor: torch.Tensor, recorded: RecordedCall, position: int) -> None:
@@ -403,13 +427,16 @@ def _make(recorded: RecordedCall, shown: own_hooks.Shown) -> RepeatedCall:
     named = [(name, p) for name, p in recorded.model.named_parameters() if p.requires_grad]
     names = [name for name, _ in named] + [f"input {number + 1}" for number in range(len(inputs))]
     targets = [*(parameter for _, parameter in named), *inputs]
-    gradients = _gradients(outputs, recorded.output_gradients, targets, recorded.twice)
+    scale = 1.0 if recorded.twice else _scale(recorded.output_gradients)
+    given = [_times(gradient, scale) for gradient in recorded.output_gradients]
+    gradients = _gradients(outputs, given, targets, recorded.twice)
     differentiable_again = {
         position: gradient
         for position, gradient in enumerate(gradients)
         if recorded.twice and gradient is not None and gradient.requires_grad
     }
     _take_over(gradients)
+    gradients = [_times(gradient, 1.0 / scale) for gradient in gradients]
     if recorded.twice:
         directions = [gradients[position] for position in differentiable_again]
         second = _gradients(list(differentiable_again.values()), directions, targets)
@@ -417,6 +444,26 @@ def _make(recorded: RecordedCall, shown: own_hooks.Shown) -> RepeatedCall:
         gradients += second
         names += [f"{name}, second derivative" for name in names]
     return RepeatedCall(values, gradients, names)
+
+
+def _scale(output_gradients: Sequence[torch.Tensor | None]) -> float:
+    """A power of two for these, as under fp16-autocast: small ones would vanish in float16.
+
+    It is no larger than the boost's own, and than what makes the largest entry about 1: where that
+    overflows, the boost finds a smaller one in its first steps.
+    """
+    most = fp16_autocast.loss_scale()
+    if most == 1.0:
+        return 1.0
+    dense = [gradient for gradient in output_gradients if gradient is not None and gradient.numel()]
+    largest = max((float(gradient.abs().max()) for gradient in dense), default=0.0)
+    if not 0.0 < largest < math.inf:
+        return 1.0
+    return min(most, max(1.0, 2.0 ** -math.frexp(largest)[1]))
+
+
+def _times(gradient: torch.Tensor | None, factor: float) -> torch.Tensor | None:
+    return gradient if gradient is None or factor == 1.0 else gradient * factor
 
 
 def _take_over(gradients: list[torch.Tensor | None]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from flatout_agent import wire
 from flatout_agent.boost import Boost, Switch
-from flatout_agent.boosts import BoostModule, load, names
+from flatout_agent.boosts import NO_SHARE, BoostModule, load, names, working_share
 from flatout_agent.live import expected
 from flatout_agent.live.expected import USUAL
 from flatout_agent.live.records import Record
@@ -113,9 +113,10 @@ def _variants(
         params = dict(zip(boost.params, values, strict=True))
         refusal = _refusal(module, facts, params)
         promise = module.promise(facts, params) if refusal is None else 1.0
-        if refusal is None and facts.shares and promise < LEAST_PROMISE:
+        useless = refusal is None and promise < LEAST_PROMISE
+        if useless and facts.shares:
             refusal = Refusal("what it makes faster takes next to nothing of the step")
-        elif refusal is None and facts.idle_share and promise < LEAST_PROMISE:
+        elif useless and facts.idle_share and working_share(facts) < NO_SHARE:
             refusal = Refusal("the device waits for the program: faster kernels would gain nothing")
         if refusal is None:
             record = expected.record(boost_id, facts.device)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from flatout_agent.apply.booster import Booster
 from flatout_agent.boost import Declined, Moment, Risk
 from flatout_agent.boosts import load
 from flatout_agent.job import Job
+from flatout_agent.limits import world_size
 from flatout_agent.live import calls as replays
 from flatout_agent.live import guard, headroom
 from flatout_agent.live.calls import RecordedCall, RepeatedCall, again, begin, finish
@@ -33,7 +34,8 @@ from flatout_agent.live.noise_floors import NoiseFloorPurpose, NoiseFloors, purp
 from flatout_agent.live.state import Tick
 from flatout_agent.live.updates import WeightsBefore
 from flatout_agent.live.without_dropout import can_run_without_dropout
-from flatout_agent.speedups import own_hooks
+from flatout_agent.speedups import forward_state, own_hooks
+from flatout_agent.speedups.memory_counters import beside_the_program
 
 WAIT_UNITS = 12
 """Units for which a check waits for calls that it can compare."""
@@ -116,10 +118,14 @@ class Checks:
     def _repeating(self) -> Iterator[None]:
         began, self._replaying = time.perf_counter(), True
         try:
-            yield
+            with self._own_memory():
+                yield
         finally:
             self._replaying = False
             self.own_s += time.perf_counter() - began
+
+    def _own_memory(self) -> AbstractContextManager[None]:
+        return beside_the_program(forward_state.devices(self.job.models))
 
     def give_calls(self, use: Use) -> Generator[None, Tick, None]:
         """Hand the calls of one unit to `use`, each as soon as its gradient is available.
@@ -346,12 +352,33 @@ class Checks:
     # Calls --------------------------------------------------------------------------------------
 
     def call(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A root model's call in training, recorded on demand."""
-        recorded = None
-        with ExitStack() as hooked:
-            if self._recording and not self._passes_over(args, kwargs):
+        """A root model's call in training, recorded on demand.
+
+        If it finds no memory beside what the Guard holds, that is dropped, and the call is made
+        once more: neither the program nor a boost is to blame for it.
+        """
+        recorded: RecordedCall | None = None
+        hooked = ExitStack()
+
+        def in_room(*args: Any, **kwargs: Any) -> Any:
+            nonlocal recorded
+            try:
+                return call(*args, **kwargs)
+            except headroom.OUT_OF_MEMORY:
+                holds = recorded is not None or self._calls or self._earlier
+                if not holds or world_size() > 1:  # other ranks would not make the call again
+                    raise
+            # Outside the handler, so what the failed call held is free.
+            hooked.close()
+            self.booster.recorder.safely("guard", self._give_way, recorded)
+            recorded = None
+            return call(*args, **kwargs)
+
+        with hooked:
+            recording = bool(self._recording)
+            if recording and not self._passes_over(args, kwargs):
                 recorded = self._record(model, args, kwargs, hooked)
-            output = self.called(model, call, args, kwargs)
+            output = self.called(model, in_room if recording else call, args, kwargs)
         if recorded is not None:
             self.booster.recorder.safely("guard", self._finish, recorded, output)
         return output
@@ -387,6 +414,8 @@ class Checks:
                 recorded = begin(model, args, kwargs)
                 recorded.shown = hooked.enter_context(own_hooks.watch(model, called=True))
                 return recorded
+        except headroom.OUT_OF_MEMORY:
+            self._out_of_memory()
         except Exception as error:
             self.booster.recorder.fault("guard", error)
             self._refused_call(model, first_line(error))
@@ -395,9 +424,29 @@ class Checks:
     def _finish(self, recorded: RecordedCall, output: Any) -> None:
         """Keep the call for its backward pass, if there is room for it."""
         reason = headroom.lack_for_call(recorded.model, output, self._calls, recorded.shown)
-        if not self._refused_call(recorded.model, reason):
+        if self._refused_call(recorded.model, reason):
+            return
+        try:
             finish(recorded, output, values=self._recording == COMPARE)
+        except headroom.OUT_OF_MEMORY:
+            self._out_of_memory()
+        else:
             self._calls = [*self._calls[-MOST_WAITING:], recorded]
+
+    def _give_way(self, recorded: RecordedCall | None) -> None:
+        """Put everything back as it was before this call, and free what the Guard holds."""
+        if recorded is not None:
+            recorded.before()
+        self._out_of_memory()
+        self._earlier = {}
+        if self.job.device != "cpu":
+            getattr(torch, self.job.device).empty_cache()
+
+    def _out_of_memory(self) -> None:
+        """There is no room for what the Guard keeps: record nothing more for this question."""
+        self._recording, self._calls = 0, []
+        for model in self.job.models:
+            self._not_compared[id(model)] = headroom.TOO_LITTLE
 
     def _refused_call(self, target: object, reason: str | None) -> bool:
         """Record the reason not to compare this model or optimizer; returns whether there
@@ -449,6 +498,9 @@ class Checks:
                 self._refuse(rounding, GuardVerdict(False, reason))
             try:
                 verdict = self._judge_call(recorded)
+            except headroom.OUT_OF_MEMORY:
+                self._out_of_memory()
+                return None
             except Exception as error:
                 verdict, why = None, first_line(error)
                 if _is_ours(error):
@@ -704,6 +756,9 @@ class Checks:
                 if idle is not None:
                     self._idle[name] = idle
             return boosted
+        except headroom.OUT_OF_MEMORY:  # beside what the Guard holds: it need not fail without
+            self._out_of_memory()
+            return GuardVerdict(False, f"{NOT_COMPARED}{headroom.TOO_LITTLE}")
         except Exception as error:
             return GuardVerdict(False, first_line(error), failed=True)
         finally:
@@ -729,8 +784,12 @@ class Checks:
         """Keep the weights if a boost of the update is to be checked."""
         if self._update is not None:
             reason = headroom.lack_for_update(optimizer)
-            if not self._refused_call(optimizer, reason):
+            if self._refused_call(optimizer, reason):
+                return
+            try:
                 self._before = WeightsBefore(optimizer)
+            except headroom.OUT_OF_MEMORY:
+                self._no_memory_for_update(optimizer)
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """The program's own update is done: repeat it under the boost, and compare."""
@@ -743,9 +802,13 @@ class Checks:
             return load(candidate.id).apply(self.job, optimizer, dict(candidate.params)).undo
 
         try:
-            verdict = before.verdict(apply)
+            with self._own_memory():
+                verdict = before.verdict(apply)
         except Declined as reason:
             self._declined = str(reason)
+            return
+        except headroom.OUT_OF_MEMORY:
+            self._no_memory_for_update(optimizer)
             return
         except Exception as error:
             verdict = GuardVerdict(False, first_line(error), failed=True)
@@ -753,6 +816,10 @@ class Checks:
             self.own_s += time.perf_counter() - began
         if verdict is not None:
             self._updates[id(optimizer)] = verdict
+
+    def _no_memory_for_update(self, optimizer: torch.optim.Optimizer) -> None:
+        self._refused_call(optimizer, headroom.TOO_LITTLE)
+        self._update = None  # no other update is compared for this question
 
     # Looking after a run ------------------------------------------------------------------------
 
@@ -789,7 +856,8 @@ class Checks:
         wrong: list[str] = []
         self._all_off(kept)
         try:
-            wrong = [candidate.id for candidate in kept if not self._sound_alone(calls, candidate)]
+            with suppress(headroom.OUT_OF_MEMORY):
+                wrong = [item.id for item in kept if not self._sound_alone(calls, item)]
         finally:
             self._all_on(kept)
             self._wrong = wrong or [candidate.id for candidate in kept], verdict.summary

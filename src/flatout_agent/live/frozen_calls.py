@@ -53,7 +53,12 @@ class FrozenCalls:
         if reason is not None:
             self._verdicts[id(model)] = GuardVerdict(False, reason)
             return None
-        return keep([model]), hooked.enter_context(own_hooks.watch(model, called=True))
+        try:
+            before = keep([model])
+        except headroom.OUT_OF_MEMORY:
+            self._verdicts[id(model)] = GuardVerdict(False, headroom.TOO_LITTLE)
+            return None
+        return before, hooked.enter_context(own_hooks.watch(model, called=True))
 
     @property
     def seen(self) -> bool:
@@ -88,6 +93,8 @@ class FrozenCalls:
             self._verdicts[id(model)] = self._compared(
                 model, _outputs((output, shown.outputs)), again
             )
+        except headroom.OUT_OF_MEMORY:
+            self._verdicts[id(model)] = GuardVerdict(False, headroom.TOO_LITTLE)
         finally:
             after()
 
@@ -113,6 +120,8 @@ class FrozenCalls:
                 return GuardVerdict(False, note.reason, failed=note.state == "failed")
             boosted = again()
             self.idle = self.booster.idle(order.id)
+        except headroom.OUT_OF_MEMORY:
+            raise
         except Exception as error:
             return GuardVerdict(False, first_line(error), failed=True)
         finally:

@@ -17,6 +17,8 @@ from flatout_agent.speedups import own_hooks
 from flatout_agent.speedups.memory_counters import unused_bytes
 
 TOO_LITTLE = "too little GPU memory to compare"
+# Older releases have the second one only.
+OUT_OF_MEMORY: type[Exception] = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
 LIMITED = ("cuda",)
 """The kinds of devices that are checked."""
 OF_A_CALL = 4

@@ -26,22 +26,25 @@ CYCLES = 5_000_000
 
 
 def of_a_unit(
-    clock: Callable[[], float], unit_s: float, lose: Callable[[float], None]
+    clock: Callable[[], float],
+    unit_s: float,
+    lose: Callable[[float], None],
+    device: torch.device | None,
 ) -> Generator[None, Tick, float]:
     """Share of a unit in which the device has nothing to do.
 
     clock: waits for all queued work and returns the time in seconds. lose: called with the seconds
-    that the measurement cost the run.
+    that the measurement cost the run. device: the models', or None for the current one.
     """
     asleep_s = min(LONGEST_S, max(SHORTEST_S, unit_s))
-    cycles = int(asleep_s * _cycles_per_s())
+    cycles = int(asleep_s * _cycles_per_s(device))
     units = min(MOST, max(FEWEST, math.ceil(LEAST_S / unit_s)))
     seconds: list[float] = []
     for asleep in (False, True):
         began = clock()
         for _ in range(units):
             if asleep:
-                _sleep(cycles)
+                _sleep(cycles, device)
             yield
         seconds.append((clock() - began) / units)
     as_usual_s, longer_s = seconds
@@ -50,14 +53,15 @@ def of_a_unit(
     return min(1.0, max(0.0, idle_s / as_usual_s))
 
 
-def _cycles_per_s() -> float:
-    _sleep(CYCLES // 100)  # loads the kernel
-    torch.cuda.synchronize()
+def _cycles_per_s(device: torch.device | None) -> float:
+    _sleep(CYCLES // 100, device)  # loads the kernel
+    torch.cuda.synchronize(device)
     began = time.perf_counter()
-    _sleep(CYCLES)
-    torch.cuda.synchronize()
+    _sleep(CYCLES, device)
+    torch.cuda.synchronize(device)
     return CYCLES / (time.perf_counter() - began)
 
 
-def _sleep(cycles: int) -> None:
-    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # torch's own
+def _sleep(cycles: int, device: torch.device | None) -> None:
+    with torch.cuda.device(device):
+        torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # torch's own

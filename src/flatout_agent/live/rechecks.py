@@ -10,6 +10,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+import torch
+
 from flatout_agent.job import Job
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.checks import WAIT_UNITS, Checks
@@ -66,13 +68,17 @@ class Rechecks:
 
     def _step(self) -> None:
         """Called at the end of each step. All ranks ask the same questions at the same steps."""
+        if not self.looking and self.job.steps < self._next:
+            return
+        if self.job.device == "cuda" and torch.cuda.is_current_stream_capturing():
+            return  # the script records this step: nothing may be copied in it
         try:
             if self.looking:
                 self._waited += 1
                 ended = self.checks.answered() or self._waited >= WAIT_UNITS
                 if self._agree(float(ended), "min"):
                     self._checked()
-            elif self.job.steps >= self._next:
+            else:
                 self.looking, self._waited = True, 0
                 self.checks.look_at(self._called())
         except Exception:

@@ -122,6 +122,8 @@ class Tuning:
         """Those of the others that seem to do no harm, after a few pairs."""
         self._looked_at = 1.0
         """The speed-up when the program was last analysed."""
+        self._looked = False
+        """It is known which boosts apply."""
         self._decided: set[str] = set()
         """Boosts that were tried and have their verdict."""
         self._small: list[Candidate] = []
@@ -221,7 +223,16 @@ class Tuning:
             self.trying = [candidate for candidate in self.trying if candidate not in group]
         self._left("no time left", "no_time")
 
-    def _left(self, reason: str, why: wire.WhyUntried) -> None:
+    def give_up(self, reason: str) -> None:
+        """Report what was not tried or decided, in a program that cannot be tuned."""
+        self._left(reason, None)
+        if self._looked:
+            return
+        for boost in sorted({*self.orders.allowed} - {*self.orders.settled, *self.state.kept_ids}):
+            self.machinery.tell(wire.Decided(boost, "declined", reason))
+        self.machinery.report()
+
+    def _left(self, reason: str, why: wire.WhyUntried | None) -> None:
         ended = "the program ended" if why == "program_ended" else reason
         for candidate in self._undecided():
             answer = self.comparer.so_far if candidate in self._compared else None
@@ -282,6 +293,7 @@ class Tuning:
         for row in declined:
             if row.id not in settled:
                 machinery.tell(row)
+        self._looked = True
         machinery.report()
 
     def _warm(self) -> Generator[None, Tick, float]:

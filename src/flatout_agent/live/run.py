@@ -49,6 +49,7 @@ FIRST_STEPS = 8
 """Steps of a throw-away run that are recorded one by one: for later ones only the times matter."""
 WAIT_UNITS = 5
 """Units over which the time spent waiting for data is measured again."""
+CAPTURED = "the script replays CUDA graphs of its own, in which nothing can be switched"
 JOB_STEPS = 2
 """The job is known after this many steps."""
 
@@ -93,6 +94,8 @@ class LiveWatch(RunWatch):
         self._workers_share: float | None = None
         self._run_basis = ""
         self._raised = False
+        self._captured = False
+        """The script has recorded a CUDA graph of its own."""
         self._settled_at: int | None = None
         self._saved_settled_s = 0.0
         """Seconds saved in the steps between decisions, up to the last one."""
@@ -145,7 +148,7 @@ class LiveWatch(RunWatch):
 
     def _frozen_call(self, model: torch.nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
-            if self.checks.replaying or self.job.inside_backward():
+            if self.checks.replaying or self.job.inside_backward() or self._capturing():
                 return call(*args, **kwargs)
             return self.checks.frozen_call(model, call, args, kwargs)
 
@@ -155,7 +158,7 @@ class LiveWatch(RunWatch):
         self, model: torch.nn.Module, number: int, call: Callable[..., Any]
     ) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
-            if self.checks.replaying or self.job.inside_backward():
+            if self.checks.replaying or self.job.inside_backward() or self._capturing():
                 return call(*args, **kwargs)
             if not (model.training and torch.is_grad_enabled()):
                 return self._without_gradients(model, call, args, kwargs)
@@ -188,8 +191,17 @@ class LiveWatch(RunWatch):
         self._clean = False
         return self.checks.called(model, call, args, kwargs)
 
+    def _capturing(self) -> bool:
+        """Whether the script records a CUDA graph of its own: its calls are only passed on."""
+        if not self.notes.capturing():
+            return False
+        self._captured = True
+        return True
+
     def backward(self, loss: torch.Tensor) -> None:
         super().backward(loss)
+        if self._capturing():
+            return
         self.record.backward()
         self._went_back = True
         if self.story is not None:  # one number a device: nothing waits, and none of them grows
@@ -197,14 +209,19 @@ class LiveWatch(RunWatch):
             self._finite[finite.device] = finite & self._finite.get(finite.device, finite)
 
     def backward_ended(self) -> None:
-        self.checks.backward_ended()
+        if not self._capturing():
+            self.checks.backward_ended()
 
     def optimizer_starts(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._capturing():
+            return
         self.record.optimizer_starts()
         self._updates.begin()
         self.checks.optimizer_starts(optimizer)
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._capturing():
+            return
         if not self.record.closure:  # no closure that computes the loss
             self._updates.end()
         self.checks.optimizer_ends(optimizer)
@@ -222,7 +239,12 @@ class LiveWatch(RunWatch):
         super().step()
         if self._scratch and self.job.steps <= FIRST_STEPS:
             self._first_steps()
-        if self.story is None:
+        if self._capturing() or self.story is None:
+            return
+        if self._captured:
+            self.tuning.give_up(CAPTURED)
+            self.switch(self.tuning.state.on)
+            self._settled()
             return
         self._epoch_began = False
         self._updates.step()
@@ -322,7 +344,10 @@ class LiveWatch(RunWatch):
             error = tracebacks.ending()
             if error is not None:
                 self.tuning.blame(first_line(error))
-            self.tuning.left_over("the program ended before it could be tried")
+            if self._captured:
+                self.tuning.give_up(CAPTURED)
+            else:
+                self.tuning.left_over("the program ended before it could be tried")
         if self.job.steps:
             self.tell(self.summary())
         super().program_ends()
@@ -353,8 +378,12 @@ class LiveWatch(RunWatch):
             shares = op_shares.shares(seconds, unit_s)
             self._shares = {kind: self.agree(share, "first") for kind, share in shares.items()}
         if self.job.device == "cuda":
-            unit_s = self.tuning.state.now_s
-            share = yield from idle.of_a_unit(self.synchronized_clock, unit_s, self.budget.lose)
+            share = yield from idle.of_a_unit(
+                self.synchronized_clock,
+                self.tuning.state.now_s,
+                self.budget.lose,
+                self.job.first_device,
+            )
             self._idle_share = self.agree(share, "first")
 
     def facts(self) -> wire.JobFacts:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.attach.chain import is_compiled
+from flatout_agent.attach.chain import is_compiled, is_recorded
 from flatout_agent.attach.tracebacks import first_line
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def cannot(model: torch.nn.Module) -> str | None:
             return "the model is quantized"
         if is_compiled(module):
             return "the script compiles the model or a part of it itself"
+        if is_recorded(module):
+            return "the script replays the model or a part of it as a CUDA graph itself"
     return None
 
 

@@ -185,13 +185,17 @@ def bf16_call(model: torch.nn.Module) -> tuple[AutocastCall, Bf16Support]:
     reason = why_not_float32(model)
     if reason is not None:
         raise Declined(reason)
-    device = next(p.device.type for p in model.parameters())
+    for module in model.modules():
+        if isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1:
+            # Autocast is on in its threads, but with that thread's dtype, which is float16.
+            raise Declined("nn.DataParallel would run the model's copies in float16")
+    device = next(p.device for p in model.parameters())
     bf16 = native_bf16(device)
     if not bf16.native:
         raise Declined(f"bfloat16: {bf16.detail}")
-    if not torch.amp.is_autocast_available(device):
-        raise Declined(f"torch has no autocast for devices of type {device}")
-    return AutocastCall(model, device, torch.bfloat16), bf16
+    if not torch.amp.is_autocast_available(device.type):
+        raise Declined(f"torch has no autocast for devices of type {device.type}")
+    return AutocastCall(model, device.type, torch.bfloat16), bf16
 
 
 class AutocastCall:

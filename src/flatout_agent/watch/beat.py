@@ -26,6 +26,7 @@ from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch.interruptions import watch_saving
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.tensors import tensors_in
+from flatout_agent.watch.unscaled import UnscaledLosses
 from flatout_agent.wire.pulse import COMPILED, EPOCH_BEGAN, EVALUATED, LOSS_READ, SAVED, SKIPPED
 
 READ_EVERY_S = 1.0
@@ -60,7 +61,9 @@ class DeviceLoss:
 
     def take(self) -> float | None:
         """The loss, returned once, or None if there is none."""
-        if self._buffer is None or not (self._under_way and self._event.query()):
+        if self._buffer is None or not self._under_way:
+            return None
+        if torch.cuda.is_current_stream_capturing() or not self._event.query():
             return None
         self._under_way = False
         return float(self._buffer)
@@ -99,7 +102,14 @@ class Beat:
         """When the last backward pass began, or 0.0 if nobody waits for other ranks in it."""
         self._last_s = 0.0
         """When the last step ended."""
-        self._undo = in_reverse([watch_saving(self._saved, self._written), self._watch_scaler()])
+        self._unscaled = UnscaledLosses()
+        self._undo = in_reverse(
+            [
+                watch_saving(self._saved, self._written),
+                self._watch_scaler(),
+                self._unscaled.close,
+            ]
+        )
 
     def _own_samples(self, samples: int) -> int:
         """The share of this rank: the samples of all ranks together are those of the batch."""
@@ -138,6 +148,8 @@ class Beat:
         try:
             if loss.numel() != 1:
                 return
+            if self._unscaled.last is not None:
+                loss = self._unscaled.of(loss)
             if loss.is_cpu:
                 self._loss = loss.item()  # one operator; `float(loss.detach())` would be two
             elif loss.is_cuda:

@@ -16,7 +16,6 @@ import torch
 
 from flatout_agent import wire
 from flatout_agent.attach.chain import compiled_by_user
-from flatout_agent.attach.replacing import replaced
 from flatout_agent.limits import usable_cores, world_size
 from flatout_agent.speedups import compute_threads, padding
 from flatout_agent.speedups.precision import bf16_inside_float32, matmul_precision, native_bf16
@@ -24,6 +23,7 @@ from flatout_agent.speedups.repeated_blocks import shared_blocks
 from flatout_agent.speedups.samples import batch_reads
 from flatout_agent.speedups.workers import worker_safety
 from flatout_agent.speedups.workers.main_guard import main_guard
+from flatout_agent.watch.unscaled import UnscaledLosses
 
 MAX_SHAPES = 16
 PADDING_LOOKS = 4
@@ -41,24 +41,15 @@ class JobNotes:
         self.shapes: dict[int, dict[str, None]] = {}
         self.padded: dict[int, list[float]] = {}
         self.random_forward: set[int] = set()
+        self.device: torch.device | None = None
+        """Where the first model's parameters are."""
+        self.on_cuda = False
         self.autocast: str | None = None
-        self.scaler = False
+        self.losses = UnscaledLosses()
         self.by_hand = False
         self.eval_with_grad = False
-        self.close: Callable[[], None] = lambda: None
+        self.close = self.losses.close
         """Stop collecting: torch is restored."""
-        self._watch_scalers()
-
-    def _watch_scalers(self) -> None:
-        scaler = torch.amp.GradScaler
-        scale = scaler.scale
-        notes = self
-
-        def scale_and_note(instance: Any, outputs: Any) -> Any:
-            notes.scaler = notes.scaler or instance.is_enabled()
-            return scale(instance, outputs)
-
-        self.close = replaced(scaler, "scale", scale_and_note)
 
     def loader(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """Before any boost touches it."""
@@ -67,9 +58,19 @@ class JobNotes:
     def model(self, model: torch.nn.Module) -> None:
         """Before any boost touches it."""
         self.models.append(model_facts(model))
+        self.device = self.device or next(model.parameters()).device
         device = self.models[-1].device
+        self.on_cuda = self.on_cuda or device == "cuda"
         if torch.is_autocast_enabled(device):
             self.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+    def capturing(self) -> bool:
+        """Whether the script records a CUDA graph of its own now.
+
+        Whatever is done on the device would be recorded with it, and to wait for the device or to
+        read its random state is an error.
+        """
+        return self.on_cuda and torch.cuda.is_current_stream_capturing()
 
     def frozen_model(self, model: torch.nn.Module) -> None:
         """A model that each step calls and does not train."""
@@ -130,10 +131,10 @@ class JobNotes:
             )
             for index, model in enumerate(self.models)
         )
-        device = models[0].device if models else "cpu"
+        device = self.device or torch.device("cpu")
         return wire.JobFacts(
             **machine_facts(device),
-            device=device,
+            device=device.type,
             loaders=tuple(self.loaders),
             models=models,
             frozen=tuple(self.frozen),
@@ -141,7 +142,7 @@ class JobNotes:
             by_hand=self.by_hand,
             micro_steps=micro_steps,
             autocast=self.autocast,
-            scaler=self.scaler,
+            scaler=self.losses.enabled,
             eval_with_grad=self.eval_with_grad,
             step_s=step_s,
             wait_share=wait_share,
@@ -222,20 +223,23 @@ def optimizer_facts(optimizer: torch.optim.Optimizer) -> wire.OptimizerFacts:
     )
 
 
-def machine_facts(device: str) -> dict[str, Any]:
-    """The part of JobFacts that does not depend on the program."""
+def machine_facts(device: torch.device) -> dict[str, Any]:
+    """The part of JobFacts that does not depend on the program.
+
+    The device is the models', which need not be the current one of its type.
+    """
     import gc
 
-    cuda = device == "cuda"
+    cuda = device.type == "cuda"
     return {
         "torch": str(torch.__version__),
         "python": sys.version.split()[0],
         "system": sys.platform,
-        "device_name": torch.cuda.get_device_name() if cuda else None,
-        "capability": torch.cuda.get_device_capability() if cuda else None,
+        "device_name": torch.cuda.get_device_name(device) if cuda else None,
+        "capability": torch.cuda.get_device_capability(device) if cuda else None,
         "hip": torch.version.hip is not None,
         "bf16": native_bf16(device).native,
-        "bf16_inside_float32": bf16_inside_float32(device),
+        "bf16_inside_float32": bf16_inside_float32(device.type),
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "threads_named": compute_threads.named(),
@@ -246,7 +250,7 @@ def machine_facts(device: str) -> dict[str, Any]:
         or bool(torch.backends.cudnn.deterministic),
         "gc_enabled": gc.isenabled(),
         "triton": importlib.util.find_spec("triton") is not None,
-        "compiler": has_compiler(device),
+        "compiler": has_compiler(device.type),
     }
 
 

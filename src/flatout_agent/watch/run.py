@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,7 +70,9 @@ class StepHistory:
         steps = self._job.steps
         self.due = steps + max(1, steps // APART)
         if self._read is None:
-            self._read = allocated_bytes if self._job.device == "cuda" else resident_bytes
+            self._read = resident_bytes
+            if self._job.device == "cuda":
+                self._read = partial(allocated_bytes, self._job.first_device)
         value = self._read()
         if value is not None:
             self._steps.append(steps)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flatout_agent.speedups import forward_state, nests
-from flatout_agent.speedups.memory_counters import peak_resident_bytes
+from flatout_agent.speedups.memory_counters import peak_resident_bytes, program_peak_bytes
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -54,7 +54,7 @@ def synchronize(job: Job) -> None:
 def peak_bytes(job: Job) -> int | None:
     """Peak memory in use so far: allocated on CUDA devices, resident on CPU; None if unknown."""
     if job.device == "cuda":
-        return sum(int(torch.cuda.max_memory_allocated(device)) for device in _devices(job))
+        return sum(map(program_peak_bytes, _devices(job)))
     if job.device == "cpu":
         return peak_resident_bytes()
     return None

@@ -67,6 +67,8 @@ class TrialWatch(Watcher):
         self, model: torch.nn.Module, number: int, call: Callable[..., Any]
     ) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
+            if self.notes.capturing():
+                return call(*args, **kwargs)
             training = model.training and torch.is_grad_enabled()
             if not training:
                 safely, evaluates = self.recorder.safely, self.record.evaluates
@@ -89,11 +91,14 @@ class TrialWatch(Watcher):
             self.notes.padding(number, args, kwargs)
 
     def backward(self, loss: torch.Tensor) -> None:
+        if self.notes.capturing():
+            return
         self.record.backward()
-        self._step_losses.append(loss.detach().clone())
+        self._step_losses.append(self.notes.losses.of(loss).detach().clone())
 
     def optimizer_starts(self, optimizer: torch.optim.Optimizer) -> None:
-        self.record.optimizer_starts()
+        if not self.notes.capturing():
+            self.record.optimizer_starts()
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         if len(self.notes.optimizers) < len(self.job.optimizers):
@@ -107,7 +112,7 @@ class TrialWatch(Watcher):
 
     def step(self) -> None:
         now = time.perf_counter()
-        if self._over:
+        if self._over or self.notes.capturing():
             return
         index = self.job.steps - 1
         if index == 0:

@@ -52,6 +52,17 @@ def boosted(model):
     return bf16_autocast.apply(job, model, {})
 
 
+@pytest.mark.parametrize("part", [False, True])
+def test_copies_on_several_gpus_would_be_in_float16(part):
+    parallel = nn.DataParallel(Net())
+    model = nn.Sequential(parallel) if part else parallel
+    parallel.device_ids = [0]
+    boosted(model).undo()
+    parallel.device_ids = [0, 1]
+    with pytest.raises(Declined, match="in float16"):
+        boosted(model)
+
+
 def test_products_in_bfloat16_outputs_and_gradients_in_float32():
     torch.manual_seed(0)
     model, x = Net(), torch.randn(8, 16)

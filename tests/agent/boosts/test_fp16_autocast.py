@@ -56,6 +56,15 @@ def test_the_script_sees_true_gradients_also_when_it_accumulates(boosted):
     assert applied.engaged() == (True, "float16 scale 4096, 0 steps skipped")
 
 
+def test_others_are_told_the_scale_while_it_is_on():
+    job, model = Job(), network()
+    assert fp16_autocast.loss_scale() == 1
+    applied = fp16_autocast.apply(job, model, {})
+    assert fp16_autocast.loss_scale() == 4096
+    applied.undo()
+    assert fp16_autocast.loss_scale() == 1
+
+
 def test_gradients_too_small_for_float16_survive(boosted):
     plain, model, x = network(), network(), torch.randn(16, 8)
     boosted(model)
@@ -175,8 +184,9 @@ def test_declined_where_the_script_looks_at_gradients():
 )
 def test_only_gpus_with_tensor_cores_and_without_bfloat16(monkeypatch, native, capability, word):
     monkeypatch.undo()
+    second = torch.device("cuda", 1)  # which need not be the current one
     monkeypatch.setattr(fp16_autocast, "native_bf16", lambda device: Bf16Support(native, ""))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    reason = fp16_autocast._no_use("cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", {second: capability}.__getitem__)
+    reason = fp16_autocast._no_use(second)
     assert reason is None if word is None else word in reason
-    assert "needs a GPU" in fp16_autocast._no_use("cpu")
+    assert "needs a GPU" in fp16_autocast._no_use(torch.device("cpu"))

@@ -111,16 +111,25 @@ def on_a_gpu(idle_share: float | None) -> JobFacts:
 
 
 @pytest.mark.parametrize("boost", ["bf16-autocast", "channels-last", "tf32"])
-def test_faster_kernels_promise_nothing_where_the_device_waits_for_the_program(boost: str) -> None:
-    assert promise(boost, on_a_gpu(0.5)) == pytest.approx(1.0)
+def test_faster_kernels_promise_less_where_the_device_waits_for_the_program(boost: str) -> None:
+    assert 1.0 < promise(boost, on_a_gpu(0.5)) < 1.1
     assert promise(boost, on_a_gpu(0.0)) > 1.02
+    assert promise(boost, on_a_gpu(0.0)) > promise(boost, on_a_gpu(0.3))
+
+
+@pytest.mark.parametrize(("idle", "tried"), [(0.3, True), (0.5, True), (0.9, True), (0.99, False)])
+def test_they_are_tried_as_long_as_the_device_works_at_all(idle: float, tried: bool) -> None:
+    kept, _ = candidates.candidates(on_a_gpu(idle), ("bf16-autocast",))
+    assert bool(kept) is tried
 
 
 @pytest.mark.parametrize("boost", ["cuda-graphs", "compile"])
 def test_fewer_launches_promise_as_much_as_the_device_waits(boost: str) -> None:
     little, much = promise(boost, on_a_gpu(0.02)), promise(boost, on_a_gpu(0.6))
     assert little < 1.3 < 1.9 < much
-    kept, declined = candidates.candidates(on_a_gpu(0.6), (boost, "bf16-autocast"))
+    kept, _ = candidates.candidates(on_a_gpu(0.6), (boost, "bf16-autocast"))
+    assert max(kept, key=lambda item: item.promise).id == boost
+    kept, declined = candidates.candidates(on_a_gpu(0.99), (boost, "bf16-autocast"))
     assert kept[0].id == boost
     assert [row.reason for row in declined] == [
         "the device waits for the program: faster kernels would gain nothing"

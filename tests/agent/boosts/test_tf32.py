@@ -1,7 +1,10 @@
 """tf32: the decision and the settings; the kernels themselves on a GPU."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from torch import nn
 
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import tf32
@@ -35,12 +38,26 @@ def test_engaged_asks_the_gpu_that_was_used(applied, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert applied.engaged() == (False, "the program did not use CUDA")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert "7.5" in applied.engaged()[1]
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert applied.engaged() == (True, "compute capability 9.0")
     torch.set_float32_matmul_precision("highest")
     assert applied.engaged() == (False, "the script set the matmul precision itself")
+
+
+def test_of_several_gpus_the_models_own_is_asked(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", {"second": (9, 0)}.__getitem__)
+    job = Job()
+    weight = SimpleNamespace(device="second", is_cuda=True)
+    model = nn.Linear(1, 1)
+    model.parameters = lambda: iter([weight])
+    job.models.append(model)
+    applied = tf32.apply(job, torch, {})
+    assert applied.engaged() == (True, "compute capability 9.0")
+    applied.undo()
 
 
 def test_declined_without_cuda_or_when_set_already(applied, monkeypatch):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import sys
+import types
 from collections import deque
 from typing import Any
 
@@ -13,9 +15,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from flatout_agent.boost import Risk
+from flatout_agent.boosts import cuda_graphs
 from flatout_agent.live import calls, guard
 from flatout_agent.live.calls import RepeatedCall
-from flatout_agent.speedups import forward_state, own_hooks
+from flatout_agent.speedups import compiling, forward_state, own_hooks
 from guarded import (
     Attending,
     Tagger,
@@ -29,6 +33,7 @@ from guarded import (
     vectors,
     words,
 )
+from planted import planted, times
 
 
 @pytest.fixture(autouse=True)
@@ -658,6 +663,88 @@ def test_compiled_code_would_call_hooks_again():
     assert calls.not_repeatable(model) is None
     model[1].register_forward_hook(lambda *args: None)
     assert calls.not_repeatable(model) == "compiled code would call the program's own hooks again"
+
+
+CUDAGRAPHS = "the script's compiled code replays CUDA graphs, which write into earlier results"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of its own
+@pytest.mark.parametrize(
+    ("local", "refused"),
+    [
+        ({"tree_manager_containers": {0: types.SimpleNamespace(tree_manager=object())}}, True),
+        ({"tree_manager_containers": {0: types.SimpleNamespace(tree_manager=None)}}, False),
+        ({"tree_manager_containers": {}}, False),
+        ({"another_release": {}}, True),
+        (None, False),
+    ],
+)
+def test_a_replay_of_compiled_code_would_write_into_the_programs_results(
+    monkeypatch, local, refused
+):
+    name = "torch._inductor.cudagraph_trees"
+    if local is None:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    else:
+        trees = types.SimpleNamespace(local=types.SimpleNamespace(**local))
+        monkeypatch.setitem(sys.modules, name, trees)
+    written, compiled = mlp(), mlp()
+    compiled[0].compile()
+    assert calls.not_repeatable(compiled) is None, "there are none on the CPU"
+    monkeypatch.setattr(forward_state, "devices", lambda models: [torch.device("cuda", 0)])
+    assert calls.not_repeatable(compiled) == (CUDAGRAPHS if refused else None)
+    assert calls.not_repeatable(written) is None, "flatout's own compiled code keeps gradients"
+
+
+def as_recorded(module: nn.Module) -> None:
+    """Make it look as `torch.cuda.make_graphed_callables` leaves a module."""
+    own = module.forward
+
+    def new_fwd(*args: Any) -> Any:
+        return own(*args)
+
+    new_fwd.__module__ = "torch.cuda.graphs"
+    module.forward = new_fwd
+
+
+def test_what_the_script_replays_as_a_cuda_graph_is_left_to_it():
+    model = mlp()
+    for cannot in (calls.not_repeatable, compiling.cannot, cuda_graphs._cannot):
+        assert cannot(model) is None
+    as_recorded(model[0])
+    for cannot in (calls.not_repeatable, compiling.cannot, cuda_graphs._cannot):
+        assert "as a CUDA graph" in cannot(model)
+
+
+@pytest.mark.gpu
+def test_torch_marks_what_it_has_recorded():
+    x, model = vectors()[0].cuda(), mlp().cuda()
+    assert calls.not_repeatable(model) is None
+    torch.cuda.make_graphed_callables(model, (x,))
+    assert "as a CUDA graph" in calls.not_repeatable(model)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["reduce-overhead", "default"])
+def test_compiled_code_of_the_script_trains_on_as_written(program, mode):
+    def data():
+        return tuple(tensor.cuda() for tensor in vectors())
+
+    weights = []
+    for checked in (False, True):
+        torch.manual_seed(0)
+        model = mlp().cuda()
+        model.compile(mode=mode)
+        run = program(model, data, boost=planted(times(1.0), Risk.ROUNDING))
+        for _ in range(4):  # until its graphs are recorded
+            run.step()
+        if checked:
+            verdict = run.check("boost")
+            assert (CUDAGRAPHS in verdict.reason) is (mode == "reduce-overhead")
+        while len(run.losses) < 20:
+            run.step()
+        weights.append([parameter.detach().clone() for parameter in model.parameters()])
+    torch.testing.assert_close(weights[1], weights[0])
 
 
 def hooked_features(layers: int, watched: int) -> tuple[nn.Module, list[torch.Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from agent_paths import INJECT
 from flatout_agent import wire
 from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import fp16_autocast
 from flatout_agent.boosts import load as load_real
 from flatout_agent.job import Job
 from flatout_agent.live import checks
@@ -41,8 +43,7 @@ def test_a_check_leaves_training_as_it_was(program, risk):
     assert_unharmed(run)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no kernel"), torch.OutOfMemoryError("no memory"),
-                                   ValueError("bad\nsecond line")])  # fmt: skip
+@pytest.mark.parametrize("error", [RuntimeError("no kernel"), ValueError("bad\nsecond line")])
 def test_one_that_raises_in_the_guard_is_dropped(program, error):
     def layer(call: Any) -> Any:
         def fail(*args: Any) -> Any:
@@ -76,6 +77,31 @@ def test_one_that_raises_in_backward_is_dropped(program):
     for _ in range(3):
         run.step()
     assert_unharmed(run)
+
+
+@pytest.mark.parametrize(("factor", "passes"), [(1e-5, True), (1.0, True), (1e-13, False)])
+def test_float16_is_compared_under_its_loss_scale(program, monkeypatch, factor, passes):
+    """The last gradients are so small that the boost's own scale does not bring them back."""
+    monkeypatch.setattr(fp16_autocast, "_no_use", lambda device: None)
+    run = program(**{"fp16-autocast": fp16_autocast})
+
+    def step() -> None:
+        x, y = vectors()
+        run.backward(factor * cross_entropy(run.model(x), y))
+        run.update()
+
+    verdict = run.check("fp16-autocast", step)
+    assert verdict.passed is passes, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("largest", "scale"), [(3e-9, 4096.0), (0.3, 2.0), (5.0, 1.0), (0.0, 1.0), (math.inf, 1.0)]
+)
+def test_the_scale_is_a_power_of_two_no_larger_than_the_boosts(monkeypatch, largest, scale):
+    gradients = [None, torch.tensor([largest, -largest]), torch.zeros(0)]
+    assert checks.replays._scale(gradients) == 1.0, "it is off"
+    monkeypatch.setattr(fp16_autocast, "loss_scale", lambda: fp16_autocast.FIRST_SCALE)
+    assert checks.replays._scale(gradients) == scale
 
 
 def test_one_that_declines_is_told_as_it_says(program):

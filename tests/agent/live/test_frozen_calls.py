@@ -125,6 +125,18 @@ def test_one_whose_calls_cannot_be_repeated_is_refused(distilling, monkeypatch):
     assert job.run.check("right", job.step).reason == "compiled, with hooks"
 
 
+def test_one_that_finds_no_memory_beside_the_guard_has_not_failed(distilling):
+    def layer(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory, as it were")
+
+        return run
+
+    verdict = (job := distilling(hungry=beside(layer))).run.check("hungry", job.step)
+    assert (verdict.failed, verdict.reason) == (False, "too little GPU memory to compare")
+    assert job.run.recorder._faults == set()
+
+
 def test_without_a_call_it_is_not_kept(distilling):
     job = distilling(beside=beside(times(1.0)))
     checked = job.run.check_all("beside")

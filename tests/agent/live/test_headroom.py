@@ -5,6 +5,7 @@ There is no GPU here: the CPU stands for one whose free memory the test says.
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,11 +15,13 @@ import torch
 from torch import nn
 
 from flatout_agent import wire
+from flatout_agent.attach.chain import Depth
 from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.job import Job
 from flatout_agent.live import checks, headroom
 from flatout_agent.live.run import LiveWatch
-from guarded import mlp, record, vectors
+from flatout_agent.speedups import memory_counters
+from guarded import cross_entropy, mlp, record, vectors
 from planted import Program, assert_unharmed, planted, times
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -39,18 +42,83 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Left:
     return has
 
 
-def test_what_is_free_at_the_programs_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("reserved", "free"), [(500, 1100), (100, 800)])
+def test_what_is_free_at_the_programs_peak(
+    monkeypatch: pytest.MonkeyPatch, reserved: int, free: int
+) -> None:
+    monkeypatch.setattr(memory_counters, "_peaks", {})
     asked: list[Any] = []
 
     def answered(value: Any) -> Callable[[Any], Any]:
         return lambda device: asked.append(device) or value
 
-    answers = {"mem_get_info": (1000, 8000), "memory_reserved": 500, "max_memory_allocated": 300}
+    answers = {
+        "mem_get_info": (1000, 8000),
+        "memory_reserved": reserved,
+        "max_memory_allocated": 300,
+    }
     for name, answer in answers.items():
         monkeypatch.setattr(torch.cuda, name, answered(answer))
     device = torch.device("cuda", 1)
-    assert headroom.unused_bytes(device) == 1200
+    assert headroom.unused_bytes(device) == free
     assert asked == [device] * 3, "the very device, not the current one"
+
+
+class Allocator:
+    """A device's memory as torch counts it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.peak = 0
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.peak)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self._reset)
+        monkeypatch.setattr(memory_counters, "_peaks", {})
+
+    def _reset(self, device: torch.device) -> None:
+        self.peak = self.now
+
+    def use(self, size: int) -> None:
+        self.peak = max(self.peak, self.now + size)
+
+
+def test_what_the_guard_uses_is_not_the_programs_peak(
+    program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, memory = torch.device("cuda", 0), Allocator(monkeypatch)
+    monkeypatch.setattr(checks.forward_state, "devices", lambda models: [device])
+    run = program()
+    memory.use(70)
+    for size, peak in ((20, 70), (300, 70), (90, 70)):
+        with run.checks._repeating():
+            memory.use(size)
+        assert memory_counters.program_peak_bytes(device) == peak
+    memory.use(60)
+    assert memory_counters.program_peak_bytes(device) == 70
+    memory.use(80)
+    assert memory_counters.program_peak_bytes(device) == 80
+    with pytest.raises(ValueError, match="as it were"), run.checks._repeating():
+        memory.use(500)
+        raise ValueError("as it were")
+    assert memory_counters.program_peak_bytes(device) == 80
+
+
+def test_nor_is_the_update_that_it_repeats(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = program(boost=update_boost(1.0))
+    own = checks.WeightsBefore.verdict
+    monkeypatch.setattr(checks.Checks, "_own_memory", lambda self: guarding())
+    inside: list[bool] = []
+
+    @contextlib.contextmanager
+    def guarding() -> Iterator[None]:
+        inside.append(True)
+        yield
+        inside.pop()
+
+    def verdict(before: Any, apply: Any) -> Any:
+        assert inside == [True]
+        return own(before, apply)
+
+    monkeypatch.setattr(checks.WeightsBefore, "verdict", verdict)
+    assert run.check("boost").error == 0.0
 
 
 def test_what_a_call_and_an_update_need(left: Left) -> None:
@@ -135,6 +203,150 @@ def test_a_gradient_that_finds_no_memory_does_not_end_the_programs_backward_pass
     assert_unharmed(run)
 
 
+@pytest.mark.parametrize("risk", [Risk.EXACT, Risk.ROUNDING])
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (checks, "begin"), (checks, "finish"), (checks.guard, "reference"),
+        (checks.guard, "compare"), (checks.guard, "noise_floor"),
+    ],
+)  # fmt: skip
+def test_memory_that_the_guard_lacks_is_no_fault_of_flatouts(
+    program, monkeypatch, place, name, risk
+) -> None:
+    run = program(boost=planted(times(1.01), risk))
+    calls = failing(monkeypatch, place, name)
+    verdict = run.check("boost")
+    assert verdict.passed is (risk is Risk.EXACT)
+    assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    assert len(calls) == 1, "nothing more is recorded for this question"
+    assert run.recorder._faults == set()
+    run.step()
+    assert_unharmed(run)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> list[str]:
+    """Let this function run out of memory; counts its calls."""
+    calls: list[str] = []
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        raise torch.OutOfMemoryError("CUDA out of memory, as it were")
+
+    monkeypatch.setattr(place, name, fails)
+    return calls
+
+
+def hungry(call: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory, as it were")
+
+    return run
+
+
+def test_a_boost_that_runs_out_of_memory_beside_the_guard_has_not_failed(program) -> None:
+    run = program(hungry=planted(hungry), other=planted(times(1.0)))
+    checked = run.check_all("hungry", "other")
+    verdict = checked.refused["hungry"]
+    assert (verdict.failed, verdict.error) == (False, None)
+    assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    assert [candidate.id for candidate in checked.sound] == ["other"]
+    assert run.recorder._faults == set()
+    assert_unharmed(run)
+
+
+def test_a_second_model_is_not_passed_over_where_memory_lacks(program) -> None:
+    second = mlp()
+
+    def apply(job: Job, target: Any, params: Any) -> Applied:
+        factor = 1.05 if target is second else 1.0
+        return Applied(job.wrap_call(target, Depth.PRECISION, times(factor)))
+
+    other = types.SimpleNamespace(BOOST=Boost("0", Risk.ROUNDING, Moment.MODEL), apply=apply)
+    run = program(hungry=planted(hungry, Risk.ROUNDING), other=other)
+    run.watch(second)
+
+    def step() -> None:
+        for model in (run.model, second):
+            x, y = vectors()
+            run.backward(cross_entropy(model(x), y))
+        run.update()
+
+    assert set(run.check_all("hungry", "other", step=step).refused) == {"hungry", "other"}
+
+
+class Hungry(nn.Module):
+    """Runs out of memory, late in its forward pass, as long as `full` says so."""
+
+    failures = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.norm, self.drop = mlp(), nn.BatchNorm1d(20), nn.Dropout(0.5)
+        self.full: Callable[[], bool] = bool
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        found = self.net(self.drop(self.norm(x)))
+        if self.full():
+            type(self).failures += 1
+            raise torch.OutOfMemoryError("CUDA out of memory, as it were")
+        return found
+
+
+def trained(program: Callable[..., Program], boosted: bool, checked: bool) -> Program:
+    """Five steps; if checked, the GPU is full from the third on, while the guard holds a call."""
+    torch.manual_seed(0)
+    model = Hungry()
+    run = program(model, boost=planted(times(1.0)), other=planted(times(1.0)))
+    if boosted:
+        run.keep("boost")
+    run.step()
+    if checked:
+        model.full = lambda: bool(run.checks._recording) and run.job.steps > 1
+        verdict = run.check("other")
+        assert verdict.passed
+        assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    while len(run.losses) < 5:
+        run.step()
+    return run
+
+
+@pytest.mark.parametrize("boosted", [False, True])
+def test_a_program_that_finds_no_memory_beside_the_guard_goes_on_without_it(
+    program, monkeypatch, boosted
+) -> None:
+    plain = trained(program, boosted, checked=False)
+    monkeypatch.setattr(Hungry, "failures", 0)
+    run = trained(program, boosted, checked=True)
+    assert Hungry.failures == 1
+    assert run.losses == plain.losses, "with the same random numbers"
+    assert all(map(torch.equal, run.model.state_dict().values(), plain.model.state_dict().values()))
+    assert run.model.calls == plain.model.calls == 5
+    assert run.unsound == [], "no boost is to blame"
+    assert ("boost" in run.booster.applied) is boosted
+    assert run.recorder._faults == set()
+
+
+def test_a_program_that_finds_no_memory_without_the_guard_either_gets_its_own_error(
+    program,
+) -> None:
+    run = program(Hungry(), boost=planted(times(1.0)))
+    run.model.full = lambda: run.job.steps > 0
+    with pytest.raises(torch.OutOfMemoryError):
+        run.check("boost")
+    assert run.unsound == []
+
+
+def test_of_several_ranks_none_makes_a_call_once_more(program, monkeypatch) -> None:
+    monkeypatch.setattr(checks, "world_size", lambda: 2)
+    run = program(Hungry(), boost=planted(times(1.0)))
+    run.model.full = lambda: bool(run.checks._recording) and run.job.steps > 0
+    with pytest.raises(torch.OutOfMemoryError):
+        run.check("boost")
+
+
 # Updates ----------------------------------------------------------------------------------------
 
 
@@ -166,6 +378,16 @@ def test_with_room_an_update_is_compared_and_no_call_is_recorded(
     verdict = run.check("wrong")
     assert not verdict.passed
     assert verdict.error is not None
+
+
+@pytest.mark.parametrize("name", ["__init__", "verdict"])
+def test_an_update_without_memory_is_not_compared_again(program, monkeypatch, name) -> None:
+    run = program(boost=update_boost(1.0))
+    calls = failing(monkeypatch, checks.WeightsBefore, name)
+    verdict = run.check("boost")
+    assert (verdict.passed, verdict.error) == (True, None)
+    assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    assert (len(calls), run.recorder._faults) == (1, set())
 
 
 # Calls for others -------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
@@ -46,12 +47,27 @@ def test_the_share_that_the_device_waits(
     host_s: float, device_s: float, expected: float, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = Device(host_s, device_s, waits)
-    monkeypatch.setattr(torch.cuda, "_sleep", device.sleep, raising=False)
-    monkeypatch.setattr(torch.cuda, "synchronize", device.synchronize)
+    second, current, used = torch.device("cuda", 1), [None], set()
+
+    @contextlib.contextmanager
+    def made_current(found):
+        current.append(found)
+        yield
+        current.pop()
+
+    def sleep(cycles: int) -> None:
+        used.add(current[-1])
+        device.sleep(cycles)
+
+    monkeypatch.setattr(torch.cuda, "device", made_current)
+    monkeypatch.setattr(torch.cuda, "_sleep", sleep, raising=False)
+    monkeypatch.setattr(
+        torch.cuda, "synchronize", lambda found: used.add(found) or device.synchronize()
+    )
     monkeypatch.setattr(time, "perf_counter", lambda: device.now)
     lost: list[float] = []
     unit_s = max(host_s, device_s)
-    measuring = idle.of_a_unit(device.synchronize, unit_s, lost.append)
+    measuring = idle.of_a_unit(device.synchronize, unit_s, lost.append, second)
     next(measuring)
     share = None
     for _ in range(200):
@@ -65,6 +81,7 @@ def test_the_share_that_the_device_waits(
     # piece of the next one.
     assert share == pytest.approx(expected, abs=0.15)
     assert sum(lost) >= 0
+    assert used == {second}, "the models' device, which is not the current one"
 
 
 @pytest.mark.gpu
@@ -87,7 +104,7 @@ def test_tiny_kernels_let_a_gpu_wait_and_large_ones_do_not(
         step()
     began = clock()
     step()
-    measuring = idle.of_a_unit(clock, clock() - began, lambda seconds: None)
+    measuring = idle.of_a_unit(clock, clock() - began, lambda seconds: None, None)
     next(measuring)
     with pytest.raises(StopIteration) as done:
         while True:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from flatout_agent.job import Job
+from flatout_agent.watch import job_facts, run
 from flatout_agent.watch.profile.process import MemoryInUse
 from flatout_agent.watch.tensors import peak_bytes, synchronize
 
@@ -48,6 +50,39 @@ def test_the_models_devices_are_waited_for_not_the_current_one(waited: list[Any]
 def test_before_there_is_a_model_the_current_device_is_meant(waited: list[Any]) -> None:
     synchronize(job())
     assert waited == [None]
+
+
+def test_the_facts_of_the_machine_are_those_of_the_models_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {torch.device("cuda", 0): "old", torch.device("cuda", 1): "new"}
+    capabilities = {torch.device("cuda", 0): (7, 5), torch.device("cuda", 1): (9, 0)}
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
+    notes = job_facts.JobNotes()
+    notes.device = torch.device("cuda", 1)
+    facts = notes.facts(1.0, None, None)
+    notes.close()
+    found = facts.device, facts.device_name, facts.capability, facts.bf16
+    assert found == ("cuda", "new", (9, 0), True)
+
+
+def test_memory_after_a_step_is_that_of_the_models_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(run, "allocated_bytes", lambda device: asked.append(device) or 7)
+    program = job("cuda:1")
+    program.steps, program.first_device = 1, torch.device("cuda", 1)
+    run.StepHistory(program).step()
+    assert asked == [torch.device("cuda", 1)]
+
+
+def test_a_job_tells_where_its_first_model_is() -> None:
+    found, model = Job(), Module("cuda:1", "cpu")
+    assert (found.first_device, found.device) == (None, "cpu")
+    found.models.append(model)
+    assert (found.first_device, found.device) == (torch.device("cuda", 1), "cuda")
 
 
 def test_a_cpu_is_not_waited_for(waited: list[Any]) -> None:

@@ -130,7 +130,7 @@ class ProfileWatch(Watcher):
         self.loop.record.start_over()
 
     def step(self) -> None:
-        if self._over:
+        if self._over or self.loop.notes.capturing():
             return
         now = time.perf_counter()
         if self._began is None:
