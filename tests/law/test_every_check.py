@@ -27,7 +27,8 @@ FILES = checks.files()
 CODES = {file.code for file in FILES}
 GONE = {
     *("COMM009", "COPY005", "COPY009", "DATA003", "DATA005", "DATA008", "DATA012"),
-    *("ENV041", "ENV043"),
+    *("ENV010", "ENV024", "ENV027", "ENV029", "ENV036", "ENV040", "ENV041", "ENV043", "ENV046"),
+    *("ENV056", "ENV059", "ENV062", "ENV068"),
     *("HW002", "HW005", "HW007", "HW017", "HW019", "HW025", "HW026", "HW028", "HW030", "HW032"),
     "HW033",
     *("HOST002", "HOST016", "KERN014", "KERN018", "KERN021", "KERN024", "KERN025", "KERN026"),

@@ -345,7 +345,7 @@ def program_fault() -> Machine:
 
 
 MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
-    "container-small": (small_container(), ("ENV060", "ENV061", "ENV063", "ENV064", "ENV068")),
+    "container-small": (small_container(), ("ENV060", "ENV061", "ENV061", "ENV063", "ENV064")),
     "kubernetes-pod": (pod(), ("ENV060", "HW023")),
     "iommu-two-cards": (two_cards(kernel__iommu=True), ("ENV071",)),
     "two-cards-at-x8": (two_cards(gpus__all__pcie_width=8), ("HW001",)),
@@ -359,7 +359,7 @@ MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
         ("ENV064", "ENV065", "ENV066", "ENV067", "HW001", "HW001", "HW012", "HW014"),
     ),
     "temporary-folder-lost": (lost_temporary_folder(), ("ENV066", "ENV070")),
-    "infiniband-port-slow": (slow_fabric(), ("ENV062", "ENV073")),
+    "infiniband-port-slow": (slow_fabric(), ("ENV061", "ENV073")),
     "infiniband-port-down": (ports(h200(), state="down", rate_gbit_per_s=None), ("ENV073",)),
     "peer-memory-missing": (fabric_without_peer_memory(), ("ENV072",)),
     "pinned-to-four-cores": (pinned(), ("ENV069",)),
