@@ -374,11 +374,11 @@ MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
     "visible-devices-empty": (no_cuda(visible(workstation(), ""), NO_GPU), ("ENV009",)),
     "visible-devices-beyond": (
         visible(a100(), "0,1,2,8", interpreter__torch__device_count=3),
-        ("ENV010",),
+        ("ENV009",),
     ),
     "visible-devices-of-another": (
         no_cuda(visible(workstation(), "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"), NO_GPU),
-        ("ENV010",),
+        ("ENV009",),
     ),
     "docker-without-gpu": (docker_without_gpu(), ("ENV011",)),
     "pod-without-gpu": (pod_without_gpu(), ("ENV011",)),

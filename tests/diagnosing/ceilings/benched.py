@@ -66,9 +66,11 @@ def with_rows(found: Benched, *rows: Ceiling) -> Benched:
     return dataclasses.replace(found, ceilings=(*found.ceilings, *rows))
 
 
-def findings(check_id: str, found: Benched, machine: Machine) -> tuple[Finding, ...]:
+def findings(code: str, found: Benched, machine: Machine) -> tuple[Finding, ...]:
     """All of this one check; a check that fails is a failed test."""
-    told = diagnose_benched(found, machine, [checks.CEILINGS.load(check_id)])
+    file = checks.find(code)
+    assert file is not None
+    told = diagnose_benched(found, machine, [checks.CEILINGS.load(file.id)])
     assert all(item.severity is not Severity.UNCHECKED for item in told), told
     for item in told:
         text = f"{item.title} {item.evidence} {item.cure.text}"
@@ -77,9 +79,9 @@ def findings(check_id: str, found: Benched, machine: Machine) -> tuple[Finding, 
     return told
 
 
-def only(check_id: str, found: Benched, machine: Machine) -> Finding:
+def only(code: str, found: Benched, machine: Machine) -> Finding:
     """Its one finding."""
-    (finding,) = findings(check_id, found, machine)
+    (finding,) = findings(code, found, machine)
     return finding
 
 

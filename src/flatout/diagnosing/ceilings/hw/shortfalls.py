@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flatout.diagnosing import causes
+from flatout.diagnosing import devices
 from flatout.knowledge import gpus
-from flatout.nouns import throttles, units
+from flatout.nouns import units
 from flatout.nouns.ceiling import Benched, Ceiling
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
@@ -20,8 +20,6 @@ LEAST_MEMORY = 0.7
 """Share of the bandwidth; healthy GPUs reach 0.8 to 0.95."""
 LEAST_PCIE = 0.65
 """Share of the lanes' rate before overhead; healthy GPUs reach 0.8 to 0.9."""
-GDDR_GB_PER_S = 1100
-"""Data center and workstation cards below this have GDDR, the others HBM."""
 PROGRAM_BYTES = 2**28
 """A program that holds less on the GPU belongs to the display or a monitoring tool."""
 
@@ -36,6 +34,11 @@ class Shortfall:
     gpu: Gpu | None
     """The GPU as it was under load, or None if unknown."""
     name: str
+
+    @property
+    def label(self) -> str:
+        """The GPU's name for a title, or the device's if the GPU is unknown."""
+        return devices.label(self.gpu) if self.gpu is not None else self.name[: devices.TITLE]
 
     @property
     def figures(self) -> str:
@@ -92,35 +95,6 @@ def other_programs(gpu: Gpu | None) -> tuple[str, ...]:
         for process in processes
         if process.memory_bytes is None or process.memory_bytes >= PROGRAM_BYTES
     )
-
-
-def explained(shortfall: Shortfall) -> bool:
-    """Whether there is a known cause, which is then a finding of its own."""
-    gpu = shortfall.gpu
-    reasons = (*throttles.POWER, *throttles.HEAT, *throttles.BRAKE, *throttles.SETTINGS)
-    return bool(causes.reasons(gpu, reasons) or other_programs(gpu))
-
-
-def lanes(gpu: Gpu | None) -> tuple[int, int] | None:
-    """PCIe lanes under load and of the card, or None if unknown."""
-    if gpu is None or gpu.pcie_width is None or gpu.pcie_width_max is None:
-        return None
-    return gpu.pcie_width, gpu.pcie_width_max
-
-
-def generations(gpu: Gpu | None) -> tuple[int, int] | None:
-    """PCIe generation under load and of the card, or None if unknown."""
-    if gpu is None or gpu.pcie_generation is None:
-        return None
-    card = gpu.pcie_generation_card or gpu.pcie_generation_max
-    return (gpu.pcie_generation, card) if card is not None else None
-
-
-def gddr_with_ecc(gpu: Gpu) -> bool:
-    """Whether ECC is on and its bits travel with the data: the bandwidth is too low for HBM."""
-    model = gpus.find(gpu.name, gpu.memory_bytes) if gpu.name else None
-    bandwidth = model.bandwidth_gb_per_s if model else None
-    return gpu.ecc is True and bandwidth is not None and bandwidth < GDDR_GB_PER_S
 
 
 def value(benched: Benched, ceiling_id: str) -> float | None:

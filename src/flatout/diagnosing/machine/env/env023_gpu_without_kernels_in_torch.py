@@ -1,0 +1,106 @@
+"""The installed torch has no kernels for a GPU: it is newer, or older, than all of them.
+
+## What it sees
+
+The GPU's compute capability is above all architectures that torch was built for, and torch holds no
+code that the driver could translate for it; or it is below the oldest of them.
+
+## Why it matters
+
+torch sees the GPU, and the first operation ends with "CUDA error: no kernel image is available for
+execution on the device". Newer wheels leave old architectures out: those for CUDA 12.8 begin with
+Volta or Turing, those for CUDA 13 with Turing.
+
+## Cure
+
+Install a release and build that hold kernels for this GPU (for an old one, CUDA 12.6 or 11.8 of an
+older release). Where another GPU here is supported, hide the old one from the job.
+
+## References
+
+- https://developer.nvidia.com/cuda-gpus
+- https://developer.nvidia.com/cuda-legacy-gpus
+- https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/#gpu-feature-list
+- https://github.com/pytorch/pytorch/blob/main/RELEASE.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.machine.env import software
+from flatout.installing import system_packages, target
+from flatout.knowledge.compat import pytorch
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.interpreter import Torch
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="ENV023", severity=Severity.ERROR, since="0.2.0")
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for each model of GPU that is too new, one for all that are too old."""
+    torch, archs = machine.torch, software.arch_list(machine)
+    oldest = pytorch.oldest_capability(archs)
+    if torch is None or software.cuda_of(torch) is None or oldest is None:
+        return
+    gpus = [
+        (gpu, gpu.compute_capability)
+        for gpu in software.visible_gpus(machine)
+        if gpu.compute_capability is not None
+    ]
+    old = [gpu for gpu, capability in gpus if capability < oldest]
+    usable = [gpu for gpu, capability in gpus if capability >= oldest and gpu.index is not None]
+    new = {
+        capability: gpu
+        for gpu, capability in gpus
+        if capability >= oldest and not pytorch.supports(archs, capability)
+    }
+    for gpu in new.values():
+        yield _too_new(machine, torch, gpu)
+    if old:
+        yield _too_old(machine, torch, old[0], usable)
+
+
+def _too_new(machine: Machine, torch: Torch, gpu: Gpu) -> Diagnosis:
+    capability = _dotted(gpu.compute_capability)
+    return Diagnosis(
+        title=f"{software.label(torch)} has no kernels for {software.gpu_name(gpu)}",
+        evidence=f"{software.gpu_name(gpu)} has compute capability {capability}; this torch holds "
+        f"{' '.join(software.arch_list(machine))}",
+        cure=Cure(
+            f"Install a torch built for compute capability {capability}.",
+            software.install_torch(machine),
+        ),
+    )
+
+
+def _too_old(machine: Machine, torch: Torch, gpu: Gpu, usable: list[Gpu]) -> Diagnosis:
+    """A warning only if another GPU is supported."""
+    archs, capability = software.arch_list(machine), _dotted(gpu.compute_capability)
+    return Diagnosis(
+        title=f"{software.gpu_name(gpu)} is too old for {software.label(torch)}",
+        evidence=f"compute capability {capability}; the oldest in this torch is "
+        f"{_dotted(pytorch.oldest_capability(archs))} ({' '.join(archs)})",
+        cure=_hide(machine, usable) if usable else _replace(machine, capability),
+        severity=Severity.WARNING if usable else Severity.ERROR,
+    )
+
+
+def _hide(machine: Machine, usable: list[Gpu]) -> Cure:
+    indices = ",".join(str(gpu.index) for gpu in usable)
+    text = f"Let the job see only the GPUs that this torch supports: {indices}."
+    place = target.of(machine)
+    order = system_packages.variable(place, "CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    return Cure(text, (*order, *system_packages.variable(place, "CUDA_VISIBLE_DEVICES", indices)))
+
+
+def _replace(machine: Machine, capability: str) -> Cure:
+    text = f"Install a build that still holds kernels for compute capability {capability}."
+    return Cure(text, software.install_torch(machine))
+
+
+def _dotted(capability: tuple[int, int] | None) -> str:
+    return ".".join(map(str, capability or ()))
