@@ -56,7 +56,7 @@ WATCH = "nvidia-smi --query-gpu=index,temperature.gpu,fan.speed,clocks.sm --form
 
 
 @dataclass(frozen=True)
-class Cause:
+class ClockCause:
     """One reason for low clocks."""
 
     holds: Callable[[DeviceSample], bool]
@@ -89,19 +89,19 @@ def _to_sheet(sample: DeviceSample) -> tuple[str, ...]:
     return () if power is None else (f"sudo nvidia-smi -i {sample.index} -pl {power:.0f}",)
 
 
-HEAT = Cause(
+HEAT = ClockCause(
     _hot,
     "slowed down by heat",
     "Clean and check fans and air flow, then watch the clocks while the job runs.",
     lambda _: (WATCH,),
 )
-POWER = Cause(
+POWER = ClockCause(
     _limited,
     "slowed down by its power limit",
     "Set the limit to the data sheet's, as administrator.",
     _to_sheet,
 )
-HELD = Cause(
+HELD = ClockCause(
     _held,
     "busy at a low clock",
     "Reset locked and application clocks, as administrator.",
@@ -115,7 +115,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     yield from known or _caused(profile, HELD)
 
 
-def _caused(profile: Profile, cause: Cause) -> Iterator[Diagnosis]:
+def _caused(profile: Profile, cause: ClockCause) -> Iterator[Diagnosis]:
     slow = [sample for sample in profile.devices if cause.holds(sample)]
     if not slow:
         return
