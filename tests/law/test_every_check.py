@@ -33,6 +33,9 @@ GONE = {
     "HW033",
     *("HOST002", "HOST016", "KERN014", "KERN018", "KERN021", "KERN024", "KERN025", "KERN026"),
     *("KERN027", "KERN028", "KERN029", "LOOP012", "LOOP019", "LOOP021", "LOOP022", "LOOP023"),
+    # Merged into a check of a lower number.
+    *("COPY003", "KERN013", "KERN016", "KERN017", "LOOP011", "MEM010", "SYNC002", "SYNC003"),
+    *("SYNC004", "SYNC005", "SYNC006", "SYNC008", "SYNC009", "SYNC010", "SYNC011", "SYNC012"),
 }
 """They are given to no other check: results and plans name findings by their codes."""
 CURES_IN_A_NAME = {"fix", "install", "enable", "set", "use", "no", "not", "disallow", "banned"}

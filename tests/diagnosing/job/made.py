@@ -182,6 +182,11 @@ def saved_ms(finding: Finding, profile: Profile) -> float:
     return profile.anatomy.step_ms * (1 - 1 / finding.gain.ratio)
 
 
+def flow(**rows: Any) -> wire.FlowSeen:
+    """What the tensors of two steps showed."""
+    return wire.FlowSeen(steps=2, operators=300, operators_s=0.3, **rows)
+
+
 def changes(finding: Finding) -> str:
     """The lines to change, as one text."""
     return "\n".join(finding.cure.commands)

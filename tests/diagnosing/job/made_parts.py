@@ -169,3 +169,7 @@ def cpu_operators() -> tuple[Operator, ...]:
         ),
         Operator("Optimizer.step#SGD.step", Kind.OPTIMIZER, 1.0, 8.0, 0.0, (), ("float",), STEP),
     )
+
+
+GPU_OPERATORS_MS = sum(operator.device_ms for operator in gpu_operators())
+CPU_OPERATORS_MS = sum(operator.host_ms for operator in cpu_operators())

@@ -36,7 +36,7 @@ LOOP_FAULTS = {
     "eval-often": "LOOP007",
     "logging": "LOOP009",
     "model-rebuilt": "LOOP010",
-    "optimizer-rebuilt": "LOOP011",
+    "optimizer-rebuilt": "LOOP010",
     "never-zeroed": "LOOP013",
     "shapes": "LOOP015",
     "recompiles": "LOOP004",

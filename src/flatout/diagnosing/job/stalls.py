@@ -1,4 +1,4 @@
-"""Calls in which the host waits for the device: the check of each, and its cost."""
+"""Calls in which the host waits for the device: the kind of each, and its cost."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import dataclasses
 import enum
 import functools
 import re
-from collections.abc import Callable, Iterator
 
-from flatout.diagnosing.checks import Diagnosis
 from flatout.diagnosing.job import copies, savings
-from flatout.nouns import units
-from flatout.nouns.finding import Cure
 from flatout.nouns.profile import Place, Profile, Sync
 
 LARGE = 2**20
@@ -152,38 +148,13 @@ def of(profile: Profile, stall: Stall, each_step: float = EACH_STEP) -> list[Syn
     return sorted(syncs, key=lambda sync: -sync.idle_ms)
 
 
-def diagnoses(
-    profile: Profile,
-    stall: Stall,
-    title: Callable[[Sync], str],
-    cure: Callable[[Sync], Cure],
-    *boosts: str,
-) -> Iterator[Diagnosis]:
-    """One diagnosis for each line with such calls whose idle time is worth reporting."""
-    for sync in _by_line(of(profile, stall)):
-        saves = savings.within(profile, sync.idle_ms)
-        if not savings.worth(profile, saves):
-            continue
-        yield Diagnosis(
-            title=title(sync),
-            evidence=evidence(sync),
-            cure=cure(sync),
-            severity=savings.severity(profile, saves),
-            where=str(sync.where) if sync.where is not None else None,
-            boost=savings.boost(profile, *boosts),
-            saves_ms=saves,
-            reason=f"the {units.milliseconds(saves)} of a step in which the device has nothing "
-            "to do after these calls",
-        )
-
-
-def evidence(sync: Sync) -> str:
-    """For the evidence: the call, how often, the host's wait and the device's idle time."""
-    return (
-        f"{sync.name} {sync.calls:,.1f} times a step: the host waits "
-        f"{units.milliseconds(sync.ms)}, then the device is idle for "
-        f"{units.milliseconds(sync.idle_ms)}"
-    )
+def by_line(profile: Profile, stall: Stall) -> list[Sync]:
+    """The calls of each line as one Sync; calls without a known line also become one."""
+    together: dict[Place | None, Sync] = {}
+    for sync in of(profile, stall):
+        old = together.get(sync.where)
+        together[sync.where] = sync if old is None else _sum(old, sync)
+    return list(together.values())
 
 
 def _placed(profile: Profile, sync: Sync) -> Sync:
@@ -202,15 +173,6 @@ def _placed(profile: Profile, sync: Sync) -> Sync:
     if not file or not line.isdecimal():
         return sync
     return dataclasses.replace(sync, where=Place(file, int(line)))
-
-
-def _by_line(syncs: list[Sync]) -> list[Sync]:
-    """The calls of each line as one Sync; calls without a known line also become one."""
-    together: dict[Place | None, Sync] = {}
-    for sync in syncs:
-        old = together.get(sync.where)
-        together[sync.where] = sync if old is None else _sum(old, sync)
-    return list(together.values())
 
 
 def _sum(first: Sync, second: Sync) -> Sync:

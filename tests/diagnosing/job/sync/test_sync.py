@@ -1,4 +1,4 @@
-"""SYNC: each call that stalls the device is found by its own check, with its line."""
+"""SYNC: each call that stalls the device is found, with its kind and line."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from flatout.nouns.profile import Copy, Place, Profile, Sync
 from flatout_agent.wire import CallSeen
 
 STALLED = {Kind.WAIT_SYNC: 6.3}
+WAITS, CALLS = "host-waits-for-device", "calls-stall-device"
+CODES = {WAITS: "SYNC001", CALLS: "SYNC007"}
 
 
 def job(sync: Sync | None, *calls: CallSeen) -> Profile:
@@ -18,65 +20,86 @@ def job(sync: Sync | None, *calls: CallSeen) -> Profile:
     return made.profile(STALLED, syncs=syncs, seen__calls=calls)
 
 
+def told(profile: Profile) -> list[str]:
+    """The codes of this family that are found, each line's once."""
+    return [code for code in made.codes(profile) if code.startswith("SYNC")]
+
+
 def stall(name: str, source: str, calls: float = 1.0, idle_ms: float = 6.0) -> Sync:
     place = Place("train.py", 91, "train_epoch", source) if source else None
     return Sync(name, calls, ms=70.0, idle_ms=idle_ms, where=place)
 
 
+LINES = {
+    "a value is read from the device": [
+        ("aten::item", "running_loss += loss.item()"),
+        ("aten::item", "total = total + float(loss)"),
+        ("cudaStreamSynchronize", "n += hits.sum().item()"),
+        ("aten::item", ""),
+    ],
+    "a tensor is taken to the host": [
+        ("aten::to", "kept.append(loss.cpu())"),
+        ("aten::item", "ids = best.tolist()"),
+        ("aten::copy_", "x = x.to('cpu')"),
+    ],
+    "a tensor is printed": [("aten::item", "print(step, loss)")],
+    "the host waits for the number of elements": [
+        ("aten::nonzero", "rows = mask.nonzero()"),
+        ("aten::nonzero", "loss = losses[mask].mean()"),
+        ("aten::masked_select", ""),
+    ],
+    "the host waits for the whole device": [
+        ("cudaDeviceSynchronize", ""),
+        ("cudaDeviceSynchronize", "torch.cuda.synchronize()"),
+    ],
+    "clipping the gradients waits": [
+        ("aten::is_nonzero", "clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True)"),
+        ("aten::is_nonzero", "if total_norm > 1.0:"),
+    ],
+    "values from the device are logged": [
+        ("aten::item", 'writer.add_scalar("loss", loss, step)'),
+        ("aten::item", 'wandb.log({"loss": loss.item()})'),
+    ],
+    "the gradient scaler waits": [("aten::item", "scaler.step(optimizer)")],
+    "a branch waits for a value on the device": [
+        ("aten::is_nonzero", "if loss > 100:"),
+        ("aten::item", "if loss > 100:"),
+        ("aten::is_nonzero", "assert loss.isfinite().all()"),
+    ],
+    "the host waits for the device in each step (cuda": [("cudaEventSynchronize", "x = custom(x)")],
+}
+STALLING = {
+    "torch's memory cache is emptied 1.0 times a step": [
+        ("cudaDeviceSynchronize", "torch.cuda.empty_cache()"),
+    ],
+    "checkpoints are saved 1.0 times a step while the device waits": [
+        ("aten::to", "torch.save(model.state_dict(), path)"),
+    ],
+}
 CASES = [
-    ("SYNC001", "value-read-each-step", "aten::item", "running_loss += loss.item()"),
-    ("SYNC001", "value-read-each-step", "aten::item", "total = total + float(loss)"),
-    ("SYNC001", "value-read-each-step", "cudaStreamSynchronize", "n += hits.sum().item()"),
-    ("SYNC001", "value-read-each-step", "aten::item", ""),
-    ("SYNC002", "tensor-taken-to-host-each-step", "aten::to", "kept.append(loss.cpu())"),
-    ("SYNC002", "tensor-taken-to-host-each-step", "aten::item", "ids = best.tolist()"),
-    ("SYNC002", "tensor-taken-to-host-each-step", "aten::copy_", "x = x.to('cpu')"),
-    ("SYNC003", "tensor-printed-each-step", "aten::item", "print(step, loss)"),
-    ("SYNC004", "indices-found-on-device", "aten::nonzero", "rows = mask.nonzero()"),
-    ("SYNC004", "indices-found-on-device", "aten::nonzero", "loss = losses[mask].mean()"),
-    ("SYNC004", "indices-found-on-device", "aten::masked_select", ""),
-    ("SYNC005", "device-synchronised-each-step", "cudaDeviceSynchronize", ""),
-    (
-        "SYNC005",
-        "device-synchronised-each-step",
-        "cudaDeviceSynchronize",
-        "torch.cuda.synchronize()",
-    ),
-    (
-        "SYNC006",
-        "clipping-waits",
-        "aten::is_nonzero",
-        "nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)",
-    ),
-    ("SYNC006", "clipping-waits", "aten::is_nonzero", "if total_norm > 1.0:"),
-    ("SYNC007", "cache-emptied-each-step", "cudaDeviceSynchronize", "torch.cuda.empty_cache()"),
-    ("SYNC008", "values-logged-each-step", "aten::item", 'writer.add_scalar("loss", loss, step)'),
-    ("SYNC008", "values-logged-each-step", "aten::item", 'wandb.log({"loss": loss.item()})'),
-    ("SYNC009", "checkpoint-stalls-device", "aten::to", "torch.save(model.state_dict(), path)"),
-    ("SYNC010", "scaler-waits", "aten::item", "scaler.step(optimizer)"),
-    ("SYNC011", "branch-on-device-value", "aten::is_nonzero", "if loss > 100:"),
-    ("SYNC011", "branch-on-device-value", "aten::item", "if loss > 100:"),
-    ("SYNC011", "branch-on-device-value", "aten::is_nonzero", "assert loss.isfinite().all()"),
-    ("SYNC012", "host-waits-for-device", "cudaEventSynchronize", "x = custom(x)"),
+    (check, title, name, source)
+    for check, kinds in ((WAITS, LINES), (CALLS, STALLING))
+    for title, calls in kinds.items()
+    for name, source in calls
 ]
 
 
-@pytest.mark.parametrize(("code", "check", "name", "source"), CASES)
-def test_each_stall_is_told_by_one_check(code: str, check: str, name: str, source: str) -> None:
+@pytest.mark.parametrize(("check", "title", "name", "source"), CASES)
+def test_each_stall_is_told_once(check: str, title: str, name: str, source: str) -> None:
     profile = job(stall(name, source))
     finding = made.only(check, profile)
-    assert (finding.code, finding.severity) == (code, Severity.WARNING)
+    assert (finding.code, finding.severity) == (CODES[check], Severity.WARNING)
+    assert finding.title.startswith(title)
     assert finding.where == ("train.py:91" if source else None)
     assert made.saved_ms(finding, profile) == pytest.approx(6.0)
-    assert [found for found in made.codes(profile) if found.startswith("SYNC")] == [code]
+    assert told(profile) == [finding.code]
 
 
-@pytest.mark.parametrize(("code", "check", "name", "source"), CASES)
-def test_rare_or_harmless_calls_are_none(code: str, check: str, name: str, source: str) -> None:
-    assert made.findings(check, job(stall(name, source, calls=0.02))) == ()
-    assert made.findings(check, job(stall(name, source, idle_ms=0.2))) == ()
-    on_cpu = made.cpu_profile(syncs=(stall(name, source, idle_ms=40.0),))
-    assert made.findings(check, on_cpu) == ()
+@pytest.mark.parametrize(("check", "title", "name", "source"), CASES)
+def test_rare_or_harmless_calls_are_none(check: str, title: str, name: str, source: str) -> None:
+    assert told(job(stall(name, source, calls=0.02))) == []
+    assert told(job(stall(name, source, idle_ms=0.2))) == []
+    assert told(made.cpu_profile(syncs=(stall(name, source, idle_ms=40.0),))) == []
 
 
 def test_a_blocking_copy_to_the_device_is_no_stall_of_these() -> None:
@@ -87,7 +110,7 @@ def test_a_blocking_copy_to_the_device_is_no_stall_of_these() -> None:
         Sync("cudaStreamSynchronize", 1.0, 6.0, 6.0, place),
     ):
         profile = made.profile(STALLED, syncs=(sync,), copies=(copy,))
-        assert [code for code in made.codes(profile) if code.startswith("SYNC")] == []
+        assert told(profile) == []
 
 
 def test_a_copy_of_no_known_line_goes_where_copies_go() -> None:
@@ -95,52 +118,45 @@ def test_a_copy_of_no_known_line_goes_where_copies_go() -> None:
     up = Copy("HtoD", 1.0, 4e6, 1.0, pinned=False)
     down = Copy("DtoH", 1.0, 4.0, 0.01, pinned=False)
     only_up = made.profile(STALLED, syncs=(sync,), copies=(up,))
-    assert [code for code in made.codes(only_up) if code.startswith("SYNC")] == []
+    assert told(only_up) == []
     both = made.profile(STALLED, syncs=(sync,), copies=(up, down))
-    assert [code for code in made.codes(both) if code.startswith("SYNC")] == ["SYNC002"]
+    assert told(both) == ["SYNC001"]
 
 
 def test_calls_of_one_line_are_told_once() -> None:
     one, other = stall("aten::item", "a, b = x.item(), y.item()"), stall("aten::to", "")
     second = Sync("aten::_local_scalar_dense", 1.0, 10.0, 2.0, one.where)
     profile = made.profile(STALLED, syncs=(one, second, other))
-    finding = made.only("value-read-each-step", profile)
+    finding = made.only(WAITS, profile)
     assert "2.0 times a step" in finding.evidence
     assert made.saved_ms(finding, profile) == pytest.approx(8.0)
 
 
 def test_the_line_comes_from_the_watched_call_where_the_trace_has_none() -> None:
     call = CallSeen("Tensor.item", 1.0, 0.07, "train.py:99", "cuda")
-    finding = made.only("value-read-each-step", job(stall("aten::item", ""), call))
+    finding = made.only(WAITS, job(stall("aten::item", ""), call))
     assert finding.where == "train.py:99"
     other = CallSeen("Tensor.item", 1.0, 0.07, "eval.py:12", "cuda")
-    assert (
-        made.only("value-read-each-step", job(stall("aten::item", ""), call, other)).where is None
-    )
+    assert made.only(WAITS, job(stall("aten::item", ""), call, other)).where is None
     on_host = CallSeen("Tensor.item", 1.0, 0.07, "train.py:12", "cpu")
-    assert made.only("value-read-each-step", job(stall("aten::item", ""), on_host)).where is None
+    assert made.only(WAITS, job(stall("aten::item", ""), on_host)).where is None
 
 
 CURES = [
-    ("value-read-each-step", "aten::item", "running_loss += loss.item()",
-     "+ running_loss += loss.detach()"),
-    ("tensor-taken-to-host-each-step", "aten::to", "kept.append(loss.cpu().numpy())",
-     "+ kept.append(loss.detach())"),
-    ("tensor-printed-each-step", "aten::item", "print(loss)", "+     print(loss)"),
-    ("indices-found-on-device", "aten::nonzero", "loss = losses[mask].mean()",
-     "+ loss = (losses * mask).sum() / mask.sum()"),
-    ("clipping-waits", "aten::item", "clip_grad_norm_(ps, 1.0, error_if_nonfinite=True)",
-     "+ clip_grad_norm_(ps, 1.0)"),
-    ("branch-on-device-value", "aten::is_nonzero", "if loss > 100:",
-     "+ if step % 50 == 0 and loss > 100:"),
-    ("scaler-waits", "aten::item", "scaler.step(optimizer)", "+ optimizer.step()"),
-]  # fmt: skip
+    ("aten::item", "running_loss += loss.item()", "+ running_loss += loss.detach()"),
+    ("aten::to", "kept.append(loss.cpu().numpy())", "+ kept.append(loss.detach())"),
+    ("aten::item", "print(loss)", "+     print(loss)"),
+    ("aten::nonzero", "loss = losses[mask].mean()", "+ loss = (losses * mask).sum() / mask.sum()"),
+    ("aten::item", "clip_grad_norm_(ps, 1, error_if_nonfinite=True)", "+ clip_grad_norm_(ps, 1)"),
+    ("aten::is_nonzero", "if loss > 100:", "+ if step % 50 == 0 and loss > 100:"),
+    ("aten::item", "scaler.step(optimizer)", "+ optimizer.step()"),
+]
 
 
-@pytest.mark.parametrize(("check", "name", "source", "line"), CURES)
-def test_the_cure_is_the_line_rewritten(check: str, name: str, source: str, line: str) -> None:
-    changes = made.changes(made.only(check, job(stall(name, source))))
-    assert f"# train.py:91\n- {source}\n" in changes or check == "scaler-waits"
+@pytest.mark.parametrize(("name", "source", "line"), CURES)
+def test_the_cure_is_the_line_rewritten(name: str, source: str, line: str) -> None:
+    changes = made.changes(made.only(WAITS, job(stall(name, source))))
+    assert f"# train.py:91\n- {source}\n" in changes
     assert line in changes.splitlines()
 
 
@@ -149,24 +165,20 @@ def test_without_bfloat16_the_scaler_stays_and_the_optimizer_decides() -> None:
     profile = made.changed(
         job(sync), job__bf16=False, job__optimizers__0__fused=None, job__optimizers__0__kind="AdamW"
     )
-    finding = made.only("scaler-waits", profile)
+    finding = made.only(WAITS, profile)
     assert "fused=True" in made.changes(finding)
     assert finding.boost == "fused-optimizer"
 
 
 @pytest.mark.parametrize(
-    ("check", "name"),
-    [
-        ("cache-emptied-each-step", "torch.cuda.empty_cache"),
-        ("checkpoint-stalls-device", "torch.save"),
-    ],
+    ("name", "title"), list(zip(("torch.cuda.empty_cache", "torch.save"), STALLING, strict=True))
 )
-def test_calls_that_were_watched_count_as_well(check: str, name: str) -> None:
+def test_calls_that_were_watched_count_as_well(name: str, title: str) -> None:
     profile = job(None, CallSeen(name, 1.0, 0.005, "train.py:93"))
-    finding = made.only(check, profile)
-    assert finding.where == "train.py:93"
+    finding = made.only(CALLS, profile)
+    assert (finding.where, finding.title) == ("train.py:93", title)
     assert made.saved_ms(finding, profile) == pytest.approx(5.0)
     rare = job(None, CallSeen(name, 0.01, 0.005, "train.py:93"))
-    assert made.findings(check, rare) == ()
+    assert made.findings(CALLS, rare) == ()
     on_cpu = made.cpu_profile(seen__calls=(CallSeen(name, 1.0, 0.05, "train.py:93"),))
-    assert made.findings(check, on_cpu) == ()
+    assert made.findings(CALLS, on_cpu) == ()

@@ -4,7 +4,7 @@
 
 In sampled stacks: a line of the script below which torch formats tensors (`print(x)`, `f"{x}"`,
 `str(x)`, `repr(x)`, `log.debug(x)`), for 4 % of the step or more. On an accelerator it counts while
-the device waits for the host; SYNC003 and SYNC008 report lines that print or log there.
+the device waits for the host; SYNC001 reports lines that print or log there.
 
 ## Why it matters
 

@@ -2,7 +2,8 @@
 
 ## What it sees
 
-The most that was in use is above 93% of the device's memory (on a CPU: of the machine's).
+The most that was in use is above 93% of the device's memory (on a CPU: of the machine's), and the
+allocator has not run out of it yet (MEM001).
 
 ## Why it matters
 
@@ -38,6 +39,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the device."""
     used = device_memory.share_used(profile)
     if used is None or not FULL <= used <= 1.5:  # beyond 1.5 the two figures do not match
+        return
+    if profile.seen is not None and profile.seen.alloc_retries > 0:
         return
     yield Diagnosis(
         title=f"memory is {units.share(used)} full",

@@ -1,0 +1,320 @@
+"""DATA: waiting for data is found, with its cause and cure."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from diagnosing.job import made
+from diagnosing.job.host import sampled
+from diagnosing.job.made_parts import CPU_OPERATORS_MS
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.finding import Severity
+from flatout.nouns.host_time import HostKind, HostLine, HostTime
+from flatout.nouns.place import Place
+from flatout.nouns.profile import Gap, Operator, Profile
+from flatout_agent.wire import PaddingSeen
+
+WAITING = {Kind.WAIT_DATA: 260.0}
+
+
+def few(workers: int, busy_ms: float | None, **changes: Any) -> Profile:
+    """A job that waits 60 of 160 ms for `workers` workers, busy for `busy_ms` together."""
+    profile = made.profile({Kind.WAIT_DATA: 60.0}, job__loaders__0__num_workers=workers)
+    seconds = None if busy_ms is None else busy_ms / 1000
+    return made.changed(profile, seen__worker_cpu_s=seconds, **changes)
+
+
+NO_WORKERS, TOO_FEW = "loader-without-workers", "loader-workers-too-few"
+STARTED, SLOW, DECODING = "workers-started-each-epoch", "storage-slow", "decoding-binds"
+REPEATED, PREPARED = "work-repeated-for-each-sample", "samples-prepared-in-step"
+PADDED, SINGLY = "padded-beyond-longest", "rows-fetched-one-by-one"
+NONE = {"job__loaders__0__num_workers": 0}
+
+
+def test_without_workers() -> None:
+    changes = {"job__loaders__0__num_workers": 0, "job__cores": 16, "job__wait_share": 0.72}
+    profile = made.profile(WAITING, **changes)
+    finding = made.only(NO_WORKERS, profile)
+    assert (finding.code, finding.severity) == ("DATA001", Severity.WARNING)
+    assert finding.where == "train.py:80"
+    assert finding.boost == "loader-workers"
+    assert "waits 260 ms of 360 ms" in finding.evidence
+    assert "num_workers=0, 16 cores" in finding.evidence
+    assert "num_workers=15" in made.changes(finding)
+    # 15 workers need 17 ms of their 260 for a step: what remains is the step without its wait
+    assert made.saved_ms(finding, profile) == pytest.approx(260, abs=0.5)
+
+
+def test_without_workers_on_few_cores_loading_stays_the_longer_part() -> None:
+    profile = made.profile({Kind.WAIT_DATA: 600.0}, job__loaders__0__num_workers=0, job__cores=3)
+    finding = made.only(NO_WORKERS, profile)
+    assert made.saved_ms(finding, profile) == pytest.approx(700 - 600 / 2, abs=1)
+
+
+def test_without_workers_on_a_cpu_the_work_stays() -> None:
+    profile = made.cpu_profile({Kind.WAIT_DATA: 200.0}, job__loaders__0__num_workers=0)
+    finding = made.only(NO_WORKERS, profile)
+    # 298 ms of training, and half of 200 ms in which one of two workers holds each thread up
+    assert made.saved_ms(finding, profile) == pytest.approx(498 - (298 + 200 / 2), abs=1)
+    few = made.changed(profile, job__cores=2, job__threads=2)
+    assert made.findings(NO_WORKERS, few) == ()
+    idle_cores = made.changed(profile, job__threads=4)
+    finding = made.only(NO_WORKERS, idle_cores)
+    assert made.saved_ms(finding, idle_cores) == pytest.approx(200, abs=1)
+    assert "num_workers=2" in made.changes(finding)
+
+
+def test_an_iterable_dataset_must_share_out_its_data() -> None:
+    changes = {"job__loaders__0__num_workers": 0, "job__loaders__0__iterable": True}
+    finding = made.only(NO_WORKERS, made.profile(WAITING, **changes))
+    assert finding.boost is None
+    assert "get_worker_info" in made.changes(finding)
+
+
+def test_a_trace_alone_names_the_iterator() -> None:
+    gap = Gap(
+        Kind.WAIT_DATA, 260.0, 1.0, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    )
+    profile = made.profile(WAITING, job=None, seen=None, gaps=(gap,))
+    finding = made.only(NO_WORKERS, profile)
+    assert finding.boost is None and finding.where is None
+    several = dataclasses.replace(gap, doing="enumerate(DataLoader)#_MultiProcessingDataLoaderIter")
+    assert made.findings(NO_WORKERS, made.changed(profile, gaps=(several,))) == ()
+
+
+def test_too_few_workers() -> None:
+    profile = few(2, busy_ms=310.0)
+    finding = made.only(TOO_FEW, profile)
+    assert (finding.code, finding.where) == ("DATA002", "train.py:80")
+    assert "2 workers, computing 97% of their time; 32 cores" in finding.evidence
+    assert "num_workers=4" in made.changes(finding)  # 310 / 99.6 ms, a quarter to spare
+    assert made.saved_ms(finding, profile) == pytest.approx(60, abs=1)
+
+
+def test_too_few_workers_where_their_use_is_not_known() -> None:
+    assert made.only(TOO_FEW, few(2, busy_ms=None)).gain is not None
+
+
+STARTING = {
+    "job__loaders__0__persistent_workers": False,
+    "job__loaders__0__batches": 40,
+    "seen__epochs": 3,
+    "seen__loader_start_s": 3.06,
+}
+
+
+def test_workers_started_each_epoch() -> None:
+    finding = made.only(STARTED, made.profile(**STARTING))
+    assert finding.code == "DATA004"
+    assert "persistent_workers=True" in made.changes(finding)
+    # 2 s without the first batch's own work: 50 ms for each of 40 steps of 100 ms
+    assert finding.gain is not None
+    assert finding.gain.ratio == pytest.approx(1.5, rel=0.01)
+    waiting = made.profile({Kind.WAIT_DATA: 50.0}, **STARTING, seen__worker_cpu_s=0.4)
+    later = made.changed(waiting, seen__loader_start_s=2.4)  # all of the wait is the start
+    assert made.findings(SLOW, later) == ()
+    assert made.findings(TOO_FEW, later) == ()
+
+
+def test_storage_slow() -> None:
+    profile = few(8, busy_ms=200.0)
+    finding = made.only(SLOW, profile)
+    assert finding.code == "DATA006"
+    assert "84% of their time" in finding.title
+    assert made.saved_ms(finding, profile) == pytest.approx(60, abs=1)
+
+
+@pytest.mark.parametrize(("idle_share", "count"), [(0.6, 1), (0.05, 0)])
+def test_workers_without_a_core_wait_for_no_storage(idle_share: float, count: int) -> None:
+    profile = few(8, busy_ms=200.0)
+    step_ms = profile.anatomy.step_ms
+    host = HostTime(10, step_ms, (), worker_idle_ms=idle_share * 8 * step_ms, idle_known=True)
+    found = made.findings(SLOW, dataclasses.replace(profile, host=host))
+    assert len(found) == count
+
+
+def test_decoding_binds() -> None:
+    profile = few(15, busy_ms=2350.0, job__cores=16)
+    finding = made.only(DECODING, profile)
+    assert finding.code == "DATA007"
+    assert "a sample costs 9.18 ms, decoding a picture 4.17 ms" in finding.evidence
+    assert made.saved_ms(finding, profile) == pytest.approx(60, abs=1)
+
+
+def test_the_line_that_the_workers_execute_most() -> None:
+    place = Place("data.py", 30, "Pictures.__getitem__", "image = Image.open(path)")
+    line = HostLine(place, HostKind.LIBRARY, 900.0, "image.convert('RGB')", "PIL", loading=True)
+    host = HostTime(10, 100.0, (), worker_lines=(line,))
+    profile = dataclasses.replace(few(15, busy_ms=2350.0, job__cores=16), host=host)
+    finding = made.only(DECODING, profile)
+    assert finding.where == "data.py:30"
+    assert "most of it image.convert('RGB') in PIL at data.py:30" in finding.evidence
+
+
+def test_work_repeated_for_each_sample() -> None:
+    line = Place("data.py", 31, "Pictures.__getitem__", "return (pixels - MEAN) / STD, label")
+    operators = (
+        Operator("aten::div", Kind.ELEMENTWISE, 512.0, 22.0, where=line),
+        Operator("aten::sub", Kind.ELEMENTWISE, 256.0, 10.0, where=line),
+    )
+    profile = made.profile(
+        WAITING, operators=operators, job__loaders__0__num_workers=0, job__cores=16
+    )
+    finding = made.only(REPEATED, profile)
+    assert (finding.code, finding.where) == ("DATA009", "data.py:31")
+    assert "32.0 ms a step in __getitem__ for 256 samples" in finding.evidence
+    assert made.saved_ms(finding, profile) == pytest.approx(32, abs=0.5)
+    drawn = (Operator("aten::randn", Kind.OTHER, 256.0, 32.0, where=line),)
+    assert made.findings(REPEATED, made.changed(profile, operators=drawn)) == ()
+    once = (Operator("aten::div", Kind.ELEMENTWISE, 2.0, 32.0, where=line),)
+    assert made.findings(REPEATED, made.changed(profile, operators=once)) == ()
+
+
+def prepared(share: float, **fields: object) -> Profile:
+    """The data set takes this share of the step, in a job without workers."""
+    step_ms = made.cpu_profile().anatomy.step_ms
+    line = sampled.line(
+        12, HostKind.LIBRARY, share * step_ms, function="Pictures.__getitem__", package="PIL",
+        callee="image.convert('RGB')", loading=True, **fields,
+    )  # fmt: skip
+    return made.changed(sampled.profile(line), job__loaders__0__num_workers=0)
+
+
+def test_the_line_of_the_data_set_and_what_it_calls() -> None:
+    slow = prepared(0.5)
+    finding = made.only(PREPARED, slow)
+    assert (finding.code, finding.where) == ("DATA010", "train.py:12")
+    assert "Pictures.__getitem__()" in finding.evidence
+    assert "Decode once" in finding.cure.text
+    step_ms = slow.anatomy.step_ms
+    assert made.saved_ms(finding, slow) == pytest.approx(0.45 * step_ms, rel=0.01)
+
+
+PADDING = PaddingSeen(
+    "train.py:37",
+    "[0][0]",
+    "16x160",
+    length=160,
+    longest=60,
+    padded=0.6,
+    filled=0.2,
+    s=0.24,
+    flops=0.9,
+)
+
+
+def padded(row: PaddingSeen | None, **changes: Any) -> Profile:
+    return made.cpu_profile(seen__flow=made.flow(padding=row), **changes)
+
+
+def test_padded_to_a_fixed_length() -> None:
+    job = padded(PADDING)
+    finding = made.only(PADDED, job)
+    assert (finding.code, finding.where) == ("DATA011", "train.py:37")
+    assert "padded to 160" in finding.title
+    assert made.saved_ms(finding, job) == pytest.approx(0.8 * 0.6 * CPU_OPERATORS_MS, rel=0.01)
+
+
+def test_where_and_how() -> None:
+    row = dataclasses.replace(PADDING, where=None, left=True, masked=True, constant=2)
+    job = padded(row, seen__loader_where=None, seen__model_where="train.py:64")
+    finding = made.only(PADDED, job)
+    assert finding.where == "train.py:64"
+    assert "mask" in finding.evidence
+    assert 'padding_side="left"' in made.changes(finding)
+
+
+def test_frames_of_features() -> None:
+    row = dataclasses.replace(PADDING, shape="8x48x1x24x24", length=48, longest=20, masked=True)
+    text = made.changes(made.only(PADDED, padded(row)))
+    assert "longest = max(len(row) for row in rows)" in text
+    assert "torch.full((len(rows), longest, ...), 0)" in text
+    last = dataclasses.replace(row, shape="8x80x400", length=400, longest=200)
+    text = made.changes(made.only(PADDED, padded(last)))
+    assert "longest = max(row.shape[-1] for row in rows)" in text
+
+
+def rows(**changes: object) -> Profile:
+    """A job that waits 260 of 360 ms for rows that are in memory."""
+    return made.profile(
+        WAITING,
+        **{
+            "job__loaders__0__num_workers": 0,
+            "job__loaders__0__read_singly": "",
+            "job__loaders__0__batch_size": 512,
+            "job__wait_share": 0.72,
+            **changes,
+        },
+    )
+
+
+def test_rows_in_memory_are_worth_one_index_operation() -> None:
+    profile = rows()
+    finding = made.only(SINGLY, profile)
+    assert (finding.code, finding.boost) == ("DATA013", "batch-fetch")
+    assert "waits 260 ms of 360 ms for 512 rows" in finding.evidence
+    assert "BatchSampler(RandomSampler(dataset), 512" in made.changes(finding)
+    assert made.saved_ms(finding, profile) == pytest.approx(0.95 * 260, abs=0.5)
+
+
+def test_it_stands_in_place_of_workers() -> None:
+    codes = made.codes(rows(job__cores=16))
+    assert "DATA013" in codes
+    assert "DATA001" not in codes
+
+
+SILENT = [
+    *(
+        (NO_WORKERS, made.changed(made.profile(WAITING, **NONE), **changes))
+        for changes in (
+            {"job__loaders__0__num_workers": 4},
+            {"job__loaders__0__batch_on_device": True},
+            {"job__cores": 1},
+            {"job__loaders": ()},
+            {"job": None, "gaps": ()},
+        )
+    ),
+    (NO_WORKERS, made.profile(**NONE)),  # no wait
+    (TOO_FEW, few(2, busy_ms=60.0)),  # they wait for the storage
+    (TOO_FEW, few(16, busy_ms=2000.0, job__cores=16)),  # no core is left
+    (TOO_FEW, made.profile(job__loaders__0__num_workers=2, seen__worker_cpu_s=0.19)),  # no wait
+    *(
+        (STARTED, made.profile(**{**STARTING, **one_less}))
+        for one_less in (
+            {"job__loaders__0__persistent_workers": True},
+            {"seen__epochs": 1},
+            {"seen__loader_start_s": 1.1},
+            {"seen__loader_start_s": None},
+            {"job__loaders__0__batches": None},
+            {"job__loaders__0__batches": 5000},
+        )
+    ),
+    (SLOW, few(8, busy_ms=1200.0)),
+    (SLOW, few(8, busy_ms=None)),
+    (SLOW, made.profile(seen__worker_cpu_s=0.1)),
+    (DECODING, few(8, busy_ms=1200.0, job__cores=32)),
+    (DECODING, few(15, busy_ms=300.0, job__cores=16)),
+    (PREPARED, prepared(0.04)),
+    (PREPARED, made.changed(prepared(0.5), job__loaders__0__num_workers=2)),
+    (PREPARED, dataclasses.replace(prepared(0.5), host=None)),
+    (PADDED, padded(dataclasses.replace(PADDING, padded=0.2))),
+    (PADDED, padded(dataclasses.replace(PADDING, s=0.001))),
+    (PADDED, padded(None)),
+    *(
+        (SINGLY, rows(**changes))
+        for changes in (
+            {"job__loaders__0__read_singly": "it opens files"},
+            {"job__loaders__0__num_workers": 2},
+            {"job__loaders__0__batch_size": 4},
+            {"job__loaders__0__batch_size": None},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "profile"), SILENT)
+def test_nothing_is_told(check: str, profile: Profile) -> None:
+    assert made.findings(check, profile) == ()
