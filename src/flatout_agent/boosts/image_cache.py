@@ -48,18 +48,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.boosts import speedup_of_loading
+from flatout_agent.boosts import loading_share, speedup_of_loading
 from flatout_agent.limits import spare_memory
 from flatout_agent.speedups.images import jpeg_loading
 from flatout_agent.speedups.images.decoded_images import SHARE, Decoded
 from flatout_agent.speedups.shared_log import HITS, OFF, Readiness
-from flatout_agent.speedups.workers.fresh_workers import with_fresh_workers
+from flatout_agent.speedups.workers.fresh_workers import SPAWNED, with_fresh_workers
 
 if TYPE_CHECKING:
     import torch
 
     from flatout_agent.job import Job
-    from flatout_agent.wire import JobFacts, Params
+    from flatout_agent.wire import JobFacts, LoaderFacts, Params
 
 BOOST = Boost(
     since="0.2.0",
@@ -70,13 +70,26 @@ BOOST = Boost(
     covered_by=("sample-cache",),
 )
 LEAST_ROOM = 64 << 20
+LEAST_SHARE = 0.05
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
     """Why no loader of this job can gain from it, or None if at least one may."""
     if facts.system != "linux":
         return "only Linux has memory that workers share without leaving anything behind"
-    return jpeg_loading.why_no_loader(facts)
+    if not facts.loaders:
+        return "no DataLoader was seen"
+    share = loading_share(facts)
+    if share is not None and share <= LEAST_SHARE:
+        return f"only {share:.1%} of the step is loading data"
+    reasons = [_why_not(loader) for loader in facts.loaders]
+    return None if None in reasons else reasons[0]
+
+
+def _why_not(loader: LoaderFacts) -> str | None:
+    if loader.dataset == "TensorDataset":
+        return "the samples are in memory already"
+    return SPAWNED if loader.num_workers and loader.start_method != "fork" else None
 
 
 def promise(facts: JobFacts, params: Params) -> float:

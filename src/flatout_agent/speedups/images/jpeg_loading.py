@@ -13,34 +13,11 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import loading_share
-from flatout_agent.speedups.workers.fresh_workers import SPAWNED, why_not_fresh
+from flatout_agent.speedups.workers.fresh_workers import why_not_fresh
 from flatout_agent.speedups.workers.reachable import globals_named
-from flatout_agent.wire import JobFacts, LoaderFacts
 
 if TYPE_CHECKING:
     import torch
-
-LEAST_SHARE = 0.05
-
-
-def why_no_loader(facts: JobFacts) -> str | None:
-    """Why no loader of this job can gain from cheaper decoding, or None if at least one may."""
-    if not facts.loaders:
-        return "no DataLoader was seen"
-    share = loading_share(facts)
-    if share is not None and share <= LEAST_SHARE:
-        return f"only {share:.1%} of the step is loading data"
-    reasons = [_why_not_seen(loader) for loader in facts.loaders]
-    return None if None in reasons else reasons[0]
-
-
-def _why_not_seen(loader: LoaderFacts) -> str | None:
-    if loader.dataset == "TensorDataset":
-        return "the samples are in memory already"
-    if loader.num_workers and loader.start_method != "fork":
-        return SPAWNED
-    return None
 
 
 def why_not(loader: torch.utils.data.DataLoader[Any]) -> str | None:

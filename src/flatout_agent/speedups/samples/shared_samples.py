@@ -119,7 +119,7 @@ class SharedSamples:
         """Called in a new worker, just before it makes its fetcher."""
         import torch
 
-        fetch = torch.utils.data._utils.fetch
+        fetch: Any = torch.utils.data._utils.fetch
         plain_kind = fetch._MapDatasetFetcher
 
         def made(dataset: Any, *arguments: Any) -> Any:
