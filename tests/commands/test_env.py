@@ -118,8 +118,8 @@ def test_freeze(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["shoes"], "there is no command 'env shoes'"),
-        (["dockr"], "there is no command 'env dockr'; did you mean 'docker'?"),
+        (["shoes"], "No such command 'shoes'"),
+        (["dockr"], "No such command 'dockr'. Did you mean 'docker'?"),
         (["docker", "--apply"], "No such option: --apply\n  next: flatout env docker --help"),
         (["install", "--apply", "--for", THERE], "--apply installs on this machine"),
         (["install", "--for", "gpu=foo"], "no GPU is known"),
@@ -183,7 +183,7 @@ def test_an_old_driver_is_told_first(
 
 @pytest.mark.parametrize("mirror", ["not a url", "ftp:/x", "mirror.example.org"])
 def test_a_mirror_is_an_address(mirror: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["env", "--for", THERE, "--mirror", mirror]) == 2
+    assert outcome(["env", "install", "--for", THERE, "--mirror", mirror]) == 2
     assert "is not an address" in capsys.readouterr().err
 
 
@@ -192,6 +192,6 @@ def test_what_is_no_python_gets_no_lines(
 ) -> None:
     mute = Interpreter(executable="/bin/ls", error="ended with exit code 0")
     show(monkeypatch, changed(workstation(), interpreter=mute))
-    assert outcome(["env"]) == 1
+    assert outcome(["env", "install"]) == 1
     told = capsys.readouterr()
     assert told.out == "" and "/bin/ls did not report its facts" in told.err
