@@ -44,6 +44,7 @@ def outcome(log: Path, **changes: Any) -> Outcome:
             "no weight was seen to change between these calls",
         ),
         ({"returncode": 3}, "took no optimizer step, exit code 3"),
+        ({"returncode": 1, "children": 2}, "took no optimizer step, exit code 1"),
         ({"returncode": -9}, "took no optimizer step; it was killed by signal 9"),
     ],
 )

@@ -50,7 +50,7 @@ def _next_step(outcome: Outcome | FinishedTuning) -> str:
     log = f"its whole output: {outcome.log}"
     if outcome.late:
         return f"if it needs longer than that, give it more time with --budget; {log}"
-    if outcome.children and outcome.process is None:
+    if _children(outcome) and outcome.process is None:
         return without_steps(outcome.torch_seen, outcome.backwards, outcome.children)[1]
     if wants_input(Path(outcome.log)):
         return f"{GIVE_INPUT}; {log}"
@@ -58,10 +58,17 @@ def _next_step(outcome: Outcome | FinishedTuning) -> str:
 
 
 def _no_step(outcome: Outcome | FinishedTuning) -> str:
-    activity, _ = without_steps(outcome.torch_seen, outcome.backwards, outcome.children)
+    activity, _ = without_steps(outcome.torch_seen, outcome.backwards, _children(outcome))
     if outcome.late:
         return f"the program {activity}; {outcome.error}"
     if outcome.returncode and outcome.returncode < 0:
         return f"the program {activity}; it was killed by signal {-outcome.returncode}"
     exit_code = f", exit code {outcome.returncode}" if outcome.returncode else ""
     return f"the program {activity}{exit_code}"
+
+
+def _children(outcome: Outcome | FinishedTuning) -> int:
+    """Processes that may train in its place: none of a program that fails, whose own error counts
+    (they may be loader workers).
+    """
+    return 0 if outcome.returncode else outcome.children
