@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flatout.measuring.duel import DuelFailedError, Side
+from flatout.measuring.outcome import Outcome
 from flatout.nouns.observer import Silent
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Measurement
@@ -122,3 +124,28 @@ def test_losses_that_differ_are_not_forgiven_if_the_runs_that_might_do_it_are_in
     assert result.plan is None
     assert result.interrupted
     assert not result.confirmation.guard.passed
+
+
+def test_runs_with_other_random_numbers_take_no_more_steps_than_there_is_time_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that the deadline cuts off would tell nothing, and the plan would be lost."""
+    falling = tuple(1.0 - 0.001 * step for step in range(200))
+    untouched = Side(5 * (100.0,), falling, Process())
+    steps: list[int] = []
+
+    def run(*_: Any, **orders: Any) -> Outcome:
+        steps.append(orders["max_steps"])
+        process = Process(1)
+        process.losses = tuple(loss + 0.001 for loss in falling[: steps[-1]])
+        return Outcome(process, None, None, True, True, 0, "log", 1.0)
+
+    monkeypatch.setattr("flatout.measuring.trial.run", run)
+    bench: Any = None  # only `run` uses it
+    found = dataclasses.replace(FOUND, start_s=2.0)
+    for left_s, most in ((8.0, 40), (2.5, 0), (500.0, 200)):
+        steps.clear()
+        deadline = time.monotonic() + left_s
+        sigmas = tuning._own_sigmas(bench, found, untouched, deadline, "duel")
+        assert len(sigmas) == (3 if most else 0)
+        assert all(0.9 * most <= count <= most for count in steps)

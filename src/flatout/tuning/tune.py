@@ -37,6 +37,8 @@ MARGIN_S = 0.7
 OWN_RUNS = 3
 """Number of runs as written with other random numbers, if these may be why the plan's losses are
 off."""
+FEWEST_OWN, SLOWER = 10, 1.5
+"""Such a run has at least so many steps; each may take so many times what it took in the duel."""
 ENOUGH_S = 0.8
 """Share of the confirmation's estimated time that must be left to begin it."""
 WORTH = 1.05
@@ -225,18 +227,25 @@ def _with_own_noise(
         return confirmed
     if not may_be_redrawn(confirmed.guard, search.kept, search.facts):
         return confirmed
-    own = _own_sigmas(bench, untouched, deadline, name)
+    own = _own_sigmas(bench, search, untouched, deadline, name)
     return dataclasses.replace(confirmed, guard=as_redrawn(confirmed.guard, own))
 
 
-def _own_sigmas(bench: Bench, untouched: duel.Side, deadline: float, name: str) -> list[float]:
-    """How far other random numbers alone move the losses: in the duel's runs, or in others."""
+def _own_sigmas(
+    bench: Bench, search: Found, untouched: duel.Side, deadline: float, name: str
+) -> list[float]:
+    """How far other random numbers alone move the losses: in the duel's runs, or in others.
+
+    These take no more steps than there is time for: one that is cut off tells nothing.
+    """
     redrawn = list(untouched.redrawn)
-    steps, took_s = min(len(untouched.losses), MOST_LOSSES), 0.0
+    step_s, took_s = SLOWER * statistics.median(untouched.windows_ms) / 1000, 0.0
     for number in range(len(redrawn) + 1, OWN_RUNS + 1):
         began = time.monotonic()
         left_s = deadline - began
-        if left_s < took_s:
+        affordable = int((left_s - search.start_s) / step_s)
+        steps = min(len(untouched.losses), MOST_LOSSES, affordable)
+        if left_s < took_s or steps < FEWEST_OWN:
             break
         orders: dict[str, Any] = {"min_steps": steps, "max_steps": steps, "window_s": 0.0}
         folder = f"{name}-redrawn-{number}"
