@@ -20,6 +20,9 @@ def run(python: str, preloaded: str) -> None:
     argv = sys.argv[1:]
     if not argv or (argv[0].startswith("-") and argv[0] != "-m"):
         os.execv(python, [python, *argv])
+    # The program may run before this knows whom to pass a signal on to: until then they wait.
+    forwarded = [getattr(signal, name) for name in FORWARDED]
+    signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
     with socket.socket(socket.AF_UNIX) as talk:
         talk.connect(preloaded)
         socket.send_fds(talk, [b"!"], [0, 1, 2])
@@ -31,8 +34,9 @@ def run(python: str, preloaded: str) -> None:
         def forward(number: int, frame: FrameType | None) -> None:
             os.kill(pid, number)
 
-        for name in FORWARDED:
-            signal.signal(getattr(signal, name), forward)
+        for number in forwarded:
+            signal.signal(number, forward)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, forwarded)
         code = int(answers.readline())
     if code < 0:
         if -code != signal.SIGKILL:
