@@ -24,6 +24,9 @@ MOST_BYTES = 2**20
 """No file that is read here is larger."""
 UNLIMITED_BYTES = 2**62
 """Version 1 writes "no limit" as the largest number of whole pages below 2**63."""
+CACHE_SHARE = 0.25
+"""Share of the free memory that a cache may take; the model's activations and the program's other
+data come later."""
 PAGES_OF_MAC = ("vm.page_free_count", "vm.page_purgeable_count", "vm.page_pageable_external_count")
 """What can be taken there: free pages, purgeable caches, and pages of files."""
 LOCAL_PROCESSES = ("LOCAL_WORLD_SIZE", "FLATOUT_RANKS")

@@ -39,12 +39,12 @@ def pytorch_script(target: Target, mirror: str | None = None) -> Script:
         version=choice.version,
         build=choice.build,
         why=choice.why,
-        commands=with_driver(target, choice.driver_needed, lines),
+        commands=_with_driver(target, choice.driver_needed, lines),
         driver_needed=choice.driver_needed,
     )
 
 
-def with_driver(target: Target, version: str | None, lines: tuple[str, ...]) -> tuple[str, ...]:
+def _with_driver(target: Target, version: str | None, lines: tuple[str, ...]) -> tuple[str, ...]:
     """The driver's lines before `lines`, and its restart after them."""
     if version is None:
         return lines

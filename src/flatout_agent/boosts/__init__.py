@@ -25,13 +25,14 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from flatout_agent.boost import Applied, Boost, Declined, whole_speedup
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
-    from flatout_agent.wire import JobFacts, Params
+    from flatout_agent.wire import JobFacts, LoaderFacts, Params
 
 
 HIDDEN = 3.0
@@ -42,8 +43,9 @@ SHOWS = 0.25
 loss that is read, all of it shows."""
 
 
-MOST_LOADING = 0.9
-"""No more of a step is put down to loading."""
+LEAST_LOADING, MOST_LOADING = 0.05, 0.9
+"""The share of a step that loading must take for a cache to gain, and the most that is put down to
+it."""
 NO_SHARE = 0.02
 """Kinds of operations that take a smaller share of the step are ignored."""
 
@@ -154,6 +156,20 @@ def speedup_of_loading(facts: JobFacts, factor: float) -> float:
     """Likely speed-up if loading becomes `factor` times as fast; 1.05 if it was not measured."""
     share = loading_share(facts)
     return 1.05 if share is None else whole_speedup((share, factor))
+
+
+def why_no_cache(facts: JobFacts, why_not: Callable[[LoaderFacts], str | None]) -> str | None:
+    """Why no loader of this job gains from a cache, or None if at least one may.
+
+    why_not: why a loader does not gain from this one, or None.
+    """
+    if not facts.loaders:
+        return "no DataLoader was seen"
+    share = loading_share(facts)
+    if share is not None and share <= LEAST_LOADING:
+        return f"only {share:.1%} of the step is loading data"
+    reasons = [why_not(loader) for loader in facts.loaders]
+    return None if None in reasons else reasons[0]
 
 
 def why_not_eager_on_cpu(facts: JobFacts) -> str | None:

@@ -48,11 +48,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.boosts import loading_share, speedup_of_loading
-from flatout_agent.limits import spare_memory
+from flatout_agent.boosts import speedup_of_loading, why_no_cache
+from flatout_agent.limits import CACHE_SHARE, spare_memory
 from flatout_agent.speedups.images import jpeg_loading
-from flatout_agent.speedups.images.decoded_images import SHARE, Decoded
-from flatout_agent.speedups.shared_log import HITS, OFF, Readiness
+from flatout_agent.speedups.images.decoded_images import Decoded
+from flatout_agent.speedups.shared_log import HITS, OFF, Readiness, made
 from flatout_agent.speedups.workers.fresh_workers import SPAWNED, with_fresh_workers
 
 if TYPE_CHECKING:
@@ -70,20 +70,13 @@ BOOST = Boost(
     covered_by=("sample-cache",),
 )
 LEAST_ROOM = 64 << 20
-LEAST_SHARE = 0.05
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
     """Why no loader of this job can gain from it, or None if at least one may."""
     if facts.system != "linux":
         return "only Linux has memory that workers share without leaving anything behind"
-    if not facts.loaders:
-        return "no DataLoader was seen"
-    share = loading_share(facts)
-    if share is not None and share <= LEAST_SHARE:
-        return f"only {share:.1%} of the step is loading data"
-    reasons = [_why_not(loader) for loader in facts.loaders]
-    return None if None in reasons else reasons[0]
+    return why_no_cache(facts, _why_not)
 
 
 def _why_not(loader: LoaderFacts) -> str | None:
@@ -152,13 +145,10 @@ def _decoded(plugin: Any) -> Decoded:
         spare = spare_memory()
         if spare is None:
             raise Declined("the amount of free memory is unknown here")
-        room = int(SHARE * spare)
+        room = int(CACHE_SHARE * spare)
         if room < LEAST_ROOM:
             raise Declined(f"only {room / 1e6:.0f} MB may be taken")
-        try:
-            _known.append(Decoded(plugin, room))
-        except (OSError, AttributeError, ValueError) as error:
-            raise Declined(f"no shared memory: {type(error).__name__}: {error}") from None
+        _known.append(Decoded(plugin, made(room)))
     _known[0].lasting = True
     return _known[0]
 

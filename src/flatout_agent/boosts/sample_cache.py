@@ -47,7 +47,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import loading_share, speedup_of_loading
+from flatout_agent.boosts import speedup_of_loading, why_no_cache
 from flatout_agent.limits import spare_memory
 from flatout_agent.speedups.samples import kept_samples, samples, shared_samples
 from flatout_agent.speedups.samples.kept_samples import KeptSamples
@@ -68,18 +68,11 @@ BOOST = Boost(
     conflicts=("loader-workers",),
     fills=True,
 )
-LEAST_SHARE = 0.05
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
     """Why no loader's samples can be cached, or None if at least one loader's may be."""
-    if not facts.loaders:
-        return "no DataLoader was seen"
-    share = loading_share(facts)
-    if share is not None and share <= LEAST_SHARE:
-        return f"only {share:.1%} of the step is loading data"
-    reasons = [_why_not(loader) for loader in facts.loaders]
-    return None if None in reasons else reasons[0]
+    return why_no_cache(facts, _why_not)
 
 
 def promise(facts: JobFacts, params: Params) -> float:

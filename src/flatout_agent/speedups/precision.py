@@ -232,14 +232,13 @@ class AutocastCall:
             if torch.is_autocast_enabled(self.device):
                 self.left_alone += 1
                 return call(*args, **kwargs)
-            if torch.is_grad_enabled():
-                output = self._kept.around(lambda: self._in_autocast(call, args, kwargs))
-            elif self._nests or self._fails:
+            trains = torch.is_grad_enabled()
+            if not trains and (self._nests or self._fails):
                 return call(*args, **kwargs)
-            else:
-                output = self._kept.around(lambda: self._evaluated(call, args, kwargs))
+            made = self._in_autocast if trains else self._evaluated
+            output = self._kept.around(lambda: made(call, args, kwargs))
             self.calls += 1
-            if not self.low and self.checks < self.CHECKS and torch.is_grad_enabled():
+            if not self.low and self.checks < self.CHECKS and trains:
                 self.checks += 1
                 self.low = ran_in(output, self.dtype)
             return nests.change(output, self._float32)

@@ -16,6 +16,8 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.boost import Declined
+
 if TYPE_CHECKING:
     import torch
 
@@ -145,6 +147,14 @@ class Log:
             size = int.from_bytes(self._view[begin + 16 : begin + RECORD], "little")
             self._places[key] = (begin + RECORD, size)
             self._bytes_read += RECORD + size
+
+
+def made(room: int) -> Log:
+    """A new log for this many bytes. Raises Declined if there is no such memory."""
+    try:
+        return Log(room)
+    except (OSError, AttributeError, ValueError) as error:
+        raise Declined(f"no shared memory: {type(error).__name__}: {error}") from None
 
 
 _logs: weakref.WeakSet[Log] = weakref.WeakSet()

@@ -19,12 +19,10 @@ from collections.abc import Callable
 from typing import Any
 
 from flatout_agent.attach.replacing import Replacement
-from flatout_agent.limits import spare_memory
+from flatout_agent.limits import CACHE_SHARE, spare_memory
 from flatout_agent.speedups.images.jpeg_loading import Later, copy_of_info, postpone
 from flatout_agent.speedups.shared_log import COUNT, FULL, HITS, MISSES, OFF, ON, USED, Log
 
-SHARE = 0.25
-"""Share of the free memory; the model's activations and the program's other data come later."""
 LOOK_EVERY = 64
 """Images that a process adds between two checks of the remaining memory."""
 CHECK_EVERY = 61
@@ -39,8 +37,8 @@ BANDS = {"RGB": 3, "L": 1}
 class Decoded:
     """Replaces the `load` of JPEG files while at least one loader wants it."""
 
-    def __init__(self, plugin: Any, room: int) -> None:
-        self.log = Log(room)
+    def __init__(self, plugin: Any, log: Log) -> None:
+        self.log = log
         self.files: Any = plugin.JpegImageFile
         self.pillow: Any = importlib.import_module("PIL.Image")
         self.holders = self._turn = self._added = 0
@@ -247,7 +245,7 @@ class Decoded:
         self._added += 1
         if self._added % LOOK_EVERY == 0:
             spare = spare_memory()
-            if spare is None or numbers[USED] > SHARE * (spare + numbers[USED]):
+            if spare is None or numbers[USED] > CACHE_SHARE * (spare + numbers[USED]):
                 numbers[FULL] = 1
                 return False
         return self.log.put(key, pixels)

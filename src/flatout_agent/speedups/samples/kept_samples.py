@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.limits import spare_memory
+from flatout_agent.limits import CACHE_SHARE, spare_memory
 from flatout_agent.speedups.samples import samples
 from flatout_agent.speedups.samples.cached_reads import CHECKS, CachedReads, CachingFetcher
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from flatout_agent.job import Job
 
-SHARE = 0.25
-"""Share of the free memory; the model's activations and the program's other data come later."""
 READY_SHARE = 0.95
 """At this share of hits, the samples still to be read make no difference."""
 LATELY = 20
@@ -190,7 +188,7 @@ class KeptSamples(CachedReads):
         if measure:
             spare, held = spare_memory() or 0, sum(cache.bytes for cache in _caches.values())
             reserved = sum(cache.expected for cache in _caches.values() if cache is not self)
-            self._room = int(SHARE * (spare + held)) - reserved
+            self._room = int(CACHE_SHARE * (spare + held)) - reserved
         if self.expected > self._room:
             self.stop(
                 f"{self._count} samples would take {self.expected / 1e6:.0f} MB, "

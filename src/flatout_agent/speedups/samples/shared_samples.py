@@ -13,8 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boost import Declined
-from flatout_agent.limits import spare_memory
+from flatout_agent.limits import CACHE_SHARE, spare_memory
 from flatout_agent.speedups.samples.cached_reads import CHECKS, CachedReads, CachingFetcher
 from flatout_agent.speedups.shared_log import (
     COUNT,
@@ -26,6 +25,7 @@ from flatout_agent.speedups.shared_log import (
     USED,
     Log,
     Readiness,
+    made,
 )
 from flatout_agent.speedups.workers.fresh_workers import with_fresh_workers
 from flatout_agent.speedups.workers.reachable import state
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     import torch
 
     from flatout_agent.job import Job
-
-SHARE = 0.25
-"""Share of the free memory; the model's activations and the program's other data come later."""
 
 
 def of_loader(job: Job, loader: torch.utils.data.DataLoader[Any]) -> SharedSamples:
@@ -59,13 +56,7 @@ class SharedSamples:
     """One loader's samples, in all its workers."""
 
     def __init__(self, job: Job, loader: torch.utils.data.DataLoader[Any]) -> None:
-        spare = spare_memory()
-        if spare is None:
-            raise Declined("the amount of free memory is unknown here")
-        try:
-            self.log = Log(int(SHARE * spare))
-        except (OSError, AttributeError, ValueError) as error:
-            raise Declined(f"no shared memory: {type(error).__name__}: {error}") from None
+        self.log = made(int(CACHE_SHARE * (spare_memory() or 0)))
         self.job, self._loader = job, weakref.ref(loader)
         self.lasting = True
         self._served_before = 0
