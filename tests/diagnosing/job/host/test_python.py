@@ -228,6 +228,15 @@ def test_the_line_the_package_and_its_cure(package: str, title: str, cure: str) 
 
 
 @pytest.mark.parametrize(
+    ("callee", "told"),
+    [("gc.collect()", False), ("gc.get_objects()", True)],
+)
+def test_collections_are_another_check_s(callee: str, told: bool) -> None:
+    called = sampled.line(20, HostKind.LIBRARY, 0.4 * STEP_MS, package="gc", callee=callee)
+    assert ("HOST010" in made.codes(sampled.profile(called))) == told
+
+
+@pytest.mark.parametrize(
     ("callee", "title"),
     [
         ("writer.add_histogram(...)", "writing histograms in tensorboard"),

@@ -260,11 +260,6 @@ TRACING = PackageUse(
     "with fewer frames.",
     ("if step % 500 == 0:", "    # the snapshot"),
 )
-COLLECTING = PackageUse(
-    "collecting garbage",
-    "Leave it out: Python collects by itself. Where memory needs it, once an epoch.",
-    (),
-)
 VALIDATING = PackageUse(
     "validating",
     "Validate once, when the data is read, before training; make records that are known to be good "
@@ -336,8 +331,7 @@ USES = {
     SYSTEM: "psutil resource pynvml py3nvml GPUtil platform cpuinfo gpustat",
     INSPECTING: "inspect traceback linecache dis tokenize",
     TRACING: "tracemalloc cProfile pstats profile pyinstrument memory_profiler objgraph pympler "
-    "guppy line_profiler coverage trace bdb",
-    COLLECTING: "gc",
+    "guppy line_profiler coverage trace bdb gc",
     VALIDATING: "pydantic pydantic_core jsonschema marshmallow cerberus voluptuous cattrs attr "
     "typeguard beartype jaxtyping pandera schema",
     SIMULATING: "gym gymnasium pettingzoo mujoco pybullet dm_control ale_py procgen stable_retro",
