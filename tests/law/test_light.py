@@ -40,6 +40,7 @@ WITH_TORCH = (
     "process.crash_scene",
     "process.session",
     "ranks",
+    "speedups.failing_functions",
     "speedups.graphs.aliases",
     "speedups.graphs.host_values",
     "watch",

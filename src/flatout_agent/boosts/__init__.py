@@ -98,8 +98,8 @@ def speedup(facts: JobFacts, **factors: float) -> float | None:
 def multiplies(facts: JobFacts) -> bool:
     """Whether matrices are multiplied by a layer or, if measured, by any call."""
     layers = any(model.matmul or model.conv2d for model in facts.models)
-    shares = facts.shares
-    return layers or shares.get("products", 0.0) + shares.get("convolutions", 0.0) > NO_SHARE
+    kinds = ("products", "sparse", "convolutions")
+    return layers or sum(facts.shares.get(kind, 0.0) for kind in kinds) > NO_SHARE
 
 
 def speedup_of_work(facts: JobFacts, factor: float) -> float:

@@ -10,7 +10,9 @@ dropout, which torch computes in float32, consists of products in bfloat16 as we
 does so without dropout, too, up to eight million weights (with AMX: up to 511 keys), as the
 backward pass by tiles in bfloat16 takes longer; beyond, CPUs without AMX compute it in float32.
 Depthwise convolutions with a stride, and some in channels-last, are computed in float32 on x86 CPUs
-for the same reason.
+for the same reason. Functions that do not take bfloat16 beside float32, such as sparse products,
+`scatter_add_` or an assignment to a part of a tensor, get float32, where torch's autocast alone
+would end the program.
 
 ## Why it is faster
 
@@ -35,8 +37,8 @@ the Guard checks. bfloat16 has the range of float32, so no loss scaling is neede
 ## How it is undone
 
 The layer around the model's call is removed, and torch's own functions for attention and
-convolutions are put back. The model itself was never changed: parameters, buffers, hooks and the
-state dict are always the script's own.
+convolutions are put back, as are the others that were replaced. The model itself was never changed:
+parameters, buffers, hooks and the state dict are always the script's own.
 
 ## References
 
@@ -50,7 +52,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from flatout_agent.attach.chain import Depth
 from flatout_agent.attach.replacing import in_reverse
 from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.boosts import multiplies, speedup, speedup_of_work
@@ -111,7 +112,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Put autocast around the model's call."""
     autocast, bf16 = bf16_call(target)
-    undo = job.wrap_call(target, Depth.PRECISION, autocast.layer)
+    undo = autocast.around(job, target)
     if bf16.instructions is not None:  # on a CPU
         way = functools.partial(
             under_autocast,

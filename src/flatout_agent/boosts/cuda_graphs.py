@@ -175,7 +175,7 @@ def _capture(whole: Any, samples: tuple[Any, ...]) -> Graphed:
     reason = _cannot(whole)  # it may have changed since the boost was applied
     if reason is not None:
         raise NotRecordable(reason)
-    device = next(whole.parameters()).device
+    device = next(iter(whole.parameters())).device
     with torch.cuda.device(device):  # the current device is used by all of this
         random, current = torch.cuda.get_rng_state(device), torch.cuda.current_stream(device)
         graphs = _Graphs(device)

@@ -40,7 +40,6 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.attach.chain import Depth
 from flatout_agent.attach.replacing import replaced
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Undo
 from flatout_agent.boosts import speedup_of_work
@@ -113,7 +112,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
         return scaler.watch(autocast.layer(call))
 
     close = scaler.open(list(target.parameters()))
-    unwrap = job.wrap_call(target, Depth.PRECISION, layer)
+    unwrap = autocast.around(job, target, layer)
 
     def undo() -> None:
         unwrap()

@@ -43,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.attach.chain import Depth, is_compiled
+from flatout_agent.attach.chain import is_compiled
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, whole_speedup
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.precision import bf16_call
@@ -105,9 +105,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
 
         return call_frozen
 
-    return Applied(
-        job.wrap_call(target, Depth.PRECISION, layer), lambda: autocast.engaged(bf16.detail)
-    )
+    return Applied(autocast.around(job, target, layer), lambda: autocast.engaged(bf16.detail))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

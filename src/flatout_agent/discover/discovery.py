@@ -1,10 +1,10 @@
 """Find the Job in the running program: root models, optimizers, loaders, loss and steps.
 
 Steps come from PyTorch's global optimizer hooks or, if no optimizer steps, from changes of the
-weights (`hand_updates`). A root model is the outermost module with
-trainable parameters that is called in training mode with gradients on: `Module.__call__` is
-replaced to see it until two steps have passed, and again when a new optimizer appears, as in k-fold
-training. `torch.autograd.backward` shows the loss, the loader's iterator the wait for data.
+weights (`hand_updates`). A root model is the outermost module whose call gradients will come back
+through (`is_of_training`): `Module.__call__` is replaced to see it until two steps have passed, and
+again when a new optimizer appears, as in k-fold training. `torch.autograd.backward` shows the loss,
+the loader's iterator the wait for data.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from flatout_agent.discover.hand_updates import HandUpdates
 from flatout_agent.job import Job, WeakList
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
+from flatout_agent.watch.training_calls import is_of_training
 
 SEARCH_STEPS = 2
 """The job is known after this many steps."""
@@ -141,8 +142,7 @@ class Discovery:
         if self.job.inside_backward():  # activation checkpointing computes a part again
             return
         known = model in self.job.models
-        trains = known or any(parameter.requires_grad for parameter in model.parameters())
-        if not (model.training and torch.is_grad_enabled() and trains):
+        if not is_of_training(model, args, kwargs, known):
             self._called_untrained(model)
             return
         if not known:
@@ -155,7 +155,7 @@ class Discovery:
 
     def _called_untrained(self, model: torch.nn.Module) -> None:
         """A model is called without being trained, as in an evaluation or in each step."""
-        if next(model.parameters(), None) is None:
+        if next(iter(model.parameters()), None) is None:
             return  # a loss, or a transformation of samples
         if not self.job.steps:
             if model not in self._untrained:

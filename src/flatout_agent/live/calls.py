@@ -38,6 +38,9 @@ ACCELERATORS = ("cuda", "xpu", "mps")
 DEVICES = ("cpu", *ACCELERATORS)
 
 
+WRITTEN = "its inputs are written to"
+
+
 class OtherOutputsError(RuntimeError):
     """Repeating the program's call gives outputs of another kind."""
 
@@ -85,6 +88,8 @@ class RecordedCall:
     """Whether a repetition without dropout met any, or None if there was none yet."""
     autocast_cache: bool = True
     """The autocast regions cached the weights that they had cast."""
+    copied: bool = False
+    """The inputs are copies: the program writes to its own."""
     fault: str | None = None
     """Why a gradient that came back could not be kept, or None if all were."""
 
@@ -117,7 +122,7 @@ class RecordedCall:
         if self.fault is not None:
             return self.fault
         if not self.complete:
-            return "its inputs are written to"
+            return WRITTEN
         if self.weights != _versions(self.model.parameters()):
             return "its weights are written to before its backward pass"
         if not all(bool(g.isfinite().all()) for g in self.output_gradients if g is not None):
@@ -204,17 +209,30 @@ def _autocast() -> dict[str, torch.dtype]:
     }
 
 
-def begin(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall:
-    """Record what is needed to repeat the call, before the call itself is made."""
+def begin(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], copies: bool = False
+) -> RecordedCall:
+    """Record what is needed to repeat the call, before the call itself is made.
+
+    copies: keep copies of the inputs, for a program that writes to them.
+    """
     before = forward_state.keep([model])
+    given = nests.tensors((args, kwargs))
+    if copies:
+        args, kwargs = nests.change(args, _copy), nests.change(kwargs, _copy)
     inputs, weights = _versions(nests.tensors((args, kwargs))), _versions(model.parameters())
     recorded = RecordedCall(model, args, kwargs, before, _autocast(), inputs, weights)
     recorded.autocast_cache = torch.is_autocast_cache_enabled()
     recorded.random = _generator_states(model)
-    for tensor in nests.tensors((args, kwargs)):
+    recorded.copied = copies
+    for tensor in given:
         if tensor.requires_grad:
             _note_pass(tensor, recorded, is_input=True)
     return recorded
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def _note_pass(tensor: torch.Tensor, recorded: RecordedCall, is_input: bool) -> None:
@@ -399,7 +417,7 @@ def _make(recorded: RecordedCall, shown: own_hooks.Shown) -> RepeatedCall:
 
     def leaf(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.requires_grad:
-            return tensor
+            return tensor.clone() if recorded.copied else tensor
         twin = tensor.detach().requires_grad_(True)
         inputs.append(twin)
         return twin.clone()  # no leaf: the model may write into it

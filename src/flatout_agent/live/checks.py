@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -99,6 +100,8 @@ class Checks:
         self._declined = ""
         self._faults_before = 0
         """The number of our own errors when the check began: see `_failed`."""
+        self._written: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        """Models whose inputs the program writes to before the backward pass ends."""
         self._noise_floors = NoiseFloors()
         self._frozen = FrozenCalls(booster)
         self._before: WeightsBefore | None = None
@@ -411,7 +414,7 @@ class Checks:
             reason = replays.not_repeatable(model)
             reason = reason or headroom.lack_for_call(model)
             if not self._refused_call(model, reason):
-                recorded = begin(model, args, kwargs)
+                recorded = begin(model, args, kwargs, copies=model in self._written)
                 recorded.shown = hooked.enter_context(own_hooks.watch(model, called=True))
                 return recorded
         except headroom.OUT_OF_MEMORY:
@@ -456,6 +459,14 @@ class Checks:
             self._not_compared[id(target)] = reason
         return reason is not None
 
+    def _comparable(self, recorded: RecordedCall) -> bool:
+        """Whether it can be compared now; where inputs were written to, the next call's may be."""
+        reason = recorded.refusal
+        if reason == replays.WRITTEN and recorded.model not in self._written:
+            self._written.add(recorded.model)
+            return False
+        return not self._refused_call(recorded.model, reason)
+
     def backward_ended(self) -> None:
         """Compare if a check is under way: gradients are available and the weights unchanged."""
         if not self._recording or self.replaying or self.job.inside_backward():
@@ -464,7 +475,7 @@ class Checks:
         self._calls = [recorded for recorded in self._calls if not recorded.used]
         for recorded in finished:
             recorded.goes_on = self.job.graph_created
-        ready = [call for call in finished if not self._refused_call(call.model, call.refusal)]
+        ready = [call for call in finished if self._comparable(call)]
         if self._recording == GIVE:
             self._give(ready)
             return

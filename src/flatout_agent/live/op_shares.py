@@ -30,7 +30,7 @@ KINDS = {
     "embeddings": r"embedding",
 }
 """Kind -> prefixes of its operations' names; all other operations are `others`."""
-NAMES = (*KINDS, "others", "optimizer")
+NAMES = (*KINDS, "sparse", "others", "optimizer")
 
 
 def of_a_unit(checks: Checks) -> Generator[None, Tick, dict[str, float]]:
@@ -108,6 +108,7 @@ class _Clock(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         began = time.perf_counter()
         result = func(*args, **(kwargs or {}))
-        kind = kind_of(func.overloadpacket.__name__)
+        sparse = any(getattr(arg, "is_sparse", False) for arg in args)
+        kind = "sparse" if sparse else kind_of(func.overloadpacket.__name__)
         self.seconds[kind] = self.seconds.get(kind, 0.0) + time.perf_counter() - began
         return result

@@ -40,6 +40,7 @@ from flatout_agent.watch.profile import compile
 from flatout_agent.watch.run import RunWatch, compile_counters
 from flatout_agent.watch.step_calls import StepCalls
 from flatout_agent.watch.tensors import synchronize, tensors_in
+from flatout_agent.watch.training_calls import is_of_training
 from flatout_agent.wire import pulse as layout
 
 MICRO_STEP_S = 1.0
@@ -160,7 +161,7 @@ class LiveWatch(RunWatch):
         def watched(*args: Any, **kwargs: Any) -> Any:
             if self.checks.replaying or self.job.inside_backward() or self._capturing():
                 return call(*args, **kwargs)
-            if not (model.training and torch.is_grad_enabled()):
+            if not is_of_training(model, args, kwargs):
                 return self._without_gradients(model, call, args, kwargs)
             if self.story is not None:
                 self.recorder.safely("call", self._training_begins, number, args, kwargs)

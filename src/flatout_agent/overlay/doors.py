@@ -109,8 +109,10 @@ def _open_doors(opening: Opening, library: str) -> None:
 
 def _replace(opening: Opening, door: Door, module: Any) -> None:
     owner, _, attribute = door.name.rpartition(".")
-    holder = getattr(module, owner) if owner else module
-    held = vars(holder).get(attribute) or getattr(holder, attribute)
+    holder = getattr(module, owner, None) if owner else module
+    held = vars(holder).get(attribute) or getattr(holder, attribute, None) if holder else None
+    if held is None:  # a file of the script's own has the library's name
+        return
     original = held.__func__ if isinstance(held, staticmethod) else held
     if hasattr(original, "_flatout_original"):
         return

@@ -129,7 +129,7 @@ class Regions:
         self.numbers.root, self.numbers.calls, self._cut_before = root, calls, cut
 
     def _meet(self, model: torch.nn.Module) -> None:
-        if self._inside_backward() != -1 or next(model.parameters(), None) is None:
+        if self._inside_backward() != -1 or next(iter(model.parameters()), None) is None:
             return
         self._proofs[model] = {}
         reference = weakref.ref(model)

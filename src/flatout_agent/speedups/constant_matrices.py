@@ -85,9 +85,37 @@ def compressed(matrix: torch.Tensor) -> Sparse | None:
 
     if int(torch.count_nonzero(matrix)) > MOST_DENSE * matrix.numel():
         return None
+    return _by_rows(matrix, matrix.t().contiguous())
+
+
+def _by_rows(matrix: torch.Tensor, transposed: torch.Tensor) -> Sparse:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-        return Sparse(matrix.to_sparse_csr(), matrix.t().contiguous().to_sparse_csr())
+        return Sparse(matrix.to_sparse_csr(), transposed.to_sparse_csr())
+
+
+class SparseConstant(Constant):
+    """The same for a sparse matrix (COO), whose parts are compared with copies."""
+
+    def __init__(self, matrix: torch.Tensor) -> None:
+        self.version, self.pointer = matrix._version, matrix._values().data_ptr()
+        self.sparse: Sparse | None = None
+        self.settled = False
+        self.seen_at = -1
+        self._parts: tuple[Any, ...] = ()
+
+    def same(self, matrix: torch.Tensor) -> bool:
+        return matrix._version == self.version and matrix._values().data_ptr() == self.pointer
+
+    def same_elements(self, matrix: torch.Tensor) -> bool:
+        import torch
+
+        return all(map(torch.equal, (matrix._indices(), matrix._values()), self._parts))
+
+    def compress(self, matrix: torch.Tensor) -> None:
+        self.settled = True
+        self._parts = matrix._indices().clone(), matrix._values().clone()
+        self.sparse = _by_rows(matrix.coalesce().clone(), matrix.t().coalesce())
 
 
 class Constants:
@@ -117,7 +145,8 @@ class Constants:
             if met.get(address, (None,))[0] is reference:
                 del met[address]
 
-        met[address] = weakref.ref(matrix, gone), Constant(matrix)
+        kind = SparseConstant if matrix.is_sparse else Constant
+        met[address] = weakref.ref(matrix, gone), kind(matrix)
 
     def _unchanged(self, constant: Constant, matrix: torch.Tensor, step: int) -> bool:
         """Whether it is unchanged; once a step all elements are compared.

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from flatout_agent.attach.chain import Depth, Layer
+from flatout_agent.attach.replacing import Undo, in_reverse
 from flatout_agent.boost import Declined
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.kept_tensors import KeptTensors
@@ -18,8 +20,13 @@ from flatout_agent.speedups.kept_tensors import KeptTensors
 if TYPE_CHECKING:
     import torch
 
+    from flatout_agent.job import Job
+
 MAX_NODES = 200_000
 """Give up looking for low precision in an autograd graph after this many nodes."""
+
+TRIES = 2
+"""A call is made again so often with the functions in float32 that failed."""
 
 CpuInstructions = Literal["AMX", "AVX512_BF16", "Arm BF16"]
 
@@ -209,7 +216,10 @@ class AutocastCall:
     def __init__(self, model: torch.nn.Module, device: str, dtype: torch.dtype) -> None:
         import torch
 
+        from flatout_agent.speedups.failing_functions import mended_functions
+
         self.device, self.dtype = device, dtype
+        self._mended = mended_functions()
         self._kept = KeptTensors(model, self._float32)
         encoders = [m for m in model.modules() if isinstance(m, torch.nn.TransformerEncoder)]
         self._nests = any(getattr(encoder, "use_nested_tensor", False) for encoder in encoders)
@@ -223,6 +233,12 @@ class AutocastCall:
         self.checks = 0
         self.low: bool | None = None
         """Whether some operation ran in `dtype`, or None if not yet determined."""
+
+    def around(self, job: Job, target: torch.nn.Module, layer: Layer | None = None) -> Undo:
+        """Put it, or a layer made from it, around the model's calls; returns the undo function."""
+        self._mended.hold()
+        unwrap = job.wrap_call(target, Depth.PRECISION, layer or self.layer)
+        return in_reverse([self._mended.let_go, unwrap])
 
     def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call` under autocast."""
@@ -246,10 +262,33 @@ class AutocastCall:
         return in_autocast
 
     def _in_autocast(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The call. If a function in it takes no 16 bits, it is found, and the call made again: the
+        attempt itself may have saved tensors for the backward pass.
+        """
         import torch
 
-        with torch.autocast(self.device, self.dtype):
-            return call(*args, **kwargs)
+        from flatout_agent.speedups.failing_functions import Mending, is_about_dtypes
+
+        random_state = torch.get_rng_state() if self.calls < self.CHECKS else None
+
+        def made() -> Any:
+            if random_state is not None:  # the Guard compares such calls
+                torch.set_rng_state(random_state)
+            with torch.autocast(self.device, self.dtype):
+                return call(*args, **kwargs)
+
+        for _ in range(TRIES):
+            if self._mended.unreached:
+                break
+            try:
+                return made()
+            except Exception as error:
+                if not is_about_dtypes(error):
+                    raise
+            with Mending():
+                made()
+        with Mending():
+            return made()
 
     def _evaluated(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A call without gradients: nobody compared it, so it is made as written if it fails."""
@@ -271,6 +310,8 @@ class AutocastCall:
             return None
         if self.low is False:
             return False, f"no operation of the model ran in {name}"
+        if self._mended.names:
+            detail += f"; in float32, as it fails in {name}: {', '.join(self._mended.names)}"
         if self.low is None:
             return True, f"{name} {detail}; ran under autocast, its dtypes cannot be seen"
         return True, f"{name} {detail}"

@@ -58,7 +58,7 @@ class JobNotes:
     def model(self, model: torch.nn.Module) -> None:
         """Before any boost touches it."""
         self.models.append(model_facts(model))
-        self.device = self.device or next(model.parameters()).device
+        self.device = self.device or next(iter(model.parameters())).device
         device = self.models[-1].device
         self.on_cuda = self.on_cuda or device == "cuda"
         if torch.is_autocast_enabled(device):

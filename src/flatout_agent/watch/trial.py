@@ -21,6 +21,7 @@ from flatout_agent.watch.job_facts import JobNotes
 from flatout_agent.watch.loop_record import LoopRecord
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize
+from flatout_agent.watch.training_calls import is_of_training
 from flatout_agent.watch.window import TrialWindow
 
 
@@ -69,8 +70,7 @@ class TrialWatch(Watcher):
         def watched(*args: Any, **kwargs: Any) -> Any:
             if self.notes.capturing():
                 return call(*args, **kwargs)
-            training = model.training and torch.is_grad_enabled()
-            if not training:
+            if not is_of_training(model, args, kwargs):
                 safely, evaluates = self.recorder.safely, self.record.evaluates
                 evaluating = safely("evaluation", evaluates, model, args, kwargs)
                 output = call(*args, **kwargs)

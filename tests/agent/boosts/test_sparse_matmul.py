@@ -15,6 +15,8 @@ from torch.nn import functional
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import sparse_matmul as boost
 from flatout_agent.job import Job
+from flatout_agent.speedups import sparse_products as engine
+from flatout_agent.speedups.sparse_products import sparse_products
 
 ORIGINALS = (torch.mm, torch.matmul, functional.linear)
 LARGEST_DIFFERENCE = 1e-5
@@ -235,8 +237,56 @@ def test_compilers_and_transforms_see_torchs_own(applied: Applied) -> None:
     assert taken(applied) == before
 
 
+SPARSE_PRODUCTS = {
+    "sparse.mm": lambda matrix, dense: torch.sparse.mm(matrix, dense),
+    "spmm": lambda matrix, dense: torch.spmm(matrix, dense),
+    "mm": lambda matrix, dense: torch.mm(matrix, dense),
+    "@": lambda matrix, dense: matrix @ dense,
+}
+
+
+@pytest.mark.parametrize("name", SPARSE_PRODUCTS)
+@pytest.mark.parametrize("coalesced", [True, False])
+def test_sparse_matrices_are_taken_too(name: str, coalesced: bool, applied: Applied) -> None:
+    matrix, dense = graph().to_sparse(), torch.randn(300, 80, requires_grad=True)
+    if not coalesced:
+        matrix = matrix.t()
+    assert matrix.is_coalesced() is coalesced
+    for _ in range(3):
+        result = SPARSE_PRODUCTS[name](matrix, dense)
+        (found,) = torch.autograd.grad(result.square().sum(), dense)
+    assert taken(applied) == 2
+    expected = matrix.to_dense() @ dense
+    (gradient,) = torch.autograd.grad(expected.square().sum(), dense)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["as torch knows it", "behind its back"])
+def test_a_sparse_matrix_that_changes_is_taken_as_it_is(
+    bare: bool, job: Job, applied: Applied
+) -> None:
+    matrix, dense = graph().to_sparse().coalesce(), torch.randn(300, 80)
+    for _ in range(2):
+        torch.sparse.mm(matrix, dense)
+    if bare:
+        matrix._values().data.numpy()[:] *= 2
+    else:
+        matrix *= 2
+    job.steps += 1
+    torch.testing.assert_close(torch.sparse.mm(matrix, dense), matrix.to_dense() @ dense)
+
+
+def test_sparse_matrices_with_a_gradient_are_left_alone(applied: Applied) -> None:
+    matrix = graph().to_sparse().coalesce().requires_grad_()
+    for _ in range(3):
+        torch.sparse.mm(matrix, torch.randn(300, 80)).sum().backward()
+    assert taken(applied) == 0
+    assert matrix.grad is not None
+
+
 def test_a_matrix_that_the_program_drops_is_not_kept(applied: Applied) -> None:
-    products = boost._products()
+    products = sparse_products()
     matrix = graph()
     for _ in range(3):
         matrix @ torch.randn(300, 8)
@@ -285,7 +335,7 @@ def test_a_torch_without_sparse_products_is_declined(monkeypatch: pytest.MonkeyP
     def missing(*_: Any) -> Any:
         raise RuntimeError("Calling addmm on a sparse CPU tensor requires compiling with MKL")
 
-    monkeypatch.setattr(boost, "product", missing)
-    monkeypatch.setattr(boost._products(), "why_not", boost._products()._tried())
+    monkeypatch.setattr(engine, "product", missing)
+    monkeypatch.setattr(sparse_products(), "why_not", sparse_products()._tried())
     with pytest.raises(Declined, match="no sparse product here: Calling addmm"):
         boosted()

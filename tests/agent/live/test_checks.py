@@ -972,3 +972,20 @@ def test_whether_a_boost_of_the_loss_takes_hold_is_not_known_after_a_call(progra
     identity = Boost("0", Risk.EXACT, Moment.MODEL, outside_calls=outside)
     run = program(loss=types.SimpleNamespace(BOOST=identity, apply=apply))
     assert run.check_all("loss").idle == ({} if outside else {"loss": "no loss was seen"})
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.02])
+def test_a_program_that_writes_to_its_batch_is_compared_on_copies(program, factor):
+    """As with `batch.div_(255)` between the model's call and the loss."""
+    run = program(nn.Sequential(Shift(), mlp()), boost=planted(times(factor), Risk.ROUNDING))
+
+    def step() -> None:
+        x, y = vectors()
+        loss = cross_entropy(run.model(x), y)
+        x.mul_(0.5)
+        run.backward(loss)
+        run.update()
+
+    verdict = run.check("boost", step)
+    assert verdict.error is not None, verdict.reason
+    assert verdict.passed is (factor == 1.0), verdict.reason

@@ -30,11 +30,10 @@ from flatout_agent.boosts import (
     fused_loss,
     indexed_rows,
     loader_workers,
-    sparse_matmul,
 )
 from flatout_agent.discover.discovery import Discovery
 from flatout_agent.job import Job
-from flatout_agent.speedups import precision
+from flatout_agent.speedups import precision, sparse_products
 from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
@@ -92,7 +91,7 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(precision, "native_bf16", lambda device: Bf16Support(True, "here"))
     monkeypatch.setattr(fused_loss, "SMALLEST", 1)
     monkeypatch.setattr(indexed_rows, "SMALLEST", 1)
-    monkeypatch.setattr(sparse_matmul, "SMALLEST", 1)
+    monkeypatch.setattr(sparse_products, "SMALLEST", 1)
     monkeypatch.setattr(fused_loss, "COLUMNS", 2)
     monkeypatch.setattr(DataLoader, "check_worker_number_rationality", lambda self: None)
     # A whole collection goes through all that pytest has loaded: 0.3 s at each switch.

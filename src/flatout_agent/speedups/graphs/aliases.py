@@ -53,7 +53,7 @@ def record(whole: torch.nn.Module, samples: tuple[Any, ...], recorder: DeviceRec
     with _aliases(whole) as alias_of:
         inputs = [*samples, *(alias_of[id(p)] for p in parameters)]
         wanted = [tensor for tensor in inputs if tensor.requires_grad]
-        values = HostValues(next(whole.parameters()).device)
+        values = HostValues(next(iter(whole.parameters())).device)
         versions = [sample._version for sample in samples]
 
         def forward() -> tuple[torch.Tensor, ...]:

@@ -92,7 +92,7 @@ def record(
 
     Raises NotRecordable, and whatever the model or the recording raises.
     """
-    device = next(model.parameters()).device
+    device = next(iter(model.parameters())).device
     tensors = [leaf for leaf in leaves if nests.is_tensor(leaf)]
     samples = tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in tensors)
     whole = as_tensors(model, call, leaves, spec)
