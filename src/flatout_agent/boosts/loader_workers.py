@@ -374,19 +374,9 @@ class _Reseeds:
         import torch
 
         for index, generator in enumerate(self._generators):
-            _reseed(generator, (torch.initial_seed() + 7919 * index) % 2**32)
+            worker_safety.reseed(generator, (torch.initial_seed() + 7919 * index) % 2**32)
         if self._own is not None:
             self._own(worker)
-
-
-def _reseed(generator: Any, seed: int) -> None:
-    if hasattr(generator, "manual_seed"):
-        generator.manual_seed(seed)
-    elif hasattr(generator, "bit_generator"):
-        bits = generator.bit_generator
-        bits.state = type(bits)(seed).state
-    else:
-        generator.seed(seed)
 
 
 def _allow_open_files() -> Undo:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +16,7 @@ from flatout_agent.apply.booster import Booster
 from flatout_agent.attach.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.limits import world_size
+from flatout_agent.speedups.workers import worker_safety
 from flatout_agent.tell.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.watch.ending import children_started, end_process
@@ -138,11 +141,23 @@ class TrialWatch(Watcher):
 
     def _first_step(self) -> None:
         if self.orders.reseed:
-            torch.manual_seed(torch.initial_seed() + self.orders.reseed)
+            self._reseed(torch.initial_seed() + self.orders.reseed)
         if self.orders.scratch:
             from flatout_agent import overlay
 
             overlay.mark_first_step()
+
+    def _reseed(self, seed: int) -> None:
+        """Draw other numbers from here on, also where samples are augmented."""
+        torch.manual_seed(seed)
+        seed %= 2**32
+        random.seed(seed)
+        numpy: Any = sys.modules.get("numpy.random")
+        if numpy is not None:
+            numpy.seed(seed)
+        for loader in self.job.loaders:
+            for number, generator in enumerate(worker_safety.random_generators(loader)):
+                worker_safety.reseed(generator, (seed + number) % 2**32)
 
     def _record_step(self, index: int, phase: wire.Phase, now: float) -> None:
         record = self.record.step(now, at_call=self.job.by_hand)

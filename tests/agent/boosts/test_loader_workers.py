@@ -211,10 +211,10 @@ def test_numpy_generators_are_reseeded(name: str) -> None:
     numpy = pytest.importorskip("numpy")
     make = numpy.random.default_rng if name == "Generator" else numpy.random.RandomState
     first, second = make(0), make(0)
-    boost._reseed(first, 11)
-    boost._reseed(second, 12)
+    worker_safety.reseed(first, 11)
+    worker_safety.reseed(second, 12)
     again = make(5)
-    boost._reseed(again, 11)
+    worker_safety.reseed(again, 11)
     assert first.normal() == again.normal() != second.normal()
 
 

@@ -41,6 +41,47 @@ def test_baseline_and_twin_agree_to_the_last_bit(run_agent):
     assert 4 <= phases.count("window") <= 6
 
 
+AUGMENTS = """
+import random
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Augmented(Dataset):
+    def __init__(self):
+        self.generator = np.random.default_rng(3)
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        drawn = {"python": random.random, "numpy": np.random.rand, "own": self.generator.random}
+        return torch.full((4,), drawn[NAME]())
+
+random.seed(1); np.random.seed(1); torch.manual_seed(1)
+data = Augmented()
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for epoch in range(100):
+    for batch in DataLoader(data, batch_size=4):
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("source", ["python", "numpy", "own"])
+def test_other_random_numbers_reach_the_augmentation(run_agent, tmp_path, source):
+    script = tmp_path / "augments.py"
+    script.write_text(AUGMENTS.replace("NAME", repr(source)))
+    orders = [trial(reseed=reseed) for reseed in (0, 1)]
+    runs = [
+        run_agent([str(script)], trial=order, name=f"{source}{order.reseed}", light=True)
+        for order in orders
+    ]
+    written, redrawn = (run.one(wire.LossesSeen).losses for run in runs)
+    assert written[0] == redrawn[0], "from the second step on"
+    assert written[1:4] != redrawn[1:4]
+
+
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "expected"),

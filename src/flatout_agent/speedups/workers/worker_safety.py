@@ -48,6 +48,17 @@ def random_generators(loader: Any) -> list[Any]:
     return generators
 
 
+def reseed(generator: Any, seed: int) -> None:
+    """Let a generator draw other numbers. seed: at most 2**32 - 1."""
+    if hasattr(generator, "manual_seed"):
+        generator.manual_seed(seed)
+    elif hasattr(generator, "bit_generator"):
+        bits = generator.bit_generator
+        bits.state = type(bits)(seed).state
+    else:
+        generator.seed(seed)
+
+
 def _is_generator_of_numbers(value: Any) -> bool:
     kind = type(value)
     if kind.__module__ == "random":
