@@ -17,6 +17,9 @@ from flatout_agent.live.records import Record
 LEAST_PROMISE = 1.004
 """If it is known where a step's time goes, a boost that promises less gets no turn."""
 
+MUCH, HELPS = 1.3, 0.5
+"""A boost that promises so much helps in half of the programs, whatever its record."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -39,8 +42,12 @@ class Candidate:
 
     @property
     def likely_gain(self) -> float:
-        """Log of the speed-up that trying it brings on average."""
-        return self.record.helped * math.log(max(1.001, self.promise))
+        """Log of the speed-up that trying it brings on average.
+
+        The record is of programs in which most boosts promised little.
+        """
+        helped = max(self.record.helped, HELPS if self.promise >= MUCH else 0.0)
+        return helped * math.log(max(1.001, self.promise))
 
     @property
     def likely_harm(self) -> float:

@@ -153,7 +153,11 @@ class Comparer:
             share_s = self._most_s(group, answer, left_s)
             if last and left_s is not None:
                 share_s = min(MOST_S, left_s)
-            if spent_s + self.measure.pair_s(loads) > min(share_s, most_s):
+            if first_of_two and answer.verdict != "unclear":
+                # It is settled by one more: that pair has all the time there is.
+                if self.affordable_pairs() < 1:
+                    return replace(answer, verdict="unclear")
+            elif spent_s + self.measure.pair_s(loads) > min(share_s, most_s):
                 return answer
 
     def affords(self, candidate: Candidate) -> float:

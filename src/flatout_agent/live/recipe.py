@@ -68,6 +68,9 @@ PAIRS_ON_AVERAGE = 6
 FEW_PAIRS = 8
 """If there is time for fewer pairs, a recipe that seems faster gets them: none is left for parts
 of it."""
+FEW_FIRST = 2
+"""A recipe that promises less than a boost that compiles gets so many pairs, and its parts their
+turn after that one."""
 LONG_PAIR_S = 2.0
 """Blocks of such pairs are long enough to outlast most disturbances."""
 QUICK_GAIN = 1.3
@@ -618,8 +621,10 @@ class Tuning:
         if len(group) == 1 and not (yield from self._ready(group[0], trial)):
             return
         self._compared = group
-        answer = yield from self.comparer.compare(group, self.state.on, trial)
-        if len(group) > 1 and _leads(answer):
+        waits = len(group) > 1 and self._better_waits(group)
+        most_s = FEW_FIRST * self.measure.pair_s() if waits else math.inf
+        answer = yield from self.comparer.compare(group, self.state.on, trial, most_s=most_s)
+        if len(group) > 1 and _leads(answer) and not waits:
             # Halves of it would have to show less, with less time: none of them seems to hurt.
             short = self.comparer.affordable_pairs() < FEW_PAIRS and not self.near
             if short or highest_risk(group) == "exact":
@@ -640,11 +645,23 @@ class Tuning:
             self.open[alone.id] = alone, answer
         elif self._believed(group, answer):
             self._keep(group, answer, verdict, began, start_s)
+        elif waits and answer.verdict == "unclear":
+            self.untried += group
         elif len(group) > 1:
             for half in _halves(group):
                 yield from self._compare_half(half, verdict, began, answer)
         else:
             self._drop(alone, answer, verdict, began)
+
+    def _better_waits(self, group: Sequence[Candidate]) -> bool:
+        """Whether a boost that compiles is likely to bring more than these, and affordable now."""
+        likely = sum(candidate.likely_gain for candidate in group)
+        turns = [self._addition(c, 1.0) for c in self._first_tries() if c.boost.compiles]
+        return any(
+            turn.candidate.likely_gain > likely
+            and self._refusal(turn.cost_s, turn.gain, turn.compile_s) is None
+            for turn in turns
+        )
 
     def _compare_half(
         self, half: list[Candidate], verdict: GuardVerdict, began: float, whole: decide.Answer
