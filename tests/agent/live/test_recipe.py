@@ -381,6 +381,46 @@ def test_a_gain_beyond_what_is_promised_is_not_believed_of_one_pair() -> None:
     assert all(row.pairs > 1 for row in told)
 
 
+@pytest.mark.parametrize("left_s", [6.0, 60.0])
+def test_one_surprising_pair_is_not_believed_where_there_is_no_time_for_another(
+    left_s: float,
+) -> None:
+    """The only pair has a disturbed half, and what is left does not allow a second."""
+    program = Program({"fused-optimizer": 1.0}, noise=0.01)
+    program.step_s = lambda ids: 20 * Program.step_s(program, ids)  # type: ignore[method-assign]
+    usual = program.tick
+
+    def disturbed() -> Tick:
+        tick = usual()
+        late = not program.on() and program.taken > 4
+        return dataclasses.replace(tick, seconds=tick.seconds * (3 if late else 1))
+
+    program.tick = disturbed  # type: ignore[method-assign]
+    tune(program, "fused-optimizer", budget_s=left_s, whole_s=5.0, started_at=1_000.0)
+    told = [r for r in program.records if isinstance(r, wire.Decided)]
+    assert all(row.pairs > 1 for row in told if row.verdict == "kept"), told
+
+
+class Elementwise(Program):
+    """Most of its time goes into operations that only a compiler makes faster."""
+
+    def facts(self) -> wire.JobFacts:
+        return dataclasses.replace(FACTS, shares={"others": 0.94, "optimizer": 0.02})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_compiler_that_promises_more_than_the_recipe_does_not_wait_for_its_end(seed: int) -> None:
+    program = Elementwise({"compile": 4.0, "allocator": 1.02, "fused-optimizer": 1.02}, noise=0.05)
+    program._random.seed(seed)
+    program.compile_s["compile"] = 15.0
+    program.step_s = lambda ids: 14 * Program.step_s(program, ids)  # type: ignore[method-assign]
+    tuning = tune(program, "compile", "allocator", "fused-optimizer", "gc-pause", budget_s=90.0)
+    assert "compile" in kept(tuning)
+    decided = program.decided()
+    assert decided["compile"].elapsed_s < 60.0
+    assert {"allocator", "fused-optimizer", "gc-pause"} <= decided.keys(), "each has an answer"
+
+
 class Loading(Program):
     """Waits for its loader most of the time."""
 
