@@ -189,6 +189,22 @@ def test_two_processes_that_decide_nothing_are_the_last(find):
     assert search.kept == ()
 
 
+def test_what_a_killed_process_had_not_decided_has_its_row(find):
+    """As in a compilation that takes longer than there is time for."""
+    search, _ = find(
+        lambda orders, on: [
+            wire.JobSeen(FACTS),
+            decided("bf16-autocast", "same", "no difference", gain=1.0),
+            summary(settled=False),
+        ],
+        budget=0.5,
+    )
+    rows = {row.tried: row for row in search.trials}
+    assert rows["compile"].left
+    assert rows["compile"].reason == "the time was up before it could be decided"
+    assert not rows["bf16-autocast"].left
+
+
 def test_what_was_refused_has_its_row(find):
     search, orders_given = find(
         lambda orders, on: [wire.JobSeen(FACTS), summary(), ended()],

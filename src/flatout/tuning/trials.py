@@ -119,9 +119,20 @@ def find(
         if idle >= IDLE_RUNS or _over(attempt, bool(search.kept), deadline, whole_s):
             break
         steps_left = steps_left or live.steps_of(attempt)
+    refusals += _cut_off(search, allowed)
     for row in refusals:
         observer.finished(row)
     return _result(search, refusals)
+
+
+def _cut_off(search: _Search, allowed: tuple[str, ...]) -> list[Trial]:
+    """Rows of the boosts without an answer: the last process was killed, as in a compilation."""
+    known_ids = {row.tried for row in search.rows} | {boost.id for boost in search.kept}
+    if search.interrupted or not search.runs or search.runs[-1].run.ended is not None:
+        return []
+    reason = "the time was up before it could be decided"
+    rows = [skip((), boost, reason) for boost in allowed if boost not in known_ids]
+    return [dataclasses.replace(row, why_untried="no_time") for row in rows]
 
 
 def _allowed(choice: Allowance) -> tuple[tuple[str, ...], list[Trial]]:

@@ -17,6 +17,8 @@ UNKNOWN_SHARE = 0.1
 far."""
 COMPILE_S, COMPILE_LAYER_S, COMPILE_MOST_S = 12.0, 1.0, 60.0
 """Estimated seconds of a first compilation: the minimum, per additional layer, and the maximum."""
+COMPILE_OPERATION_S = 0.01
+"""For each operation of both passes: a loop over time is unrolled, and takes minutes."""
 BLOCK_COMPILE_S = 10.0
 """The same for a model's repeated block, which is compiled only once."""
 RECORD_S = 2.0
@@ -44,8 +46,8 @@ class Budget:
         """... if there is one."""
         self.filling_s = 0.0
         """Additional seconds to refill, in its own process, the caches that were filled here."""
-        self.layers = 0
-        """Convolution and matrix layers of the program's models."""
+        self.layers = self.operations = 0
+        """Convolution and matrix layers of the program's models, and the operations of a step."""
         self.lost_s = 0.0
         """Seconds that the tuning has cost the run so far."""
         self.lost_late_s = 0.0
@@ -95,6 +97,7 @@ class Budget:
         if candidate.params.get("scope") == "blocks":
             return BLOCK_COMPILE_S
         seconds = min(COMPILE_MOST_S, COMPILE_S + COMPILE_LAYER_S * self.layers)
+        seconds = max(seconds, COMPILE_S + COMPILE_OPERATION_S * self.operations)
         return (
             AUTOTUNE * seconds if "autotune" in str(candidate.params.get("mode", "")) else seconds
         )

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,29 +34,41 @@ KINDS = {
 NAMES = (*KINDS, "sparse", "others", "optimizer")
 
 
-def of_a_unit(checks: Checks) -> Generator[None, Tick, dict[str, float]]:
-    """Seconds of each kind in the models' part of one unit; empty if unknown."""
-    total: dict[str, float] = {}
+@dataclass
+class Operations:
+    """The operations of forward and backward passes."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By kind; empty if unknown."""
+    number: int = 0
+
+
+def of_a_unit(checks: Checks) -> Generator[None, Tick, Operations]:
+    """The operations in the models' part of one unit."""
+    total = Operations()
 
     def add(recorded: list[calls.RecordedCall]) -> None:
         for call in recorded:
-            for kind, seconds in (measure(call) or {}).items():
-                total[kind] = total.get(kind, 0.0) + seconds
+            of_call = measure(call)
+            total.number += of_call.number
+            for kind, seconds in of_call.seconds.items():
+                total.seconds[kind] = total.seconds.get(kind, 0.0) + seconds
 
     yield from checks.give_calls(add)
     return total
 
 
-def measure(recorded: calls.RecordedCall) -> dict[str, float] | None:
-    """Seconds of each kind in one forward and backward pass, or None if unknown."""
+def measure(recorded: calls.RecordedCall) -> Operations:
+    """The operations of one forward and backward pass."""
     model = recorded.model
     first = next(iter(model.parameters()), None)
     if first is None or first.device.type != "cpu" or compiled_by_user(model):
-        return None
+        return Operations()
     clock: Any = _Clock()  # a context manager without types
     with clock:
         calls.again(recorded)
-    return dict(clock.seconds)
+    done: Operations = clock.done
+    return done
 
 
 class Updates:
@@ -103,12 +116,14 @@ class _Clock(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
-        self.seconds: dict[str, float] = {}
+        self.done = Operations()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         began = time.perf_counter()
         result = func(*args, **(kwargs or {}))
         sparse = any(getattr(arg, "is_sparse", False) for arg in args)
         kind = "sparse" if sparse else kind_of(func.overloadpacket.__name__)
-        self.seconds[kind] = self.seconds.get(kind, 0.0) + time.perf_counter() - began
+        seconds = self.done.seconds
+        seconds[kind] = seconds.get(kind, 0.0) + time.perf_counter() - began
+        self.done.number += 1
         return result

@@ -290,6 +290,7 @@ class Tuning:
         yield from machinery.look_inside()
         facts = machinery.facts()
         budget.layers = sum(model.conv2d + model.matmul for model in facts.models)
+        budget.operations = facts.operations
         eligible, declined = candidates.candidates(facts, self.orders.allowed)
         settled = set(self.orders.settled)
         self.untried = [candidate for candidate in eligible if candidate.id not in settled]

@@ -88,6 +88,7 @@ class LiveWatch(RunWatch):
         self._epoch_began = False
         self._step_s: list[float] = []
         self._shares: dict[str, float] = {}
+        self._operations = 0
         self._idle_share: float | None = None
         self._updates = op_shares.Updates()
         self.background = BackgroundCompile()
@@ -367,7 +368,8 @@ class LiveWatch(RunWatch):
         """Measure where the time of a step goes: the facts contain it from then on."""
         if self.tuning.state.kept:  # as it is now, not as it was
             self._waited_at = self.wait_s, time.perf_counter()
-        seconds = yield from op_shares.of_a_unit(self.checks)
+        operations = yield from op_shares.of_a_unit(self.checks)
+        seconds = operations.seconds
         taken = worker_load.share(self.job)
         if taken is not None:
             self._workers_share = self.agree(taken, "max")
@@ -378,6 +380,7 @@ class LiveWatch(RunWatch):
             seconds["optimizer"] = self._updates.seconds / self.units_per_step()
             shares = op_shares.shares(seconds, unit_s)
             self._shares = {kind: self.agree(share, "first") for kind, share in shares.items()}
+            self._operations = int(self.agree(float(operations.number), "max"))
         if self.job.device == "cuda":
             share = yield from idle.of_a_unit(
                 self.synchronized_clock,
@@ -403,6 +406,7 @@ class LiveWatch(RunWatch):
             wait_share=self.agree(wait_share, "max"),
             workers_share=self._workers_share,
             shares=self._shares,
+            operations=self._operations,
             idle_share=self._idle_share,
             noise=self._noise(),
         )

@@ -117,6 +117,7 @@ class JobNotes:
         step_s: float | None,
         wait_share: float | None,
         shares: dict[str, float] | None = None,
+        operations: int = 0,
         idle_share: float | None = None,
         noise: float | None = None,
         workers_share: float | None = None,
@@ -148,6 +149,7 @@ class JobNotes:
             wait_share=wait_share,
             workers_share=workers_share,
             shares=shares or {},
+            operations=operations,
             idle_share=idle_share,
             noise=noise,
         )

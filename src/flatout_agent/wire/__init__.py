@@ -267,7 +267,9 @@ class JobFacts:
     """Standard deviation of the log of the ratio of some steps' times to their neighbours'."""
     shares: dict[str, float] = field(default_factory=dict)
     """Share of the step that each kind of operation takes (products, convolutions, attention,
-    dropout, norms, softmax, embeddings, others, optimizer); empty if not measured."""
+    dropout, norms, softmax, embeddings, sparse, others, optimizer); empty if not measured."""
+    operations: int = 0
+    """Operations in the models' part of a step, forward and backward, or 0 if not counted."""
     idle_share: float | None = None
     """Share of the step in which the accelerator waits for the program, including its loader, or
     None if not measured."""

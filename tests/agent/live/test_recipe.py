@@ -421,6 +421,21 @@ def test_a_compiler_that_promises_more_than_the_recipe_does_not_wait_for_its_end
     assert {"allocator", "fused-optimizer", "gc-pause"} <= decided.keys(), "each has an answer"
 
 
+class Unrolled(Elementwise):
+    """A loop over time, which a compiler unrolls."""
+
+    def facts(self) -> wire.JobFacts:
+        return dataclasses.replace(super().facts(), operations=28_000)
+
+
+def test_a_compilation_of_minutes_is_not_begun() -> None:
+    program = Unrolled({"compile": 4.0, "allocator": 1.3})
+    tuning = tune(program, "compile", "allocator", budget_s=120.0)
+    assert kept(tuning) == ["allocator"]
+    decided = program.decided()["compile"]
+    assert decided.reason.startswith("no time left: it would take about 29"), decided.reason
+
+
 class Loading(Program):
     """Waits for its loader most of the time."""
 
