@@ -24,7 +24,7 @@ AVX512_BF16), and activations take half the memory and half the bandwidth.
 - bfloat16 is only emulated here: CPUs without AMX or AVX512_BF16, NVIDIA GPUs before Ampere, MPS
   before macOS 14.
 - The script opens its own autocast region, or the model is already in half precision.
-- The model is in float64 or complex: the script asks for that precision.
+- The model is in float64, or all its weights are complex: the script asks for that precision.
 - `nn.DataParallel` runs the model or a part of it on several GPUs, where it would be in float16.
 - The model has no linear, attention, recurrent or convolution layer.
 

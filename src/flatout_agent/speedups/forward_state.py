@@ -1,8 +1,8 @@
 """State that a model's forward pass may change besides its outputs, saved and restored.
 
-This is the buffers, the random state and the model's notes, which it stores on itself (a hidden
-state, a counter, a generator, a list of its last losses). Changes elsewhere (a file, a list of the
-program) are not tracked.
+This is the buffers, the random state, weights that it sets itself (a codebook that follows a moving
+average) and the model's notes, which it stores on itself (a hidden state, a counter, a generator, a
+list of its last losses). Changes elsewhere (a file, a list of the program) are not tracked.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Restore = Callable[[], None]
 NOT_NOTES = ("_parameters", "_buffers", "_modules", "_compiled_call_impl")
+MOST_FROZEN = 64 << 20
+"""Bytes of weights without a gradient that a forward pass may be writing to. More of them are those
+of a large model that is not trained."""
 DEEPEST = 3
 """Notes inside notes are followed to this depth."""
 
@@ -31,13 +34,18 @@ class SavedState:
     def __init__(self, models: list[torch.nn.Module]) -> None:
         modules = [module for model in models for module in model.modules()]
         visited: set[int] = set()
-        self._buffers = _contents([b for model in models for b in model.buffers()])
+        frozen = [p for model in models for p in model.parameters() if not p.requires_grad]
+        few = sum(p.numel() * p.element_size() for p in frozen) <= MOST_FROZEN
+        own = [b for model in models for b in model.buffers()] + (frozen if few else [])
+        self._buffers = _contents(own)
         self._notes = [_Notes(module, visited) for module in modules]
         self._random = random_state(models)
 
     def __call__(self) -> None:
+        for notes in self._notes:
+            notes.restore_weights()
         self._random()
-        self._buffers()
+        self._buffers()  # after the weights: it writes to their present memory
         for notes in self._notes:
             notes.restore()
 
@@ -156,6 +164,12 @@ class _Notes:
         self._tensors = _contents(list(_written_to(values, visited)))
         self._buffers = self._values["_buffers"]
         self._names: dict[str, Any] | None = dict(self._buffers)
+        self._weights = self._values["_parameters"]
+        self._own_weights: dict[str, Any] = {
+            name: (weight, None if weight is None else weight.data)
+            for name, weight in (self._weights.items() if type(self._weights) is dict else ())
+        }
+        """A ScriptModule has no dict of them, and sets none."""
         self._added: list[str] | None = None
         """Attributes to delete, or None for all new ones."""
 
@@ -169,9 +183,24 @@ class _Notes:
         self._held = [held for held in self._held if held.changed()]
         if self._names is not None and _same(self._buffers, self._names):
             self._names = None
+        self._own_weights = dict(self._set_weights())
+
+    def _set_weights(self) -> Iterator[tuple[str, Any]]:
+        """The weights that are others than before, or have other memory, as they were."""
+        for name, (weight, data) in self._own_weights.items():
+            same = self._weights.get(name) is weight
+            if not same or (weight is not None and _memory(weight) != _memory(data)):
+                yield name, (weight, data)
+
+    def restore_weights(self) -> None:
+        """Put the weights back that the forward pass has set."""
+        for name, (weight, data) in list(self._set_weights()):
+            self._weights[name] = weight
+            if weight is not None and _memory(weight) != _memory(data):
+                weight.data = data
 
     def restore(self) -> None:
-        """Put it back."""
+        """Put everything else back."""
         values, added = self._values, self._added
         if added is None:
             added = [name for name in values if name not in self._before and name not in NOT_NOTES]
@@ -298,6 +327,14 @@ def _written_to(values: list[Any], visited: set[int]) -> Iterator[torch.Tensor]:
             continue
         visited.add(id(tensor))
         yield tensor
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, tuple[int, ...]]:
+    """Where its elements are, or zeros if it is not a plain tensor."""
+    import torch
+
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_meta
+    return (tensor.data_ptr(), _strides(tensor)) if plain and _strides(tensor) else (0, ())
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, ...]:

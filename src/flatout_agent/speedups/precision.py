@@ -141,13 +141,17 @@ def _cpu_flags() -> frozenset[str]:
 
 
 def why_not_float32(model: torch.nn.Module) -> str | None:
-    """Why autocast must not wrap `model`, or None if all its parameters are float32."""
+    """Why autocast must not wrap `model`, or None if its parameters are float32.
+
+    Autocast leaves complex ones as they are, as in a Fourier neural operator.
+    """
     import torch
 
     dtypes = {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
-    if any(dtype.is_complex for dtype in dtypes):
-        return "the model has complex parameters, which autocast leaves as they are"
-    if torch.float64 in dtypes:
+    if dtypes == {torch.complex64}:
+        return "the model's parameters are complex, which autocast leaves as they are"
+    dtypes.discard(torch.complex64)
+    if not dtypes.isdisjoint({torch.float64, torch.complex128}):
         return "the model is in float64: the script asks for that precision"
     if dtypes and torch.float32 not in dtypes:
         return "the model is already in half precision"

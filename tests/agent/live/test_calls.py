@@ -375,6 +375,40 @@ def test_a_program_that_reuses_its_batch_is_refused_after_that():
     assert recorded.refusal == "its inputs are written to"
 
 
+class Codebook(nn.Module):
+    """A quantizer whose codes follow a moving average, which its forward pass takes."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.linear, self.way = nn.Linear(8, 8), way
+        self.codes = nn.Parameter(torch.randn(4, 8), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.linear(x)
+        near = torch.cdist(h, self.codes).argmin(1)
+        nearest = self.codes[near].detach()
+        moved = 0.9 * self.codes.data + 0.1 * h.detach().mean(0)
+        if self.way == "data":
+            self.codes.data = moved
+        elif self.way == "a new parameter":
+            self.codes = nn.Parameter(moved, requires_grad=False)
+        else:
+            self.codes.data.copy_(moved)
+        return h + (nearest - h).detach() * 0.5 + h * nearest
+
+
+@pytest.mark.parametrize("way", ["data", "a new parameter", "in place"])
+def test_weights_that_the_forward_pass_sets_are_those_of_the_call(way):
+    model = Codebook(way)
+    recorded = record(model, torch.sum, torch.randn(6, 8))
+    codes, after = model.codes, model.codes.detach().clone()
+    assert recorded.refusal is None
+    assert guard.reference(recorded) is not None
+    assert guard.reference(recorded) is not None, "a second time, too"
+    assert model.codes is codes
+    assert torch.equal(model.codes, after)
+
+
 def test_weights_that_were_stepped_are_refused():
     (x, y), model = vectors(), mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
