@@ -101,7 +101,8 @@ def test_a_run_has_a_history_and_its_output_is_as_without(folder: Path) -> None:
     steps = {step.step: step.loss for frame in frames for step in frame.jobs[0].recent_steps}
     assert steps
     assert all(loss is not None for loss in steps.values())
-    assert not [alert for frame in frames for alert in frame.alerts]
+    told = {alert.code for frame in frames for alert in frame.alerts}
+    assert told <= {"DISK001"}, "of the machine, which may have little room"
     assert "001" not in errors
     assert list((folder / "runtime/flatout").glob("*.rings")) == []
 
