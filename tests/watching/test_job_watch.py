@@ -91,7 +91,7 @@ def own(frame: Frame) -> Iterator[Any]:
 
 
 def test_a_run_has_a_history_and_its_output_is_as_without(folder: Path) -> None:
-    process = started("60", "0.05", "0")
+    process = started("60", "0.02", "0")
     out, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     assert out == "trained\n"
@@ -108,7 +108,7 @@ def test_a_run_has_a_history_and_its_output_is_as_without(folder: Path) -> None:
 
 
 def test_a_lost_loss_is_told_once_and_a_failure_is_in_the_history(folder: Path) -> None:
-    process = started("80", "0.05", "20", "CUDA error: out of memory")
+    process = started("80", "0.02", "20", "CUDA error: out of memory")
     out, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (1, "trained\n")
     told = [line for line in errors.splitlines() if "NAN001" in line]
