@@ -17,7 +17,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue")
 NODES = ("node1", "node2")
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 CONF = """\
 ClusterName=flatout
 SlurmctldHost={host}(127.0.0.1)

@@ -154,7 +154,7 @@ class Terminal:
         """Screen output, standard output and exit code."""
         while self.read():
             pass
-        output, _ = self.process.communicate(timeout=60)
+        output, _ = self.process.communicate(timeout=120)
         os.close(self.master)
         return self.seen.decode(), output.decode(), self.process.returncode
 

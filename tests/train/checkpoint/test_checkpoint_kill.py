@@ -144,7 +144,7 @@ def main(folder, kills, workers):
             os.kill(pid, signal.SIGCONT)
 
     def wait_until(true):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not true() and time.monotonic() < deadline:
             time.sleep(0.0005)
 

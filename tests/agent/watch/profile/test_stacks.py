@@ -16,7 +16,7 @@ from flatout_agent.watch import places
 from flatout_agent.watch.profile import stacks
 from flatout_agent.watch.profile.stacks import NONE, Evaluation, StackSampler
 
-LONGEST_S = 60.0
+LONGEST_S = 120.0
 """A busy machine takes longer for so many samples; a broken sampler never gets them."""
 ENOUGH = 30
 

@@ -30,7 +30,7 @@ def port() -> int:
 
 
 def scraped(port: int) -> Iterator[Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
         text = answer.read().decode()
     for family in text_string_to_metric_families(text):
         yield from family.samples
