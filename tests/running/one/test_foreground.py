@@ -43,7 +43,7 @@ sys.exit(5)
 
 def without(flatout: Flatout, *words: str, **options: object) -> subprocess.CompletedProcess[bytes]:
     """The same words given to Python itself."""
-    options = {"capture_output": True, "timeout": 60, "cwd": flatout.folder, **options}
+    options = {"capture_output": True, "timeout": 120, "cwd": flatout.folder, **options}
     return subprocess.run([sys.executable, *words], **options)
 
 

@@ -17,13 +17,14 @@ import pytest
 from flatout.nouns.ranks import RankFailure
 from flatout.running.one import foreground
 from flatout.running.one.command import resolve
+from flatout.running.ranks import hang
 from flatout.running.ranks.hang import HangSearch, RankHang
 from flatout.running.ranks.layout import RankLayout
 from flatout.running.ranks.started import RankLimits, StartedRanks, _Member
 from flatout_agent import wire
 from processes import under_orders
 from running.ranks.rank_programs import program
-from running.stand_in import Flatout
+from running.stand_in import DRIVER, Flatout
 from running.waiting import until
 
 pytestmark = [
@@ -31,6 +32,20 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="stacks on a signal"),
 ]
 RANKS = ("run", "--no-plan", "--no-trial", "--ranks", "2")
+PATIENT = DRIVER.replace(
+    "from flatout.__main__",
+    "import functools\n"
+    "from flatout.running.ranks import started\n"
+    "started.RankLimits = functools.partial(started.RankLimits, stacks_s=60.0, interrupt_s=60.0)\n"
+    "from flatout.__main__",
+)
+"""It waits for the stacks of ranks, and for their ends, however busy the machine is."""
+
+
+@pytest.fixture
+def flatout(flatout: Flatout) -> Flatout:
+    flatout.prefix[2] = PATIENT
+    return flatout
 
 
 def lines(done: subprocess.CompletedProcess[bytes]) -> list[str]:
@@ -299,6 +314,8 @@ train(6, 9)
         return look(search, *given) if hangs.exists() else None
 
     monkeypatch.setattr(HangSearch, "look", looks_then)
+    if "Event" in how:  # else it writes no stacks
+        monkeypatch.setattr(hang, "WAIT_S", 60.0)
     ended, failure = run_here(
         flatout, text, inject, monkeypatch, RankLimits(still_s=1.0, look_s=0.5)
     )
