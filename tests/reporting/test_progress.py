@@ -139,7 +139,7 @@ class Terminal:
         self.seen += data
         return bool(data)
 
-    def until(self, wanted: bytes, seconds: float = 60) -> None:
+    def until(self, wanted: bytes, seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while wanted not in self.seen:
             assert time.monotonic() < end and self.read(), self.seen[-500:]
