@@ -47,6 +47,13 @@ print("trained", flush=True)
 if len(sys.argv) > 4:
     raise RuntimeError(sys.argv[4])
 """
+PATIENT = """
+from flatout.watching import job_watch
+job_watch.JOIN_S = 60.0
+from flatout.__main__ import main
+main()
+"""
+"""`flatout`, which waits for its last look however busy the machine is."""
 pytestmark = pytest.mark.slow
 
 
@@ -61,7 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def started(*arguments: str) -> subprocess.Popen[str]:
     words = ["run", "--no-plan", "--python", forked.python(), "train.py", *arguments]
-    command = [sys.executable, "-m", "flatout", *words]
+    command = [sys.executable, "-c", PATIENT, *words]
     environ = dict(os.environ, OMP_NUM_THREADS="1")
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
