@@ -181,16 +181,20 @@ def check(done: Told, folder: Path, plan: Path) -> None:
     assert under_orders(str(folder)) == []
 
 
-REFUSES_AND_SAVES = SLOW_UNLESS_PAUSED.replace(
-    "model = nn",
-    """class Refuse(nn.Module):
+REFUSES_AND_SAVES = (
+    at_each_step(f"time.sleep(0 if {PAUSED} else 0.01)")
+    .replace(
+        "model = nn",
+        """class Refuse(nn.Module):
     def forward(self, x):
         if torch.is_autocast_enabled('cpu'):
             raise RuntimeError('no kernel for this type')
         return x
 log = open("out/log.txt", "w")
 model = nn""",
-).replace("nn.ReLU()", "nn.ReLU(), Refuse()")
+    )
+    .replace("nn.ReLU()", "nn.ReLU(), Refuse()")
+)
 REFUSES_AND_SAVES += """
     log.write(f"{step}\\n")
     if step % 20 == 0:
