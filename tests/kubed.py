@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -27,6 +26,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from ports import free_port
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 TOKEN, POOR = "of-the-administrator", "of-somebody"
@@ -46,12 +47,6 @@ def missing() -> str:
 def program(name: str) -> str | None:
     assets = os.environ.get("KUBEBUILDER_ASSETS", "")
     return shutil.which(name, path=assets) or shutil.which(name)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

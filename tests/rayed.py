@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from kubed import free_port
+from ports import free_port
 
 READY_S = 120.0
 SMALL = ("--num-cpus", "2", "--object-store-memory", "100000000", "--disable-usage-stats")

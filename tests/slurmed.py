@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ports import free_port
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue")
 NODES = ("node1", "node2")
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 CONF = """\
 ClusterName=flatout
 SlurmctldHost={host}(127.0.0.1)
@@ -82,7 +84,7 @@ class SlurmCluster:
         self.folder.chmod(0o755)
         (self.folder / "state").mkdir()
         host = socket.gethostname().partition(".")[0]
-        text = CONF.format(host=host, folder=self.folder, ports=_free_ports(3))
+        text = CONF.format(host=host, folder=self.folder, ports=[free_port() for _ in range(3)])
         self.conf.write_text(text)
         for number in range(2):  # Slurm looks whether the devices' files exist
             (self.folder / f"gpu{number}").touch()
@@ -177,15 +179,6 @@ def cluster(folder: Path) -> Iterator[SlurmCluster]:
         yield made
     finally:
         made.stop()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
-    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in servers]
-    for server in servers:
-        server.close()
-    return ports
 
 
 def _until(true, otherwise: str) -> None:  # type: ignore[no-untyped-def]

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ports import free_port
+
 PROGRAMS = ("sshd", "ssh", "ssh-keygen")
 SEARCH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 HOSTS = ("box1", "box2")
@@ -76,7 +78,7 @@ class SshMachines:
         known, config = [], []
         for index, name in enumerate(HOSTS):
             address = f"{self._subnet}.{index + 2}" if self.separate else f"127.0.0.{index + 2}"
-            port = 22 if self.separate else _free_port()
+            port = 22 if self.separate else free_port()
             own = self.folder / name
             (own / "home").mkdir(parents=True)
             _key(own / "host_key")
@@ -179,11 +181,6 @@ def _ip(*words: str) -> bool:
 def _key(path: Path) -> None:
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=LIMIT_S)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def _answers(address: str, port: int) -> None:

@@ -89,7 +89,7 @@ def test_same_losses_under_a_framework(run_agent, tmp_path, name):
 def test_a_module_run_by_name(run_agent, tmp_path):
     argv = ["-m", "pkg_module.train", "--steps", "5"]
     without = forked.bare(argv, JOBS, tmp_path)
-    run = run_agent(argv, cwd=JOBS)
+    run = run_agent(argv, cwd=JOBS, light=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, without.stdout, without.stderr)
 
 
@@ -126,7 +126,8 @@ for i in range(4):
     original = torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl
     print(i, original, torch.autograd.backward.__module__, "_compiled_call_impl" in vars(model))
 """)
-        ]
+        ],
+        light=True,
     )
     assert run.stdout.splitlines() == [
         "0 False flatout_agent.discover.discovery False",

@@ -66,11 +66,19 @@ def harness(root: Path, *words: str, **more: Any) -> subprocess.CompletedProcess
     )
 
 
+def test_it_finds_a_python_and_lists_every_part(root: Path) -> None:
+    done = harness(root, "--list")
+    assert done.returncode == 0, done.stderr
+    groups = dict(line.split(": ") for line in done.stdout.splitlines())
+    assert list(groups) == ["tests", "rates", "commands", "race"]
+    assert "table_mlp" in groups["race"]
+
+
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "group",
-    # The others' parts are the benchmarks themselves, which take minutes.
+    # Parts are the benchmarks themselves, which take minutes.
     ["race --only table_mlp", "tests", "rates", "commands", "race"],
 )
 def test_a_dry_run_walks_every_part(root: Path, tmp_path: Path, group: str) -> None:

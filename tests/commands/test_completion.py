@@ -92,7 +92,7 @@ def test_it_loads_nothing_expensive() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert "ENV002" in done.stdout.split()
     assert done.stderr.strip() == "[]"
@@ -103,7 +103,7 @@ def test_it_loads_nothing_expensive() -> None:
 def test_the_script_is_shown_and_installed(tmp_path: Path) -> None:
     command = f"{sys.executable} -m flatout --show-completion; true"
     shown = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60
+        ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120
     )
     assert "complete -o default -F _flatout_completion flatout" in shown.stdout
     command = f"{sys.executable} -m flatout --install-completion; true"
@@ -112,7 +112,7 @@ def test_the_script_is_shown_and_installed(tmp_path: Path) -> None:
         env={**os.environ, "HOME": str(tmp_path)},
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
     script = (tmp_path / ".bash_completions" / "flatout.sh").read_text()
     assert script.strip() == shown.stdout.strip()

@@ -24,7 +24,9 @@ from flatout.profiling import recording
 
 def flat(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "flatout", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120
+    )
 
 
 @pytest.mark.parametrize(

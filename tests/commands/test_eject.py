@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from flatout.__main__ import outcome
 from flatout.knowledge import boosts
 from flatout.nouns.identity import GpuIdentity, Identity
@@ -37,6 +38,17 @@ PLAN = Plan(
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def forks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment that is active has a Python that has imported torch."""
+    if not forked.POSSIBLE:
+        return
+    active = tmp_path_factory.mktemp("environment")
+    (active / "bin").mkdir()
+    (active / "bin" / "python").symlink_to(forked.python())
+    monkeypatch.setenv("VIRTUAL_ENV", str(active))
 
 
 def test_every_moment_has_a_place() -> None:
@@ -130,6 +142,8 @@ def ejected_script(
     return told.out, told.err
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("forks")
 def test_the_script_itself_is_changed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, told = ejected_script(here, capsys, SCRIPT)
     assert (here / "train.py").read_text() == SCRIPT
@@ -151,6 +165,8 @@ def test_the_script_itself_is_changed(here: Path, capsys: pytest.CaptureFixture[
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("forks")
 def test_what_fails_in_the_changed_script_stays_a_template(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,7 +63,7 @@ def test_a_folder_and_a_pipe(flat: Flatout, tmp_path: Path) -> None:
 def test_a_pipe_into_a_process_that_prints_chinese() -> None:
     command = [sys.executable, "-m", "flatout", "explain", "--lang", "zh"]
     done = subprocess.run(
-        command, input=KILLED, capture_output=True, encoding="utf-8", check=False, timeout=60,
+        command, input=KILLED, capture_output=True, encoding="utf-8", check=False, timeout=120,
         env={**os.environ, "LANG": "C.UTF-8", "LC_ALL": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

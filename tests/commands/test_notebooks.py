@@ -15,6 +15,9 @@ from measuring.programs import WITH_COMPILER
 pytestmark = pytest.mark.slow
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.py"))
+FRAMEWORKS = [notebook for notebook in NOTEBOOKS if notebook.stem.startswith("with_")]
+"""Importing what these need takes longer than all the others."""
+PLAIN = [notebook for notebook in NOTEBOOKS if notebook not in FRAMEWORKS]
 EMPTY = "import flatout; flatout.live(plan='empty.toml');"
 MODEL = WITH_COMPILER.replace("import gc,", "import gc, glob,").split("for step in")[0]
 TUNED = "flatout.live(only=['gc-pause'])"
@@ -35,15 +38,13 @@ def installed(notebook: Path) -> bool:
     return all(importlib.util.find_spec(name) is not None for name in needed)
 
 
-@pytest.fixture(scope="module")
-def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[list[Any]]]]:
+def outputs(folder: Path, notebooks: list[Path]) -> dict[str, list[list[list[Any]]]]:
     """Outputs of each notebook without flatout, and under a plan that switches nothing on.
 
     All in one kernel, which imports flatout after the last notebook without it.
     """
-    folder = tmp_path_factory.mktemp("notebooks")
     (folder / "empty.toml").write_text("version = 1\n[boosts]\n")
-    here = [notebook for notebook in NOTEBOOKS if installed(notebook)]
+    here = [notebook for notebook in notebooks if installed(notebook)]
     words: list[str] = []
     around = [("", "import sys; 'flatout' in sys.modules"), (EMPTY, "flatout.live(False)")]
     for before, after in around:
@@ -58,10 +59,30 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[li
     return taken
 
 
-@pytest.mark.parametrize("name", [notebook.stem for notebook in NOTEBOOKS])
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[list[Any]]]]:
+    return outputs(tmp_path_factory.mktemp("notebooks"), PLAIN)
+
+
+@pytest.fixture(scope="module")
+def framed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[list[Any]]]]:
+    return outputs(tmp_path_factory.mktemp("frameworks"), FRAMEWORKS)
+
+
+@pytest.mark.parametrize("name", [notebook.stem for notebook in PLAIN])
 def test_a_notebook_prints_the_losses_that_it_prints_without_flatout(
     name: str, executed: dict[str, list[list[list[Any]]]]
 ) -> None:
+    assert_alike(name, executed)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [notebook.stem for notebook in FRAMEWORKS])
+def test_so_does_one_with_a_framework(name: str, framed: dict[str, list[list[list[Any]]]]) -> None:
+    assert_alike(name, framed)
+
+
+def assert_alike(name: str, executed: dict[str, list[list[list[Any]]]]) -> None:
     if name not in executed:
         pytest.skip("what it needs is not installed")
     alone, under = executed[name]
@@ -89,7 +110,13 @@ gc.collect()
 print([reference() is None for reference in dead])
 """
 FEW = LOOP.replace("100_000", "60")
-COLLECTING = FEW.replace("# at each step", "gc.collect()")
+COLLECTING = f"""
+gc.collect()
+gc.freeze()  # else each collection looks at all that the kernel has imported
+lists = [[] for _ in range(100_000)]
+{FEW.replace("# at each step", "gc.collect()")}
+gc.unfreeze()
+"""
 """It has one fault that no busy machine hides."""
 BEFORE_AND_AFTER = "weights = model[0].weight.detach().clone(), torch.get_rng_state()"
 AS_BEFORE = """

@@ -75,10 +75,8 @@ def test_json_findings_files_and_exit_code(flat: Flatout, tmp_path: Path) -> Non
     document = json.loads(done.stdout)
     assert document["schema"] == "flatout.profile/1"
     (line,) = [n for n, t in enumerate(COLLECTS.splitlines(), 1) if t.endswith("# COLLECT")]
-    found = [f for f in document["findings"] if f["code"] == "HOST003"]
-    assert [(f["where"], f["gain"]["predicted"] > 1.5) for f in found] == [
-        (f"train.py:{line}", True)
-    ]
+    places = {(found["code"], found["where"]): found["gain"] for found in document["findings"]}
+    assert places["HOST003", f"train.py:{line}"]["predicted"] > 1
     assert sum(part["ms"] for part in document["anatomy"]) == pytest.approx(
         document["step_ms"], rel=0.01
     )

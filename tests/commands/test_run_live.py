@@ -49,11 +49,16 @@ def test_what_is_faster_is_told_kept_and_written(tmp_path: Path) -> None:
     (report,) = (tmp_path / ".flatout").rglob("report.html")
     assert "While it trained" in report.read_text()
 
-    again = live(tmp_path, "--json", "--only", "gc-pause", "train.py")
-    document = json.loads(again.stdout)
+
+@pytest.mark.thorough
+def test_a_plan_is_taken_as_it_is_and_looked_at_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLOW_UNTIL_DECIDED)
+    (tmp_path / "flatout.toml").write_text("version = 1\n[boosts.gc-pause]\n")
+    done = live(tmp_path, "--json", "--only", "gc-pause", "train.py")
+    document = json.loads(done.stdout)
     (row,) = (row for row in document["live"]["trials"] if row["tried"] == "gc-pause")
-    assert row["reason"].startswith("in the plan"), "taken as it is, looked at once"
-    assert document["live"]["speedup"] > 1.5
+    assert row["reason"].startswith("in the plan")
+    assert document["live"]["speedup"] > 1
 
 
 ENDINGS = {

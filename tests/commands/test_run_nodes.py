@@ -18,7 +18,10 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="signals, /proc"),
 ]
-SHORT = ("40", "0")
+STEPS = 200
+"""So many that a signal comes long before the last, however late it is."""
+SHORT = (str(STEPS), "0")
+SLOW = (str(STEPS), "0.1")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     (folder / "train.py").write_text(resuming.program())
     out, err = forked.start(["train.py", *SHORT], folder, environ()).communicate(timeout=240)
     losses = resuming.losses(out)
-    assert len(losses) == 40, err
+    assert len(losses) == STEPS, err
     return losses
 
 
@@ -37,21 +40,21 @@ def test_two_nodes_save_when_one_is_warned_and_one_machine_goes_on(
 ) -> None:
     """Two nodes, warned: exit code 75; then two ranks, ended by SIGTERM; then one process."""
     (tmp_path / "train.py").write_text(resuming.program())
-    nodes = two_nodes(tmp_path, script=("train.py", "40", "0.2"))
+    nodes = two_nodes(tmp_path, script=("train.py", *SLOW))
     until(lambda: "step 6 " in said(tmp_path))
     nodes[1].send_signal(signal.SIGUSR1)
     errors = ended(nodes, [75, 75])
     assert "ended first" not in "".join(errors)
     warned_at = max(resuming.losses(said(tmp_path)))
-    assert 6 <= warned_at < 40
+    assert 6 <= warned_at < STEPS
 
-    ranks = start(tmp_path, "--no-trial", "--ranks", "2", "train.py", "40", "0.2")
+    ranks = start(tmp_path, "--no-trial", "--ranks", "2", "train.py", *SLOW)
     until(lambda: f"step {warned_at + 4} " in said(tmp_path))
     ranks.send_signal(signal.SIGTERM)
     (error,) = ended([ranks], [143])
     assert "ended first" not in error
     ended_at = max(resuming.losses(said(tmp_path)))
-    assert warned_at + 4 <= ended_at < 40
+    assert warned_at + 4 <= ended_at < STEPS
 
     last = start(tmp_path, "--nodes", "1", "--ranks", "1", "train.py", *SHORT)
     ended([last], [0])
@@ -61,7 +64,7 @@ def test_two_nodes_save_when_one_is_warned_and_one_machine_goes_on(
         f"from {warned_at}",
         f"from {ended_at}",
     ]
-    assert output.count("step ") == 40
+    assert output.count("step ") == STEPS
     assert resuming.losses(output) == alone
 
 

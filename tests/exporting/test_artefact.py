@@ -159,7 +159,7 @@ def serving(folder: Path) -> Iterator[HTTPConnection]:
         try:
             assert process.stdout is not None
             address = process.stdout.readline().rpartition("/")[2]
-            yield HTTPConnection(address.strip(), timeout=60)
+            yield HTTPConnection(address.strip(), timeout=120)
         finally:
             process.kill()
 

@@ -91,7 +91,7 @@ json.dump({"code": code, "loaded": list(sys.modules)}, sys.stderr)
 
 def fresh(code: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -127,11 +127,11 @@ def test_a_program_in_a_fork_hears_signals_and_ends_with_its_starter(tmp_path: P
         starter.send_signal(signal.SIGUSR1)
         assert starter.stdout.readline() == "warned\n"
         starter.kill()
-    assert psutil.wait_procs([program], timeout=60)[1] == []
+    assert psutil.wait_procs([program], timeout=120)[1] == []
     process = forked.start(["train.py"], tmp_path, os.environ)
     program = psutil.Process(process.pid)
     process.kill()
-    assert psutil.wait_procs([program], timeout=60)[1] == []
+    assert psutil.wait_procs([program], timeout=120)[1] == []
 
 
 def test_a_law_names_all_that_break_it() -> None:

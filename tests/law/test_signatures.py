@@ -37,11 +37,11 @@ def _mangling() -> ModuleType:
 
 
 MANGLING = _mangling()
-SHARES = 3
+SHARES = 6
 each_share = pytest.mark.parametrize(
     "share", [0, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(1, SHARES))]
 )
-"""A third of all cases, of every signature and every kind of damage some."""
+"""A sixth of all cases, of every signature and every kind of damage some."""
 
 
 def top(explained: Explained) -> str:

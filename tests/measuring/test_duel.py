@@ -108,7 +108,6 @@ def test_windows_in_turn(fought: Fought) -> None:
     assert 12 <= len(turns) <= 14 and min(turns[-10:]) >= 3, order
 
 
-@pytest.mark.thorough
 def player(step_s: float, **late_s: float) -> duel._Player:
     """A program of ten warm-up steps and three windows of ten steps; late: the seconds of steps."""
     made = duel._Player(cast(TrialProcess, None))
@@ -157,7 +156,7 @@ def test_on_a_crowded_device_only_one_of_them_is_there_at_a_time(tmp_path: Path)
         ),
         pytest.param(
             "if step == 9: time.sleep(600)",
-            4.0,
+            2.0,
             "the time limit was reached",
             marks=pytest.mark.slow,
         ),

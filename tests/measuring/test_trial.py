@@ -43,6 +43,12 @@ class HangClock:
         time.sleep(seconds)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has ended its trial vanishes in its own time."""
+    monkeypatch.setattr(trial, "QUIET_EXIT_S", 120.0)
+
+
 def bench(folder: Path, text: str, python: str | None = None) -> Bench:
     script = folder / "train.py"
     script.write_text(text)

@@ -20,7 +20,7 @@ from flatout.probing import conversation, interpreter
 from probing.fake_packages import CUDA_TORCH, CUDA_VERSION, bare, gone, install, site
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and shell scripts")
-ENOUGH_S = 60.0
+ENOUGH_S = 120.0
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),

@@ -18,6 +18,8 @@ from flatout.probing.machine import look, merged
 from machines.healthy import gpu
 from probing.fake_packages import bare
 
+LONG_S = 100.0
+"""So long that no source is late, however busy the machine is."""
 CARD = Gpu(
     vendor="nvidia",
     pci_address="0000:21:00.0",
@@ -73,7 +75,7 @@ def test_a_source_that_fails_is_told_and_hurts_no_other(
 ) -> None:
     monkeypatch.setattr(cpu, "cpu", fails)
     monkeypatch.setattr(disk, "disks", fails)
-    found = look(python)
+    found = look(python, limit_s=LONG_S)
     assert sorted(found.unread) == [
         "cpu: RuntimeError: stale handle",
         "disks: RuntimeError: stale handle",
@@ -107,11 +109,11 @@ def test_a_hanging_source_does_not_keep_the_program_from_ending(python: str) -> 
 def test_no_interpreter(ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if ask == "start":
         monkeypatch.setattr(interpreter, "start", lambda python, deep: fails())
-        found = look(sys.executable)
+        found = look(sys.executable, limit_s=LONG_S)
         assert found.interpreter is None
         assert "python: RuntimeError: stale handle" in found.unread
     else:
-        found = look("/no/such/python")
+        found = look("/no/such/python", limit_s=LONG_S)
         assert found.interpreter is not None
         assert found.interpreter.error
 
@@ -120,7 +122,7 @@ def test_a_late_driver_is_told(python: str, monkeypatch: pytest.MonkeyPatch) -> 
     driver = Driver(vendor="nvidia", version="580.95.05")
     answer = nvidia.Nvidia(None, None, driver, "NVML did not answer within 8 s")
     monkeypatch.setattr(nvidia, "nvidia", lambda limit_s: answer)
-    found = look(python)
+    found = look(python, limit_s=LONG_S)
     assert "nvidia: NVML did not answer within 8 s" in found.unread
     assert found.driver("nvidia") == driver
     assert found.gpu_pairs is None

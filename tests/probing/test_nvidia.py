@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import time
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pynvml
@@ -159,30 +159,36 @@ def test_garbage_in_the_kernel_s_files_is_none(places: NvidiaPaths) -> None:
     assert found.driver.installed_version is None
 
 
-def asleep(library: str) -> Nvml:
-    return Nvml([consumer()], {library: lambda *_: time.sleep(2)})
+@pytest.fixture
+def asleep() -> Iterator[Callable[[str], Nvml]]:
+    """A driver in which this function does not return before the test is over."""
+    over = threading.Event()
+    yield lambda function: Nvml([consumer()], {function: lambda *_: over.wait(300)})
+    over.set()
 
 
-@pytest.mark.slow
-def test_a_driver_that_is_slow_is_not_called_broken(places: NvidiaPaths) -> None:
+def test_a_driver_that_is_slow_is_not_called_broken(
+    places: NvidiaPaths, asleep: Callable[[str], Nvml]
+) -> None:
     places.kernel.write_text(CLOSED)
     programs = Programs(ProgramAnswer(RTX_4090, 0))
-    found = nvidia.nvidia(asleep("nvmlInit"), programs, with_smi(places), limit_s=0.4)
+    found = nvidia.nvidia(asleep("nvmlInit"), programs, with_smi(places), limit_s=0.04)
     assert (found.gpus, found.pairs) == (None, None)
-    assert found.late == "NVML did not answer within 0.3 s"
+    assert found.late == "NVML did not answer within 0.03 s"
     assert found.driver is not None
     assert found.driver.kernel_version == "550.107.02"
     assert (found.driver.nvml_error, found.driver.smi_error) == (None, None)
     assert "nvidia-smi" not in programs.asked
 
 
-@pytest.mark.slow
-def test_a_driver_that_hangs_is_told(places: NvidiaPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia, "HANGS_AFTER_S", 0.2)
+def test_a_driver_that_hangs_is_told(
+    places: NvidiaPaths, asleep: Callable[[str], Nvml], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvidia, "HANGS_AFTER_S", 0.02)
     library = asleep("nvmlDeviceGetHandleByIndex")
-    found = nvidia.nvidia(library, Programs(), with_smi(places), limit_s=0.4)
+    found = nvidia.nvidia(library, Programs(), with_smi(places), limit_s=0.04)
     assert found.driver is not None
-    assert found.driver.nvml_error == "did not answer within 0.3 s"
+    assert found.driver.nvml_error == "did not answer within 0.03 s"
     assert found.driver.smi_error == "not run: NVML hangs"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from probing.nvml.fake import GIB, Nvml
 
 
 def busy(pid: int, bus: int = 1, **more: Any) -> dict[str, Any]:
-    clocks = iter([1000, 1400, *[1200] * 1000])
+    clocks = itertools.chain([1000, 1400], itertools.repeat(1200))
     return {
         "nvmlDeviceGetName": "NVIDIA H200",
         "nvmlDeviceGetUUID": f"GPU-{bus}",

@@ -18,6 +18,12 @@ HEADER = "#ifndef X\n#define CUDA_VERSION 11080\n"
 NVCC_SAYS = "#!/bin/sh\necho 'Cuda compilation tools, release 10.1, V10.1.243'\n"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler has a second to answer, and a busy machine may need longer."""
+    monkeypatch.setattr(toolkits, "STARTING_S", 120.0)
+
+
 def program(root: Path, name: str, text: str = "#!/bin/sh\nexit 1\n") -> str:
     """An executable file; its folder."""
     path = plant(root, {name: text}) / name
@@ -67,11 +73,14 @@ def test_a_link_on_path(tmp_path: Path) -> None:
     assert told == (CudaToolkit(str(tmp_path / "opt/cuda"), "10.1", 0),)
 
 
-def test_nvcc_is_started_only_where_no_file_tells(tmp_path: Path) -> None:
+def test_nvcc_is_started_only_where_no_file_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started = f"#!/bin/sh\ntouch {tmp_path}/started\n"
     folder = program(tmp_path, "usr/local/cuda-12.4/bin/nvcc", started)
     assert look(tmp_path, folder)[0].version == "12.4"
     assert not (tmp_path / "started").exists()
+    monkeypatch.setattr(toolkits, "STARTING_S", 0.1)
     hangs = program(tmp_path, "tools/bin/nvcc", "#!/bin/sh\nsleep 60\n")
     assert look(tmp_path / "empty", hangs) == (CudaToolkit(str(tmp_path / "tools"), None, 0),)
 

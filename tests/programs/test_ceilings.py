@@ -34,6 +34,7 @@ def told(python: str, **changes: Any) -> list[dict[str, Any]]:
     return [json.loads(line.partition(MARK)[2]) for line in lines]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_one_ceiling_from_a_real_process() -> None:
     said = told(sys.executable, wanted=["launch-latency", "matmul-cpu-fp32"], budget_s=20.0)

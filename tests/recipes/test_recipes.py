@@ -86,6 +86,7 @@ def test_recipe_tells_its_options(recipes: Path, name: str) -> None:
     assert "--small" in done.stdout
 
 
+@pytest.mark.thorough
 def test_resnet_trains(recipes: Path) -> None:
     accuracy, printed = train(recipes, "resnet50", 50)
     assert 0 <= accuracy <= 1

@@ -78,7 +78,7 @@ def visited(browser: Any, path: Path, width: int = 1200, scheme: str = "light") 
     browser.get_log("performance")
     browser.get(path.as_uri())
     drawn = "return document.documentElement.hasAttribute('data-drawn')"
-    WebDriverWait(browser, 60).until(lambda it: it.execute_script(drawn))
+    WebDriverWait(browser, 120).until(lambda it: it.execute_script(drawn))
     return path.as_uri()
 
 

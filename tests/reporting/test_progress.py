@@ -139,7 +139,7 @@ class Terminal:
         self.seen += data
         return bool(data)
 
-    def until(self, wanted: bytes, seconds: float = 60) -> None:
+    def until(self, wanted: bytes, seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while wanted not in self.seen:
             assert time.monotonic() < end and self.read(), self.seen[-500:]
@@ -154,7 +154,7 @@ class Terminal:
         """Screen output, standard output and exit code."""
         while self.read():
             pass
-        output, _ = self.process.communicate(timeout=60)
+        output, _ = self.process.communicate(timeout=120)
         os.close(self.master)
         return self.seen.decode(), output.decode(), self.process.returncode
 

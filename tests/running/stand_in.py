@@ -65,7 +65,7 @@ class Flatout:
         return subprocess.Popen(self.argv(*words), cwd=self.folder, **{**pipes, **options})
 
     def run(self, *words: str, **options: object) -> subprocess.CompletedProcess[bytes]:
-        options = {"capture_output": True, "timeout": 60, "cwd": self.folder, **options}
+        options = {"capture_output": True, "timeout": 120, "cwd": self.folder, **options}
         return subprocess.run(self.argv(*words), **options)
 
     def runs(self) -> list[Path]:

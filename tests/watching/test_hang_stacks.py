@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from agent_paths import INJECT
 from flatout.running.one.ring import Ring, rings
 from flatout.watching import hang_stacks
@@ -40,7 +42,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     environ[wire.ORDERS_ENV] = str(tmp_path / "orders.json")
     processes = [
         subprocess.Popen(
-            [sys.executable, str(tmp_path / "train.py"), steps],
+            [forked.python(), str(tmp_path / "train.py"), steps],
             env=environ | {"RANK": str(rank), "WORLD_SIZE": "2"},
             stdout=subprocess.PIPE,
             text=True,
@@ -63,11 +65,15 @@ def test_two_ranks(tmp_path: Path) -> None:
         assert text.count('train.py", line 9') == 2
         assert hang_stacks.write(text, str(tmp_path)) == str(tmp_path / "stacks.txt")
         assert hang_stacks.write(text, str(tmp_path / "gone")) is None
+        for rank in ranks:
+            os.kill(rank.ring.header.pid, signal.SIGKILL)
+        for process in processes:  # which ends as the program does
+            process.wait(timeout=120)
+        assert hang_stacks.collect(ranks) == ""  # nobody is there to be asked
     finally:
         for process in processes:
             process.kill()
             process.communicate()
-    assert hang_stacks.collect(ranks) == ""  # nobody is there to be asked
 
 
 def test_a_program_that_the_job_starts_does_not_take_its_rank(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,6 +47,13 @@ print("trained", flush=True)
 if len(sys.argv) > 4:
     raise RuntimeError(sys.argv[4])
 """
+PATIENT = """
+from flatout.watching import job_watch
+job_watch.JOIN_S = 60.0
+from flatout.__main__ import main
+main()
+"""
+"""`flatout`, which waits for its last look however busy the machine is."""
 pytestmark = pytest.mark.slow
 
 
@@ -60,7 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def started(*arguments: str) -> subprocess.Popen[str]:
     words = ["run", "--no-plan", "--python", forked.python(), "train.py", *arguments]
-    command = [sys.executable, "-m", "flatout", *words]
+    command = [sys.executable, "-c", PATIENT, *words]
     environ = dict(os.environ, OMP_NUM_THREADS="1")
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
@@ -91,7 +99,7 @@ def own(frame: Frame) -> Iterator[Any]:
 
 
 def test_a_run_has_a_history_and_its_output_is_as_without(folder: Path) -> None:
-    process = started("60", "0.05", "0")
+    process = started("60", "0.02", "0")
     out, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     assert out == "trained\n"
@@ -101,13 +109,14 @@ def test_a_run_has_a_history_and_its_output_is_as_without(folder: Path) -> None:
     steps = {step.step: step.loss for frame in frames for step in frame.jobs[0].recent_steps}
     assert steps
     assert all(loss is not None for loss in steps.values())
-    assert not [alert for frame in frames for alert in frame.alerts]
-    assert "001" not in errors
+    told = {alert.code for frame in frames for alert in frame.alerts}
+    assert told <= {"DISK001"}, "of the machine, which may have little room"
+    assert set(re.findall(r"[A-Z]+001", errors)) <= {"DISK001"}
     assert list((folder / "runtime/flatout").glob("*.rings")) == []
 
 
 def test_a_lost_loss_is_told_once_and_a_failure_is_in_the_history(folder: Path) -> None:
-    process = started("80", "0.05", "20", "CUDA error: out of memory")
+    process = started("80", "0.02", "20", "CUDA error: out of memory")
     out, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (1, "trained\n")
     told = [line for line in errors.splitlines() if "NAN001" in line]

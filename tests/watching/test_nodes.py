@@ -69,7 +69,7 @@ def test_several_nodes_in_one_frame(network: Path) -> None:
     assert "dead: ssh: connect to host dead port 22: No route to host" in notes
     assert "without: flatout is not there" in notes
     assert "newer: it is written in flatout.monitor/99" in notes
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while any(alive(pid) for _, pid in processes(network)):  # none is left behind
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -20,7 +20,7 @@ from flatout.watching import notices
 from flatout.watching.notices import Notices
 from reporting.monitor import frames
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 ALERT = frames.alert()
 RECEIVE = """
 import json, os, sys

@@ -26,7 +26,7 @@ from flatout_programs.tell import MARK
 
 OWN = "FLATOUT_"
 POLL_S = 0.05
-LAST_WORDS_S = 0.3
+LAST_WORDS_S = 1.0
 """How long to wait for lines left in the pipe by a program that ended."""
 
 _left_behind: list[subprocess.Popen[bytes]] = []
@@ -159,7 +159,7 @@ class Conversation:
     def how_it_ended(self) -> str:
         """How it ended, in words, with the last line of its error stream."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
+            self._process.wait(5.0)
         self._readers[1].join(LAST_WORDS_S)
         last = next((line for line in reversed(self._errors) if line.strip()), "").strip()
         code = self._process.returncode

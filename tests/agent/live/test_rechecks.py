@@ -153,6 +153,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_two_real_ranks_look_together(tmp_path):
     for rank in "01":

@@ -14,6 +14,12 @@ from flatout_agent import wire
 from flatout_agent.process import crash_scene
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash is looked at for a second, and a busy machine may need longer."""
+    monkeypatch.setattr(crash_scene, "LIMIT_S", 120.0)
+
+
 def scene(fail: Callable[[], Any]) -> wire.CrashScene:
     with pytest.raises(Exception) as raised:
         fail()

@@ -80,7 +80,7 @@ def both(
     return alone, together
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "framework"),
     [("accelerate_loop", "accelerate"), ("fabric_loop", "fabric")],

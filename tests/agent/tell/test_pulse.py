@@ -163,7 +163,7 @@ def test_a_fork_that_trains_has_a_ring_of_its_own(tmp_path: Path) -> None:
 def test_a_hung_program_tells_its_line_and_leaves_its_ring_when_killed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(HANG)
     program = subprocess.Popen(
-        [sys.executable, str(tmp_path / "train.py")],
+        [forked.python(), str(tmp_path / "train.py")],
         env=environment(tmp_path),
         stdout=subprocess.PIPE,
         text=True,
@@ -174,15 +174,16 @@ def test_a_hung_program_tells_its_line_and_leaves_its_ring_when_killed(tmp_path:
         (path,) = rings(tmp_path / "pulse")
         ring = Ring(path)
         if sys.platform.startswith("linux"):
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while "line 11" not in stacks.read(ring) and time.monotonic() < deadline:
                 assert stacks.request(ring)  # again: it may not have come to that line yet
                 time.sleep(0.2)
             assert 'train.py", line 11' in stacks.read(ring)
         assert program.poll() is None
+        os.kill(ring.header.pid, signal.SIGKILL)
+        assert program.wait(timeout=120) == -signal.SIGKILL  # as the program
     finally:
-        program.send_signal(signal.SIGKILL)
-        program.wait()
+        program.kill()
         program.communicate()
     assert len(ring.new()) == 3
     assert not ring.ended

@@ -34,7 +34,7 @@ def train(steps):
     for _ in range(steps):
         step((torch.ones(4, 2), torch.ones(4, 1)))
 """
-KILLED = "train(3)\nprint(flush=True)\nimport time\ntime.sleep(60)\n"
+KILLED = "train(3)\nprint(flush=True)\nimport time\ntime.sleep(600)\n"
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_it_waits_at_each_gate(run_agent, tmp_path):
     def open_gates() -> None:
         folder = tmp_path / "gated"
         for number, text in ((wire.FIRST_GATE, "6"), (0, ""), (1, "7"), (2, "")):
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while time.monotonic() < deadline:
                 told = [p.read_text() for p in folder.glob("*.jsonl")] if folder.exists() else []
                 if any(f'"number":{number},' in text and '"gate"' in text for text in told):

@@ -142,7 +142,7 @@ def test_pods_start_again_where_one_is_taken_away(there: There) -> None:
         now = {pod["metadata"]["uid"] for pod in there.pods(name)}
         assert len(now - first) == 2
         assert there.launch("--cancel", name).returncode == 0
-        rest, errors = process.communicate(timeout=60)
+        rest, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "was cancelled" in errors, rest
     there.wait(lambda: not there.pods(name))

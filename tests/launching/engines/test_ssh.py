@@ -21,6 +21,7 @@ from launched import PROGRAM, LaunchCalls, losses, wait_for
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.slow,
+    pytest.mark.thorough,  # daemons, and several starts of torch: a quarter of a minute
     pytest.mark.flaky(reruns=1),  # daemons have time limits of their own
     pytest.mark.skipif(bool(sshed.missing()), reason=sshed.missing()),
 ]
@@ -79,7 +80,6 @@ def test_losses_of_two_machines_are_those_of_one_process(
     no_orphans(machines)
 
 
-@pytest.mark.thorough
 def test_where_one_dies_all_end_and_it_is_named(
     launch: LaunchCalls, machines: sshed.SshMachines, words: tuple[str, ...]
 ) -> None:
@@ -98,7 +98,6 @@ def test_where_one_dies_all_end_and_it_is_named(
     no_orphans(machines)
 
 
-@pytest.mark.thorough
 def test_interrupted_it_goes_on_and_ends_when_asked(
     launch: LaunchCalls, machines: sshed.SshMachines, words: tuple[str, ...]
 ) -> None:
@@ -125,19 +124,13 @@ def test_interrupted_it_goes_on_and_ends_when_asked(
     assert "step 3 " in followed.stdout
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("more", "message", "step"),
     [
         (("--hosts", "box1,nobox.invalid"), "there is no machine of that name", "spelling"),
         (("--python", "/no/python"), "there is no /no/python", "--python /path/to/python"),
         (("--gpus", "64"), "has ", "--ranks N"),
-        pytest.param(
-            ("--set", "leader=192.0.2.1"),
-            "box2 does not reach box1 at 192.0.2.1",
-            "firewall",
-            marks=pytest.mark.thorough,  # it tries for ten seconds
-        ),
+        (("--set", "leader=192.0.2.1"), "box2 does not reach box1 at 192.0.2.1", "firewall"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_sent(
@@ -153,7 +146,6 @@ def test_what_cannot_be_is_said_before_anything_is_sent(
     assert step in done.stderr.partition("next: ")[2]
 
 
-@pytest.mark.thorough
 def test_keys_that_do_not_fit_are_explained(
     launch: LaunchCalls, machines: sshed.SshMachines, words: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -92,7 +92,7 @@ def test_with_macmon(line: object, busy: float, heat_c: float | None, tmp_path: 
     mac = Mac()
     sampler = AppleSampler(mac, macmon(tmp_path, [line]))
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while (gpu := sampler.samples(100.0)[0]).power_w is None:
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -344,7 +344,7 @@ def test_a_process_with_what_it_started() -> None:
     process = subprocess.Popen([sys.executable, "-c", parent])
     tree = TreeUse(process.pid)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             tree._family_s = None
             cores, memory, pids = tree.read()
@@ -370,7 +370,7 @@ def test_whether_a_process_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert pids.alive(process.pid) is True
         process.kill()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while pids.alive(process.pid) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert pids.alive(process.pid) is False  # a zombie
@@ -390,7 +390,7 @@ def test_a_program_in_a_terminal_that_waits_for_its_user(code: str) -> None:
         [sys.executable, "-c", code], stdin=terminal, stdout=terminal, stderr=terminal
     ) as process:
         os.close(terminal)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not waits_for_input(process.pid) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert waits_for_input(process.pid)
@@ -405,7 +405,7 @@ def test_a_process_that_waits_for_its_user() -> None:
     works = [sys.executable, "-c", "import time; time.sleep(600)"]
     for command, expected in ((waits, True), (works, False)):
         with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             state = ""
             while state != "S" and time.monotonic() < deadline:  # until it waits for something
                 time.sleep(0.5)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from flatout.probing.live.macmon import Macmon, figures
 from probing.live.fake_macmon import NEW, OLD, macmon, pids
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 KNOWN = {
     "utilization": 0.75,
     "scaled": 0.25,

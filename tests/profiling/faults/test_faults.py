@@ -83,6 +83,7 @@ def test_faults_are_named_with_their_lines(faults: str, tmp_path: Path) -> None:
         assert found[code]["gain"]["reason"]
 
 
+@pytest.mark.thorough
 def test_faults_of_the_loop(tmp_path: Path) -> None:
     faults = {
         "forward-unused": "LOOP016",

@@ -131,7 +131,7 @@ def test_filled_arrays_hold_random_values_everywhere(here: Setup) -> None:
 def test_memory(here: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "CPU_BYTES", 2**25)
     monkeypatch.setattr(Setup, "cache_bytes", lambda self, device: 2**20)
-    assert 0.5 < best(here, memory, "memory-cpu") < 2000  # GB/s
+    assert 0.01 < best(here, memory, "memory-cpu") < 20_000  # GB/s
 
 
 @pytest.mark.parametrize("name", memory.ARRAYS)

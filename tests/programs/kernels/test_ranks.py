@@ -49,6 +49,7 @@ def test_quick_leaves_it_out_unless_it_is_asked_for() -> None:
     assert setup().has_time_for(kernel)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_two_processes_over_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ranks.LARGE, "gloo", ranks.MIB)

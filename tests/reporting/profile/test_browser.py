@@ -213,7 +213,7 @@ def share_of_the_step(page: Any, name: str, wanted: float) -> None:
         width, whole = (page.execute_script(script, frame(page, it)) for it in (name, "step"))
         return bool(whole > 100 and abs(width / whole - wanted) < 0.01)
 
-    WebDriverWait(page, 30).until(reached, f"{name} is not drawn as {wanted} of the step")
+    WebDriverWait(page, 120).until(reached, f"{name} is not drawn as {wanted} of the step")
 
 
 @pytest.mark.thorough

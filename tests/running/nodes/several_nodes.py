@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from ports import free_port
 from processes import under_orders
 from running.stand_in import Flatout
 
@@ -37,9 +37,7 @@ class Nodes:
             self.flatouts.append(Flatout(own, inject))
         self.processes: list[subprocess.Popen[bytes]] = []
         self.met = folder / "met"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
 
     def environ(self, index: int) -> dict[str, str]:
         own = {key: value for key, value in os.environ.items() if not key.startswith("OMP")}

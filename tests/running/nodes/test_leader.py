@@ -19,17 +19,12 @@ from flatout.running.nodes import connections
 from flatout.running.nodes.connections import NodeLimits
 from flatout.running.nodes.leader import NodeLeader
 from flatout.running.nodes.link import NodeLink
+from ports import free_port
 from running.waiting import until
 
 QUICK = NodeLimits(wait_s=20, hello_s=2, beat_s=0.05, silent_s=60, settle_s=0.3, leave_s=0.2)
 """What a test waits out is short; what only a fault may reach is long."""
 FAILURE = RankFailure(1, 3, "error", 7, "ValueError: no such label", 41, "train.py:8")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Cluster:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import flatout
 import forked
+from ports import free_port
 from running.nodes.networks import Network
 
 SOURCES = str(Path(flatout.__file__).parents[1])
@@ -71,11 +71,8 @@ def two_nodes(
     **more: str,
 ) -> list[subprocess.Popen[str]]:
     """Both nodes, started with `words` for `script`. more: variables of both."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     host = network.addresses[0] if network is not None else "127.0.0.1"
-    own = {"FLATOUT_NODES": "2", "FLATOUT_LEADER": f"{host}:{port}", "FLATOUT_JOB": "secret"}
+    own = {"FLATOUT_NODES": "2", "FLATOUT_LEADER": f"{host}:{free_port()}", "FLATOUT_JOB": "secret"}
     untried = () if trial else ("--no-trial",)
     options = (*untried, "--nodes", "auto", "--ranks", "1", *words, *script)
     started = []

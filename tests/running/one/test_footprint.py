@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import stat
 import subprocess
@@ -13,6 +14,8 @@ import pytest
 
 from flatout.running.one import footprint
 
+take = functools.partial(footprint.take, limit_s=120.0)
+
 
 def fill(folder: Path) -> None:
     (folder / "data" / "inner").mkdir(parents=True)
@@ -24,54 +27,56 @@ def fill(folder: Path) -> None:
 
 def test_an_untouched_folder_has_no_changes(tmp_path: Path) -> None:
     fill(tmp_path)
-    before = footprint.take(tmp_path)
+    before = take(tmp_path)
     (tmp_path / "train.py").read_text()
     assert before.complete
-    assert footprint.changed(before, footprint.take(tmp_path)) == ()
+    assert footprint.changed(before, take(tmp_path)) == ()
 
 
 def test_new_removed_and_written_files_are_named(tmp_path: Path) -> None:
     fill(tmp_path)
-    before = footprint.take(tmp_path)
+    before = take(tmp_path)
     (tmp_path / "data" / "inner" / "x").unlink()
     (tmp_path / "model.bin").write_bytes(b"weights")
     (tmp_path / "train.py").write_text("print(1)")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "events").write_text("")
     (tmp_path / ".flatout" / "plan").write_text("")
-    after = footprint.take(tmp_path)
+    after = take(tmp_path)
     assert footprint.changed(before, after) == ("data/inner/x", "model.bin", "runs", "train.py")
 
 
 def test_a_rewrite_of_the_same_size_is_seen(tmp_path: Path) -> None:
     fill(tmp_path)
-    before = footprint.take(tmp_path)
+    before = take(tmp_path)
     (tmp_path / "train.py").write_text("PRINT()")
     os.utime(tmp_path / "train.py", (1, 1))
-    assert footprint.changed(before, footprint.take(tmp_path)) == ("train.py",)
+    assert footprint.changed(before, take(tmp_path)) == ("train.py",)
 
 
 def test_what_a_limit_left_out_is_not_taken_for_a_change(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / "data" / str(number)).mkdir(parents=True)
         (tmp_path / "data" / str(number) / "x").write_text("")
-    full, part = footprint.take(tmp_path), footprint.take(tmp_path, limit_entries=25)
+    full, part = take(tmp_path), take(tmp_path, limit_entries=25)
     assert full.complete and not part.complete
     assert footprint.changed(full, part) == footprint.changed(part, full) == ()
     (tmp_path / "data" / "new").write_text("")
-    assert footprint.changed(part, footprint.take(tmp_path)) == ("data/new",)
+    assert footprint.changed(part, take(tmp_path)) == ("data/new",)
 
 
 def test_a_folder_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    assert footprint.take(tmp_path / "missing").entries == {}
+    assert take(tmp_path / "missing").entries == {}
 
 
 def test_the_file_that_our_own_output_goes_to_is_no_change(tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from flatout.running.one import footprint\n"
-        "before = footprint.take(Path.cwd()); print('told', flush=True)\n"
+        "from functools import partial; from pathlib import Path\n"
+        "from flatout.running.one import footprint\n"
+        "take = partial(footprint.take, limit_s=120.0)\n"
+        "before = take(Path.cwd()); print('told', flush=True)\n"
         "Path('other').write_text('x')\n"
-        "import sys; sys.stderr.write(repr(footprint.changed(before, footprint.take(Path.cwd()))))"
+        "import sys; sys.stderr.write(repr(footprint.changed(before, take(Path.cwd()))))"
     )
     with (tmp_path / "log").open("w") as log:
         done = subprocess.run(
@@ -106,7 +111,7 @@ def on_windows(folder: Path, output: os.stat_result) -> footprint.Footprint:
         patch.setattr(sys, "platform", "win32")
         patch.setattr(os, "scandir", listing)
         patch.setattr(os, "fstat", lambda descriptor: output)
-        return footprint.take(folder)
+        return take(folder)
 
 
 def test_overwritten_files_are_seen_at_a_windows_console(tmp_path: Path) -> None:

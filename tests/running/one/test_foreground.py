@@ -43,7 +43,7 @@ sys.exit(5)
 
 def without(flatout: Flatout, *words: str, **options: object) -> subprocess.CompletedProcess[bytes]:
     """The same words given to Python itself."""
-    options = {"capture_output": True, "timeout": 60, "cwd": flatout.folder, **options}
+    options = {"capture_output": True, "timeout": 120, "cwd": flatout.folder, **options}
     return subprocess.run([sys.executable, *words], **options)
 
 
@@ -304,7 +304,7 @@ def test_what_is_ignored_already_stays_ignored(flatout: Flatout) -> None:
     flatout.script("import signal; print(signal.getsignal(signal.SIGHUP).name)")
     inner = shlex.join(flatout.argv("run", "train.py"))
     done = subprocess.run(
-        ["sh", "-c", f"trap '' HUP; {inner}"], cwd=flatout.folder, capture_output=True, timeout=60
+        ["sh", "-c", f"trap '' HUP; {inner}"], cwd=flatout.folder, capture_output=True, timeout=120
     )
     assert done.stdout.strip() == b"SIG_IGN"
 
@@ -373,7 +373,7 @@ def test_a_full_disk_costs_the_boosts_and_not_the_run(flatout: Flatout) -> None:
     flatout.script("import os, sys; print('FLATOUT_ORDERS' in os.environ); sys.exit(6)")
     inner = shlex.join(flatout.argv("run", "--no-plan", "train.py"))
     done = subprocess.run(
-        ["sh", "-c", f"ulimit -f 0; {inner}"], cwd=flatout.folder, capture_output=True, timeout=60
+        ["sh", "-c", f"ulimit -f 0; {inner}"], cwd=flatout.folder, capture_output=True, timeout=120
     )
     assert (done.returncode, done.stdout.strip()) == (6, b"False")
     assert only_ours(done.stderr)

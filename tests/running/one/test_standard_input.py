@@ -25,7 +25,7 @@ def asked(folder: Path, **options: object) -> str:
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
         **options,  # type: ignore[call-overload]
     )
     return str(done.stdout).strip()
@@ -33,7 +33,13 @@ def asked(folder: Path, **options: object) -> str:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a pipe there cannot be asked for data")
 def test_what_comes_through_a_pipe_is_kept_for_each_run(tmp_path: Path) -> None:
-    assert asked(tmp_path, input="1\n2\n3\n") == "1\n2\n3"
+    reading, writing = os.pipe()
+    os.write(writing, b"1\n2\n3\n")  # before it starts: it does not wait for long
+    os.close(writing)
+    try:
+        assert asked(tmp_path, stdin=reading) == "1\n2\n3"
+    finally:
+        os.close(reading)
 
 
 def test_what_a_file_holds_from_where_it_stands(tmp_path: Path) -> None:

@@ -17,12 +17,14 @@ import pytest
 from flatout.nouns.ranks import RankFailure
 from flatout.running.one import foreground
 from flatout.running.one.command import resolve
+from flatout.running.ranks import hang
+from flatout.running.ranks.hang import HangSearch, RankHang
 from flatout.running.ranks.layout import RankLayout
 from flatout.running.ranks.started import RankLimits, StartedRanks, _Member
 from flatout_agent import wire
 from processes import under_orders
 from running.ranks.rank_programs import program
-from running.stand_in import Flatout
+from running.stand_in import DRIVER, Flatout
 from running.waiting import until
 
 pytestmark = [
@@ -30,6 +32,20 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="stacks on a signal"),
 ]
 RANKS = ("run", "--no-plan", "--no-trial", "--ranks", "2")
+PATIENT = DRIVER.replace(
+    "from flatout.__main__",
+    "import functools\n"
+    "from flatout.running.ranks import started\n"
+    "started.RankLimits = functools.partial(started.RankLimits, stacks_s=60.0, interrupt_s=60.0)\n"
+    "from flatout.__main__",
+)
+"""It waits for the stacks of ranks, and for their ends, however busy the machine is."""
+
+
+@pytest.fixture
+def flatout(flatout: Flatout) -> Flatout:
+    flatout.prefix[2] = PATIENT
+    return flatout
 
 
 def lines(done: subprocess.CompletedProcess[bytes]) -> list[str]:
@@ -276,17 +292,33 @@ def run_here(
     return ended, group.failure
 
 
-SHORT = RankLimits(still_s=1.0, look_s=0.5)
-
-
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "how", ["threading.Event().wait()", "os.kill(os.getpid(), signal.SIGSTOP)"]
 )
 def test_a_rank_that_hangs_is_named(
     flatout: Flatout, inject: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    text = f"import threading\ntrain(1, 5)\nif rank == 1:\n    {how}\ntrain(6, 9)\n"
-    ended, failure = run_here(flatout, text, inject, monkeypatch, SHORT)
+    text = f"""
+import threading
+train(1, 5)
+if rank == 1:
+    open("hangs", "w").close()
+    {how}
+train(6, 9)
+"""
+    look, hangs = HangSearch.look, flatout.folder / "hangs"
+
+    def looks_then(search: HangSearch, *given: Any) -> RankHang | None:
+        """A rank that a busy machine stops before that is none of this test's."""
+        return look(search, *given) if hangs.exists() else None
+
+    monkeypatch.setattr(HangSearch, "look", looks_then)
+    if "Event" in how:  # else it writes no stacks
+        monkeypatch.setattr(hang, "WAIT_S", 60.0)
+    ended, failure = run_here(
+        flatout, text, inject, monkeypatch, RankLimits(still_s=1.0, look_s=0.5)
+    )
     assert failure is not None
     assert (failure.rank, failure.ending, failure.step) == (1, "hang", 5)
     assert (failure.ended, failure.waiting) == (1, 1)
@@ -299,10 +331,14 @@ def test_a_rank_that_hangs_is_named(
     assert under_orders(str(flatout.folder)) == []
 
 
+@pytest.mark.thorough
 def test_slow_ranks_and_ranks_that_pause_together_do_not_hang(
     flatout: Flatout, inject: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each for longer than one that hangs would have: it computes, it writes, all of them wait."""
+    """Each for longer than one that hangs would have: it computes, it writes, all of them wait.
+
+    Between two looks it must have its turn, however busy the machine is.
+    """
     text = """
 def until(end, act):
     while time.monotonic() < end:
@@ -314,15 +350,16 @@ def write():
 
 train(1, 5)
 if rank == 1:
-    until(time.monotonic() + 2.5, int)
+    until(time.monotonic() + 6, int)
 train(6, 9)
 if rank == 1:
-    until(time.monotonic() + 2.5, write)
+    until(time.monotonic() + 6, write)
 train(10, 12)
-time.sleep(2.5)
+time.sleep(6)
 train(13, 15)
 """
-    ended, failure = run_here(flatout, text, inject, monkeypatch, SHORT)
+    limits = RankLimits(still_s=1.0, look_s=4.0)
+    ended, failure = run_here(flatout, text, inject, monkeypatch, limits)
     assert failure is None
     assert ended.returncode == 0
 

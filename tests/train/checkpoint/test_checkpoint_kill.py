@@ -38,7 +38,7 @@ def test_kill_9_at_random_instants_and_the_end_is_the_same_to_the_last_bit(
     print(told)
     assert told["kills"] == kills
     assert told["lives_that_resumed"] > kills // 2
-    assert told["kills_in_a_write"] >= (kills // 10 if workers == 0 else 0)
+    assert told["kills_in_a_write"] >= kills // 4
     assert told["newest"] > kills // 9
     assert told["resumed_otherwise"] == []
     assert told["weights"] == told["weights_undisturbed"]
@@ -131,8 +131,20 @@ def main(folder, kills, workers):
         names = os.listdir(run) if run.exists() else []
         return max((int(name[5:]) for name in names if name.startswith("step-")), default=0)
 
+    def writes(run):
+        return any(name.startswith(".") for name in os.listdir(run))
+
+    def stop_in_a_write(pid, run):
+        while True:
+            wait_until(lambda: writes(run))
+            os.kill(pid, signal.SIGSTOP)
+            os.waitpid(pid, os.WUNTRACED)
+            if writes(run):
+                return
+            os.kill(pid, signal.SIGCONT)
+
     def wait_until(true):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not true() and time.monotonic() < deadline:
             time.sleep(0.0005)
 
@@ -143,7 +155,7 @@ def main(folder, kills, workers):
     train(folder / "warm-up", 1, 2, lambda *told: None)
     run = folder / "run"
     resumed, in_a_write, step_s = [], 0, 0.01
-    for _ in range(kills):
+    for number in range(kills):
         pid, path = life(run, chance.choice([1, 2]), 10**9)
         wait_until(path.read_text)
         begun, first = time.monotonic(), newest_of(run)
@@ -151,11 +163,13 @@ def main(folder, kills, workers):
         if newest_of(run) > first:
             step_s = (time.monotonic() - begun) / (newest_of(run) - first)
         time.sleep(chance.random() * 3 * step_s)
+        if number % 4 == 3:  # at the other instants it may write or not
+            stop_in_a_write(pid, run)
         os.kill(pid, signal.SIGKILL)
         status = os.waitpid(pid, 0)[1]
         assert os.WTERMSIG(status) == signal.SIGKILL, status
         resumed += read(path).items()
-        in_a_write += any(name.startswith(".") for name in os.listdir(run))
+        in_a_write += writes(run)
     newest = newest_of(run)
     steps = newest + 9
     end = live(run, 2, steps)

@@ -145,7 +145,7 @@ def test_elsewhere_than_in_the_main_thread_a_warning_says_so(handlers, recwarn):
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory):
-    """How each of `CASES` ended: exit status, steps saved, seconds, what it printed."""
+    """How each case ended: exit status, steps saved, seconds, what it printed."""
     folder = tmp_path_factory.mktemp("ends")
     import forked  # nothing of the tests is there where this file is the program
 
@@ -171,7 +171,7 @@ def test_how_trainings_end_by_a_signal(ends):
     # a save that takes longer than the grace time is not cut short
     assert ends["slow"]["code"] == 143
     assert ends["slow"]["saved"] == [ends["slow"]["steps"]]
-    assert ends["slow"]["seconds"] > 1
+    assert "the grace time is over" in ends["slow"]["said"]
     # training in another thread ends the process
     assert ends["thread"]["signal"] == signal.SIGTERM
     assert ends["thread"]["saved"] == [ends["thread"]["steps"]]
@@ -188,6 +188,7 @@ def main(folder):
     import torch
 
     from flatout_train.checkpoint import files as checkpoint_files
+    from flatout_train.checkpoint import termination
     from flatout_train.checkpoint.checkpoint import Checkpoint
 
     folder = Path(folder)
@@ -225,7 +226,15 @@ def main(folder):
     def body(name, say):
         if name == "slow":
             plain = checkpoint_files.write
-            checkpoint_files.write = lambda *a: (time.sleep(0.7), plain(*a))[1]
+
+            def write(*arguments):
+                termination._signals._wait(0.0)
+                say("the grace time is over")
+                return plain(*arguments)
+
+            checkpoint_files.write = write
+        if name == "stuck":
+            termination._STUCK_S = 0.5
         if name == "thread":
             made = Checkpoint(folder / name, every=None, model=model)
 
@@ -240,9 +249,10 @@ def main(folder):
             threading.Thread(target=steps, daemon=True).start()
             while True:
                 time.sleep(0.01)
-        train(name, say, grace={"deaf": 0.5, "stuck": 0.5, "slow": 0.3}.get(name, 30.0))
+        train(name, say, grace={"deaf": 0.5, "stuck": 3.0}.get(name, 30.0))
 
-    def life(name):
+    def begun(name):
+        """A process that trains; its number."""
         log = folder / f"{name}.log"
         log.write_text("")
         pid = os.fork()
@@ -261,13 +271,18 @@ def main(folder):
                 finally:
                     say("finally")
                     os._exit(code)
-        while "ready" not in log.read_text():
+        return pid
+
+    def asked_to_end(name, pid):
+        while "ready" not in (folder / f"{name}.log").read_text():
             time.sleep(0.01)
-        begun = time.monotonic()
         os.kill(pid, signal.SIGINT if name == "interrupt" else signal.SIGTERM)
+        return time.monotonic()
+
+    def ended(name, pid, asked):
         status = os.waitpid(pid, 0)[1]
-        said = log.read_text()
-        seconds = time.monotonic() - begun
+        said = (folder / f"{name}.log").read_text()
+        seconds = time.monotonic() - asked
         saved = [int(path.name[5:]) for path in (folder / name).glob("step-*")]
         return {
             "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
@@ -278,8 +293,10 @@ def main(folder):
             "said": said,
         }
 
-    cases = ["plain", "deaf", "stuck", "slow", "thread", "child", "interrupt"]
-    print(json.dumps({name: life(name) for name in cases}))
+    cases = ["stuck", "deaf", "slow", "plain", "thread", "child", "interrupt"]
+    pids = {name: begun(name) for name in cases}  # side by side: some wait for a time
+    asked = {name: asked_to_end(name, pids[name]) for name in cases}
+    print(json.dumps({name: ended(name, pids[name], asked[name]) for name in cases}))
 
 
 if __name__ == "__main__":

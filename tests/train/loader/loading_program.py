@@ -1,7 +1,8 @@
 """A training process that is killed: writes each batch it was given, and its loader's state.
 
-Arguments: folder, workers, seconds that a sample takes. After each batch a line with its digest
-goes to `batches.txt`, then the state to `state.pt`. What is there at the start is resumed.
+Arguments: folder, workers, seconds that a sample takes, batches after which it waits to be killed.
+After each batch a line with its digest goes to `batches.txt`, then the state to `state.pt`. What is
+there at the start is resumed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def digest(batch: list[torch.Tensor]) -> str:
 
 
 def main() -> None:
-    folder, workers, cost = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+    folder, workers = Path(sys.argv[1]), sys.argv[2]
+    cost, most = float(sys.argv[3]), int(sys.argv[4])
     count = workers if workers == "auto" else int(workers)
     loader = flatout.loader(Augmented(cost), 8, shuffle=True, workers=count, seed=7)
     state, batches = folder / "state.pt", folder / "batches.txt"
@@ -58,6 +60,9 @@ def main() -> None:
                 written = file.tell()
             torch.save({"loader": loader.state_dict(), "written": written}, folder / "new.pt")
             os.replace(folder / "new.pt", state)
+            most -= 1
+            while most == 0:
+                time.sleep(600)
 
 
 if __name__ == "__main__":

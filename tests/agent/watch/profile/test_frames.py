@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -83,19 +84,25 @@ def test_the_stack_of_another_thread_from_its_innermost_frame() -> None:
     thread = threading.Thread(target=outer, daemon=True)
     thread.start()
     try:
-        while not held._cond._waiters:  # type: ignore[attr-defined]
-            pass
         seen = frames.instructions(ident_of(thread), 80)
-        innermost = frames.instructions(ident_of(thread), 2)
+        # It has come to rest where two looks see it wait at the same place.
+        while names(seen)[:2] != ["wait", "wait"] or at_its_top(thread) != seen[:2]:
+            time.sleep(0.05)
+            seen = frames.instructions(ident_of(thread), 80)
     finally:
         held.set()
         thread.join()
-    names = [code.co_name for code, _ in seen]
-    assert names[:2] == ["wait", "wait"]
-    assert names[2:4] == ["inner", "outer"]
-    assert innermost == seen[:2]
+    assert names(seen)[2:4] == ["inner", "outer"]
     assert line(seen, inner) == inner.__code__.co_firstlineno + 1
     assert frames.instructions(ident_of(thread), 80) == []  # it has ended
+
+
+def at_its_top(thread: threading.Thread) -> list[frames.Instruction]:
+    return frames.instructions(ident_of(thread), 2)
+
+
+def names(seen: list[frames.Instruction]) -> list[str]:
+    return [code.co_name for code, _ in seen]
 
 
 def line(seen: list[frames.Instruction], function: Callable[[], None]) -> int:

@@ -12,7 +12,7 @@ from flatout_agent.watch.profile import sharing
 from flatout_agent.watch.profile.sharing import CoreSharing
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has these counters")
-LONGEST_S = 60.0
+LONGEST_S = 120.0
 
 
 @pytest.mark.slow
@@ -24,8 +24,8 @@ def test_another_program_that_computes_is_named(monkeypatch: pytest.MonkeyPatch)
         shared, began = CoreSharing(), time.monotonic()
         shared.start()
         used_s = 0.0
-        while used_s < 1.0:  # however little of a core it gets
-            time.sleep(0.2)
+        while used_s < 0.4:  # however little of a core it gets
+            time.sleep(0.05)
             used_s = sharing._processes()[other.pid][1]
             assert time.monotonic() - began < LONGEST_S
         shared.stop()

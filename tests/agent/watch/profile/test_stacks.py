@@ -16,7 +16,7 @@ from flatout_agent.watch import places
 from flatout_agent.watch.profile import stacks
 from flatout_agent.watch.profile.stacks import NONE, Evaluation, StackSampler
 
-LONGEST_S = 60.0
+LONGEST_S = 120.0
 """A busy machine takes longer for so many samples; a broken sampler never gets them."""
 ENOUGH = 30
 
@@ -66,6 +66,11 @@ def seconds(host: wire.HostSeen, function: str, thread: str = "") -> float:
         if stack.thread == thread
         and any(function in host.frames[number].function for number in stack.frames)
     )
+
+
+def names(host: wire.HostSeen, stack: wire.StackSeen) -> set[str]:
+    """Of its functions."""
+    return {host.frames[number].function for number in stack.frames}
 
 
 def total(host: wire.HostSeen) -> float:
@@ -146,8 +151,9 @@ def test_evaluation_is_left_out_up_to_its_last_call() -> None:
         spinning(sampler)
 
     host = sampled(both, lambda: evaluation)
-    # Of its 0.2 s; a sample may fall between its last call and the note that it was evaluation.
-    assert seconds(host, "validating") < 0.01
+    # A sample may fall between its last call and the note that it was evaluation.
+    validated = [stack for stack in host.stacks if names(host, stack) & {"validating"}]
+    assert sum(stack.samples for stack in validated) <= 1
     assert seconds(host, "reporting") > 0.0
     assert seconds(host, "spinning") > 0.0
 
@@ -182,17 +188,15 @@ def test_the_garbage_collector_is_in_no_stack() -> None:
 @pytest.mark.usefixtures("frozen")
 def test_collections_are_counted_once() -> None:
     def collecting(sampler: StackSampler) -> None:
-        began = time.perf_counter()
         litter = [[number] for number in range(100_000)]
         before = count(sampler)  # on a busy machine there may be enough of them already
         for _ in until(lambda: count(sampler) >= before + ENOUGH):
             gc.collect()
-        took.append(time.perf_counter() - began)
         assert litter
 
-    took: list[float] = []
+    began = time.perf_counter()
     host = sampled(collecting)
-    assert 10 * (total(host) + host.gc_s) <= 1.1 * took[0] + 0.05
+    assert 10 * (total(host) + host.gc_s) <= time.perf_counter() - began
 
 
 def test_nothing_is_left_behind() -> None:

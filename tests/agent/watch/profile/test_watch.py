@@ -160,10 +160,10 @@ def test_a_sound_program_goes_on_as_without_flatout_and_has_its_figures(
     assert seen.input_shapes == 1
     # figures of a step
     seen = clean.seen
-    assert 0 < seen.wait_s < seen.step_s < 30
+    assert 0 < seen.wait_s < seen.step_s
     assert seen.samples == 16
     assert seen.recorded_step_s > 0
-    assert seen.loader_start_s is not None and 0 < seen.loader_start_s < 30
+    assert seen.loader_start_s is not None and seen.loader_start_s > 0
     assert seen.main_cpu_s is not None and seen.main_cpu_s > 0
     # Two layers: forward, and backward to weights and, for the second, to its input.
     assert seen.flops == 2 * 16 * (16 * 32 * 2 + 32 * 2 * 3)
@@ -211,7 +211,7 @@ def test_places_and_calls_of_a_loop_with_faults(faults: Profiled) -> None:
         call = faults.calls(name)[faults.line(mark)]
         assert call.calls == pytest.approx(calls, abs=0.15 if calls < 1 else 0), name
         assert call.detail == detail
-        assert 0 < call.s < faults.seen.step_s
+        assert call.s > 0
     # what torch calls itself is not the users
     assert list(faults.calls("Tensor.item")) == [faults.line("ITEM")]
     assert faults.calls("Tensor.__bool__") == {}

@@ -14,7 +14,7 @@ from flatout_agent import wire
 from flatout_agent.watch.profile.worker_stacks import WorkerStacks, with_workers
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no workers are forked there")
-LONGEST_S = 60.0
+LONGEST_S = 120.0
 
 
 class Slow(Dataset[torch.Tensor]):

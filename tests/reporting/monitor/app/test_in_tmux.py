@@ -60,7 +60,7 @@ class Tmux:
 
     def __call__(self, *words: str) -> str:
         done = subprocess.run(
-            [*self._command, *words], capture_output=True, text=True, timeout=60, check=True
+            [*self._command, *words], capture_output=True, text=True, timeout=120, check=True
         )
         return done.stdout
 

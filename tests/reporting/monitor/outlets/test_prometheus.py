@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from flatout.nouns.errors import UserError
 from flatout.reporting.monitor.outlets import prometheus
 from monitored import FRAME
+from ports import free_port
 from reporting.monitor import frames
 
 DASHBOARD = Path(__file__).parents[4] / "docs/assets/grafana-flatout.json"
@@ -25,12 +26,11 @@ METRIC = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{([^}]*)\}")
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    return free_port()
 
 
 def scraped(port: int) -> Iterator[Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
         text = answer.read().decode()
     for family in text_string_to_metric_families(text):
         yield from family.samples

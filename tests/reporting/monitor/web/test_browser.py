@@ -50,10 +50,10 @@ def test_what_it_shows(browser: Any, width: int) -> None:  # noqa: F811
         browser.get(server.url)
         until(lambda: "1,029" in text(browser, "jobs"))
         assert "#" not in browser.current_url  # the secret is gone from the address
-        assert "the job waits for its data" in text(browser, "alerts")
-        assert "flatout run --live S" in text(browser, "alerts")
-        assert "NVIDIA H100" in text(browser, "machines")
-        assert "exit code 1" in text(browser, "jobs")
+        until(lambda: "the job waits for its data" in text(browser, "alerts"))
+        until(lambda: "flatout run --live S" in text(browser, "alerts"))
+        until(lambda: "NVIDIA H100" in text(browser, "machines"))
+        until(lambda: "exit code 1" in text(browser, "jobs"))
         drawn = "return document.querySelectorAll('canvas').length"
         until(lambda: browser.execute_script(drawn) > 5)
         wide = "return document.documentElement.scrollWidth <= window.innerWidth"

@@ -37,7 +37,7 @@ class Site:
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, named)
         answer = connection.getresponse()
@@ -62,7 +62,7 @@ class Site:
             return answer
 
     def stream(self, cookie: str, last: str = "") -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=120)
         again = f"Last-Event-ID: {last}\r\n" if last else ""
         request = f"GET /events HTTP/1.1\r\nHost: {self.host}\r\nCookie: {cookie}\r\n{again}\r\n"
         connection.sendall(request.encode())
@@ -182,7 +182,7 @@ def test_odd_requests(site: Site) -> None:
     for method in ("PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT"):
         assert site.ask(method, "/")[0] == 501
     big = {"Content-Length": "99999999"}
-    request = http.client.HTTPConnection("127.0.0.1", site.port, timeout=60)
+    request = http.client.HTTPConnection("127.0.0.1", site.port, timeout=120)
     request.request("POST", "/session", None, {"Origin": site.origin, **big})
     assert request.getresponse().status == 413
     request.close()
@@ -215,9 +215,9 @@ def test_a_slow_reader_delays_nobody(site: Site) -> None:
 def test_too_many_connections(site: Site) -> None:
     connections = []
     try:
-        for _ in range(1000):
+        for _ in range(4 * MOST_CONNECTIONS):
             with suppress(OSError):
-                connections.append(socket.create_connection(("127.0.0.1", site.port), timeout=60))
+                connections.append(socket.create_connection(("127.0.0.1", site.port), timeout=120))
     finally:
         for connection in connections:
             connection.close()
@@ -227,8 +227,7 @@ def test_too_many_connections(site: Site) -> None:
             if site.ask("GET", "/")[0] == 200:
                 break
         assert time.monotonic() < deadline
-        time.sleep(0.2)
-    assert MOST_CONNECTIONS < 1000
+        time.sleep(0.05)
 
 
 def test_it_ends_while_readers_hang() -> None:
