@@ -47,7 +47,6 @@ def train_step(
     ema: float | None = None,
     nonfinite: str = "stop",
     recompute: str | bool = "auto",
-    logits: str = "stored",
 ) -> TrainStep:
     """The whole training step of `model` as one function of a batch.
 
@@ -61,7 +60,7 @@ def train_step(
     problems.check_kinds(model, loss_fn, optimizer, scheduler)
     options = problems.Options(accumulate, weigh, clip_norm, ema, nonfinite, graph, recompute)
     problems.check_parameters(model, loss_fn, optimizer)
-    choices = Choices(precision, compile, layout, graph, accumulate, logits)
+    choices = Choices(precision, compile, layout, graph, accumulate)
     try:
         choices.follow(plan)
         return TrainStep(model, loss_fn, optimizer, scheduler, options, choices)
@@ -129,10 +128,6 @@ class TrainStep:
     - `recompute`: activation checkpointing of repeated blocks: "auto" (if memory runs out and it
       measures faster than splitting), True or False. A batch that does not fit is split and
       repeated, with the same gradient; with several ranks it is not.
-    - `logits`: "stored", or "chunked": cross entropy of a language model's head with 2 million
-      logits or more computes them and their gradient chunk by chunk and stores none; results round
-      differently. If something else reads the logits, they are computed;
-      `step.notes["logits"]` says what reads them.
 
     With precision="fp32" and compile=False (on CUDA also graph=False: a recorded step keeps its
     learning rates in float32) the step is bit-identical to the plain loop: neither the memory
@@ -377,7 +372,6 @@ class TrainStep:
             **self._choices.notes,
             "layout": self._layout.note(),
             "compile": self._compiled.note(),
-            "logits": self._choices.logits_note(),
             "graph": graph,
             "memory": self._fit.note,
             "nonfinite": self._update.note(),
