@@ -6,14 +6,12 @@ companions are flatout's own and win: `flatout launch` sets them if an engine se
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
@@ -118,13 +116,6 @@ def _hosts(engine: str, name: str, hosts: Sequence[str], count: int) -> None:
         )
 
 
-def _document(environ: Environ, name: str) -> Any:
-    try:
-        return json.loads(environ[name])
-    except ValueError as error:
-        raise UserError(f"{name} is not JSON: {error}", _by_hand()) from error
-
-
 def port_for(job: str) -> int:
     """A port that is the same on all nodes of a job, and hardly ever another job's."""
     return FIRST_PORT + zlib.crc32(job.encode()) % PORTS
@@ -208,93 +199,6 @@ def _kubeflow(environ: Environ) -> NodeLayout | None:
         host, port = environ["PET_MASTER_ADDR"].strip(), _number(environ, "PET_MASTER_PORT") or 0
     index = _number(environ, "PET_NODE_RANK") or 0
     return NodeLayout(count, index, host, port or RANK_PORT, engine, job)
-
-
-def _sagemaker(environ: Environ) -> NodeLayout | None:
-    """SageMaker: SM_HOSTS is a list, SM_CURRENT_HOST one of its members."""
-    if not environ.get("SM_HOSTS"):
-        return None
-    engine = "SageMaker"
-    _needed(engine, environ, "SM_HOSTS", "SM_CURRENT_HOST")
-    hosts, own = _document(environ, "SM_HOSTS"), environ["SM_CURRENT_HOST"].strip()
-    if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
-        raise UserError(f"SM_HOSTS={environ['SM_HOSTS']} is no list of hosts", _by_hand())
-    if own not in hosts:
-        raise UserError(
-            f"SageMaker: SM_CURRENT_HOST={own} is not in SM_HOSTS={', '.join(hosts)}", _by_hand()
-        )
-    job = environ.get("TRAINING_JOB_NAME", "")
-    return NodeLayout(len(hosts), hosts.index(own), hosts[0], port_for(job), engine, job, own)
-
-
-def _batch(environ: Environ) -> NodeLayout | None:
-    """AWS Batch, multi-node parallel jobs. The main node leads and gets no address."""
-    count = _number(environ, "AWS_BATCH_JOB_NUM_NODES")
-    if count is None:
-        return None
-    engine = "AWS Batch"
-    _needed(engine, environ, "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_MAIN_NODE_INDEX")
-    main = _number(environ, "AWS_BATCH_JOB_MAIN_NODE_INDEX") or 0
-    index = ((_number(environ, "AWS_BATCH_JOB_NODE_INDEX") or 0) - main) % max(1, count)
-    job = environ.get("AWS_BATCH_JOB_ID", "").partition("#")[0]  # the node's number follows #
-    address = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
-    if index:
-        _needed(engine, environ, "AWS_BATCH_JOB_NODE_INDEX", address)
-    leader = environ.get(address, "").strip() or socket.gethostname()
-    return NodeLayout(count, index, leader, port_for(job), engine, job)
-
-
-def _vertex(environ: Environ) -> NodeLayout | None:
-    """Vertex AI: CLUSTER_SPEC. Pools 0 and 1 train; the others serve parameters or evaluate."""
-    if not environ.get("CLUSTER_SPEC"):
-        return None
-    spec, engine = _document(environ, "CLUSTER_SPEC"), "Vertex AI"
-    try:
-        pools = [spec["cluster"].get(name, []) for name in ("workerpool0", "workerpool1")]
-        kind, place = spec["task"]["type"], int(spec["task"]["index"])
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"CLUSTER_SPEC is not as Vertex AI writes it: {error!r}", _by_hand()
-        ) from error
-    if kind not in ("workerpool0", "workerpool1"):
-        raise UserError(
-            f"CLUSTER_SPEC: this machine is of {kind}, which does not train in PyTorch",
-            "give the job two worker pools at most",
-        )
-    index = place + (len(pools[0]) if kind == "workerpool1" else 0)
-    hosts = [*pools[0], *pools[1]]
-    if not hosts:
-        raise UserError("CLUSTER_SPEC names no machine", _by_hand())
-    host, port = _address(str(hosts[0]), "CLUSTER_SPEC", RANK_PORT)
-    # A prebuilt container has MASTER_PORT; the service may use the list's 2222.
-    port = _number(environ, "MASTER_PORT") or port
-    return NodeLayout(len(hosts), index, host, port, engine, environ.get("CLOUD_ML_JOB_ID", ""))
-
-
-def _azure(environ: Environ) -> NodeLayout | None:
-    """Azure ML, one process on each instance."""
-    count = _number(environ, "AZUREML_NODE_COUNT")
-    if count is None:
-        return None
-    engine, job = "Azure ML", environ.get("AZUREML_RUN_ID", "")
-    if count == 1:
-        return _alone(engine, job)
-    name = "NODE_RANK" if environ.get("NODE_RANK") else "OMPI_COMM_WORLD_RANK"
-    processes = _number(environ, "WORLD_SIZE") or _number(environ, "OMPI_COMM_WORLD_SIZE") or count
-    if processes != count:
-        raise UserError(
-            f"Azure ML has started {processes} processes on {units.count(count, 'node')}; "
-            "flatout starts the ranks itself",
-            "process_count_per_instance: 1",
-        )
-    leaders = ("MASTER_ADDR", "AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE")
-    leader = next((key for key in leaders if environ.get(key)), "MASTER_ADDR")
-    _needed(engine, environ, name, leader)
-    own_port = _number(environ, "MASTER_PORT") or port_for(job)
-    host, port = _address(environ[leader].strip(), leader, own_port)
-    if leader != "MASTER_ADDR":
-        port = own_port  # theirs belongs to another service
-    return NodeLayout(count, _number(environ, name) or 0, host, port, engine, job)
 
 
 def _slurm(environ: Environ) -> NodeLayout | None:
@@ -399,10 +303,6 @@ READERS: tuple[Callable[[Environ], NodeLayout | None], ...] = (
     _own,
     _sky,
     _kubeflow,
-    _sagemaker,
-    _batch,
-    _vertex,
-    _azure,
     _slurm,
     _plain,
 )

@@ -89,8 +89,8 @@ class TrainStep:
     - `optimizer`: a torch.optim.Optimizer that holds all trainable parameters of the model. Not
       LBFGS.
     - `plan`: path of a flatout.toml; it decides whatever is left at "auto" here.
-    - `precision`: "auto", "bf16" (autocast), "fp16" (autocast with loss scaling), "tf32", "fp32"
-      or "fp8" (torchao).
+    - `precision`: "auto", "bf16" (autocast), "fp16" (autocast with loss scaling), "tf32" or
+      "fp32".
     - `compile`: "auto"; True or "whole" (model and loss as one graph); "blocks" (repeated blocks,
       and the loss: shorter start-up); "tuned" ("auto" with autotuned kernels: longest start-up);
       a mode of torch.compile; or False.
