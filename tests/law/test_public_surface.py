@@ -113,7 +113,6 @@ OPTIONS = {
         "--steps",
         "--stop",
     ],
-    "report": ["--json", "--out"],
     "run": [
         "--exact",
         "--export",

@@ -15,10 +15,10 @@ from flatout.probing import packages
 
 
 def test_this_interpreter() -> None:
-    head, *lines = packages.listed(sys.executable).splitlines()
-    assert head.startswith(f"# Python {platform.python_version()} on ")
-    assert f"packaging=={version('packaging')}" in lines
-    assert len({line.partition("==")[0] for line in lines}) == len(lines)
+    installed = packages.look(sys.executable)
+    assert installed.python.startswith(f"{platform.python_version()} on ")
+    assert installed.versions["packaging"] == version("packaging")
+    assert f"packaging=={version('packaging')}" in installed.lines
 
 
 def test_broken_metadata_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,8 +26,8 @@ def test_broken_metadata_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (tmp_path / f"{name}.dist-info").mkdir()
         (tmp_path / f"{name}.dist-info/METADATA").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = packages.listed(sys.executable)
-    assert "mine==0.1\n" in found
+    found = packages.look(sys.executable).versions
+    assert found["mine"] == "0.1"
     assert "broken" not in found
 
 
@@ -47,6 +47,6 @@ def test_an_interpreter_that_does_not_answer(tmp_path: Path, body: str, said: st
     program.write_text(f"#!/bin/sh\n{body}\n")
     program.chmod(0o755)
     with pytest.raises(UserError, match=said):
-        packages.listed(str(program), limit_s=0.4 if "sleep" in body else 120)
+        packages.look(str(program), limit_s=0.4 if "sleep" in body else 120)
     with pytest.raises(UserError, match="cannot list its packages"):
-        packages.listed(str(tmp_path / "none"))
+        packages.look(str(tmp_path / "none"))

@@ -291,7 +291,8 @@ def _lock() -> str:
         from flatout.probing import packages
         from flatout.running.one.command import chosen_python
 
-        return packages.listed(chosen_python(None))
+        installed = packages.look(chosen_python(None))
+        return "\n".join([f"# Python {installed.python}", *installed.lines]) + "\n"
     return ""
 
 
