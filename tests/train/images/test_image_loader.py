@@ -449,7 +449,7 @@ def fake(broken: set[int]) -> Callable[[torch.device, int], list[DeviceDecoder]]
         data = [bytes(file.tolist()) for file in files]
         return [open_picture(one, None).region(None, 1.0).permute(2, 0, 1) for one in data]
 
-    return lambda device, batch_size: [DeviceDecoder("fake:device", decode)]
+    return lambda device: [DeviceDecoder("fake:device", decode)]
 
 
 @pytest.mark.parametrize("given", [{}, {"train": False}, {"color_jitter": 0.2}])
