@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from flatout_agent.speedups.compiling import GRAPH_MODES
-from flatout_agent.watch.library_pulse import StepPulse
 from flatout_train.errors import NonfiniteError
 from flatout_train.step import loss_call, problems, ranks, step_state
 from flatout_train.step.accumulation import Group, Weight
@@ -170,7 +169,7 @@ class TrainStep:
             self._buffers,
             self._fit,
         )
-        self._histories, self._pulse = Histories(self.device), StepPulse()
+        self._histories = Histories(self.device)
         self._update = self._make_update()
         self._graph_note, self._calls, self._checked = "", 0, False
         self._graph_step = self._make_graph_step()
@@ -218,7 +217,6 @@ class TrainStep:
         if not self._checked:
             return self._first(batch)
         self._calls += 1
-        self._pulse.batch(batch)
         if self._place is not None:
             batch = self._place(batch)
         if not self._group.alone:
@@ -259,7 +257,6 @@ class TrainStep:
             self._update.know_optimizer()
         self._buffers.settle()
         self._calls += 1
-        self._pulse.batch(batch)
         self._checked = True
         if group.alone:
             self._advance(loss, self._take(loss))
@@ -292,7 +289,6 @@ class TrainStep:
             self.scheduler.step()
         if taken and self.ema is not None and not averaged:
             self.ema.update_parameters(self._bare)
-        self._pulse.step(loss, taken)
 
     def flush(self) -> bool:
         """End an incomplete accumulation group; returns True if an optimizer step was taken.
