@@ -8,7 +8,7 @@ import pytest
 
 from flatout.nouns.errors import UserError
 from flatout.nouns.nodes import NodeLayout
-from flatout.probing import host_list, nodes
+from flatout.probing import nodes
 
 SLURM = {
     "SLURM_JOB_ID": "4711",
@@ -189,10 +189,10 @@ def test_slurm_is_asked_for_names_and_for_an_address_where_a_name_leads_nowhere(
     ],
 )
 def test_lists_of_nodes(text: str, names: list[str]) -> None:
-    assert host_list.expanded(text) == names
+    assert nodes.expanded(text) == names
 
 
 @pytest.mark.parametrize("text", ["n[1", "n]1", "n[1-]", "n[3-1]", "n[a-b]", "n[0-9999999]", ",,n"])
 def test_what_is_no_list_of_nodes_is_refused(text: str) -> None:
     with pytest.raises(UserError):
-        host_list.expanded(text)
+        nodes.expanded(text)

@@ -12,8 +12,9 @@ import pytest
 
 from agent_paths import INJECT
 from flatout.running.one.ring import Ring, rings
-from flatout.watching import hang_stacks
+from flatout.running.ranks import stacks
 from flatout.watching.following import FollowedRank
+from flatout.watching.job_watch import hang_stacks
 from flatout_agent import wire
 
 HANG = """
@@ -57,17 +58,17 @@ def test_two_ranks(tmp_path: Path) -> None:
         deadline = time.monotonic() + 120
         text = ""
         while text.count('train.py", line 9') < 2 and time.monotonic() < deadline:
-            text = hang_stacks.collect(ranks, wait_s=60.0)  # they may not have come to that line
+            text = hang_stacks(ranks, wait_s=60.0)  # they may not have come to that line
         assert text.index("rank 1, ") < text.index("rank 0, ")
         assert "step 3" in text
         assert text.count('train.py", line 9') == 2
-        assert hang_stacks.write(text, str(tmp_path)) == str(tmp_path / "stacks.txt")
-        assert hang_stacks.write(text, str(tmp_path / "gone")) is None
+        assert stacks.write(text, str(tmp_path)) == str(tmp_path / "stacks.txt")
+        assert stacks.write(text, str(tmp_path / "gone")) is None
     finally:
         for process in processes:
             process.kill()
             process.communicate()
-    assert hang_stacks.collect(ranks) == ""  # nobody is there to be asked
+    assert hang_stacks(ranks) == ""  # nobody is there to be asked
 
 
 def test_a_program_that_the_job_starts_does_not_take_its_rank(tmp_path: Path) -> None:

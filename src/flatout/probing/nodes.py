@@ -7,16 +7,16 @@ companions are flatout's own and win: `flatout launch` sets them if an engine se
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.nodes import NodeLayout
-from flatout.probing.host_list import MAX_HOSTS, expanded
 
 Environ = Mapping[str, str]
 FIRST_PORT, PORTS = 12000, 20000
@@ -24,6 +24,10 @@ FIRST_PORT, PORTS = 12000, 20000
 LIMIT_S = 10.0
 RANK_PORT = 29500
 """torch's default for MASTER_PORT."""
+MAX_HOSTS = 100_000
+PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 EXAMPLE = "FLATOUT_NODES=2 FLATOUT_NODE=0 FLATOUT_LEADER=10.0.0.1:29500 FLATOUT_JOB=<a secret>"
 
 
@@ -245,6 +249,49 @@ def _slurm_hosts(text: str) -> list[str]:
     """The hosts, by Slurm's own tool, or by ours if that is missing in a container."""
     said = _output(["scontrol", "show", "hostnames", text])
     return said.split() if said else expanded(text)
+
+
+def expanded(text: str) -> list[str]:
+    """All names of Slurm's notation n[01-03,7],login. Raises UserError if it is no such list."""
+    names: list[str] = []
+    rest = text.strip()
+    while rest:
+        part = PART.match(rest)
+        if part is None or not (part.end() == len(rest) or rest[part.end()] == ","):
+            raise _wrong(text)
+        for name in _names(part[0], text):
+            names.append(name)
+            if len(names) > MAX_HOSTS:
+                raise _wrong(text)
+        rest = rest[part.end() + 1 :]
+    return names
+
+
+def _names(part: str, text: str) -> Iterator[str]:
+    """The names of one part, which may have several pairs of brackets."""
+    brackets = BRACKETS.search(part)
+    if brackets is None:
+        yield part
+        return
+    for number in _numbers(brackets[1], text):
+        yield from _names(part[: brackets.start()] + number + part[brackets.end() :], text)
+
+
+def _numbers(inside: str, text: str) -> Iterator[str]:
+    for piece in inside.split(","):
+        span = RANGE.fullmatch(piece.strip())
+        if span is None:
+            raise _wrong(text)
+        first, last = span[1], span[2] or span[1]
+        if not 0 <= int(last) - int(first) < MAX_HOSTS:
+            raise _wrong(text)
+        for number in range(int(first), int(last) + 1):
+            yield str(number).zfill(len(first))
+
+
+def _wrong(text: str) -> UserError:
+    shown = text if len(text) < 80 else text[:77] + "..."
+    return UserError(f"{shown} is no list of nodes as Slurm writes it", "--nodes 1")
 
 
 def _slurm_address(host: str) -> str:
