@@ -130,7 +130,7 @@ def main() -> None:
         folder = Path(name)
         figures = {
             "write_us": write_us(folder),
-            "first_frame_s": first_frame_s(folder),
+            "first_frame_s": {"rich": first_frame_s(folder)},
             "step": step(folder, arguments.width, arguments.pairs, block=20),
             "step_of_small_model": step(folder, 8, arguments.pairs, block=100),
             "rules_ms": rules_ms(),
